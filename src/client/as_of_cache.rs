@@ -1,8 +1,8 @@
-//! How far each counter was rolled up when this client last read it.
+//! The newest `as_of` of each counter that this client has read.
 //!
-//! Within one server the `as_of` of a counter never goes back; another server may not have come as far. So the client
-//! carries the newest `as_of` it was told into its next read of the counter. What is remembered is bounded: counters
-//! that were not used for longest are forgotten first, half of them at a time.
+//! Within one server the `as_of` of a counter never goes back, but another server may be behind. So the client sends the newest
+//! `as_of` that it has seen with its next read of the counter. The number of remembered counters is bounded: the least
+//! recently used half is dropped at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -16,7 +16,7 @@ const COUNTERS_REMEMBERED_MAX: usize = 16_384;
 /// The namespaces that one client remembers, at most.
 const NAMESPACES_REMEMBERED_MAX: usize = 1_024;
 
-/// The newest `as_of` of each counter. Clones share what was seen.
+/// The newest `as_of` of each counter. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct NewestAsOfCache {
     generations: Arc<Mutex<Generations>>,
@@ -33,12 +33,12 @@ struct Generations {
 type Key = (String, String);
 
 impl NewestAsOfCache {
-    /// The newest `as_of` that was seen of a counter.
+    /// The newest `as_of` seen of a counter.
     pub fn as_of(&self, namespace: &str, counter_name: &str) -> Option<Timestamp> {
         self.lock().touch((namespace.to_owned(), counter_name.to_owned()))
     }
 
-    /// Takes in an answer. What is older than what was seen changes nothing.
+    /// Records a response. An older one changes nothing.
     pub fn note(&self, namespace: &str, counter_name: &str, as_of: Option<Timestamp>) {
         let Some(as_of) = as_of else { return };
         let key = (namespace.to_owned(), counter_name.to_owned());
@@ -73,8 +73,8 @@ impl Generations {
     }
 }
 
-/// Namespaces whose answers to tokened writes said that a repeat is known. Clones share them. Bounded: a namespace that is
-/// not remembered only loses its second attempts beside slow ones.
+/// Namespaces whose responses to writes said that a repeated token is recognized. Clones share them. The number is bounded: a
+/// namespace that was dropped only loses its hedged calls.
 #[derive(Clone, Default)]
 pub(super) struct IdempotentNamespaces {
     known: Arc<Mutex<HashSet<String>>>,
@@ -85,7 +85,7 @@ impl IdempotentNamespaces {
         self.lock().contains(namespace)
     }
 
-    /// Takes in what an answer said.
+    /// Records a response.
     pub fn note(&self, namespace: &str, is_idempotent: bool) {
         let mut known = self.lock();
         if !is_idempotent {

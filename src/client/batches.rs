@@ -1,7 +1,7 @@
-//! Batches of adds: sent in parts of one call's size, each with those of its items again that were refused for a time.
+//! Batches of adds: sent in parts of one call each, with retries of the items that were refused temporarily.
 //!
-//! A part and its repeats have one budget. Of each item is kept whether an earlier try may have applied it, because what a
-//! later try is refused for does not say so.
+//! A part and its retries have one budget. For each item it is recorded whether an earlier attempt may have applied it, because
+//! the error of a later attempt does not say so.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use crate::client::{Client, counters_on};
 use crate::proto::counter::v1::{AddItem, AddResult, BatchAddCountsRequest};
 use crate::proto::error::v1::ItemError;
 
-/// The most items that one call carries; the service takes no more.
+/// The most items of one call; the service accepts no more.
 pub(super) const BATCH_ITEMS_MAX: usize = 1_000;
 
-/// An item whose last word is not said.
+/// An item without a final result.
 struct UnsettledItem {
-    /// Its place in the part.
+    /// Its index in the part.
     at: usize,
     /// Whether its token was made here and was not replaced yet.
     is_ours: bool,
-    /// Whether a try under its token may have applied it.
+    /// Whether an attempt with its token may have applied it.
     may_be_applied: bool,
 }
 
 impl Client {
-    /// Adds many deltas, in calls of up to 1,000; answers each item in its order. Items without a token get one here.
+    /// Adds many deltas, in calls of up to 1,000. The results have the order of the items. Items without a token get one here.
     ///
-    /// Each call's worth of items has the budget of one call: an item that was refused for a time is sent again, under its
-    /// token, until it is spent; a token of ours that was finally not applied is replaced once, as for single adds. An item
-    /// that any try may have applied, and none settled, is told as `OUTCOME_UNKNOWN`, whatever the last one was refused for.
+    /// Each part has the budget of one call. An item that was refused temporarily is retried with its token until the budget is
+    /// spent. A token made here that was finally not applied is replaced once, as for single adds. An item that an attempt may
+    /// have applied, without a later verdict, gets `OUTCOME_UNKNOWN`, whatever the error of the last attempt.
     ///
-    /// An error of the whole call says how far it came: `answered` holds the results of the calls before. The items of
-    /// `rest` that have tokens may have been applied or not, the others were not sent.
+    /// An error of the whole call says how far it came: `answered` has the results of the calls before. The items of `rest`
+    /// with tokens may have been applied; the others were not sent.
     pub async fn batch_add_counts(&self, request: BatchAddCountsRequest) -> Result<Vec<AddResult>, BatchError> {
         let BatchAddCountsRequest { namespace, mut items } = request;
         let mut answered = Vec::with_capacity(items.len());
@@ -52,10 +52,10 @@ impl Client {
         Ok(answered)
     }
 
-    /// One call's worth of items, and again those of them that were refused for a time. After an error the part is whole.
+    /// One part, with retries of items that were refused temporarily. After an error the part is complete.
     async fn batch_part(&self, part: &mut BatchAddCountsRequest) -> Result<Vec<AddResult>, CallError> {
         let call = |channel, request| async move { counters_on(channel).batch_add_counts(request).await };
-        // Made here, so that those of a long batch are no older than the call that carries them.
+        // Made here, so that the tokens of a long batch are no older than their call.
         let mut open = self.assign_tokens(part);
         let mut results = vec![AddResult::default(); open.len()];
         let mut is_answered = false;
@@ -71,7 +71,7 @@ impl Client {
                             return Ok(results);
                         }
                     }
-                    // An item with a new token waits for nothing.
+                    // An item with a new token needs no pause.
                     let Some(refusal) = refusal else {
                         if open.is_empty() || progress.time_left().is_zero() {
                             return Ok(results);
@@ -95,7 +95,7 @@ impl Client {
                     if !is_answered {
                         return Err(error);
                     }
-                    // What is known of the others stays known; of these nobody knows any more.
+                    // The results of other items stay; those of these items are unknown.
                     for (item, one) in part.items.iter().zip(&open).filter(|(_, one)| one.may_be_applied) {
                         results[one.at] = unknown_outcome_result(item, error.status.message());
                     }
@@ -105,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Leaves those items out of the next try that an earlier one may have applied, where a repeat would count twice.
+    /// Leaves items that an earlier attempt may have applied out of the next one, where a retry would count twice.
     async fn drop_unsafe_retries(
         &self,
         part: &mut BatchAddCountsRequest,
@@ -120,7 +120,7 @@ impl Client {
         open.retain(|one| !one.may_be_applied);
     }
 
-    /// Gives tokens to the items that have none; none of them has been sent.
+    /// Gives tokens to the items without one; none of them has been sent.
     fn assign_tokens(&self, part: &mut BatchAddCountsRequest) -> Vec<UnsettledItem> {
         let open = |(at, item): (usize, &mut AddItem)| {
             let is_ours = item.idempotency_token.is_none();
@@ -130,8 +130,8 @@ impl Client {
         part.items.iter_mut().enumerate().map(open).collect()
     }
 
-    /// Takes in what one try answered, and leaves those items in the part that are worth another; says for what the first
-    /// of them was refused that has to wait.
+    /// Applies the results of one attempt, and keeps the items for a retry in the part. Returns the first error that needs a
+    /// pause.
     fn apply_results(
         &self,
         answered: Vec<AddResult>,
@@ -162,7 +162,7 @@ impl Client {
         refusal
     }
 
-    /// Gives an item a new token if the one it had was ours and was finally not applied; once.
+    /// Replaces a token that was made here and was finally not applied; once for each item.
     fn replace(&self, result: &AddResult, item: &mut AddItem, one: &mut UnsettledItem) -> bool {
         let Some(error) = result.error.as_ref().filter(|_| one.is_ours) else { return false };
         let server_time = error.metadata.get("server_time").map(String::as_str);
@@ -176,21 +176,21 @@ impl Client {
 }
 
 impl UnsettledItem {
-    /// What is told instead of a result that speaks of its own try alone.
+    /// The final result in place of one that covers only its own attempt.
     fn unknown_outcome(&self, item: &AddItem, result: &AddResult) -> Option<AddResult> {
         let error = result.error.as_ref().filter(|_| self.may_be_applied && !is_outcome_unknown(result))?;
         Some(unknown_outcome_result(item, &error.message))
     }
 }
 
-/// A batch that could not be sent to its end.
+/// The error of an unfinished batch.
 #[derive(Debug)]
 pub struct BatchError {
-    /// The results of the items before the call that failed.
+    /// The results of the items before the failed call.
     pub answered: Vec<AddResult>,
-    /// That call's items and all after them, under their tokens: send it again as it is.
+    /// The items of that call and all after them, with their tokens: send them again as they are.
     pub rest: Box<BatchAddCountsRequest>,
-    /// How it failed.
+    /// The error of the call.
     pub error: CallError,
 }
 
@@ -202,7 +202,7 @@ impl std::fmt::Display for BatchError {
 
 impl std::error::Error for BatchError {}
 
-/// The result of an item that an unanswered try may have applied; with what the last try met.
+/// The result of an item that an unanswered attempt may have applied, with the error of the last attempt.
 fn unknown_outcome_result(item: &AddItem, met: &str) -> AddResult {
     let refusal = ItemError {
         code: tonic::Code::Unknown.into(),
@@ -218,14 +218,14 @@ fn is_outcome_unknown(result: &AddResult) -> bool {
     result.error.as_ref().is_some_and(|error| EFFECT_UNKNOWN.contains(&error.reason.as_str()))
 }
 
-/// Whether a try has said for good what became of an item, whatever was unknown before.
+/// Whether the result of an attempt is final, even after an unknown outcome.
 fn is_final(result: &AddResult) -> bool {
     let Some(error) = &result.error else { return true };
     match error.reason.as_str() {
         "NOT_APPLIED" | "ALREADY_EXISTS" => true,
-        // Another try may have met another clock.
+        // Another attempt may have met another clock.
         "INVALID_FUTURE_TIME" => false,
-        // What is wrong with the item was wrong with it at every try.
+        // The item was invalid at every attempt.
         reason => reason.starts_with("INVALID_"),
     }
 }

@@ -1,13 +1,13 @@
-//! The budget of repeats: what a client may send on top of its calls, so that retries do not keep a service down.
+//! The retry budget: the retries of a client on top of its calls, so that retries do not keep a service down.
 //!
-//! Each call that succeeds earns a tenth of a repeat, each repeat costs a whole one; 20 are there at the beginning and are
-//! the most (as in gRPC's retry throttling, proposal A6). In a service that fails altogether, a client so soon sends each
-//! call once.
+//! A successful call earns a tenth of a retry, and a retry costs a whole one. The budget starts at its maximum of 20 (as in gRPC's
+//! retry throttling, proposal A6). So a client of a service that fails altogether soon sends each call only
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What is there at the beginning, and the most, in tenths of a repeat.
+/// The initial and maximum budget, in tenths of a retry.
 const TENTHS_MAX: u32 = 200;
 const REPEAT_TENTHS: u32 = 10;
 
@@ -24,14 +24,14 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// A call succeeded.
+    /// Records a successful call.
     pub fn earn(&self) {
         let earned = |tenths: u32| (tenths < TENTHS_MAX).then_some(tenths + 1);
         // It is full.
         let _ = self.tenths.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earned);
     }
 
-    /// Takes a repeat, if one is left.
+    /// Takes a retry, if one is left.
     pub fn spend(&self) -> bool {
         let spent = |tenths: u32| tenths.checked_sub(REPEAT_TENTHS);
         self.tenths.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent).is_ok()

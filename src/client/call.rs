@@ -13,21 +13,22 @@ use crate::client::error::{
 use crate::client::retry::{CallKind, Pause, RetryProgress};
 use crate::client::{ACTOR_METADATA, Client, late};
 
-/// A call with less time than this is not sent: servers refuse it. `domain::limits` has the same; a test compares the two.
+/// A call with less time than this is not sent, because servers refuse it. `domain::limits` has the same value; a test compares
+/// the two.
 pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
 
-/// Whether an attempt may have another one beside it.
+/// Whether an attempt may be hedged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hedge {
-    /// A second one changes nothing that the first one does not.
+    /// A second attempt has no further effect.
     May,
     /// Two may count twice.
     Never,
 }
 
 impl Client {
-    /// Makes a call that changes nothing until it succeeds, is refused for good, or the budget is spent. `call` is asked for
-    /// each attempt; it takes `counters()` or `namespaces()` anew, because another server may be preferred by then.
+    /// Makes a read until it succeeds, is refused for good, or the budget is spent. `call` is called for each attempt, and gets
+    /// `counters()` or `namespaces()` again, because another server may be preferred by then.
     pub async fn asked<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
     where
         Q: Clone,
@@ -36,8 +37,8 @@ impl Client {
         self.call_with_retries(CallKind::Read, request, |_, request| call(request)).await
     }
 
-    /// Makes a call that changes the same thing however often it is made, until it succeeds, is refused for good, or the
-    /// budget is spent. `call` as for `asked`.
+    /// Makes an idempotent call until it succeeds, is refused for good, or the budget is spent. `call` as for
+    /// `asked`.
     pub async fn retried<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
     where
         Q: Clone,
@@ -81,7 +82,7 @@ impl Client {
         }
     }
 
-    /// One attempt; a failure says how soon the next may begin.
+    /// One attempt. An error says how soon the next may begin.
     pub(super) async fn attempt<Q, A, F>(
         &self,
         progress: &mut RetryProgress,
@@ -105,11 +106,11 @@ impl Client {
                 Ok(answer)
             }
             Err(status) => {
-                // Where the caller's deadline is too near for any server, this one is not to blame.
+                // If the caller's deadline is too near for any server, this one is not at fault.
                 if time >= DEADLINE_LEAST && should_switch_server(&status) {
                     self.endpoints.switch_from(at);
                 }
-                // Nobody was asked: the next server is asked at once, each once.
+                // The server was not reached: the next one is tried at once, each once.
                 let is_free = was_never_sent(&status) && progress.note_unreached(self.endpoints.len());
                 Err((status, if is_free { Pause::None } else { Pause::Usual }))
             }
@@ -164,9 +165,9 @@ impl Client {
         if let Some(actor) = &self.actor {
             request.metadata_mut().insert(ACTOR_METADATA, actor.clone());
         }
-        // The deadline travels with the call; it is kept here too, for a server that answers nothing at all.
+        // The deadline is sent with the call, and also enforced here, for a server without any response.
         match tokio::time::timeout(time, call(self.endpoints.channel(at), request)).await {
-            // The transport keeps the deadline as well, and calls its end a cancellation.
+            // The transport enforces the deadline as well, and reports a cancellation.
             Ok(Err(status)) if status.code() == Code::Cancelled && status.message() == "Timeout expired" => Err(late()),
             Ok(answer) => answer.map(Response::into_inner),
             Err(_) => Err(late()),
@@ -174,7 +175,7 @@ impl Client {
     }
 }
 
-/// The better of two answers, one of which is there: a success, else what is final, else what may have had an effect.
+/// The better of two results, at least one of which exists: a success, else a final one, else one that may have had an effect.
 async fn better_of<A>(answer: Result<A, Status>, other: impl Future<Output = Result<A, Status>>) -> Result<A, Status> {
     let one = match answer {
         Ok(answer) => return Ok(answer),

@@ -1,14 +1,14 @@
-//! The servers that a client may ask: one is preferred until it fails, then the next one is.
+//! The servers of a client: one is preferred until it fails, then the next one.
 //!
-//! All servers of a service answer alike, so it does not matter which one does. The preference is shared by all clones:
-//! what one call found out about a server spares the others the same wait.
+//! All servers of a service are equivalent. All clones share the preference, so a failure that one call has met saves the others
+//! the same wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tonic::transport::Channel;
 
-/// The servers, and which one is asked first.
+/// The servers, with the preferred one.
 #[derive(Clone)]
 pub(super) struct Endpoints {
     channels: Arc<[Channel]>,
@@ -26,7 +26,7 @@ impl Endpoints {
         self.channels.len()
     }
 
-    /// The place of the server that is asked first.
+    /// The index of the preferred server.
     pub fn preferred(&self) -> usize {
         self.preferred.load(Ordering::Relaxed) % self.channels.len()
     }
@@ -40,9 +40,9 @@ impl Endpoints {
         self.channels[at].clone()
     }
 
-    /// Prefers the next server, unless another call did so already.
+    /// Prefers the next server, unless another call has already done so.
     pub fn switch_from(&self, at: usize) {
-        // It may have moved on meanwhile: then the one that is preferred now was not found wanting.
+        // The preference may have moved meanwhile; the present server has not failed.
         let _ = self.preferred.compare_exchange(at, self.after(at), Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! How a call fails: the status of its last attempt, and what is known about its effect.
+//! The errors of calls: the status of the last attempt, and whether the call may have had its effect.
 
 use std::error::Error;
 use std::fmt;
@@ -28,11 +28,11 @@ pub const RETRYABLE: [&str; 9] = [
 /// Reasons that leave open whether the call had its effect. `domain::reason` has the same list; a test compares the two.
 pub const EFFECT_UNKNOWN: [&str; 5] = ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL"];
 
-/// Reasons that another server of the same service may not have.
+/// Reasons for which another server of the same service is worth a try.
 const SWITCH_SERVER_REASONS: [&str; 6] =
     ["OUTCOME_UNKNOWN", "RETRY_LATER", "STORAGE_FULL", "STORE_UNAVAILABLE", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"];
 
-/// An address that no connection can be made of.
+/// An address that is not valid.
 #[derive(Debug, thiserror::Error)]
 #[error("{address:?} is no server's address, HOST:PORT: {cause}")]
 pub struct AddressError {
@@ -47,23 +47,23 @@ pub struct AddressError {
 pub struct CallError {
     /// The status of the last attempt.
     pub status: Box<Status>,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
     /// Whether any attempt may have had its effect.
     pub may_be_applied: bool,
 }
 
-/// A write that failed for good, with the token that settles what became of it.
+/// A write that failed for good, with the token for its verdict.
 #[derive(Debug)]
 pub struct WriteError {
     /// The token of the write.
     pub token: IdempotencyToken,
-    /// How it failed.
+    /// The error of the call.
     pub error: CallError,
 }
 
 impl CallError {
-    /// The failure of a call that changes something and was made once.
+    /// The error of a write that was sent once.
     pub fn of_one(status: Status) -> Self {
         let may_be_applied = may_be_applied(&status);
         Self { status: Box::new(status), attempts: 1, may_be_applied }
@@ -74,7 +74,7 @@ impl CallError {
         reason_of(&self.status)
     }
 
-    /// Whether the failure came of the way to the service: it answered nothing, or somebody between answered for it.
+    /// Whether the failure came from the transport: there was no response, or a proxy responded instead.
     pub fn got_no_answer(&self) -> bool {
         self.reason().is_none() && is_transport_code(self.status.code())
     }
@@ -104,35 +104,35 @@ impl fmt::Display for WriteError {
 
 impl Error for WriteError {}
 
-/// The reason that a status carries.
+/// The reason of a status.
 pub(super) fn reason_of(status: &Status) -> Option<String> {
     let info = status.get_details_error_info()?;
     (info.domain == "tallystone").then_some(info.reason)
 }
 
-/// When the server wants to be asked again.
+/// The retry delay of the server.
 pub(super) fn retry_delay_of(status: &Status) -> Option<Duration> {
     status.get_details_retry_info().and_then(|info| info.retry_delay)
 }
 
-/// A value that the service sent beside the reason.
+/// A value that the service sent with the reason.
 pub(super) fn metadata_of(status: &Status, key: &str) -> Option<String> {
     status.get_details_error_info().and_then(|mut info| info.metadata.remove(key))
 }
 
-/// The refusal of an item as that of a call of its own.
+/// The error of an item as that of a single call.
 pub(super) fn status_of(error: ItemError) -> Status {
     let details = ErrorDetails::with_error_info(error.reason, "tallystone", error.metadata);
     Status::with_error_details(Code::from_i32(error.code), error.message, details)
 }
 
-/// The refusal of a call that is kept back here, in the words of a busy service.
+/// The error of a call that was not sent, as of a busy service.
 pub(super) fn busy(why: &str) -> Status {
     let details = ErrorDetails::with_error_info("RETRY_LATER", "tallystone", std::collections::HashMap::new());
     Status::with_error_details(Code::ResourceExhausted, why, details)
 }
 
-/// The refusal of a call for which no time is left, so that it is not sent; in the words of a server.
+/// The error of a call without remaining time, which was not sent, as of a server.
 pub(super) fn no_time_left(time: Duration) -> Status {
     let effect = std::collections::HashMap::from([("effect".to_owned(), "nothing".to_owned())]);
     let details = ErrorDetails::with_error_info("DEADLINE_EXCEEDED", "tallystone", effect);
@@ -148,7 +148,7 @@ pub(super) fn is_retryable(status: &Status) -> bool {
     }
 }
 
-/// Whether the call may have had its effect: as its reason says, unless the refusal says that this one had none.
+/// Whether the call may have had its effect: as its reason says, unless the error says that it had none.
 pub(super) fn may_be_applied(status: &Status) -> bool {
     match reason_of(status) {
         Some(reason) => EFFECT_UNKNOWN.contains(&reason.as_str()) && !says_no_effect(status),
@@ -156,12 +156,12 @@ pub(super) fn may_be_applied(status: &Status) -> bool {
     }
 }
 
-/// Whether a refusal says that the call had no effect, where its reason leaves that open.
+/// Whether an error says that the call had no effect, where its reason leaves that open.
 fn says_no_effect(status: &Status) -> bool {
     metadata_of(status, "effect").as_deref() == Some("nothing")
 }
 
-/// Whether another server should be asked: this one did not answer, is stopping, or cannot do its work.
+/// Whether to switch to another server: this one did not answer, is stopping, or cannot do its work.
 pub(super) fn should_switch_server(status: &Status) -> bool {
     match reason_of(status) {
         Some(reason) => SWITCH_SERVER_REASONS.contains(&reason.as_str()),
@@ -169,12 +169,12 @@ pub(super) fn should_switch_server(status: &Status) -> bool {
     }
 }
 
-/// Whether a status without a reason comes from the way to the service and not from the service.
+/// Whether a status without a reason comes from the transport and not from the service.
 fn is_transport_code(code: Code) -> bool {
     matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded)
 }
 
-/// Whether no connection stood, so that nothing can have reached the server.
+/// Whether there was no connection, so that nothing can have reached the server.
 pub(super) fn was_never_sent(status: &Status) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = status.source();
     while let Some(error) = cause {

@@ -1,10 +1,10 @@
-//! Single adds of many callers, gathered into batches.
+//! Coalesces single adds of many callers into batches.
 //!
-//! An add goes out at once while few calls are under way; what comes while they are goes out together, in the next call. So
-//! a quiet client waits for nothing, and a busy one makes a call for up to 1,000 adds. Whoever finds a turn free leads a
-//! call; when it is over the turn goes to the first who waits. An add waits for a call as long as a call may take, and what
-//! was not sent by then, or when its caller went away, is never sent. A caller that leads and goes away takes nothing with
-//! it but its own answer: whoever was in its call sends again, under the same tokens.
+//! An add is sent at once while few calls are in flight. Adds that arrive meanwhile share the next call. So a quiet client waits
+//! for nothing, and a busy one makes a call for up to 1,000 adds. A caller with a free slot makes the call; at its end the slot
+//! goes to the first waiting caller. An add waits for a call at most as long as a call may take. An add that was not sent by
+//! then, or whose caller has gone, is never sent. If the caller that makes a call goes away, only its own result is lost: the
+//! callers of other adds in the call send again, with the same tokens.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,12 @@ use crate::client::batches::{BATCH_ITEMS_MAX, BatchError};
 use crate::client::error::{CallError, WriteError, busy, status_of};
 use crate::proto::counter::v1::{AddCountRequest, AddCountResponse, AddItem, AddResult, BatchAddCountsRequest};
 
-/// Calls of one gathering that are under way at once.
+/// The calls of one batcher in flight.
 const CALLS_AT_ONCE_MAX: usize = 4;
-/// Adds of one gathering that wait for a call; past it an add is refused.
+/// The waiting adds of one batcher. Beyond it an add is refused.
 const WAITING_MAX: usize = 100 * BATCH_ITEMS_MAX;
 
-/// Gathers adds to counters of one namespace. Clones share what they gather.
+/// Coalesces adds to counters of one namespace. Clones share the batches.
 #[derive(Clone)]
 pub struct Gathering {
     client: Client,
@@ -45,36 +45,36 @@ struct PendingAdd {
     dispatch: DispatchFlag,
 }
 
-/// Whether an add that waits is sent or given up, whichever is first; its caller and the call that takes it share this.
+/// Whether a waiting add is sent or abandoned, whichever is first. Its caller and its call share this.
 #[derive(Clone, Default)]
 struct DispatchFlag(Arc<AtomicBool>);
 
-/// The place of an add that waits, as its caller holds it.
+/// The waiter of an add, held by its caller.
 struct AddWaiter {
     answer: oneshot::Receiver<WaiterNotice>,
     dispatch: DispatchFlag,
 }
 
-/// How waiting ended.
+/// The outcome of a wait.
 enum WaitOutcome {
     Notified(WaiterNotice),
-    /// Whoever sent it went away in the middle of the call.
+    /// The caller that sent it went away during the call.
     CallLost,
     /// It was not sent and will not be.
     TimedOut,
 }
 
 enum WaiterNotice {
-    /// It was in a call of another one; this came of it.
+    /// It was in the call of another caller; this is its result.
     Answered(Result<AddResult, CallError>),
-    /// A turn is free: send these, and your own.
+    /// A slot is free: send these adds with the own one.
     Lead(CallSlot),
 }
 
-/// The right to make a call; ends by handing it on. It travels to whoever is next, so that it is not lost with one who goes
-/// away before taking it up.
+/// The slot of a call. Dropping it passes it to the next waiting caller, so it is not lost with a caller that goes away
+/// before using it.
 struct CallSlot {
-    /// None once it was given back.
+    /// None once it was returned.
     slots: Option<Arc<Mutex<CallSlots>>>,
     others: Vec<PendingAdd>,
 }

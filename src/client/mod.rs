@@ -1,13 +1,13 @@
 //! The client for applications: several servers, calls with a deadline, retries that cannot count twice.
 //!
-//! Every write carries an idempotency token, made here when the caller brings none, and a retry sends the same token
-//! again; so a write whose answer was lost counts once. A best-effort namespace keeps no tokens: there a write is not sent
-//! again once an attempt of it may have been applied. A token is replaced only when the server said that it was not applied and never will be. A read is at least as
-//! new as what the client saw of the counter before, on whatever server. Uses the protocol alone, so it builds without
-//! the feature `server`.
+//! Every write has an idempotency token, made by the client if the caller sends none. A retry sends the same token, so a write
+//! whose response was lost counts once. A best-effort namespace keeps no tokens: there a write is not retried once an attempt
+//! of it may have been applied. A token is replaced only after the server has said that it was not applied and never will
+//! be. A read is at least as new as the last read of the counter by this client, on any server. The client uses only the
+//! protocol, so it builds without the feature `server`.
 //!
-//! A call asks one server until that fails, then the next; what is repeated, and what is sent beside a slow call, comes out
-//! of one budget for all calls of the client and its clones.
+//! A call goes to one server until that fails, then to the next. Retries and hedged calls share one budget for all calls of the
+//! client and its clones.
 //! `examples/client.rs` shows it in use. Queues, with their workers, are in `queues`.
 
 mod as_of_cache;
@@ -47,14 +47,14 @@ use budget::RetryBudget;
 use endpoints::Endpoints;
 use tokens::TokenMaker;
 
-/// The largest message that is taken, in bytes; the service sends no larger one.
+/// The largest accepted message, in bytes; the service sends no larger one.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The metadata that says who calls.
+/// The metadata key of the actor.
 pub const ACTOR_METADATA: &str = "tallystone-actor";
-/// How long a connection may take to stand.
+/// The connect timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Connections to the servers of a service. Cheap to clone; connects at the first call and again whenever it has to.
+/// Connections to the servers of a service. Cheap to clone. It connects at the first call, and again when necessary.
 #[derive(Clone)]
 pub struct Client {
     endpoints: Endpoints,
@@ -62,7 +62,7 @@ pub struct Client {
     budget: RetryBudget,
     tokens: TokenMaker,
     newest_as_of: NewestAsOfCache,
-    /// Namespaces whose answers said that a repeat under a token is known.
+    /// Namespaces whose responses said that they recognize a repeated token.
     idempotent: IdempotentNamespaces,
     actor: Option<MetadataValue<Ascii>>,
 }
@@ -73,8 +73,8 @@ impl Client {
         Self::of(&[address], policy)
     }
 
-    /// Prepares connections to the servers of one service, each `HOST:PORT`, with or without `http://`. The first one is
-    /// asked until it fails.
+    /// Prepares connections to the servers of one service, each `HOST:PORT`, with or without `http://`. The first server is
+    /// preferred until it fails.
     pub fn of(addresses: &[&str], policy: RetryPolicy) -> Result<Self, AddressError> {
         if addresses.is_empty() {
             return Err(AddressError { address: String::new(), cause: "there must be at least one".to_owned() });
@@ -93,41 +93,41 @@ impl Client {
         })
     }
 
-    /// Says who calls, for the history of namespaces. A name that cannot travel as metadata is left out, and the server
-    /// notes the address instead.
+    /// Sets the actor, for the history of namespaces. A name that is not valid metadata is left out, and the server records
+    /// the address instead.
     #[must_use]
     pub fn acting_as(mut self, actor: &str) -> Self {
         self.actor = actor.parse().ok();
         self
     }
 
-    /// The counter service of the server that is asked first, call by call without retries.
+    /// The counter service of the preferred server, without retries.
     pub fn counters(&self) -> CounterServiceClient<Channel> {
         counters_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
-    /// The namespace service of the server that is asked first, call by call without retries.
+    /// The namespace service of the preferred server, without retries.
     pub fn namespaces(&self) -> NamespaceServiceClient<Channel> {
         namespaces_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
-    /// The backup service of the server that is asked first, call by call without retries.
+    /// The backup service of the preferred server, without retries.
     pub fn backups(&self) -> BackupServiceClient<Channel> {
         let channel = self.endpoints.channel(self.endpoints.preferred());
         BackupServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// The status service of the server that is asked first, call by call without retries.
+    /// The status service of the preferred server, without retries.
     pub fn status(&self) -> StatusServiceClient<Channel> {
         StatusServiceClient::new(self.endpoints.channel(self.endpoints.preferred()))
     }
 
-    /// The queue service of the server that is asked first, call by call without retries.
+    /// The queue service of the preferred server, without retries.
     pub fn queues(&self) -> QueueServiceClient<Channel> {
         queues::queues_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
-    /// Makes a name for a message that nobody else has: a UUIDv7, under which its enqueue can be repeated.
+    /// Makes a unique message id, a UUIDv7. An enqueue with it can be repeated.
     pub fn message_id(&self) -> String {
         self.tokens.make().token
     }
@@ -158,7 +158,7 @@ pub fn endpoint(address: &str) -> Result<Endpoint, AddressError> {
     }
 }
 
-/// What is known of a call that got no answer within its time.
+/// The error of a call without a response within its deadline.
 pub fn late() -> Status {
     Status::deadline_exceeded("the server did not answer in time")
 }

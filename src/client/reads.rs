@@ -1,9 +1,9 @@
-//! Reads that never go back in time, whichever server answers.
+//! Reads that never go back in time, whichever server responds.
 //!
-//! A single read asks for the newest `as_of` that this client was told of the counter; the server that has come so far
-//! already, which is every time the same server answers, has nothing more to do. A batch asks first and compares then,
-//! because one time for all its counters would have the server roll those that are fine; what came back older is asked
-//! for once more. A server that cannot reach the time within its budget answers what it has, with `behind`.
+//! A single read asks for the newest `as_of` that this client has seen of the counter. A server that has already reached it, such
+//! as the one of the last read, needs no roll. A batch reads first and compares afterwards, because one time for all its
+//! counters would make the server roll counters that are new enough. Older results are read once more. A server that cannot
+//! reach the time within its budget returns the present count, with `behind`.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::proto::counter::v1::{
 };
 
 impl Client {
-    /// Reads a count, at least as new as what this client or its clones saw of the counter before.
+    /// Reads a count, at least as new as the last read of the counter by this client or its clones.
     pub async fn get_count(&self, mut request: GetCountRequest) -> Result<GetCountResponse, CallError> {
         let seen = self.newest_as_of.as_of(&request.namespace, &request.counter_name);
         request.at_least_as_of = newest(request.at_least_as_of, seen);
@@ -26,7 +26,7 @@ impl Client {
         Ok(reading)
     }
 
-    /// Reads counts, each at least as new as what this client or its clones saw of the counter before.
+    /// Reads counts, each at least as new as the last read of the counter by this client or its clones.
     pub async fn batch_get_counts(
         &self,
         mut request: BatchGetCountsRequest,
@@ -61,8 +61,8 @@ impl Client {
         self.call_with_retries(CallKind::Read, request, call).await
     }
 
-    /// Settles what became of a token, for ever: asks until the answer is known or the time is over, and answers PENDING
-    /// only then. A token that was not applied never will be.
+    /// Gets the final verdict on a token: asks until it is known or the time is over, and returns PENDING only then. A token
+    /// that was not applied never will be.
     pub async fn check_token(&self, request: CheckTokenRequest) -> Result<CheckTokenResponse, CallError> {
         let call = |channel, request| async move { counters_on(channel).check_token(request).await };
         let deadline = Instant::now() + self.policy.total;

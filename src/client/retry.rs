@@ -1,7 +1,7 @@
-//! How often and how long a call is tried.
+//! The retry policy of calls.
 //!
-//! The budget is one deadline for all attempts and a number of attempts; between two attempts the client waits as long
-//! as the server asked for, else twice as long as before, less a random part, so that clients do not come back at once.
+//! The budget is a deadline for all attempts and a maximum of attempts. Between two attempts the client waits for the delay that
+//! the server asked for, else twice as long as before, less a random part, so that clients do not return all at once.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::client::budget::RetryBudget;
 use crate::client::call::DEADLINE_LEAST;
 use crate::client::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
 
-/// The budget of a call.
+/// The retry policy of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetryPolicy {
-    /// The most attempts, the first one counted.
+    /// The most attempts, including the first.
     pub attempts_max: u32,
     /// The time for all attempts and the pauses between them.
     pub total: Duration,
@@ -22,11 +22,11 @@ pub struct RetryPolicy {
     pub pause_first: Duration,
     /// The longest pause.
     pub pause_max: Duration,
-    /// The time for one attempt. With several servers it should be shorter than `total`, so that one that hangs leaves
+    /// The timeout of one attempt. With several servers it should be shorter than `total`, so that a server that hangs leaves
     /// time for the next.
     pub attempt_max: Duration,
-    /// After this time without an answer the same call goes to the next server too, and the first answer counts: for
-    /// reads, and for writes under a token in namespaces whose answers said that a repeat is known. None: never.
+    /// The hedging delay: after this time without a response the call goes to the next server too, and the first response
+    /// counts. For reads, and for writes with a token in namespaces that recognize repeats. None: never.
     pub hedge_after: Option<Duration>,
 }
 
@@ -43,27 +43,27 @@ impl Default for RetryPolicy {
     }
 }
 
-/// How long to wait before the next attempt.
+/// The pause before the next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pause {
-    /// Not at all, and it counts for no attempt: nobody was asked.
+    /// None, and it counts as no attempt: the server was not reached.
     None,
-    /// As the server asks, else longer each time.
+    /// The delay of the server, else longer each time.
     Usual,
 }
 
-/// What a call is for.
+/// The kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CallKind {
-    /// To be told something.
+    /// A read.
     Read,
-    /// To change something.
+    /// A write.
     Change,
-    /// To change something under a token that was never sent before.
+    /// A write with a token that was never sent before.
     NewChange,
 }
 
-/// How far a call has come.
+/// The progress of a call.
 pub(super) struct RetryProgress {
     policy: RetryPolicy,
     kind: CallKind,
@@ -72,7 +72,7 @@ pub(super) struct RetryProgress {
     /// The servers in a row that could not be reached.
     unreached: usize,
     may_be_applied: bool,
-    /// The newest refusal that did nothing, while no attempt may have been applied.
+    /// The newest error without an effect, while no attempt may have been applied.
     refused: Option<Status>,
 }
 
@@ -89,7 +89,7 @@ impl RetryProgress {
         }
     }
 
-    /// The time that is left for the next attempt.
+    /// The time left for the next attempt.
     pub fn time_left(&self) -> Duration {
         self.policy.total.saturating_sub(self.began.elapsed())
     }
@@ -99,19 +99,19 @@ impl RetryProgress {
         self.may_be_applied
     }
 
-    /// Forgets that earlier attempts may have been applied, because the server settled that they were not.
+    /// Clears that earlier attempts may have been applied, after a verdict of the server that they were not.
     pub fn clear_effects(&mut self) {
         self.attempts += 1;
         self.may_be_applied = false;
     }
 
-    /// Notes that a server could not be reached; says whether there are others that were not tried since one was.
+    /// Notes a server that could not be reached. Returns whether there are others to try.
     pub fn note_unreached(&mut self, servers: usize) -> bool {
         self.unreached += 1;
         self.unreached < servers
     }
 
-    /// Waits for the next attempt, or says that there is none.
+    /// Waits for the next attempt, or ends the call.
     pub async fn wait_for_retry(
         &mut self,
         status: Status,
@@ -131,7 +131,7 @@ impl RetryProgress {
         let status = self.note(status);
         if may_go_on {
             tokio::time::sleep(pause).await;
-            // What the last attempt says tells more than that there is no time for another.
+            // The error of the last attempt says more than that there is no time for another.
             if self.time_left() >= DEADLINE_LEAST {
                 return Ok(());
             }
@@ -151,7 +151,7 @@ impl RetryProgress {
         CallError { status: Box::new(status), attempts: self.attempts, may_be_applied }
     }
 
-    /// Notes what an attempt may have done, and answers what the call fails with if it was the last one.
+    /// Notes the possible effect of an attempt. Returns the error of the call if it was the last one.
     fn note(&mut self, status: Status) -> Status {
         if self.kind == CallKind::NewChange && !self.may_be_applied && is_token_time_refusal(&status) {
             // Refusals outlasted the token's time. Nobody else has the token and no attempt did anything, so nothing was

@@ -1,10 +1,10 @@
-//! Tokens made by the client: UUIDv7 by the local clock, corrected by what the server said about its own.
+//! Tokens made by the client: UUIDv7 by the local clock, corrected by the server's clock.
 //!
-//! A clock that is far off makes tokens that the server refuses for good, because it has closed their time already, or
-//! finds them too far ahead. The refusal carries the server's time, so one refusal corrects all tokens after it.
+//! A clock that is far off makes tokens that the server refuses for good: their time is already closed, or too far ahead. The
+//! error contains the server's time, so one error corrects all later tokens.
 //!
-//! Each token is greater than those made before it, also within a millisecond: the server orders changes by their
-//! tokens, so a clear wipes what this client did before it, and nothing that it does later.
+//! Each token is greater than those made before it, even within a millisecond. The server orders changes by their tokens, so a
+//! clear covers the earlier changes of this client, and none of the later ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use crate::proto::counter::v1::IdempotencyToken;
 /// Tokens do not follow a correction that goes back by less, so that they keep their order.
 const BACKWARD_MS_MAX: i64 = 1_000;
 
-/// Makes tokens. Clones share what was learnt, and the order.
+/// Makes tokens. Clones share the correction and the order.
 #[derive(Clone, Default)]
 pub(super) struct TokenMaker {
     state: Arc<Mutex<TokenMakerState>>,
@@ -26,7 +26,7 @@ pub(super) struct TokenMaker {
 
 #[derive(Default)]
 struct TokenMakerState {
-    /// How far the server's clock is ahead of ours, in milliseconds.
+    /// The lead of the server's clock, in milliseconds.
     ahead_ms: i64,
     /// The time of the newest token.
     newest_ms: i64,
@@ -35,7 +35,7 @@ struct TokenMakerState {
 }
 
 impl TokenMaker {
-    /// Makes a token that nobody else has.
+    /// Makes a unique token.
     pub fn make(&self) -> IdempotencyToken {
         self.make_at(now_ms())
     }

@@ -1,7 +1,7 @@
-//! Writes under tokens: adds and clears; `batches` has those of many.
+//! Writes with tokens: adds and clears; `batches` has the batch calls.
 //!
-//! A token never changes between tries. Only one that the server said was not applied and never will be is replaced, once,
-//! and only if it was ours.
+//! A token never changes between attempts. It is replaced only if the server said that it was not applied and never will be, once,
+//! and only if the client made it.
 
 use std::future::Future;
 
@@ -23,9 +23,9 @@ trait WriteRequest: Clone {
     fn namespace(&self) -> &str;
 }
 
-/// An answer to such a write.
+/// The response to such a write.
 trait WriteResponse {
-    /// Whether a repeat under its token would be known.
+    /// Whether a repeat of its token would be recognized.
     fn is_idempotent(&self) -> bool;
 }
 
@@ -52,9 +52,9 @@ impl Client {
         self.write(request, |channel, request| async move { counters_on(channel).clear_count(request).await }).await
     }
 
-    /// Makes a write until it is done, refused for good, or the budget is spent; always under one token, except that a
-    /// token of ours that was finally not applied is replaced once, by one of the server's clock. In a namespace that
-    /// recognises no repeats, an attempt that may have been applied is the last one.
+    /// Makes a write until it is done, refused for good, or the budget is spent, always with one token. A token of the client
+    /// that was finally not applied is replaced once, by one of the server's clock. In a namespace without tokens, an attempt
+    /// that may have been applied is the last one.
     async fn write<Q: WriteRequest, A: WriteResponse, F>(
         &self,
         mut request: Q,

@@ -1,4 +1,4 @@
-//! The work on one message: the application's part runs until it ends or must, and how it ended settles the lease.
+//! The work on one message: the handler runs until it ends or has to end, and its result settles the lease.
 
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
@@ -15,45 +15,45 @@ use crate::client::retry::CallKind;
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
-/// Why work on a message should end.
+/// The reason why work on a message should end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
     /// Its lease is over: another worker may have the message by now.
     LeaseLost,
-    /// Somebody wants the message canceled.
+    /// A cancel of the message was requested.
     CancelRequested,
-    /// The worker ends.
+    /// The worker is shutting down.
     Stopped,
 }
 
-/// How the work on a message ended.
+/// The result of the work on a message.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
-    /// It is done.
+    /// It is complete.
     Complete,
-    /// The message is given up for good.
+    /// The message is canceled.
     Cancel,
-    /// It failed, and is tried again while attempts are left.
+    /// It failed, and is retried while attempts are left.
     Fail {
-        /// What kind of failure it is, at most 1,024 bytes.
+        /// The signature of the error, at most 1,024 bytes.
         signature: String,
-        /// What happened, at most 1,024 bytes.
+        /// The text of the error, at most 1,024 bytes.
         text: String,
-        /// When to try again; by the retry policy of the queue if none.
+        /// The delay before the next attempt; by the retry policy of the queue if none.
         delay: Option<Duration>,
     },
-    /// It was not begun.
+    /// The message is released without an attempt.
     Release,
 }
 
 impl Outcome {
-    /// A failure that is tried again by the retry policy of the queue. Texts are cut to what the service takes.
+    /// A failure that is retried by the retry policy of the queue. Texts are cut to the bounds of the service.
     pub fn failed(signature: impl Into<String>, text: impl Into<String>) -> Self {
         Self::Fail { signature: cut(signature.into()), text: cut(text.into()), delay: None }
     }
 }
 
-/// What the service takes of an error's signature or text, in bytes.
+/// The bound of an error's signature or text, in bytes.
 const ERROR_TEXT_BYTES_MAX: usize = 1_024;
 
 fn cut(mut text: String) -> String {
@@ -85,7 +85,7 @@ impl Job {
         Ok(serde_json::from_slice(&self.message().payload)?)
     }
 
-    /// Waits until the work should end. Work that does not wait for this is dropped when its grace is over.
+    /// Waits until the work should end. Work that does not wait for this is dropped after its grace period.
     pub async fn must_end(&mut self) -> Why {
         wait_for_end(&mut self.signal).await
     }
@@ -97,18 +97,18 @@ async fn wait_for_end(signal: &mut watch::Receiver<Option<Why>>) -> Why {
     signal.wait_for(Option::is_some).await.ok().and_then(|why| *why).unwrap_or(Why::Stopped)
 }
 
-/// What became of a message, as far as its worker knows.
+/// The state of a message, as its worker knows it.
 #[derive(Debug)]
 pub(super) enum SettleOutcome {
     /// It is completed.
     Completed,
     /// It failed.
     Failed,
-    /// It was canceled or given back.
+    /// It was canceled or released.
     GivenUp,
     /// Its lease was lost before.
     Lost,
-    /// It could not be settled, and comes back when its lease ends.
+    /// It could not be settled, and returns when its lease expires.
     Unsettled(CallError),
     /// The service refused the settlement for now.
     Busy(String),

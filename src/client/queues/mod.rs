@@ -1,9 +1,9 @@
 //! Queues for applications: typed messages in, workers that lease, renew and settle.
 //!
-//! An enqueue carries a message id that never changes between tries, so a repeat is the same message. A worker has a
-//! session: its dequeues carry a number and a try, so that a repeat is given the same leases, and one heartbeat at a third of
-//! the session's lease renews all of them. Payloads are JSON of the application's own type; `Worker::run` gives them as they
-//! came. `examples/worker.rs` shows it in use.
+//! An enqueue has a message id that never changes between attempts, so a repeat is the same message. A worker has a session: its
+//! dequeues have a sequence and an attempt, so that a repeat gets the same leases. One heartbeat at a third of the session's
+//! lease renews all of them. Payloads are JSON of the application's own type; `Worker::run` passes them unparsed.
+//! `examples/worker.rs` shows it in use.
 
 mod job;
 mod leases;
@@ -30,7 +30,7 @@ pub use message::{BadPayload, Message};
 pub use shutdown::{Phase, Shutdown};
 pub use worker::{Broken, Tally, Worker, WorkerEvent};
 
-/// The most messages of one call; the service takes no more.
+/// The most messages of one call; the service accepts no more.
 const BATCH_MESSAGES_MAX: usize = 100;
 
 /// A queue whose payloads are values of one type, as JSON.
@@ -40,17 +40,17 @@ pub struct Queue<T> {
     payload: PhantomData<fn(T) -> T>,
 }
 
-/// An enqueue that failed for good, with the id that settles what became of it.
+/// An enqueue that failed for good, with the id by which a repeat is recognized.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct EnqueueError {
     /// The id of the message: an enqueue with it and the same content is a repeat of this one.
     pub message_id: String,
-    /// How it failed.
+    /// The error of the call.
     pub error: CallError,
 }
 
-/// What became of one message of many.
+/// The result of one message of a batch.
 #[derive(Debug)]
 pub enum Enqueued {
     /// It is in the queue.
@@ -59,7 +59,7 @@ pub enum Enqueued {
     Refused {
         /// Its id.
         message_id: String,
-        /// Why.
+        /// The error.
         error: ItemError,
     },
 }
@@ -82,7 +82,7 @@ impl Client {
 }
 
 impl<T> Queue<T> {
-    /// Takes a message in, under one id however often it is tried. A message without an id gets one here.
+    /// Enqueues a message, with one id for all attempts. A message without an id gets one here.
     pub async fn send(&self, message: Message<T>) -> Result<pb::EnqueueResponse, EnqueueError> {
         let message = message.into_proto(|| self.client.message_id());
         let message_id = message.message_id.clone();
@@ -92,8 +92,8 @@ impl<T> Queue<T> {
         answer.map_err(|error| EnqueueError { message_id, error })
     }
 
-    /// Takes messages in, in calls of up to 100, each under one id; answers each in its order. An error says which messages
-    /// may not have been sent: those from its id on.
+    /// Enqueues messages, in calls of up to 100, each with one id. The results have the order of the messages. An error says
+    /// which messages may not have been sent: those from its id on.
     pub async fn send_all(&self, messages: Vec<Message<T>>) -> Result<Vec<Enqueued>, EnqueueError> {
         let messages: Vec<pb::Message> =
             messages.into_iter().map(|message| message.into_proto(|| self.client.message_id())).collect();
@@ -113,7 +113,7 @@ impl<T> Queue<T> {
 }
 
 impl<T: Serialize> Queue<T> {
-    /// Takes a value in, without anything beside it.
+    /// Enqueues a value with default settings.
     pub async fn enqueue(&self, value: &T) -> Result<pb::EnqueueResponse, EnqueueError> {
         match Message::new(value) {
             Ok(message) => self.send(message).await,
@@ -131,8 +131,8 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
         self.client.worker(&self.name)
     }
 
-    /// Works on messages until the shutdown: each value goes to `work` with its job, and what that answers settles the
-    /// message. A payload that is no value of the type fails its message.
+    /// Works on messages until the shutdown. Each value goes to `work` with its job, and the result settles the message. A
+    /// payload that is not a value of the type fails its message.
     pub async fn run<F, W>(&self, worker: &Worker, work: F, shutdown: &Shutdown) -> Result<Tally, Broken>
     where
         F: Fn(T, Job) -> W + Send + Sync + 'static,

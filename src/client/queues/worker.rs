@@ -1,4 +1,4 @@
-//! A worker of a queue: how it works, what it tells, and how it ends. `run` holds it at work.
+//! A worker of a queue: its settings, its events and its end. `run` has the loop.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use crate::client::queues::run::{JobEnd, JobSpawner, JobStart, WorkerRun, id_of}
 use crate::client::queues::shutdown::Shutdown;
 use crate::client::{CallError, Client};
 
-/// What became of the messages of a worker.
+/// The counts of the messages of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
     /// Completed.
     pub completed: u64,
-    /// Failed, to be tried again while attempts are left.
+    /// Failed, to be retried while attempts are left.
     pub failed: u64,
-    /// Canceled, given back, lost, or not settled.
+    /// Canceled, released, lost, or not settled.
     pub others: u64,
 }
 
-/// A worker that could not go on.
+/// The error of a worker that had to end.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Broken {
-    /// What it did until then.
+    /// Its counts until then.
     pub tally: Tally,
-    /// Why.
+    /// The cause.
     pub error: CallError,
 }
 
-/// What a worker meets, for logs. Its texts name messages by their ids.
+/// An event of a worker, for logs. Its texts name messages by their ids.
 #[derive(Debug)]
 pub enum WorkerEvent<'e> {
-    /// A call failed; it is made again after the pause.
+    /// A call failed; it is repeated after the pause.
     CannotTake {
-        /// How it failed.
+        /// The error.
         error: &'e CallError,
-        /// Until the next try.
+        /// The pause.
         pause: Duration,
     },
     /// The work on a message should end.
@@ -47,20 +47,20 @@ pub enum WorkerEvent<'e> {
         /// Why.
         why: Why,
     },
-    /// A message could not be settled, and comes back when its lease ends.
+    /// A message could not be settled, and returns when its lease expires.
     NotSettled {
         /// The message.
         message_id: &'e str,
         /// Why.
         error: &'e str,
     },
-    /// No more messages are taken; so many are in work.
+    /// No more messages are leased; this number is in work.
     Finishing(usize),
-    /// So many messages are given back.
+    /// This number of messages is released.
     Ending(usize),
 }
 
-/// A worker's settings. Clones are alike and independent.
+/// The settings of a worker. Clones are independent.
 #[derive(Clone)]
 pub struct Worker {
     pub(super) client: Client,
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// How many messages are worked on at once; 1 by default.
+    /// The number of messages in work at a time; 1 by default.
     #[must_use]
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages.max(1);
@@ -105,30 +105,30 @@ impl Worker {
         self
     }
 
-    /// How long the leases last without a heartbeat, 1 s to 12 h; 30 s by default. A heartbeat is sent at a third of it, so that
-    /// is also how soon a worker hears that a message is to be canceled.
+    /// The lease of the session, 1 s to 12 h; 30 s by default. A heartbeat is sent at a third of it, which is also the delay
+    /// after which a worker learns of a cancel request.
     #[must_use]
     pub fn session_lease(mut self, lease: Duration) -> Self {
         self.session_lease = lease;
         self
     }
 
-    /// What this worker is called: one that is started anew under the same name gets back at once what the old one held, and
-    /// ends the old one if it still runs.
+    /// The label of this worker. A new worker with the same label ends the old one, and gets the messages of the old one back at
+    /// once.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Takes only messages with this pair in their metadata; up to 4 pairs.
+    /// Leases only messages with this pair in their metadata; up to 4 pairs.
     #[must_use]
     pub fn filter(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.filter.insert(key.into(), value.into());
         self
     }
 
-    /// How long work may go on after it was told to end; then it is dropped where it stands. None by default.
+    /// The grace period of work that should end; then it is dropped at any point. None by default.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -142,15 +142,15 @@ impl Worker {
         self
     }
 
-    /// Tells what the worker meets.
+    /// Receives the events of the worker.
     #[must_use]
     pub fn observed(mut self, observer: impl Fn(WorkerEvent<'_>) + Send + Sync + 'static) -> Self {
         self.observer = Arc::new(observer);
         self
     }
 
-    /// Works on messages until the shutdown, the end of the queue if that was asked for, or a failure that no repeat mends. What
-    /// `handler` answers settles the message; a handler that panics fails it.
+    /// Works on messages until the shutdown, the end of the queue if requested, or an error that no retry cures. The result of
+    /// `handler` settles the message; a handler that panics fails it.
     pub async fn run<F, W>(&self, handler: F, shutdown: &Shutdown) -> Result<Tally, Broken>
     where
         F: Fn(Job) -> W + Send + Sync + 'static,
