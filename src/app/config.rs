@@ -468,6 +468,11 @@ impl Config {
         self.counters.engine == CounterEngine::Embedded || self.queues.engine == QueueEngine::Embedded
     }
 
+    /// Whether a role of the server keeps its data in memory.
+    pub fn uses_memory(&self) -> bool {
+        self.counters.engine == CounterEngine::Memory || self.queues.engine == QueueEngine::Memory
+    }
+
     /// How long a stop may take.
     pub fn drain_deadline(&self) -> Duration {
         Duration::from_millis(self.server.drain_deadline_ms)

@@ -104,10 +104,10 @@ pub struct SettingsArgs {
 /// Runs the development server until it is told to stop.
 pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
+    let mut presets = Vec::new();
     if args.memory {
-        // Before those of --cassandra, which may choose another engine for counters.
         let settings = [("counters.engine", "memory"), ("queues.engine", "memory")];
-        sources.flags.splice(0..0, settings.map(|(key, value)| (key.to_owned(), "--memory", value.to_owned())));
+        presets.extend(settings.map(|(key, value)| (key.to_owned(), "--memory", value.to_owned())));
     }
     if let Some(servers) = &args.memcached {
         let settings = [
@@ -125,14 +125,13 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
             ("clusters.cassandra.servers", servers.to_string()),
             ("clusters.cassandra.keyspace", DEV_KEYSPACE.to_owned()),
         ];
-        // Before those of --set, so that one of them may name another keyspace.
-        let mut settings = settings.map(|(key, value)| (key.to_owned(), "--cassandra", value)).to_vec();
+        presets.extend(settings.map(|(key, value)| (key.to_owned(), "--cassandra", value)));
         if args.data.is_none() && !args.memory {
-            settings.push(("queues.engine".to_owned(), "--cassandra", "none".to_owned()));
+            presets.push(("queues.engine".to_owned(), "--cassandra", "none".to_owned()));
         }
-        let at = if args.memory { 2 } else { 0 };
-        sources.flags.splice(at..at, settings);
     }
+    // Before those of --set, so that one of them may name another keyspace or engine.
+    sources.flags.splice(0..0, presets);
     sources.flags.extend(of_roles(args.roles.as_ref()));
     let mut loaded = config::load(&sources).map_err(unusable)?;
     if loaded.config.uses_directory() && loaded.config.storage.data_dir.as_os_str().is_empty() {

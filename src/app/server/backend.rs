@@ -116,21 +116,26 @@ impl Backend {
         // First, because it is quick and leaves nothing to close when it fails.
         let memcached = open_memcached(config, clock).await?;
         let fast = best_effort_counts(config, &memcached, clock);
-        let directory = match config.uses_directory() {
-            true => Some(open_directory(config, clock).await?),
-            false => None,
+        let directory = if config.uses_directory() {
+            let directory = open_directory(config, clock).await?;
+            // Its recovery takes nothing from the time of the keyspaces.
+            startup_deadline.extend();
+            Some(directory)
+        } else {
+            None
         };
-        // The recovery of a directory takes nothing from the time of the keyspaces.
-        startup_deadline.extend();
-        let embedded = directory.as_ref().map(|directory| directory.opened(Arc::clone(&fast), clock));
         let keyspaces = match config.counters.engine {
             CounterEngine::Cassandra => Some(keyspace::open(config, preset, clock, startup_deadline).await?),
             CounterEngine::Embedded | CounterEngine::Memory => None,
         };
-        let opened = OpenEngines { memory: memory::open(clock), embedded, keyspaces: keyspaces.as_ref(), fast: &fast };
-        let (counters, counter_handles) = opened.counters(config.counters.engine)?;
-        let (queue_stores, queue_handle) = opened.queues(config.queues.engine)?.unzip();
-        let backups = opened.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
+        let engines = OpenEngines {
+            memory: config.uses_memory().then(|| memory::open(clock)),
+            embedded: directory.as_ref().map(|directory| directory.opened(Arc::clone(&fast), clock)),
+            keyspaces: keyspaces.as_ref().map(|keyspaces| keyspaces.opened(&fast)),
+        };
+        let (queue_stores, queue_handle) = engines.queues(config.queues.engine)?.unzip();
+        let backups = engines.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
+        let (counters, counter_handles) = engines.counters(config.counters.engine)?;
         let caches = memcached.iter().filter_map(cache_cluster).collect();
         Ok(Self {
             stores: Stores { fast, caches: Arc::new(caches), ..counters },
@@ -216,37 +221,33 @@ impl FleetLink {
 }
 
 /// The engines that are open, to choose from for each role.
-struct OpenEngines<'a> {
-    memory: Opened,
+struct OpenEngines {
+    memory: Option<Opened>,
     embedded: Option<Opened>,
-    keyspaces: Option<&'a Keyspaces>,
-    fast: &'a Arc<dyn FastCounts>,
+    keyspaces: Option<(Stores, Vec<Arc<dyn StoreHandle>>)>,
 }
 
-impl OpenEngines<'_> {
+impl OpenEngines {
     /// The counters of an engine, and the handles of its stores: that with the catalog first.
-    fn counters(&self, engine: CounterEngine) -> anyhow::Result<(Stores, Vec<Arc<dyn StoreHandle>>)> {
+    fn counters(self, engine: CounterEngine) -> anyhow::Result<(Stores, Vec<Arc<dyn StoreHandle>>)> {
         let one = match engine {
-            CounterEngine::Memory => Some(&self.memory),
-            CounterEngine::Embedded => self.embedded.as_ref(),
-            CounterEngine::Cassandra => {
-                let keyspaces = self.keyspaces.context("no keyspace is open")?;
-                let opened = keyspaces.all().map(|keyspace| keyspace.opened(Arc::clone(self.fast)).handle);
-                return Ok((keyspaces.stores(self.fast), opened.collect()));
-            }
+            CounterEngine::Memory => self.memory,
+            CounterEngine::Embedded => self.embedded,
+            CounterEngine::Cassandra => return self.keyspaces.context("no keyspace is open"),
         };
         let opened = one.context("the engine of counters is not open")?;
-        let counters = opened.counters.clone().context("the engine of [counters] has no counters")?;
-        Ok((counters, vec![Arc::clone(&opened.handle)]))
+        let counters = opened.counters.context("the engine of [counters] has no counters")?;
+        Ok((counters, vec![opened.handle]))
     }
 
     /// The queues of an engine and the handle of its store.
     fn queues(&self, engine: QueueEngine) -> anyhow::Result<Option<(QueueStores, Arc<dyn StoreHandle>)>> {
-        let opened = match engine {
+        let one = match engine {
             QueueEngine::None => return Ok(None),
-            QueueEngine::Memory => &self.memory,
-            QueueEngine::Embedded => self.embedded.as_ref().context("the engine of queues is not open")?,
+            QueueEngine::Memory => self.memory.as_ref(),
+            QueueEngine::Embedded => self.embedded.as_ref(),
         };
+        let opened = one.context("the engine of queues is not open")?;
         let queues = opened.queues.clone().context("the engine of [queues] has no queues")?;
         Ok(Some((queues, Arc::clone(&opened.handle))))
     }
@@ -261,7 +262,7 @@ fn with_services(
     let of_counters = of_counters.map(|(at, handle)| (handle, ServicesOfStore { counters: at == 0, queues: false }));
     let mut handles: Vec<_> = of_counters.collect();
     let Some(queues) = queues else { return handles };
-    match handles.iter_mut().find(|(handle, _)| handle.label() == queues.label()) {
+    match handles.iter_mut().find(|(handle, _)| Arc::ptr_eq(handle, &queues)) {
         Some((_, services)) => services.queues = true,
         None => handles.push((queues, ServicesOfStore { counters: false, queues: true })),
     }

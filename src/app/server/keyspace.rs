@@ -7,6 +7,7 @@ use anyhow::Context;
 use scylla::client::session::Session;
 use uuid::Uuid;
 
+use crate::adapters::Opened;
 use crate::adapters::by_dataset::by_dataset;
 use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
 use crate::adapters::cassandra::{
@@ -17,7 +18,7 @@ use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_opt
 use crate::app::server::run::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::namespace::Dataset;
-use crate::ports::{Clock, Entropy, FastCounts, Stores};
+use crate::ports::{Clock, Entropy, FastCounts, StoreHandle, Stores};
 
 /// A setting cannot be used, which shows only when it is.
 #[derive(Debug, thiserror::Error)]
@@ -41,11 +42,23 @@ impl Keyspaces {
         self.all().map(|keyspace| keyspace.keyspace()).collect::<Vec<_>>().join(" or keyspace ")
     }
 
-    /// Their stores as one, beside those best-effort counters. Also where there is one keyspace, so that a dataset of another
-    /// is refused and not begun anew.
-    pub fn stores(&self, fast: &Arc<dyn FastCounts>) -> Stores {
-        let beside = self.attached.iter().map(|(name, keyspace)| (name.clone(), keyspace.stores(Arc::clone(fast))));
-        by_dataset(self.primary.stores(Arc::clone(fast)), beside.collect())
+    /// Their stores as one, with best-effort counters in `fast`, and their handles in the order of `all`. The stores are
+    /// combined even for one keyspace, so that a dataset of another one is refused and not begun again.
+    pub fn opened(&self, fast: &Arc<dyn FastCounts>) -> (Stores, Vec<Arc<dyn StoreHandle>>) {
+        let open = |keyspace: &Arc<Cassandra>| {
+            let Opened { counters, handle, .. } = keyspace.opened(Arc::clone(fast));
+            (counters.expect("a keyspace has counters"), handle)
+        };
+        let (primary, first) = open(&self.primary);
+        let (attached, handles): (BTreeMap<_, _>, Vec<_>) = self
+            .attached
+            .iter()
+            .map(|(name, keyspace)| {
+                let (stores, handle) = open(keyspace);
+                ((name.clone(), stores), handle)
+            })
+            .unzip();
+        (by_dataset(primary, attached), std::iter::once(first).chain(handles).collect())
     }
 }
 

@@ -93,13 +93,12 @@ impl Readiness {
         self.verdict.lock().standing.clone()
     }
 
-    /// The stores: the name of each, its time without an answer, and the cause of a permanent failure.
-    pub fn store_downtimes(&self) -> Vec<(String, Duration, Option<String>)> {
-        let silences = self.stores.iter().map(|store| {
-            let silence = store.downtime.lock();
-            (store.target.name(), silence.unanswered_for, silence.fault.clone())
-        });
-        silences.collect()
+    /// The stores: the handle of each, its time without an answer, and the cause of a permanent failure.
+    pub fn store_downtimes(&self) -> impl Iterator<Item = (&dyn StoreHandle, Duration, Option<String>)> {
+        self.stores.iter().map(|store| {
+            let downtime = store.downtime.lock();
+            (store.target.as_ref(), downtime.unanswered_for, downtime.fault.clone())
+        })
     }
 
     async fn probe_store(&self, store: &StoreProbe) -> Infallible {
@@ -109,14 +108,12 @@ impl Readiness {
                 checked = store.target.check() => checked,
                 () = self.clock.sleep(STORE_ANSWERS_WITHIN) => StoreCheck::NoAnswer,
             };
-            let answered = match checked {
-                StoreCheck::Answered => Some(None),
-                StoreCheck::Failed(fault) => Some(Some(fault)),
-                StoreCheck::NoAnswer => None,
-            };
-            if let Some(fault) = answered {
-                *store.downtime.lock() =
-                    StoreDowntime { last_response: self.clock.now(), unanswered_for: Duration::ZERO, fault };
+            let ended =
+                |fault| StoreDowntime { last_response: self.clock.now(), unanswered_for: Duration::ZERO, fault };
+            match checked {
+                StoreCheck::Answered => *store.downtime.lock() = ended(None),
+                StoreCheck::Failed(fault) => *store.downtime.lock() = ended(Some(fault)),
+                StoreCheck::NoAnswer => {} // the evaluation loop counts the time
             }
             self.clock.sleep(STORE_ASKED_EVERY).await;
         }

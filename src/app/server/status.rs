@@ -14,14 +14,13 @@ use crate::domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
 use crate::domain::queue::MessageState;
 use crate::engine::queues::Backlog;
 use crate::engine::{DatasetGauges, Engine};
-use crate::ports::{Clock, StoreDisk, StoreHandle};
+use crate::ports::{Clock, StoreDisk};
 use crate::proto::admin::v1 as pb;
 
 /// The parts of a running server.
 pub struct ServerStatus {
     engine: Arc<Engine>,
     readiness: Arc<Readiness>,
-    handles: Vec<Arc<dyn StoreHandle>>,
     memcached: MemcachedClusters,
     clock: Arc<dyn Clock>,
     ready_since: Duration,
@@ -33,7 +32,6 @@ impl ServerStatus {
         Self {
             engine: Arc::clone(engine),
             readiness: Arc::clone(readiness),
-            handles: backend.handles.iter().map(|(handle, _)| Arc::clone(handle)).collect(),
             memcached: backend.memcached.clone(),
             ready_since: clock.elapsed(),
             clock,
@@ -42,12 +40,11 @@ impl ServerStatus {
 
     /// Every store, with its file system if it keeps files on this machine.
     fn stores(&self) -> Vec<(pb::StoreStatus, Option<StoreDisk>)> {
-        let downtimes = self.readiness.store_downtimes().into_iter().zip(&self.handles);
-        let stores = downtimes.map(|((store, silent, failure), handle)| {
-            let disk = handle.disk();
+        let stores = self.readiness.store_downtimes().map(|(store, silent, failure)| {
+            let disk = store.disk();
             let bytes = |bytes: fn(&StoreDisk) -> u64| disk.as_ref().map_or(0, |disk| saturating_i64(bytes(disk)));
             let status = pb::StoreStatus {
-                store,
+                store: store.name(),
                 silent: Some(write_duration(silent)),
                 failure: failure.unwrap_or_default(),
                 full: disk.as_ref().is_some_and(|disk| disk.full),
