@@ -1,6 +1,7 @@
 //! Each role of a server has its own engine, and any pair of engines works.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -45,6 +46,10 @@ fn work(server: &Server, queue: &str) -> Value {
     lease["message"]["messageId"].clone()
 }
 
+fn path(path: &Path) -> &str {
+    path.to_str().expect("a plain name")
+}
+
 fn stores(server: &Server) -> Vec<String> {
     let status = done(server, STATUS, &json!({}));
     let stores = status["stores"].as_array().expect("a list").iter();
@@ -55,14 +60,13 @@ fn stores(server: &Server) -> Vec<String> {
 fn queues_in_a_directory_beside_counters_on_cassandra_survive_a_kill() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let start = || {
-        let data = folder.path().to_str().expect("a plain name");
-        let launch = Launch::dev_on_cassandra(node()).arg("--data").arg(data);
+        let launch = Launch::dev_on_cassandra(node()).arg("--data").arg(path(folder.path()));
         launch.arg("--set").arg("clusters.cassandra.keyspace=beside_a_directory").start()
     };
     let server = start();
     assert_eq!(stores(&server), ["beside_a_directory", "embedded"]);
     let printed = server.wait_for_line("queues: ");
-    assert!(printed.contains(folder.path().to_str().expect("a plain name")), "{printed}");
+    assert!(printed.contains(path(folder.path())), "{printed}");
     for number in 0..5 {
         add(&server);
         push(&server, "timed/mail", &format!("m{number}"));
@@ -74,8 +78,14 @@ fn queues_in_a_directory_beside_counters_on_cassandra_survive_a_kill() {
     assert_eq!(count(&server), json!("5"));
     assert_eq!(push(&server, "timed/mail", "m1")["alreadyEnqueued"], json!(true));
     assert_eq!(work(&server, "timed/mail"), json!("m1"), "m0 stays completed");
-    let backup = server.post("/tallystone.admin.v1.BackupService/CreateBackup", "{}");
-    assert_ne!(backup.status, 501, "the directory can be backed up: {}", backup.body);
+    let target = tempfile::tempdir().expect("a temporary directory");
+    let backup = target.path().join("backup");
+    let address = server.address.to_string();
+    for arguments in [&["backup", path(&backup), "--server", &address][..], &["backup", "verify", path(&backup)]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        let ran = command.args(arguments).output().expect("the binary of this build starts");
+        assert!(ran.status.success(), "{arguments:?}: {ran:?}");
+    }
     assert!(server.stop().success());
 }
 
