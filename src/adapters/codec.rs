@@ -1,8 +1,9 @@
-//! Stored values of counters as bytes: protobuf by `stored.proto`, the same on every engine.
+//! Encodings of stored counter values: protobuf by `stored.proto`, the same on every engine.
 //!
-//! Encoding never fails. Decoding answers `CorruptValue` for whatever no encoder of ours has written: an unknown kind, a
-//! provenance that is too long, a missing part. Values only; keys and rows belong to each engine. The values of the
-//! catalog are in `catalog`, those of shared caches in `count`, those of fleets in `fleet`, those of queues in `queues`.
+//! Encoding never fails. Decoding returns `CorruptValue` for a value that no encoder wrote: an unknown kind, a
+//! provenance that is too long, a missing part. Only values are encoded here; keys and rows belong to each engine.
+//! Catalog values are in `catalog`, values of shared caches in `count`, values of fleets in `fleet`, values of queues
+//! in `queues`.
 
 pub mod catalog;
 pub mod count;
@@ -24,7 +25,7 @@ use crate::proto::internal::v1::{
     StoredWide,
 };
 
-/// A stored value that nobody of us has written.
+/// A stored value that no encoder of this project wrote.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a stored {what} cannot be read: {detail}")]
 pub struct CorruptValue {
@@ -33,18 +34,18 @@ pub struct CorruptValue {
 }
 
 impl CorruptValue {
-    /// Says what of a kind of value cannot be.
+    /// Creates the error for a kind of value, with the fault found.
     pub fn new(what: &'static str, detail: impl Into<String>) -> Self {
         Self { what, detail: detail.into() }
     }
 
-    /// The store error of a read that met the value.
+    /// Converts to the store error of a read.
     pub fn into_store_error(self, op: &'static str) -> StoreError {
         StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(self)
     }
 }
 
-/// Encodes the value cell of an event: what is frozen with its key.
+/// Encodes the value cell of an event: its immutable content without the key.
 pub fn encode_event(change: Change, provenance: &Provenance) -> Vec<u8> {
     StoredEvent {
         kind: change.code(),
@@ -143,12 +144,12 @@ pub fn decode_step(bytes: &[u8]) -> Result<StepSum, CorruptValue> {
     step_from(decode("series step", bytes)?)
 }
 
-/// Encodes a place in the order of events, for a clear register.
+/// Encodes the key of an event, for a clear register.
 pub fn encode_key(key: &EventKey) -> Vec<u8> {
     pair_of(key).encode_to_vec()
 }
 
-/// Decodes a place in the order of events.
+/// Decodes the key of an event.
 pub fn decode_key(bytes: &[u8]) -> Result<EventKey, CorruptValue> {
     const WHAT: &str = "event key";
     pair_from(WHAT, decode(WHAT, bytes)?)
@@ -189,7 +190,7 @@ fn decode<M: Message + Default>(what: &'static str, bytes: &[u8]) -> Result<M, C
 }
 
 fn wide_of(value: i128) -> StoredWide {
-    // Both halves of the two's complement; the casts cut on purpose.
+    // The two halves of the two's complement; the casts truncate on purpose.
     StoredWide { high: (value >> 64) as i64, low: value as u64 }
 }
 
@@ -291,7 +292,7 @@ fn status_from(code: u32) -> Option<SliceStatus> {
         2 => Some(SliceStatus::Open),
         3 => Some(SliceStatus::Closed),
         4 => Some(SliceStatus::Dropped),
-        // Any other number was written by nobody.
+        // No encoder writes any other number.
         _ => None,
     }
 }
@@ -395,7 +396,7 @@ mod tests {
                 0 => Change::Add(delta),
                 1 => Change::Clear,
                 2 => Change::Void,
-                // The range ends here.
+                // The range ends with 3.
                 _ => Change::Total(delta),
             };
             let provenance = Provenance::new(&text).expect("at most 256 bytes");

@@ -1,7 +1,7 @@
-//! How many connections there are, in all and from each address.
+//! Limits on the number of connections, in all and from each address.
 //!
-//! One address takes half of all places at most, so that none shuts the others out. Of an IPv6 address its network of 64
-//! bits counts, which is what one customer of a provider has at least.
+//! One address may use at most half of all connections, so that it cannot lock others out. An IPv6 address counts by
+//! its /64 network, the smallest network that a provider assigns to one customer.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::api::http::ConnectionRefusal;
 
-/// The connections of a server.
+/// The open connections of a server.
 #[derive(Debug)]
 pub struct ConnectionLimits {
     connections_max: usize,
@@ -25,12 +25,12 @@ struct ConnectionCounts {
 }
 
 impl ConnectionLimits {
-    /// Room for so many connections; one at least.
+    /// Creates limits for `most` connections, at least one.
     pub fn new(most: usize) -> Self {
         Self { connections_max: most.max(1), in_use: Mutex::default() }
     }
 
-    /// Takes a place for a connection from an address, or says which bound is met.
+    /// Takes a permit for a connection from an address, or returns the exceeded limit.
     pub fn acquire(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionPermit, ConnectionRefusal> {
         let address = address_group(address);
         let mut taken = self.in_use.lock();
@@ -47,7 +47,7 @@ impl ConnectionLimits {
     }
 }
 
-/// What counts as one address.
+/// Returns the address that a limit counts: the address itself or its network.
 fn address_group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -58,7 +58,7 @@ fn address_group(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A place; dropped, it is free again.
+/// The permit of a connection, released on drop.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     shares: Arc<ConnectionLimits>,
@@ -90,14 +90,14 @@ mod tests {
     fn one_address_takes_half_and_leaves_the_rest_to_others() {
         let shares = Arc::new(ConnectionLimits::new(4));
         let (one, other) = (address("127.0.0.1"), address("192.0.2.1"));
-        let mine = [shares.acquire(one).expect("the first"), shares.acquire(one).expect("the second")];
+        let mine = [shares.acquire(one).expect("the first connection"), shares.acquire(one).expect("the second")];
         assert_eq!(shares.acquire(one).expect_err("half"), ConnectionRefusal::Address);
         assert_eq!(shares.acquire(address("::ffff:127.0.0.1")).expect_err("the same"), ConnectionRefusal::Address);
         let _theirs = [shares.acquire(other).expect("a third"), shares.acquire(other).expect("a fourth")];
         assert_eq!(shares.acquire(address("192.0.2.2")).expect_err("all"), ConnectionRefusal::Server);
         drop(mine);
         assert_eq!(shares.in_use.lock().by_address.len(), 1, "nothing is kept of who left");
-        shares.acquire(one).expect("a place is free again");
+        shares.acquire(one).expect("a permit was released");
     }
 
     #[test]

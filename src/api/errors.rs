@@ -74,7 +74,7 @@ impl ApiError {
         self.with("effect", "nothing")
     }
 
-    /// The gRPC code.
+    /// Returns the gRPC code.
     pub fn code(&self) -> Code {
         Code::from_i32(self.reason.info().code as i32)
     }
@@ -139,7 +139,7 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// Logs the causes of a failed store call; the caller is told its kind only.
+/// Logs the causes of a failed store call; the caller learns only its kind.
 fn report(error: &StoreError) {
     let reason = reason_of_store(error);
     let mut causes = String::new();
@@ -172,9 +172,9 @@ impl From<ApiError> for Status {
     }
 }
 
-/// Gives a status of the gRPC library the reason that it lacks; one of ours stays as it is.
+/// Adds our reason to a status of the gRPC library that lacks one.
 ///
-/// The library refuses only requests that it cannot read: too large, cut short, compressed, not protobuf.
+/// The library refuses only requests that it cannot read: too large, truncated, compressed, not protobuf.
 pub fn with_reason(status: Status) -> Status {
     if !status.details().is_empty() {
         return status;

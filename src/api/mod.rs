@@ -1,7 +1,7 @@
-//! The wire: gRPC, gRPC-Web and JSON over HTTP on one port.
+//! The wire protocols: gRPC, gRPC-Web and JSON over HTTP on one port.
 //!
-//! Requests are decoded and validated once, here, into domain values; nothing below sees a wire type, and no answer
-//! leaves without passing `errors`. No backend is named in this layer.
+//! Requests are decoded and validated once, here, into domain values. No layer below sees a wire type, and every error
+//! leaves through `errors`. No backend is named in this layer.
 
 mod connection_limits;
 pub mod documents;

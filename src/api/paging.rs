@@ -1,8 +1,8 @@
-//! Pages: sizes, and tokens that say where the next page begins.
+//! Page sizes and page tokens.
 //!
 //! A page token is base64url over: 1 byte version, the cursor, 8 bytes xxh3 of (version, request, cursor). The request
-//! is the method with its arguments, so a token serves only the request that it was made for. The token is opaque, not
-//! secret: whoever forges one learns nothing that the request would not tell.
+//! is the method with its arguments, so a token serves only the request that it was created for. The token is opaque
+//! but not secret: a forged token reveals nothing that the request would not.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,7 +14,7 @@ use crate::domain::{Reason, Reject};
 const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 8;
 
-/// How many rows a page has: 0 means the default, more than the most means the most.
+/// Returns the number of rows of a page: 0 means the default, and a larger size than the maximum means the maximum.
 pub fn rows(page_size: i32) -> Result<usize, Reject> {
     match usize::try_from(page_size) {
         Ok(0) => Ok(PAGE_ROWS_DEFAULT),
@@ -32,7 +32,7 @@ pub struct PagedRequest {
 }
 
 impl PagedRequest {
-    /// A request of a method with the arguments that every page repeats; neither page size nor token is among them.
+    /// Creates the request of a method. `arguments` are those that every page repeats, without page size and token.
     pub fn new(method: &str, arguments: &[&[u8]]) -> Self {
         let mut hash = Xxh3::new();
         for part in std::iter::once(method.as_bytes()).chain(arguments.iter().copied()) {
@@ -42,7 +42,7 @@ impl PagedRequest {
         Self { hash }
     }
 
-    /// The token of the page that begins beyond the cursor.
+    /// Returns the token of the page that begins after the cursor.
     pub fn token(&self, cursor: &[u8]) -> String {
         let mut bytes = Vec::with_capacity(1 + cursor.len() + CHECKSUM_BYTES);
         bytes.push(VERSION);
@@ -51,7 +51,7 @@ impl PagedRequest {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The cursor of a token; none for the empty token of the first page.
+    /// Returns the cursor of a token; none for the empty token of the first page.
     pub fn cursor(&self, token: &str) -> Result<Option<Vec<u8>>, Reject> {
         if token.is_empty() {
             return Ok(None);
@@ -77,7 +77,7 @@ impl PagedRequest {
     }
 }
 
-/// Refuses a token; also for a cursor that its method cannot read.
+/// Refuses a token, also one whose cursor its method cannot read.
 pub fn refuse() -> Reject {
     Reject::new(
         Reason::InvalidPageToken,

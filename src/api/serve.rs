@@ -81,7 +81,7 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be taken");
+                tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -130,7 +130,7 @@ fn refuse(gateway: &Gateway, peer: SocketAddr, full: ConnectionRefusal) {
     }
 }
 
-/// Answers one request for a page and nothing else, in a short time; says whether it did.
+/// Answers one request for a page within a short time; returns whether it was one.
 async fn serve_page(stream: TcpStream, gateway: &Arc<Gateway>, caller: Arc<Caller>) -> bool {
     let served = AtomicBool::new(false);
     let service = service_fn(|request| {
@@ -180,7 +180,7 @@ fn builder(streams: CallExecutor) -> Builder<CallExecutor> {
     builder
 }
 
-/// What a connection is served with.
+/// The settings and state that serve a connection.
 struct ConnectionContext {
     gateway: Arc<Gateway>,
     caller: Arc<Caller>,
@@ -200,12 +200,12 @@ async fn serve_connection(stream: TcpStream, served: ConnectionContext, stop: Ca
     let peer = caller.peer;
     let service = service_fn(move |request| {
         let (gateway, caller) = (Arc::clone(&gateway), Arc::clone(&caller));
-        // Boxed, because the libraries move the tasks of calls around, and a large task is slow to make.
+        // Boxed, because the libraries move the tasks of calls, and moving a large task is slow.
         Box::pin(async move { Ok::<_, Infallible>(gateway.answer(request, caller).await) })
     });
     let builder = builder(CallExecutor::new(untaken_max, resets.clone()));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
-    // An HTTP/1.1 connection is the task of its one answer; those of HTTP/2 have tasks of their own.
+    // The task of an HTTP/1.1 connection is that of its only answer; calls of HTTP/2 have tasks of their own.
     let connection = StallGuard::new(connection, untaken_max, resets);
     let mut connection = YieldBeforeWrite::new(connection);
     let ended = tokio::select! {

@@ -1,7 +1,7 @@
 //! Times and durations between the wire and the domain.
 //!
-//! Times are cut to microseconds on the way in; what the wire cannot hold (protobuf ends at the year 9999) is clamped
-//! on the way out.
+//! Decoding truncates times to microseconds. Encoding clamps values that the wire cannot represent (protobuf ends at
+//! the year 9999).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const WIRE_SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_30
 /// The greatest protobuf duration, 10,000 years.
 const WIRE_DURATION_SECONDS_MAX: i64 = 315_576_000_000;
 
-/// Reads a time, cut to microseconds.
+/// Decodes a time, truncated to microseconds.
 pub fn read(field: &str, reason: Reason, wire: &prost_types::Timestamp) -> Result<Timestamp, Reject> {
     if !WIRE_SECONDS.contains(&wire.seconds) || !(0..1_000_000_000).contains(&wire.nanos) {
         return Err(Reject::new(
@@ -28,7 +28,7 @@ pub fn read(field: &str, reason: Reason, wire: &prost_types::Timestamp) -> Resul
     Ok(Timestamp::from_micros(wire.seconds * 1_000_000 + i64::from(wire.nanos) / 1_000))
 }
 
-/// Reads a duration, cut to microseconds. Negative ones are refused.
+/// Decodes a duration, truncated to microseconds. Refuses negative durations.
 pub fn read_duration(field: &str, wire: &prost_types::Duration) -> Result<Duration, Reject> {
     if wire.seconds < 0 || wire.nanos < 0 {
         return Err(Reject::new(Reason::InvalidRange, format!("{field} is negative; send 0 or more")));
@@ -44,7 +44,7 @@ pub fn read_duration(field: &str, wire: &prost_types::Duration) -> Result<Durati
     Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))
 }
 
-/// Writes a time.
+/// Encodes a time.
 pub fn write(time: Timestamp) -> prost_types::Timestamp {
     let seconds = time.micros().div_euclid(1_000_000);
     if seconds < *WIRE_SECONDS.start() {
@@ -54,23 +54,23 @@ pub fn write(time: Timestamp) -> prost_types::Timestamp {
         return prost_types::Timestamp { seconds: *WIRE_SECONDS.end(), nanos: 999_999_999 };
     }
     let micros = time.micros().rem_euclid(1_000_000);
-    prost_types::Timestamp { seconds, nanos: i32::try_from(micros * 1_000).expect("below one second") }
+    prost_types::Timestamp { seconds, nanos: i32::try_from(micros * 1_000).expect("nanos are below one second") }
 }
 
-/// Writes a time that `Timestamp::MIN` leaves open: nothing has happened up to now.
+/// Encodes a time; none for `Timestamp::MIN`, which means that nothing has happened yet.
 pub fn write_reached(time: Timestamp) -> Option<prost_types::Timestamp> {
     (time != Timestamp::MIN).then(|| write(time))
 }
 
-/// Writes a duration.
+/// Encodes a duration.
 pub fn write_duration(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
         seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX).min(WIRE_DURATION_SECONDS_MAX),
-        nanos: i32::try_from(duration.subsec_nanos()).expect("below one second"),
+        nanos: i32::try_from(duration.subsec_nanos()).expect("nanos are below one second"),
     }
 }
 
-/// A time as RFC 3339 text.
+/// Formats a time as RFC 3339.
 pub fn text(time: Timestamp) -> String {
     write(time).to_string()
 }

@@ -1,14 +1,14 @@
-//! A connection that lets the calls on it go first.
+//! Makes a connection yield to its calls before it writes.
 //!
-//! A call that ends wakes its connection, and the runtime runs what was woken last at once: so each answer would be
-//! written by itself, with a system call and a wake-up of the client for each. A gathered connection steps back once
-//! whenever it is woken, until the tasks that can run have run; then it writes all their answers together. On an idle
-//! server that costs a look at the I/O driver; on a busy one it is the cheapest part of a call.
+//! A call that ends wakes its connection, and the runtime runs the most recently woken task next. So each answer would
+//! be written alone, with one system call and one wake-up of the client each. A wrapped connection yields once on each
+//! wake-up until the other runnable tasks have run; then it writes all their answers together. On an idle server this
+//! costs one poll of the I/O driver. On a busy server it is the cheapest part of a call.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-/// A future that steps back once before each poll.
+/// A future that yields once before each poll.
 #[derive(Debug)]
 pub struct YieldBeforeWrite<F> {
     inner: F,
@@ -16,12 +16,12 @@ pub struct YieldBeforeWrite<F> {
 }
 
 impl<F> YieldBeforeWrite<F> {
-    /// Gathers what wakes a future.
+    /// Wraps a future.
     pub fn new(inner: F) -> Self {
         Self { inner, stepped_back: false }
     }
 
-    /// The future itself.
+    /// Returns the wrapped future.
     pub fn inner(&mut self) -> &mut F {
         &mut self.inner
     }
@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it is polled, and ends once all callers are done.
+    /// Counts its polls, and ends once all callers are done.
     struct Shared {
         polls: AtomicUsize,
         done: AtomicUsize,
@@ -80,7 +80,7 @@ mod tests {
                 })
             })
             .collect();
-        connection.await.expect("no panic");
+        connection.await.expect("the connection does not panic");
         assert!(callers.iter().all(tokio::task::JoinHandle::is_finished), "all went first");
         assert!(shared.polls.load(Ordering::Relaxed) <= 3, "{} polls", shared.polls.load(Ordering::Relaxed));
     }

@@ -1,4 +1,4 @@
-//! The composition root: settings, build, run, drain, and the command line in front of it.
+//! The composition root: settings, construction, serving, drain, and the command line in front of it.
 
 pub mod cli;
 pub mod config;

@@ -1,34 +1,36 @@
-//! Lines for people beside the data: what a server says on stdout, what a command says on stderr.
+//! Messages for people: what a server prints on stdout and a command on stderr, in addition to data.
 //!
-//! Data goes through `cli::output`, where a write that fails is a failure. A line here is said and forgotten: whoever
-//! listened may have gone (`tallystone dev | head -1`), and that must not end a server that still holds a store.
-//! Invariant: nothing here panics or fails, and no control character of somebody's text reaches the terminal.
+//! Data goes through `cli::output`, where a failed write is a failure. A failed write of a message here is ignored: the
+//! reader may be gone (`tallystone dev
+//!
+//! head -1`), and that must not stop a server with an open store. Invariant: nothing here panics or fails, and no
+//! control character of foreign text reaches the terminal.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// Says a line on stdout.
+/// Prints a line on stdout.
 pub fn print_line(text: &str) {
     put(io::stdout().lock(), format!("{}\n", visible(text)));
 }
 
-/// Says a line on stderr.
+/// Prints a line on stderr.
 pub fn print_notice(text: &str) {
     put(io::stderr().lock(), format!("{}\n", visible(text)));
 }
 
-/// Asks on stderr; the answer follows on the same line.
+/// Prints a question on stderr; the answer follows on the same line.
 pub fn print_prompt(text: &str) {
     put(io::stderr().lock(), format!("{} ", visible(text)));
 }
 
-/// A text whose control characters are written out, except the ends of lines.
+/// Escapes the control characters of a text, except line breaks.
 pub fn visible(text: &str) -> Cow<'_, str> {
     written_out(text, |character| character.is_control() && character != '\n')
 }
 
-/// The same for what stands on a line with other things: the ends of lines are written out too, so that nobody's text looks
-/// like a line of ours.
+/// Escapes the control characters of a text within a line, including line breaks, so that foreign text cannot imitate
+/// our lines.
 pub fn single_line(text: &str) -> Cow<'_, str> {
     written_out(text, char::is_control)
 }
@@ -48,7 +50,7 @@ fn written_out(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A word as a shell takes it, for commands that people copy.
+/// Quotes a word for a shell, in commands for copying.
 pub fn shell_quoted(word: &str) -> Cow<'_, str> {
     let is_plain = |character: char| character.is_alphanumeric() || "/._-+@%:".contains(character);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -58,7 +60,7 @@ pub fn shell_quoted(word: &str) -> Cow<'_, str> {
 }
 
 fn put(mut to: impl Write, line: String) {
-    // Nobody is left to tell: the reader has gone, or cannot take more.
+    // Ignored: the reader is gone, or cannot take more.
     let _ = to.write_all(line.as_bytes()).and_then(|()| to.flush());
 }
 

@@ -1,14 +1,14 @@
-//! The name that was meant by one that does not exist.
+//! Suggests an existing name for an unknown one.
 //!
-//! A suggestion that misleads is worse than none: a name is suggested when what was written is a part of it, or is
-//! hardly different from it, and else the caller lists what there is.
+//! A misleading suggestion is worse than none. So a name is suggested only if the text is a part of it or differs very
+//! little from it. Otherwise the caller lists all names.
 
 use crate::domain::limits::SIMILAR_NAME_BYTES_MAX;
 
-/// The one of these names that was most likely meant, if any was.
+/// Returns the name that the text most likely meant, if any is close enough.
 pub fn closest_name<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = folded(written);
-    // The comparison takes the product of both lengths.
+    // The comparison costs the product of both lengths.
     if written.is_empty() || written.len() > SIMILAR_NAME_BYTES_MAX {
         return None;
     }

@@ -1,7 +1,7 @@
-//! Structured logs on standard error, and traces to a collector. Nothing of a payload or a token is in either.
+//! Structured logs on standard error, and traces to a collector. Neither contains payloads or tokens.
 //!
-//! Spans of traces have a target of their own, `TRACES`, so that they cost a comparison where nobody collects them, and no
-//! log line is changed by them.
+//! Spans of traces have their own target, `TRACES`. So they cost one comparison without a collector, and do not change
+//! log lines.
 
 mod repeated_lines;
 
@@ -26,30 +26,30 @@ use crate::app::config::{LogConfig, LogFormat, TracesConfig};
 use crate::app::suggestions::closest_name;
 use crate::app::telemetry::repeated_lines::{RepeatedLineFilter, SUMMARY, SuppressionReporter};
 
-/// The target of all spans that traces are made of.
+/// The target of all spans of traces.
 const TRACES: &str = "tallystone::traces";
-/// The levels of the log, from nothing to all.
+/// The levels of the log, from none to all.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// How long the end of a process waits for traces that were not sent yet.
+/// The time that process exit waits for unsent traces.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// The log and the traces of this process. `finish` writes and sends what is left.
+/// The log and the traces of this process. `finish` writes and sends the rest.
 #[must_use = "what was not written or sent yet is lost"]
 pub struct Telemetry {
     summary: SuppressionReporter,
-    /// Without a collector there are no traces.
+    /// None without a collector.
     exporting: Option<TraceExporter>,
 }
 
 struct TraceExporter {
     provider: SdkTracerProvider,
-    /// Where the exporter's connection lives; it outlives the runtime of the server, so that the last spans are sent.
+    /// The runtime of the exporter's connection. It outlives the server's runtime, so that the last spans are sent.
     runtime: Runtime,
 }
 
-/// What is logged at a level, which may be given by module as well.
+/// Builds the log filter for a level, which may be set per module as well.
 ///
-/// Fails on a word that is no level. The library would take it for the name of a module, and log nothing else.
+/// Fails on an unknown level: the library would take it for a module name and log nothing else.
 pub fn filter(level: &str) -> Result<EnvFilter, String> {
     for directive in level.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
         let word = directive.rsplit_once('=').map_or(directive, |(_, word)| word);
@@ -62,15 +62,15 @@ pub fn filter(level: &str) -> Result<EnvFilter, String> {
             return Err(format!("{word:?} is no level; {advice}"));
         }
     }
-    // The store library tells of every file it makes; what matters of it the adapter says itself. Spans are no lines. What
-    // was left out is told wherever the lines themselves are shown.
+    // The store library logs every file it creates; the adapter logs the important ones itself. Spans are not lines.
+    // The summary of suppressed lines is shown wherever the lines themselves are.
     let summary = if level.trim().eq_ignore_ascii_case("off") { "off" } else { "info" };
     let level = format!("fjall=warn,lsm_tree=warn,{level},{SUMMARY}={summary},{TRACES}=off");
     EnvFilter::try_new(level).map_err(|error| error.to_string())
 }
 
-/// Starts logging, and tracing if there is a collector. Fails on a level or address that is none; a second call in one
-/// process changes nothing.
+/// Starts logging, and tracing if there is a collector. Fails on an invalid level or address. A second call in one
+/// process has no effect.
 pub fn start(log: &LogConfig, traces: &TracesConfig) -> Result<Telemetry, String> {
     let filter = filter(&log.level).map_err(|error| format!("log.level cannot be used: {error}"))?;
     let exporting = TraceExporter::start(traces)?;
@@ -85,15 +85,15 @@ pub fn start(log: &LogConfig, traces: &TracesConfig) -> Result<Telemetry, String
             .with_threads(false)
             .with_filter(only_traces)
     });
-    // Tests of one process start it more than once.
+    // Tests start telemetry more than once in a process.
     let filter = filter.and(repeated);
     let _ = tracing_subscriber::registry().with(lines(log.format).with_filter(filter)).with(spans).try_init();
     std::panic::set_hook(Box::new(log_panic));
     Ok(Telemetry { summary, exporting })
 }
 
-/// The lines of the log. One that cannot be written is lost; the library would say so on the same stderr, and panic if
-/// that has gone.
+/// The layer that writes log lines. A line that cannot be written is lost; the library would report that on the same
+/// stderr, and panic if stderr is closed.
 fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
     let lines = layer().with_writer(std::io::stderr).log_internal_errors(false);
     match format {
@@ -119,7 +119,7 @@ impl TraceExporter {
             .map_err(|error| format!("traces.otlp_endpoint cannot be used: {error}"))?;
         let resource = Resource::builder_empty().with_service_name("tallystone");
         let resource = resource.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION"))).build();
-        // A caller that traces its call is followed, whatever the share.
+        // A call that its caller traces is always traced, regardless of the sampling share.
         let share = f64::from(config.sample_per_mille) / 1_000.0;
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
@@ -140,7 +140,7 @@ impl TraceExporter {
 }
 
 impl Telemetry {
-    /// Sends the traces that were not sent yet, and says which lines of the log were left out last.
+    /// Sends the unsent traces, and logs the last summary of suppressed lines.
     pub fn finish(self) {
         if let Some(exporting) = self.exporting {
             exporting.finish();
@@ -149,7 +149,7 @@ impl Telemetry {
     }
 }
 
-/// A panic is a line of the log like any other, so that it is found where people look.
+/// Logs a panic as an ordinary log line, so that operators find it.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let what = panic.payload_as_str().unwrap_or("a panic without a text");
     let at = panic.location().map(ToString::to_string).unwrap_or_default();
@@ -168,8 +168,8 @@ mod tests {
         let levels =
             [("info", LevelFilter::INFO), ("warn,tallystone=debug", LevelFilter::DEBUG), ("off", LevelFilter::WARN)];
         for (level, most) in levels {
-            let (repeated, summary) = RepeatedLineFilter::start().expect("a thread");
-            let both = filter(level).expect("a level").and(repeated);
+            let (repeated, summary) = RepeatedLineFilter::start().expect("the thread starts");
+            let both = filter(level).expect("a valid level").and(repeated);
             assert_eq!(Filter::<Registry>::max_level_hint(&both), Some(most), "{level}");
             summary.finish();
         }

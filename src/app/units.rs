@@ -1,19 +1,19 @@
-//! Durations and sizes as people write them: `12h`, `1m30s`, `250ms`; `256MiB`, `1.5KiB`.
+//! Durations and sizes in human-readable form: `12h`, `1m30s`, `250ms`; `256MiB`, `1.5KiB`.
 //!
-//! What `span` and `exact_size` print, `read_span` and `read_size` read, and it means the same.
+//! `read_span` and `read_size` parse the output of `span` and `exact_size` to the same value.
 
 use std::time::Duration;
 
 use crate::api::documents::duration_of;
 
-/// The units of a duration, the greatest first, in microseconds.
+/// The units of a duration, greatest first, in microseconds.
 const SPANS: [(&str, u128); 6] =
     [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
-/// The units of a size, the greatest first, in bytes.
+/// The units of a size, greatest first, in bytes.
 const SIZES: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A duration, exact to the microsecond.
+/// Formats a duration, exact to the microsecond.
 pub fn span(duration: Duration) -> String {
     let mut left = duration.as_micros();
     if left == 0 {
@@ -29,7 +29,7 @@ pub fn span(duration: Duration) -> String {
     text
 }
 
-/// A duration that was measured, to the second if it lasted one: nobody reads microseconds of hours.
+/// Formats a measured duration, to the second if it is one second or more.
 pub fn about(duration: Duration) -> String {
     let micros = duration.as_micros();
     let grain = match micros {
@@ -42,7 +42,8 @@ pub fn about(duration: Duration) -> String {
     span(Duration::from_micros(u64::try_from(rounded).unwrap_or(u64::MAX)))
 }
 
-/// A time that is left, to the nearest second if it is one: the moment since a lease of a minute began is not worth a digit.
+/// Formats the remaining time, to the nearest second if it is one second or more: the instant since a one-minute lease
+/// began is not worth a digit.
 pub fn left(duration: Duration) -> String {
     match duration.as_millis() {
         0..999 => about(duration),
@@ -50,19 +51,19 @@ pub fn left(duration: Duration) -> String {
     }
 }
 
-/// So many, with the word for one or for another number.
+/// Formats a number with the singular or plural of a word.
 pub fn counted(count: i64, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
 }
 
-/// A size that was measured, in the greatest unit of which there is at least one, to a tenth.
+/// Formats a measured size, to a tenth of the greatest unit that it reaches.
 pub fn size(bytes: u64) -> String {
     let (unit, of) = unit_of(bytes);
     let tenths = u128::from(bytes) * 10 / u128::from(of);
     decimal(tenths, 1, unit)
 }
 
-/// A size that was set, exactly: in the greatest unit of which it is a multiple of a hundredth.
+/// Formats a configured size exactly: in the greatest unit of which it is a multiple of a hundredth.
 pub fn exact_size(bytes: u64) -> String {
     let fits = |(_, of): &(&str, u64)| bytes >= *of && (u128::from(bytes) * 100).is_multiple_of(u128::from(*of));
     let (unit, of) = SIZES.into_iter().find(fits).unwrap_or(("B", 1));
@@ -73,7 +74,7 @@ fn unit_of(bytes: u64) -> (&'static str, u64) {
     SIZES.into_iter().find(|(_, of)| bytes >= *of).unwrap_or(("B", 1))
 }
 
-/// A number with so many decimals, without the zeros at its end.
+/// Formats a number with the given decimals, without trailing zeros.
 fn decimal(scaled: u128, decimals: u32, unit: &str) -> String {
     let scale = 10_u128.pow(decimals);
     let fraction = format!("{:0width$}", scaled % scale, width = decimals as usize);
@@ -83,7 +84,7 @@ fn decimal(scaled: u128, decimals: u32, unit: &str) -> String {
     }
 }
 
-/// Reads `90s`, `1.5h`, or several units as in `1m30s`.
+/// Parses `90s`, `1.5h`, or several units as in `1m30s`.
 pub fn read_span(text: &str) -> Option<Duration> {
     let mut whole = Duration::ZERO;
     let mut left = text;
@@ -101,7 +102,7 @@ pub fn read_span(text: &str) -> Option<Duration> {
     (!text.is_empty()).then_some(whole)
 }
 
-/// Reads `256MiB`, `1.5KiB`, `512B`, or a number of bytes.
+/// Parses `256MiB`, `1.5KiB`, `512B`, or a number of bytes.
 pub fn read_size(text: &str) -> Option<u64> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
@@ -117,12 +118,12 @@ pub fn read_size(text: &str) -> Option<u64> {
     let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let part = u128::from(of) * fraction.parse::<u128>().ok()?;
     let bytes = u128::from(of) * u128::from(whole.parse::<u64>().ok()?) + part / scale;
-    // A part of a byte is no size.
+    // A fraction of a byte is not a size.
     (part.is_multiple_of(scale) || of > 1).then_some(())?;
     u64::try_from(bytes).ok()
 }
 
-/// One line of what was changed, `setting: before -> after`, with the units of its durations and sizes.
+/// Formats one line of a change, `setting: before -> after`, with the units of durations and sizes.
 pub fn change(line: &str) -> String {
     let Some((setting, values)) = line.split_once(": ") else { return line.to_owned() };
     let Some((before, after)) = values.split_once(" -> ") else { return line.to_owned() };

@@ -1,8 +1,8 @@
-//! Whether a write may be sent again after an attempt whose outcome is unknown.
+//! Decides whether a write may be repeated after an attempt with an unknown outcome.
 //!
-//! A namespace that keeps tokens counts a repeat once. A best-effort namespace keeps none: there a repeat may count twice, so
-//! the client asks for the type of the namespace before its first repeat of such a write. It remembers namespaces that keep
-//! tokens, and asks for the others each time.
+//! A namespace that keeps tokens counts a repeat once. A best-effort namespace keeps none, so a repeat there may
+//! count twice. Before its first repeat of a write with an unknown outcome, the client asks for the type of the
+//! namespace. It caches namespaces that keep tokens, and asks for the others each time.
 
 use std::time::Duration;
 
@@ -15,16 +15,17 @@ use crate::client::{Client, namespaces_on};
 use crate::proto::admin::v1::{CounterType, GetNamespaceRequest};
 
 impl Client {
-    /// Whether a namespace recognises a repeated write by its token. None: no server answered within the budget of a call.
-    /// A caller that may not read the settings of the namespace is answered `Some(true)`, as are all types but one.
+    /// Whether a namespace deduplicates repeated writes by token. None: no server answered within the budget of a
+    /// call. A caller without permission to read the settings of the namespace gets `Some(true)`, the answer for all
+    /// types but one.
     ///
-    /// `Some(false)` for a best-effort namespace: a write there whose outcome is unknown cannot be settled, and sending it
-    /// again may count it twice.
+    /// `Some(false)` for a best-effort namespace: a write with an unknown outcome cannot be settled there, and a
+    /// repeat may count twice.
     pub async fn recognises_repeats(&self, namespace: &str) -> Option<bool> {
         self.recognises_repeats_within(namespace, self.policy.total).await
     }
 
-    /// Whether a write that failed so may be sent again. `within` bounds the time of the question.
+    /// Whether a write that failed with this status may be repeated. `within` bounds the time of the lookup.
     pub(super) async fn may_repeat(&self, namespace: &str, failed: &Status, within: Duration) -> bool {
         !may_be_applied(failed) || self.recognises_repeats_within(namespace, within).await == Some(true)
     }
@@ -39,8 +40,8 @@ impl Client {
         let answer = self.call_with_progress(progress, Hedge::May, &request, call).await;
         let counter_type = match answer {
             Ok(answer) => answer.namespace?.counter_type(),
-            // Nobody says that it is best effort: the namespace is missing, which the write is told, or the caller may not
-            // read its settings.
+            // Nothing says that the namespace is best effort. Either it is missing, which the write itself will
+            // report, or the caller may not read its settings.
             Err(error) if !is_retryable(&error.status) => return Some(true),
             Err(_) => return None,
         };

@@ -1,88 +1,88 @@
-//! What a load needs: settings of a namespace and its dataset, the size of partitions, disk and memory.
+//! Capacity planning: from a load to settings of a namespace and its dataset, partition sizes, disk and memory.
 //!
-//! Pure arithmetic on rounded sizes: 60 bytes for an event in a Cassandra partition (100,000 events are about 6 MB), 100
-//! bytes for one in the embedded store before compression. A plan is a place to begin; what the metrics show later counts
-//! more.
+//! Pure arithmetic on rounded sizes: 60 bytes for an event in a Cassandra partition (100,000 events are about 6 MB),
+//! 100 bytes for one in the embedded store before compression. A plan is a starting point; metrics of the running
+//! system take precedence.
 
 use std::time::Duration;
 
 use crate::domain::limits::{BUCKETS_PER_ID_MAX, NUM_QUEUES_MAX, PARTITION_BYTES_MAX};
 use crate::domain::namespace::{Cardinality, DatasetSettings, RollupSettings, TimePartition};
 
-/// Bytes of an event in a partition of Cassandra.
+/// Bytes of an event in a Cassandra partition.
 pub const EVENT_PARTITION_BYTES: u64 = 60;
-/// Bytes of an event in the embedded store: key, change, touch, its share of the index.
+/// Bytes of an event in the embedded store: key, change, touch, and its share of the index.
 const EVENT_EMBEDDED_BYTES: u64 = 100;
 /// Bytes of a counter's checkpoint, name and registers, on disk.
 const COUNTER_DISK_BYTES: u64 = 250;
 /// Bytes of a counter in the count cache of a process.
 const COUNTER_CACHED_BYTES: u64 = 300;
-/// Bytes of a counter that waits in a rollup Set: a name of 32 bytes and what belongs to it.
+/// Bytes of a counter that waits in a rollup Set: a name of 32 bytes and the overhead of its entry.
 const COUNTER_WAITING_BYTES: u64 = 144;
 /// Copies of a row in a Cassandra cluster.
 const REPLICAS: u64 = 3;
 /// Widths of time buckets, widest first; each divides an hour.
 const BUCKET_WIDTHS: [u32; 7] = [600, 300, 120, 60, 30, 20, 10];
-/// Widths of slices, widest first.
+/// Widths of time slices in seconds, widest first.
 const SLICE_WIDTHS: [u32; 7] = [86_400, 43_200, 21_600, 10_800, 3_600, 600, 60];
-/// Retention is at least so many slices, so that what is dropped at once is a small part.
+/// Retention is at least this many slices, so that dropping one removes only a small part of the events.
 const SLICES_LEAST: u64 = 7;
-/// Above so many adds to one counter, reading its tail wants a smaller accept limit.
+/// Above this many adds per second to one counter, reads of its tail need a smaller accept limit.
 const ACCURATE_ADDS_PER_SECOND: u64 = 1_000;
 
-/// A load.
+/// A load to plan for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// Adds in a second, all counters together.
+    /// Adds per second, all counters together.
     pub adds_per_second: u64,
-    /// Counters.
+    /// The number of counters.
     pub counters: u64,
-    /// What is said about how many there are; none: as many as there are.
+    /// The declared cardinality; `None`: derived from `counters`.
     pub cardinality: Option<Cardinality>,
     /// How long events are kept.
     pub retention: Duration,
-    /// Adds in a second to the busiest counter; none: a tenth of all, or an even share where that is more.
+    /// Adds per second to the busiest counter; `None`: a tenth of all adds, or an even share where that is more.
     pub hottest_adds_per_second: Option<u64>,
 }
 
-/// What a load needs.
+/// The settings and resources that a load needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// About how many counters.
+    /// The cardinality of the namespace.
     pub cardinality: Cardinality,
     /// The settings of the dataset.
     pub dataset: DatasetSettings,
-    /// The partitions.
+    /// The partition settings of the namespace.
     pub partition: TimePartition,
-    /// The rollups.
+    /// The rollup settings of the namespace.
     pub rollup: RollupSettings,
-    /// Adds in a second to the busiest counter.
+    /// Adds per second to the busiest counter.
     pub hottest_adds_per_second: u64,
-    /// What the busiest counter would need as a hot one, with the others' time buckets as wide as by default; none where
-    /// they are, and where nothing is enough.
+    /// The partition that the busiest counter needs as a hot counter, so that the other counters can keep the default
+    /// width of time buckets. `None` if the plan already has that width, or if no partition is large enough.
     pub hot: Option<TimePartition>,
     /// The largest partition, in bytes.
     pub partition_bytes: u64,
-    /// What that would be under the published defaults.
+    /// The size that the largest partition would have under the published defaults, in bytes.
     pub partition_bytes_by_default: u64,
-    /// Events that are kept at once.
+    /// The number of events kept at the same time.
     pub events: u64,
-    /// The embedded store on disk, in bytes, before compression.
+    /// Disk space of the embedded store, in bytes, before compression.
     pub embedded_bytes: u64,
-    /// A Cassandra cluster on disk, all three copies, in bytes, before compression.
+    /// Disk space of a Cassandra cluster with all three copies, in bytes, before compression.
     pub cassandra_bytes: u64,
-    /// `storage.count_cache_bytes` that holds every counter.
+    /// The value of `storage.count_cache_bytes` that holds every counter.
     pub count_cache_bytes: u64,
-    /// `storage.tail_bytes` that holds every event until it is rolled up.
+    /// The value of `storage.tail_bytes` that holds every event until it is rolled up.
     pub tail_bytes: u64,
-    /// How long a count may stay behind a write that was the last one.
+    /// The longest time until a count contains the last write.
     pub converges_within: Duration,
-    /// What to look at.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
 impl Load {
-    /// Plans for it.
+    /// Computes a plan for the load.
     pub fn plan(&self) -> Plan {
         let hottest = self.hottest();
         let dataset = self.dataset();
@@ -120,7 +120,8 @@ impl Load {
         self.hottest_adds_per_second.unwrap_or(guess).min(self.adds_per_second)
     }
 
-    /// Slices so wide that retention is at least seven of them; the last one to be dropped closes one slice before.
+    /// Chooses the slice width: retention is at least seven slices, and a slice closes one slice width before it is
+    /// dropped.
     fn dataset(&self) -> DatasetSettings {
         let retention = self.retention.as_secs().max(80);
         let fits = |width: &&u32| u64::from(**width) * SLICES_LEAST <= retention;
@@ -130,13 +131,13 @@ impl Load {
         DatasetSettings { seconds_per_slice, close_after, delete_after, ..DatasetSettings::default() }
     }
 
-    /// Queues so large that a Set holds every counter that is written until the limit passes it.
+    /// Sizes the rollup queues so that a Set holds every counter written until the limit passes its events.
     fn rollup(&self, dataset: &DatasetSettings) -> RollupSettings {
         let defaults = RollupSettings::default();
         let waits = dataset.accept_limit + Duration::from_millis(u64::from(defaults.coalesce_ms));
         let waiting = self.counters.min(self.adds_per_second.saturating_mul(waits.as_secs()));
         let bytes = waiting.saturating_mul(COUNTER_WAITING_BYTES);
-        // Twice what is needed, because hashes do not fill queues evenly.
+        // Doubled, because hashes do not fill queues evenly.
         let queues = bytes.saturating_mul(2).div_ceil(defaults.capacity_bytes);
         let queues = queues.next_power_of_two().clamp(u64::from(defaults.num_queues), u64::from(NUM_QUEUES_MAX));
         let num_queues = u32::try_from(queues).unwrap_or(NUM_QUEUES_MAX);
@@ -183,7 +184,8 @@ impl Load {
     }
 }
 
-/// Partitions of at most half the greatest size, so that twice the load still fits: narrower buckets first, then more.
+/// Chooses partitions of at most half the maximum size, so that twice the load still fits: first narrower buckets, then
+/// more.
 pub fn partition_of(hottest: u64, seconds_per_slice: u32) -> TimePartition {
     let defaults = TimePartition::default();
     let fits = |partition: TimePartition| partition_bytes(hottest, partition) <= PARTITION_BYTES_MAX / 2;
@@ -201,8 +203,8 @@ pub fn partition_of(hottest: u64, seconds_per_slice: u32) -> TimePartition {
     narrowest
 }
 
-/// Event buckets that hold the partitions of one counter to half the greatest size, in time buckets of a width; none if not
-/// even the most of them do.
+/// Returns the event buckets that keep one counter's partitions within half the maximum size, for time buckets of this
+/// width. `None` if even the largest allowed number is not enough.
 pub fn hot_buckets(adds_per_second: u64, seconds_per_bucket: u32) -> Option<u32> {
     let fits = |buckets_per_id: &u32| {
         let partition = TimePartition { buckets_per_id: *buckets_per_id, seconds_per_bucket };
@@ -212,7 +214,8 @@ pub fn hot_buckets(adds_per_second: u64, seconds_per_bucket: u32) -> Option<u32>
     doubled.take_while(|buckets| *buckets <= BUCKETS_PER_ID_MAX).find(fits)
 }
 
-/// What a counter needs as a hot one, where it would make the time buckets of all others narrower than by default.
+/// Returns the partition of the busiest counter as a hot counter, if it would otherwise narrow the time buckets of all
+/// others.
 fn hot_instead(hottest: u64, planned: TimePartition, seconds_per_slice: u32) -> Option<TimePartition> {
     let widest = BUCKET_WIDTHS.into_iter().find(|width| seconds_per_slice.is_multiple_of(*width))?;
     let others = TimePartition { seconds_per_bucket: widest, ..TimePartition::default() };
@@ -222,7 +225,7 @@ fn hot_instead(hottest: u64, planned: TimePartition, seconds_per_slice: u32) -> 
     hot_buckets(hottest, widest).map(|buckets_per_id| TimePartition { buckets_per_id, ..others })
 }
 
-/// The largest partition of a counter: one event bucket of a time bucket.
+/// The size of a counter's largest partition: one event bucket of a time bucket.
 fn partition_bytes(adds_per_second: u64, partition: TimePartition) -> u64 {
     let events = adds_per_second.saturating_mul(u64::from(partition.seconds_per_bucket));
     events.div_ceil(u64::from(partition.buckets_per_id)).saturating_mul(EVENT_PARTITION_BYTES)

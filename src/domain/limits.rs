@@ -1,5 +1,5 @@
-//! Every hard bound of the service, in one place; those of queues are in `limits/queues.rs`. `docs/limits.md` shows the same
-//! list.
+//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues. `docs/limits.md` is
+//! generated from the doc comments of the constants in both files.
 
 mod queues;
 

@@ -1,6 +1,5 @@
-//! Values and rules: pure and synchronous. Nothing here does IO, reads a clock, draws random bytes or knows a runtime or
-//! a wire format. Whatever enters has been validated by a constructor; whatever is decided here is a function of its
-//! arguments.
+//! Values and rules: pure and synchronous. Nothing here does IO, reads a clock, draws random bytes or depends on a
+//! runtime or a wire format. Constructors validate all inputs; every decision is a function of its arguments.
 
 pub mod capacity;
 pub mod constant_time;

@@ -1,7 +1,8 @@
-//! Namespaces and datasets: the unit of configuration, and what shares slices and closed timestamps.
+//! Namespaces and datasets. A namespace is the unit of configuration; the namespaces of a dataset share slices and
+//! closed timestamps.
 //!
-//! Field names and defaults follow the configuration that Netflix published with its Distributed Counter Abstraction.
-//! A namespace's partition settings and TTL are frozen into each time slice at its creation; see `rollup::window`.
+//! Field names and defaults follow the configuration that Netflix published with its Distributed Counter Abstraction. A
+//! namespace's partition settings and TTL are frozen into each time slice at its creation; see `rollup::slice_rules`.
 
 mod hot_counters;
 
@@ -17,7 +18,7 @@ use crate::domain::time::Timestamp;
 
 pub use hot_counters::{HotCounter, HotCounters};
 
-/// What a count promises.
+/// The guarantees of a count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CounterType {
     /// Fast, approximate, not durable, not idempotent.
@@ -25,21 +26,21 @@ pub enum CounterType {
     /// Durable, idempotent, visible after the accept limit and a rollup.
     #[default]
     Eventual,
-    /// As `Eventual`; every read adds the events that are not rolled up yet.
+    /// Like `Eventual`, but every read adds the events that are not rolled up yet.
     Accurate,
 }
 
-/// What is reported.
+/// The kind of reported value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Temporality {
-    /// Callers add deltas.
+    /// Callers send deltas.
     #[default]
     Delta,
-    /// Sources report their totals.
+    /// Sources send their running totals.
     Cumulative,
 }
 
-/// About how many counters a namespace holds; steers the rollup.
+/// The approximate number of counters of a namespace; controls the rollup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cardinality {
     /// Below 1,000.
@@ -51,7 +52,7 @@ pub enum Cardinality {
     High,
 }
 
-/// Where a namespace is kept. The names are those of clusters in the server's configuration.
+/// The storage of a namespace. The names are those of clusters in the server's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Storage {
     /// The cluster of the count cache.
@@ -60,114 +61,115 @@ pub struct Storage {
     pub rollup_cluster: NamespaceName,
     /// The cluster of the event log.
     pub event_cluster: NamespaceName,
-    /// The dataset.
+    /// The dataset of the namespace.
     pub dataset: NamespaceName,
 }
 
-/// Settings shared by all namespaces of a dataset; the first one sets them.
+/// Settings shared by all namespaces of a dataset; the first namespace sets them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DatasetSettings {
-    /// The width of a time slice.
+    /// The width of a time slice in seconds.
     pub seconds_per_slice: u32,
-    /// A slice takes no more events after this age.
+    /// A slice of this age takes no more events.
     pub close_after: Duration,
-    /// A slice is dropped after this age, once all in it is rolled up.
+    /// A slice of this age is dropped once all its events are rolled up.
     pub delete_after: Duration,
-    /// How old an event may be when it arrives; counts follow this far behind.
+    /// The greatest age of an event on arrival; counts lag behind by this much.
     pub accept_limit: Duration,
-    /// How far ahead of the server's clock an event may be.
+    /// How far ahead of the server's clock an event time may be.
     pub future_limit: Duration,
     /// Whether a slice is exported before it is dropped.
     pub export_before_drop: bool,
 }
 
-/// A dataset of the catalog.
+/// A dataset in the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dataset {
-    /// Its number.
+    /// The dataset's number, never reused.
     pub id: DatasetId,
-    /// Its name.
+    /// The dataset's name.
     pub name: NamespaceName,
-    /// Its settings.
+    /// The settings of the dataset.
     pub settings: DatasetSettings,
-    /// The store that keeps its events and rollups for ever, by the name of its cluster; none: that of the server.
+    /// The cluster name of the store that permanently holds the dataset's events and rollups; `None`: the server's own
+    /// store.
     pub cluster: Option<NamespaceName>,
 }
 
-/// How the events of a counter are partitioned.
+/// The partitioning of a counter's events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimePartition {
     /// Event buckets per time bucket; the embedded store needs none.
     pub buckets_per_id: u32,
-    /// The width of a time bucket.
+    /// The width of a time bucket in seconds.
     pub seconds_per_bucket: u32,
 }
 
-/// How rollups run.
+/// The settings of rollups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RollupSettings {
-    /// Rollup queues per roller.
+    /// The number of rollup queues per roller.
     pub num_queues: u32,
-    /// A counter is rolled up at most once in this time.
+    /// The minimum interval between two rollups of a counter, in milliseconds.
     pub coalesce_ms: u32,
-    /// What one queue may hold.
+    /// The capacity of one queue in bytes.
     pub capacity_bytes: u64,
-    /// Counters of one batch.
+    /// The number of counters per batch.
     pub rollup_batch_count: u32,
 }
 
-/// One resolution of series that is kept.
+/// One resolution at which series are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeriesSettings {
     /// The step, a multiple of 10 s that divides a day.
     pub step_seconds: u32,
-    /// How long its rows are kept.
+    /// The retention of its rows.
     pub keep: Duration,
 }
 
-/// What a caller may choose of a namespace, complete.
+/// The complete set of a namespace's settings that a caller may choose.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceSpec {
-    /// Its name.
+    /// The name of the namespace.
     pub name: NamespaceName,
-    /// Free text.
+    /// Free text for readers.
     pub description: String,
-    /// What a count promises.
+    /// The guarantees of a count.
     pub counter_type: CounterType,
-    /// What is reported.
+    /// The kind of reported value.
     pub temporality: Temporality,
-    /// A counter silent for longer counts from 0 again.
+    /// A counter restarts from 0 after a longer silence.
     pub ttl: Option<Duration>,
-    /// About how many counters there are.
+    /// The approximate number of counters.
     pub cardinality: Cardinality,
-    /// Where it is kept.
+    /// The storage clusters and the dataset.
     pub storage: Storage,
-    /// The settings of its dataset.
+    /// The settings of the dataset.
     pub dataset: DatasetSettings,
-    /// How events are partitioned.
+    /// The partitioning of events.
     pub partition: TimePartition,
     /// The counters with event buckets of their own.
     pub hot_counters: HotCounters,
-    /// How rollups run.
+    /// The settings of rollups.
     pub rollup: RollupSettings,
     /// The series that are kept, finest first.
     pub series: Vec<SeriesSettings>,
 }
 
-/// A namespace of the catalog.
+/// A namespace in the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Namespace {
-    /// Its number.
+    /// The namespace's number, never reused.
     pub id: NamespaceId,
     /// The number of its dataset.
     pub dataset_id: DatasetId,
-    /// The number of its settings, counted from 1.
+    /// The version of the settings, counted from 1.
     pub version: u64,
-    /// Its settings.
+    /// The settings of the namespace.
     pub spec: NamespaceSpec,
-    /// When it was created.
+    /// The time of creation.
     pub created: Timestamp,
-    /// When it was last changed.
+    /// The time of the last change.
     pub updated: Timestamp,
 }
 
@@ -197,14 +199,14 @@ impl Default for RollupSettings {
 }
 
 impl DatasetSettings {
-    /// The width of a time slice.
+    /// Returns the width of a time slice.
     pub fn slice_width(&self) -> Duration {
         Duration::from_secs(u64::from(self.seconds_per_slice))
     }
 }
 
 impl NamespaceSpec {
-    /// A namespace with every setting at its default, in the dataset `default` of the cluster `embedded`.
+    /// Makes a namespace with every setting at its default, in the dataset `default` of the cluster `embedded`.
     pub fn with_defaults(name: NamespaceName) -> Self {
         let cluster = NamespaceName::new("embedded").expect("a literal name is valid");
         let dataset = NamespaceName::new("default").expect("a literal name is valid");
@@ -229,7 +231,7 @@ impl NamespaceSpec {
         }
     }
 
-    /// Checks every setting and how they fit together. Answers all that is wrong at once.
+    /// Checks every setting and the consistency between settings. The error lists all faults at once.
     pub fn validate(&self) -> Result<(), Reject> {
         let mut faults = Vec::new();
         self.dataset.check(&mut faults);
@@ -273,7 +275,7 @@ impl NamespaceSpec {
         }
     }
 
-    /// Stores keep microseconds, so a finer duration would not come back as it was sent.
+    /// Stores keep microseconds, so a finer duration would not be read back as it was sent.
     fn check_durations(&self, faults: &mut Vec<String>) {
         let dataset = &self.dataset;
         let mut durations = vec![

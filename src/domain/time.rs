@@ -3,42 +3,42 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A point in time in microseconds since 1970-01-01T00:00:00Z, before or after.
+/// A point in time in microseconds since 1970-01-01T00:00:00Z; negative before that.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// Below every event that any server ever admits.
+    /// Below the time of every event that a server can admit.
     pub const MIN: Self = Self(i64::MIN);
-    /// Above every event that any server ever admits.
+    /// Above the time of every event that a server can admit.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// Makes a time of microseconds since 1970.
+    /// Makes a time from microseconds since 1970.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Makes a time of milliseconds since 1970, saturating.
+    /// Makes a time from milliseconds since 1970, saturating.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis.saturating_mul(1_000))
     }
 
-    /// Makes a time of seconds since 1970, saturating.
+    /// Makes a time from seconds since 1970, saturating.
     pub const fn from_secs(secs: i64) -> Self {
         Self(secs.saturating_mul(1_000_000))
     }
 
-    /// Microseconds since 1970.
+    /// Returns microseconds since 1970.
     pub const fn micros(self) -> i64 {
         self.0
     }
 
-    /// Milliseconds since 1970, rounded down.
+    /// Returns milliseconds since 1970, rounded down.
     pub const fn millis(self) -> i64 {
         self.0.div_euclid(1_000)
     }
 
-    /// Rounds down to a multiple of `width` since 1970. A width of 0 leaves the time as it is.
+    /// Rounds down to a multiple of `width`, counted from 1970. A width of 0 leaves the time unchanged.
     pub fn floor_to(self, width: Duration) -> Self {
         let width = micros_of(width);
         if width == 0 {
@@ -47,23 +47,23 @@ impl Timestamp {
         Self(self.0.div_euclid(width).saturating_mul(width))
     }
 
-    /// Rounds up to a multiple of `width` since 1970, saturating.
+    /// Rounds up to a multiple of `width`, counted from 1970, saturating.
     pub fn ceil_to(self, width: Duration) -> Self {
         let floor = self.floor_to(width);
         if floor == self { self } else { floor + width }
     }
 
-    /// The time that passed since `earlier`, 0 if it is later.
+    /// Returns the duration since `earlier`; 0 if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// One microsecond earlier, saturating.
+    /// Returns the time one microsecond earlier, saturating.
     pub const fn just_before(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// One microsecond later, saturating.
+    /// Returns the time one microsecond later, saturating.
     pub const fn just_after(self) -> Self {
         Self(self.0.saturating_add(1))
     }
@@ -91,7 +91,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// A duration in whole microseconds, saturating.
+/// Converts a duration to whole microseconds, saturating.
 pub fn micros_of(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }

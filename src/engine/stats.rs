@@ -1,4 +1,4 @@
-//! Counts of what the engine did, for the metrics page. Plain numbers; the page gives them names and units.
+//! Counts of the engine's work, for the metrics page. Plain numbers; the page gives them names and units.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::shard::FilterWalk;
 use crate::engine::counting::WriteOutcome;
 
-/// One growing number.
+/// A number that only grows.
 #[derive(Default, Debug)]
 pub struct Count(AtomicU64);
 
@@ -35,7 +35,7 @@ impl Count {
         self.add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -46,24 +46,24 @@ impl Count {
 pub struct GaugeValue(AtomicI64);
 
 impl GaugeValue {
-    /// Says what it is now.
+    /// Sets the present value.
     pub fn set(&self, level: i64) {
         self.0.store(level, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the value.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Messages that dequeues looked at one by one, by the keys of their filters, for which no shape is declared. The first
-/// sets of keys are counted one by one, all others as one.
+/// The number of messages that dequeues examined one by one because no shape is declared for the keys of their
+/// filters. The first `METRIC_SHAPES_MAX` sets of keys have a count of their own, all others share one.
 #[derive(Default, Debug)]
 pub struct UndeclaredFilters(Mutex<HashMap<ShapeKeys, u64>>, Count);
 
 impl UndeclaredFilters {
-    /// Counts what a dequeue looked at. O(1).
+    /// Counts the messages that a dequeue examined. O(1).
     pub fn record_scan(&self, walked: &FilterWalk) {
         let mut shapes = self.0.lock();
         let has_room = shapes.len() < METRIC_SHAPES_MAX;
@@ -74,7 +74,7 @@ impl UndeclaredFilters {
         }
     }
 
-    /// The sets of keys with their messages, by keys; and the messages of all others.
+    /// Returns the sets of keys with their counts, in the order of keys, and the count of all others.
     pub fn get(&self) -> (Vec<(ShapeKeys, u64)>, u64) {
         let mut shapes: Vec<_> = self.0.lock().iter().map(|(keys, count)| (keys.clone(), *count)).collect();
         shapes.sort();
@@ -82,14 +82,14 @@ impl UndeclaredFilters {
     }
 }
 
-/// What happened to the messages of one queue since this server serves it.
+/// Events of one queue's messages since this server serves it.
 #[derive(Default, Debug)]
 pub struct QueueCounts {
-    /// Attempts that their workers gave up as failed.
+    /// Attempts that their workers reported as failed.
     pub failed: Count,
-    /// Messages that came to be out of attempts.
+    /// Messages that ran out of attempts.
     pub errored: Count,
-    /// Leases that ended by time.
+    /// Leases that timed out.
     pub leases_expired: Count,
     /// Messages that were canceled because their TTL was over.
     pub messages_expired: Count,
@@ -98,14 +98,14 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// Counts one row that was applied.
+    /// Counts one applied transition.
     pub fn record_transition(&self, row: &Transition) {
         match row.trigger {
             Trigger::Fail => self.failed.increment(),
             Trigger::LeaseOver => self.leases_expired.increment(),
             Trigger::TtlOver => self.messages_expired.increment(),
             Trigger::Redrive => self.redriven.increment(),
-            _ => {} // whatever else happens to a message, it is no trouble that is counted here
+            _ => {} // other transitions are no sign of trouble and are not counted
         }
         if row.to == Some(MessageState::Errored) && row.from != Some(MessageState::Errored) {
             self.errored.increment();
@@ -113,19 +113,19 @@ impl QueueCounts {
     }
 }
 
-/// What was done to the counters of one namespace since this server first took a call of it.
+/// Calls on the counters of one namespace since this server's first call of it.
 #[derive(Default, Debug)]
 pub struct NamespaceCounts {
     /// Adds, clears and totals that were applied.
     pub writes_applied: Count,
-    /// Those that were refused or failed, or whose outcome is not known.
+    /// Writes that were refused or failed, or whose outcome is not known.
     pub writes_failed: Count,
-    /// Reads of counts, of one or of many in a call.
+    /// Reads of counts; a batch counts each of its reads.
     pub reads: Count,
 }
 
 impl NamespaceCounts {
-    /// Counts what came of one write; one that was applied before is neither.
+    /// Counts the outcome of one write; a repeated write counts as neither.
     pub fn record_write<E>(&self, answer: Result<WriteOutcome, E>) {
         match answer {
             Ok(WriteOutcome::Applied) => self.writes_applied.increment(),
@@ -135,16 +135,16 @@ impl NamespaceCounts {
     }
 }
 
-/// Names that are counted one by one, in their order.
+/// Names with a count of their own, in order.
 type CountsByName<T> = Vec<(Arc<str>, Arc<T>)>;
 
-/// Counts by name. The first `MOST` names that come are counted one by one, all others as one; a name that is forgotten
-/// leaves its place to a later one.
+/// Counts by name. The first `MOST` names have counts of their own, all others share one. A forgotten name frees its
+/// place for a later one.
 #[derive(Default, Debug)]
 pub struct CountsBy<T, const MOST: usize>(Mutex<BTreeMap<Arc<str>, Arc<T>>>, Arc<T>);
 
 impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
-    /// The counts of a name. O(log n).
+    /// Returns the counts of a name. O(log n).
     pub fn of(&self, name: &str) -> Arc<T> {
         let mut names = self.0.lock();
         match names.get(name) {
@@ -154,28 +154,28 @@ impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
         }
     }
 
-    /// Takes a name out that is there no more. O(log n).
+    /// Removes a name that no longer exists. O(log n).
     pub fn forget(&self, name: &str) {
         self.0.lock().remove(name);
     }
 
-    /// The names that are counted one by one, in their order, and all others. O(n).
+    /// Returns the names with counts of their own, in order, and the counts of all others. O(n).
     pub fn get(&self) -> (CountsByName<T>, &T) {
         let shown = self.0.lock().iter().map(|(name, counts)| (Arc::clone(name), Arc::clone(counts))).collect();
         (shown, &self.1)
     }
 }
 
-/// What the engine did since it started.
+/// Counts of the engine's work since its start.
 #[derive(Default, Debug)]
 pub struct Stats {
     /// Adds, clears and totals that were applied.
     pub writes_applied: Count,
     /// Writes whose token had been applied before.
     pub writes_repeated: Count,
-    /// Verdicts that were given.
+    /// Verdicts given.
     pub verdicts: Count,
-    /// Verdicts that wrote or found a void.
+    /// Verdicts that wrote or found a tombstone.
     pub verdicts_void: Count,
     /// Reads served from the cache.
     pub cache_hits: Count,
@@ -187,7 +187,7 @@ pub struct Stats {
     pub rolls_written: Count,
     /// Rolls that found nothing new.
     pub rolls_empty: Count,
-    /// Rolls that failed and are tried again.
+    /// Rolls that failed and are retried.
     pub rolls_failed: Count,
     /// Events folded by rolls.
     pub events_folded: Count,
@@ -199,23 +199,23 @@ pub struct Stats {
     pub pause_micros: Count,
     /// Signals for which a Set had no room.
     pub signals_lost: Count,
-    /// Signals for other servers that nobody is known to take.
+    /// Signals for other servers without a known receiver.
     pub signals_unsent: Count,
-    /// Signals of other servers that were taken in.
+    /// Signals of other servers that were accepted.
     pub signals_taken: Count,
-    /// Touches read again after a restart or a lost signal.
+    /// Entries of the dirty-counter index that were read again after a restart or a lost signal.
     pub touches_replayed: Count,
     /// Limits published.
     pub limits_published: Count,
-    /// Rows that reached the log after their bucket was rolled up and were taken into the count by a repair.
+    /// Rows that reached the log after their bucket was rolled up and that a repair added to the count.
     pub late_rows: Count,
     /// Counters that were repaired, once for each bucket that differed.
     pub repairs: Count,
     /// Buckets that were compared because of a recheck mark.
     pub buckets_rechecked: Count,
-    /// Buckets that were over for the seal delay and were read from all replicas and compared.
+    /// Buckets that were over for the seal delay, were read from all replicas and compared.
     pub buckets_sealed: Count,
-    /// Times the buckets of a touch shard could not be sealed and are tried again.
+    /// Failed attempts to seal the buckets of a touch shard; each is retried.
     pub seals_failed: Count,
     /// Lapses of this server's own lease.
     pub leases_lapsed: Count,
@@ -223,45 +223,45 @@ pub struct Stats {
     pub members_lapsed: Count,
     /// Slices dropped.
     pub slices_dropped: Count,
-    /// Slices past their time that something still needs.
+    /// Expired slices that are still needed.
     pub slices_kept_back: Count,
-    /// Messages that were taken in.
+    /// Messages enqueued.
     pub messages_enqueued: Count,
-    /// Enqueues whose id had been taken in before.
+    /// Enqueues whose id had been enqueued before.
     pub messages_repeated: Count,
-    /// Leases that were given.
+    /// Leases given.
     pub leases_given: Count,
-    /// Messages that were completed.
+    /// Messages completed.
     pub messages_completed: Count,
-    /// Leases that were settled, repeats included.
+    /// Leases settled, including repeats.
     pub leases_settled: Count,
-    /// Looks of dequeues that found nothing.
+    /// Dequeue attempts that found no message.
     pub dequeues_empty: Count,
-    /// Leases that were given while another shard of the queue had a better message.
+    /// Leases given while another shard of the queue had a better message.
     pub leases_out_of_rank: Count,
-    /// Messages whose window was over and that became ready.
+    /// Messages that became ready because their invisibility ended.
     pub messages_promoted: Count,
-    /// Those of them that became ready more than a second after their time.
+    /// Promoted messages that became ready more than a second late.
     pub promotions_late: Count,
-    /// By how much they came after their time, at most, in microseconds.
+    /// An upper bound of the delays of promotions, summed, in microseconds.
     pub promotion_lag_micros: Count,
-    /// Commands that were sent to shards.
+    /// Commands sent to shards.
     pub queue_commands: Count,
-    /// Store calls that brought them.
+    /// Store calls that carried them.
     pub queue_store_calls: Count,
     /// Store calls of queues that panicked.
     pub queue_panics: Count,
-    /// How far the time of queues is ahead of wall time, in microseconds; negative if it is behind.
+    /// Queue time minus wall time, in microseconds; negative if queue time is behind.
     pub queue_clock_ahead: GaugeValue,
-    /// How far the time by which the age of tokens is judged is ahead of wall time, in microseconds.
+    /// The time that judges the age of tokens minus wall time, in microseconds.
     pub queue_tokens_ahead: GaugeValue,
-    /// Messages that dequeues looked at whose filters have no index.
+    /// Messages that dequeues examined because their filters have no index.
     pub undeclared_filters: UndeclaredFilters,
-    /// What happened to messages, by queue.
+    /// Events of messages, by queue.
     pub by_queue: CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
-    /// What was done to counters, by namespace.
+    /// Calls on counters, by namespace.
     pub by_namespace: CountsBy<NamespaceCounts, METRIC_NAMESPACES_MAX>,
-    /// Events acknowledged at or below a limit that was told while they were held; must stay 0.
+    /// Events acknowledged at or below a limit that was published while they were in flight; must stay 0.
     pub acknowledged_below_limit: Count,
 }
 

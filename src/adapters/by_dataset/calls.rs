@@ -1,4 +1,4 @@
-//! What is asked by dataset: each call is that of the store of its dataset.
+//! Calls with a dataset: each goes to the store of its dataset.
 
 use async_trait::async_trait;
 
@@ -14,7 +14,7 @@ use crate::ports::{
 
 #[async_trait]
 impl EventLog for ByDataset {
-    /// What all stores are able to do.
+    /// The capabilities that all stores share.
     fn capabilities(&self) -> LogCapabilities {
         let all = self.all_stores().map(|stores| stores.log.capabilities());
         all.reduce(|one, other| LogCapabilities {
@@ -23,7 +23,7 @@ impl EventLog for ByDataset {
             keeps_tail: one.keeps_tail && other.keeps_tail,
             exact_last_write: one.exact_last_write && other.exact_last_write,
         })
-        .expect("home is one of them")
+        .expect("the primary store is always one of them")
     }
 
     async fn append(
@@ -59,7 +59,7 @@ impl EventLog for ByDataset {
         self.stores_of_dataset(dataset).await?.log.scan(dataset, counter, range).await
     }
 
-    /// Unknown for a dataset that was never asked for: the scan that follows finds it.
+    /// Returns `Unknown` for a dataset that no call has used before; the scan that follows finds its store.
     fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> TailLookup {
         self.cached_stores_of(dataset).map_or(TailLookup::Unknown, |stores| stores.log.tail(dataset, counter, after))
     }
@@ -129,7 +129,7 @@ impl LimitPublisher for ByDataset {
 }
 
 impl ByDataset {
-    /// What the servers of the store at home tell each other.
+    /// Shared state between the servers of the primary store.
     fn primary_fleet(&self) -> Result<&dyn FleetStore, StoreError> {
         require_fleet(self.primary.fleet.as_deref())
     }
@@ -139,7 +139,7 @@ impl ByDataset {
     }
 }
 
-/// Stores beside one that several servers share are shared as well; whoever mixes them is told.
+/// All stores next to a shared primary store must be shared as well; mixing them is an error.
 fn require_fleet(fleet: Option<&dyn FleetStore>) -> Result<&dyn FleetStore, StoreError> {
     fleet.ok_or_else(|| {
         StoreError::not_applied(StoreErrorKind::Unavailable, "tell other servers")
@@ -147,8 +147,8 @@ fn require_fleet(fleet: Option<&dyn FleetStore>) -> Result<&dyn FleetStore, Stor
     })
 }
 
-/// Who is a member is kept at home, with the frontiers that joining needs: a server is one member, whatever stores it writes,
-/// and one that is away keeps nobody from joining.
+/// Membership is stored in the primary store, with the frontiers that joining needs. A server is therefore one member,
+/// whatever stores it writes to. An unreachable store keeps no server from joining.
 #[async_trait]
 impl FleetStore for ByDataset {
     async fn beat(&self, member: MemberId, beat: &Heartbeat) -> Result<(), StoreError> {

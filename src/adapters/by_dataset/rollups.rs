@@ -1,5 +1,5 @@
-//! Rollups, of which some are not asked by dataset: series and names are where their namespace is, and what concerns all
-//! stores goes to all.
+//! Rollups. Some calls have no dataset: series and names are in the store of their namespace, and calls that concern
+//! all stores go to all.
 
 use async_trait::async_trait;
 
@@ -111,7 +111,7 @@ impl RollupStore for ByDataset {
     }
 }
 
-/// The first of what several stores answered, each in order.
+/// The first `limit` of several ordered results.
 fn merge_first<T: Ord>(mut found: Vec<T>, limit: usize) -> Vec<T> {
     found.sort_unstable();
     found.dedup();

@@ -1,4 +1,4 @@
-//! Two stores in memory as one.
+//! Tests of two in-memory stores combined into one.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn event() -> Event {
     }
 }
 
-/// A namespace and its dataset, kept in a cluster.
+/// Creates a namespace and its dataset, stored in a cluster.
 async fn made(stores: &Stores, (id, dataset): (NamespaceId, DatasetId), text: &str, cluster: Option<&str>) {
     let mut spec = NamespaceSpec::with_defaults(name(text));
     spec.storage.dataset = name(text);
@@ -54,7 +54,7 @@ async fn made(stores: &Stores, (id, dataset): (NamespaceId, DatasetId), text: &s
     stores.catalog.commit(record).await.expect("it is committed");
 }
 
-/// A store at home and one beside it, as the one that both are, with a dataset in each.
+/// A primary store, a second store, and their combination, with a dataset in each; returns the combination first.
 async fn two() -> (Stores, Stores, Stores) {
     let (home, far) = (memory::stores(), memory::stores());
     let all = by_dataset(home.clone(), BTreeMap::from([(name("far"), far.clone())]));

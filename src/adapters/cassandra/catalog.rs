@@ -1,8 +1,8 @@
 //! The catalog: one partition, changed by conditional batches.
 //!
-//! Every commit raises `revision` by one, on the condition that it is what it was when the state was read; the rows of the
-//! change ride in the same batch, so all of them appear or none. When the answer is lost, the state is read again: a change
-//! that is in the history was committed, whoever heard of it.
+//! Every commit raises `revision` by one, on the condition that it still has the value read with the state. The rows of
+//! the change are in the same batch, so all of them appear or none. If the answer is lost, the state is read again: a
+//! change in the history was committed, even if no caller received the answer.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub struct Catalog {
     requests: Arc<RequestRunner>,
 }
 
-/// What a commit is decided on.
+/// The numbers that a commit is conditional on.
 struct CatalogRevision {
     revision: i64,
     last_namespace: u64,
@@ -46,13 +46,13 @@ struct CatalogRevision {
 type CatalogRow = (i32, String, i64, i64, Vec<u8>);
 
 impl Catalog {
-    /// Reads the catalog of the link's keyspace.
+    /// Creates the catalog in the keyspace of these requests.
     pub fn new(requests: Arc<RequestRunner>) -> Self {
         Self { requests }
     }
 
-    /// Makes the row that every commit is conditional on. One that is not worth repeating is refused for good: conditional
-    /// writes are not possible, or not allowed.
+    /// Creates the row that every commit is conditional on. A failure that a retry cannot help is final: conditional
+    /// writes are impossible or not permitted.
     pub async fn initialize(&self) -> Result<(), RequestFailure> {
         let asked = [(self.requests.statement("begin_catalog"), ().bind())];
         self.requests.retry_requests(|| self.requests.store.apply_conditionally(&asked)).await.map(|_| ())
@@ -76,7 +76,7 @@ impl Catalog {
             let mut datasets: Vec<Dataset> = self.read_all(DATASETS, op, decode_dataset).await?;
             namespaces.sort_by_key(|namespace| namespace.id);
             datasets.sort_by_key(|dataset| dataset.id);
-            // Three reads are one moment only if nothing was committed in between.
+            // The three reads form a snapshot only if nothing was committed in between.
             if self.numbers(op).await? != before {
                 continue;
             }
@@ -119,7 +119,7 @@ impl Catalog {
         self.requests.store.apply_conditionally(&changes).await
     }
 
-    /// Whether a change stands in the history. A serial read also decides what was still under way.
+    /// Whether a change is in the history. A serial read also completes conditional writes that are in flight.
     async fn is_committed(&self, record: &NamespaceRecord) -> Result<bool, StoreError> {
         let change = &record.change;
         let beyond = Some((change.namespace, change.version + 1));
@@ -162,7 +162,7 @@ fn rows_of(record: &NamespaceRecord) -> Vec<CatalogRow> {
     rows
 }
 
-/// Says why a record cannot be committed, if so.
+/// Returns the reason if a record cannot be committed.
 fn check(known: &CatalogRevision, record: &NamespaceRecord) -> Result<(), String> {
     let live = known.state.namespaces.iter().find(|namespace| namespace.spec.name == record.change.name);
     record.check(live, (known.last_namespace, known.last_dataset), &known.state.datasets)
@@ -194,7 +194,7 @@ impl ports::Catalog for Catalog {
                 .map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
             match self.try_commit(&known, &record).await {
                 Ok(ConditionalResult::Applied) => return Ok(()),
-                // Another commit came first; it may be of another namespace.
+                // Another commit was first; it may concern another namespace.
                 Ok(ConditionalResult::NotApplied(_)) => {}
                 Err(fault) if attempt >= CASSANDRA_ATTEMPTS_MAX => return Err(fault.during(OP)),
                 Err(_) => {

@@ -1,4 +1,4 @@
-//! Opens a session, and looks at the cluster before anything is written: each refusal says what to do.
+//! Opens a session and checks the cluster before anything is written; each error says how to fix its cause.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::adapters::cassandra::startup_deadline::StartupDeadline;
 use crate::domain::limits::CASSANDRA_DEFINE_WITHIN;
 use crate::ports::{Clock, StoreError, StoreErrorKind};
 
-/// Where a cluster is and how it is spoken to.
+/// The address of a cluster and the settings of its connections.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Some of its nodes, HOST:PORT; the others are found by them.
+    /// Contact points, HOST:PORT; the driver discovers the other nodes.
     pub servers: Vec<String>,
     /// The keyspace.
     pub keyspace: String,
-    /// The data centre that this server writes in; none takes the only one there is.
+    /// The data centre that this server writes in; none: the only one of the cluster.
     pub data_center: Option<String>,
-    /// User and password, where the cluster asks for them.
+    /// User and password, if the cluster requires them.
     pub credentials: Option<Credentials>,
-    /// How long one request waits for its answer.
+    /// The timeout of one request.
     pub timeout: Duration,
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why a cluster cannot be used.
+/// A reason why a cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No node answers.
@@ -58,9 +58,9 @@ pub enum OpenError {
          are those of its CQL port"
     )]
     Unreachable {
-        /// What was asked.
+        /// The contact points.
         servers: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
     /// User or password are wrong, or missing.
@@ -68,23 +68,23 @@ pub enum OpenError {
         "the Cassandra cluster at {servers} refuses the credentials: {why}; correct user and password of the cluster"
     )]
     Credentials {
-        /// What was asked.
+        /// The contact points.
         servers: String,
-        /// What it says.
+        /// The answer of the cluster.
         why: String,
     },
     /// The data centre does not exist.
     #[error("there is no data centre {wanted}; the cluster has {known}: correct data_center of the cluster")]
     DataCenter {
-        /// What was configured.
+        /// The configured data centre.
         wanted: String,
-        /// What there is.
+        /// The data centres of the cluster.
         known: String,
     },
-    /// There are several data centres and none was named.
+    /// The cluster has several data centres and none was configured.
     #[error("the cluster has several data centres ({known}); say with data_center which of them this server writes in")]
     DataCenterUnnamed {
-        /// What there is.
+        /// The data centres of the cluster.
         known: String,
     },
     /// The keyspace is written in another data centre.
@@ -95,12 +95,12 @@ pub enum OpenError {
     WrittenElsewhere {
         /// The keyspace.
         keyspace: String,
-        /// The data centre that writes it.
+        /// The data centre of the keyspace's writers.
         there: String,
-        /// That of this server.
+        /// The data centre of this server.
         here: String,
     },
-    /// The keyspace belongs to another catalog, or stands under another name.
+    /// The keyspace belongs to another catalog, or to another cluster name.
     #[error(
         "keyspace {keyspace} {what}: counters of two catalogs in one keyspace would remove each other; correct servers and \
          keyspace of the cluster, or counters.cluster"
@@ -108,21 +108,21 @@ pub enum OpenError {
     Owned {
         /// The keyspace.
         keyspace: String,
-        /// Whose it is.
+        /// The use that the keyspace already has.
         what: String,
     },
-    /// The keyspace or its schema is not there, or of another release.
+    /// The keyspace or its schema is missing, or of another release.
     #[error("{what}; {advice}")]
     Schema {
-        /// How it stands.
+        /// The state of the schema.
         what: String,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// The nodes do not agree on the schema.
     #[error("the nodes of the cluster do not agree on its schema ({why}); wait, or repair what keeps them apart")]
     Disagreement {
-        /// What the driver says.
+        /// The driver's message.
         why: String,
     },
     /// The user lacks a permission.
@@ -133,10 +133,10 @@ pub enum OpenError {
     Forbidden {
         /// The keyspace.
         keyspace: String,
-        /// What the cluster says.
+        /// The cluster's message.
         why: String,
     },
-    /// Conditional writes do not work.
+    /// Conditional writes fail.
     #[error(
         "keyspace {keyspace} takes no conditional writes; use a release of the store that has them on such keyspaces (on \
          ScyllaDB, make it without tablets if the release has no lightweight transactions on them)"
@@ -147,7 +147,7 @@ pub enum OpenError {
         /// The cause.
         source: StoreError,
     },
-    /// The keyspaces were opened, and then one of them did not answer what else a start asks.
+    /// The keyspaces were opened, and then a request of startup got no answer.
     #[error(
         "the server cannot begin to serve on keyspace {keyspaces}: {why}; a quorum of the replicas of each, in the data \
          centre of this server, must be up, and answer within request_timeout_ms of its cluster"
@@ -155,7 +155,7 @@ pub enum OpenError {
     Silent {
         /// The keyspaces that were opened.
         keyspaces: String,
-        /// What went unanswered, where that is known.
+        /// The unanswered request, if it is known.
         why: String,
     },
     /// A request failed.
@@ -172,12 +172,12 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Of a request of the start.
+    /// Converts the failure of a request during startup.
     pub fn of(fault: RequestFailure, keyspace: &str) -> Self {
         Self::of_store(fault.during("look at the cluster"), keyspace)
     }
 
-    /// Of a call of the start.
+    /// Converts the failure of a store call during startup.
     pub fn of_store(source: StoreError, keyspace: &str) -> Self {
         let keyspace = keyspace.to_owned();
         match source.kind {
@@ -194,7 +194,7 @@ impl OpenError {
         }
     }
 
-    /// Of the first conditional write, which the store refuses for good or cannot take at present.
+    /// Converts the failure of the first conditional write, which is either refused permanently or fails for now.
     pub fn of_condition(fault: RequestFailure, keyspace: &str) -> Self {
         let is_invalid = !fault.is_retryable && fault.kind != StoreErrorKind::Forbidden;
         let source = fault.during("begin catalog");
@@ -206,7 +206,7 @@ impl OpenError {
     }
 }
 
-/// Opens a session within what is left of a start, and checks the data centre.
+/// Opens a session within the startup deadline, and checks the data centre.
 pub async fn connect(options: &Options, startup_deadline: &StartupDeadline) -> Result<Session, OpenError> {
     let servers = options.servers.join(",");
     let Some(built) = startup_deadline.run(Box::pin(session_of(options, Consistency::LocalQuorum))).await else {
@@ -244,14 +244,14 @@ async fn session_of(options: &Options, consistency: Consistency) -> Result<Sessi
     builder.build().await
 }
 
-/// Tells wrong credentials from a cluster that is not there; the driver hands both over as texts of its layers.
+/// Distinguishes wrong credentials from an unreachable cluster; the driver reports both as texts of its layers.
 fn refusal(servers: String, error: &NewSessionError) -> OpenError {
     let why = error.to_string();
     let is_about_credentials = ["uthentication", "redentials", "username"].iter().any(|word| why.contains(word));
     if is_about_credentials { OpenError::Credentials { servers, why } } else { OpenError::Unreachable { servers, why } }
 }
 
-/// The data centres of a cluster.
+/// Returns the data centres of a cluster.
 pub fn data_centers(session: &Session) -> BTreeSet<String> {
     session.get_cluster_state().get_nodes_info().iter().filter_map(|node| node.datacenter.clone()).collect()
 }
@@ -268,7 +268,7 @@ fn check_data_center(session: &Session, options: &Options) -> Result<(), OpenErr
     }
 }
 
-/// Checks that the nodes agree on the schema, that it is the one of this binary, and that tables of slices can be made.
+/// Checks three things: the nodes agree on the schema, it matches this binary, and tables of slices can be created.
 pub async fn check_schema(
     session: &Session,
     keyspace: &str,
@@ -306,7 +306,8 @@ pub async fn check_schema(
     Err(OpenError::Schema { what, advice })
 }
 
-/// A step of the start on a keyspace, within what is left of it: what is wrong if it gets no answer is that nodes are silent.
+/// Runs a step of startup on a keyspace within the deadline. If the deadline passes, the error is that nodes do not
+/// answer.
 pub async fn within_deadline<T>(
     startup_deadline: &StartupDeadline,
     keyspace: &str,
@@ -316,7 +317,7 @@ pub async fn within_deadline<T>(
     ended.unwrap_or_else(|| Err(OpenError::of(RequestFailure::not_sent("no answer in time"), keyspace)))
 }
 
-/// Warns of settings of the cluster that weaken what is promised. What a cluster does not tell is not warned of.
+/// Warns of cluster settings that weaken the guarantees. Settings that the cluster does not reveal cause no warning.
 pub async fn warn_of_settings(session: &Session) {
     let asked = "SELECT name, value FROM system_views.settings WHERE name IN ('commitlog_sync', 'auto_snapshot')";
     let Ok(answered) = session.query_unpaged(asked, ()).await else { return };
@@ -337,7 +338,7 @@ pub async fn warn_of_settings(session: &Session) {
     }
 }
 
-/// Changes the schema, with more patience than a request of data.
+/// Changes the schema, with a longer timeout than for data requests.
 pub async fn define(session: &Session, text: String) -> Result<(), RequestFailure> {
     let mut statement = Statement::new(text);
     statement.set_request_timeout(Some(CASSANDRA_DEFINE_WITHIN));

@@ -1,4 +1,4 @@
-//! A store of wide rows that counts what it is asked, for the metrics.
+//! A decorator of a wide-row store that counts requests for the metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,22 +11,22 @@ use crate::adapters::cassandra::store::{
 };
 use crate::adapters::cassandra::value::{CqlRow, CqlValue};
 
-/// How often a keyspace was asked since the start, repeats included.
+/// Numbers of requests on a keyspace since startup, retries included.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RequestCounts {
-    /// Reads, a page each.
+    /// Reads, one for each page.
     pub reads: u64,
-    /// Plain writes; rows that went together are one.
+    /// Plain writes; the rows of one request count as one write.
     pub writes: u64,
-    /// The rows that these writes carried.
+    /// Rows in these writes.
     pub rows: u64,
     /// Conditional requests.
     pub conditional: u64,
-    /// Requests of any of these kinds that were not answered as they should be.
+    /// Requests of any of these kinds that failed.
     pub failed: u64,
 }
 
-/// The counts of a store.
+/// The counters of a store.
 #[derive(Default, Debug)]
 pub struct RequestCounters {
     reads: AtomicU64,
@@ -37,7 +37,7 @@ pub struct RequestCounters {
 }
 
 impl RequestCounters {
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn requests(&self) -> RequestCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         RequestCounts {
@@ -58,14 +58,14 @@ fn add(count: &AtomicU64, more: usize) {
     count.fetch_add(more as u64, Ordering::Relaxed);
 }
 
-/// Another store, counted.
+/// A store whose requests are counted.
 pub struct CountingStore<S> {
     store: S,
     tally: Arc<RequestCounters>,
 }
 
 impl<S> CountingStore<S> {
-    /// Counts what this store is asked from here on.
+    /// Wraps a store and counts its requests.
     pub fn new(store: S, tally: Arc<RequestCounters>) -> Self {
         Self { store, tally }
     }
@@ -125,7 +125,7 @@ impl<S: WideStore> WideStore for CountingStore<S> {
 mod tests {
     use super::*;
 
-    /// Takes every request but reads.
+    /// Accepts every request except reads.
     struct Unreadable;
 
     #[async_trait]
@@ -179,11 +179,11 @@ mod tests {
     async fn every_request_is_counted_once_and_its_answer_is_passed_on() {
         let tally = Arc::new(RequestCounters::default());
         let store = CountingStore::new(Unreadable, Arc::clone(&tally));
-        let statement = store.prepare("SELECT 1").await.expect("it prepares everything");
-        store.write(&statement, &[]).await.expect("it takes writes");
-        store.write_many(&[(&statement, &[]), (&statement, &[])]).await.expect("it takes writes");
+        let statement = store.prepare("SELECT 1").await.expect("this store accepts every statement");
+        store.write(&statement, &[]).await.expect("this store accepts writes");
+        store.write_many(&[(&statement, &[]), (&statement, &[])]).await.expect("this store accepts writes");
         assert_eq!(
-            store.apply_conditionally(&[(&statement, Vec::new())]).await.expect("it decides"),
+            store.apply_conditionally(&[(&statement, Vec::new())]).await.expect("this store decides"),
             ConditionalResult::Applied
         );
         assert!(store.read(&statement, &[], ReadConsistency::Quorum).await.is_err());

@@ -1,11 +1,11 @@
-//! The one data centre that a keyspace is written in.
+//! The one data centre whose servers may write a keyspace.
 //!
-//! Everything is written and read at a quorum of one data centre. A server in another one would read quorums that lack what
-//! was acknowledged a moment ago, and so publish limits, give verdicts and roll counters up without it. The first server of a
-//! keyspace settles which data centre it is; those of others do not start.
+//! All reads and writes use a quorum of one data centre. A quorum of another data centre may lack events that were just
+//! acknowledged. A server there would publish limits, give verdicts and roll counters up without them. The first server
+//! of a keyspace fixes its data centre; servers in others refuse to start.
 //!
-//! Its row is decided among the replicas of all data centres. It has a partition of its own, because the catalog's is
-//! decided within one data centre, and two ways to decide do not see each other.
+//! The replicas of all data centres decide this row. It has a partition of its own because the catalog's partition is
+//! decided within one data centre, and the two consistency levels do not see each other's decisions.
 
 use scylla::client::session::Session;
 use scylla::statement::{Consistency, SerialConsistency, Statement};
@@ -19,14 +19,15 @@ use crate::ports::Clock;
 
 const ROW: &str = "part = 1 AND kind = 5 AND name = '' AND id = 0 AND version = 0";
 
-/// Refuses a server whose data centre is not the one that the keyspace is written in; the first one settles it.
+/// Refuses a server outside the keyspace's data centre; the first server fixes that data centre.
 pub async fn ensure_write_data_center(
     session: &Session,
     options: &Options,
     clock: &dyn Clock,
 ) -> Result<(), OpenError> {
     let keyspace = &options.keyspace;
-    // A cluster whose nodes name no data centre has no second one, and one with several was refused if none was named.
+    // If the nodes name no data centre, there is only one. If there are several and none was named, the start already
+    // failed.
     let named = options.data_center.clone().or_else(|| data_centers(session).pop_first());
     let Some(here) = named else { return Ok(()) };
     let looked = retry_with_pauses(clock, CASSANDRA_ATTEMPTS_MAX, || {
@@ -47,13 +48,13 @@ pub async fn ensure_write_data_center(
     Err(OpenError::WrittenElsewhere { keyspace: keyspace.clone(), there, here })
 }
 
-/// Settles the data centre if nobody has; answers which it is.
+/// Records the data centre if none is recorded; returns the recorded one.
 async fn claim_data_center(session: &Session, keyspace: &str, here: &str) -> Result<String, RequestFailure> {
     let values = "(part, kind, name, id, version, value) VALUES (1, 5, '', 0, 0, ?)";
     let mut statement = Statement::new(format!("INSERT INTO {keyspace}.catalog {values} IF NOT EXISTS"));
     statement.set_serial_consistency(Some(SerialConsistency::Serial));
     session.query_unpaged(statement, (here.as_bytes(),)).await?;
-    // Whoever came first, and whether or not an answer was lost on the way: this sees what was decided.
+    // A serial read sees the decision, whichever server was first and even if its answer was lost.
     let decided = read_data_center(session, keyspace, Consistency::Serial).await?;
     decided.ok_or_else(|| RequestFailure::corrupt("the data centre of the keyspace was settled and is not there"))
 }

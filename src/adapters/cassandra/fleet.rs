@@ -1,5 +1,5 @@
-//! What the servers of a keyspace tell each other: heartbeats and frontiers, registers all of them, recheck marks, and
-//! sealed values, which are changed by compare-and-set.
+//! State that the servers of a keyspace share: heartbeats and frontiers (both registers), recheck marks, and sealed
+//! values, which change by compare-and-set.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::domain::limits::STEP;
 use crate::domain::rollup::VerifiedBase;
 use crate::ports::{FleetStore, ReadReplicas, StoreError};
 
-/// The part of a keyspace that only servers among each other use.
+/// The tables that only servers use among themselves.
 pub struct CqlFleetStore {
     requests: Arc<RequestRunner>,
     slices: Arc<CqlSlices>,
@@ -32,7 +32,7 @@ pub struct CqlFleetStore {
 }
 
 impl CqlFleetStore {
-    /// Puts the parts together.
+    /// Creates the fleet store from its parts.
     pub fn new(
         requests: Arc<RequestRunner>,
         slices: Arc<CqlSlices>,
@@ -160,7 +160,7 @@ impl FleetStore for CqlFleetStore {
         };
         Ok(match decision {
             ConditionalResult::Applied => true,
-            // An answer that was lost may have been that of this very change.
+            // A retry after a lost answer may find the effect of its own first attempt.
             ConditionalResult::NotApplied(row) => row.bytes("sealed").is_some_and(|held| held == new),
         })
     }

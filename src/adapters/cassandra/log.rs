@@ -1,9 +1,9 @@
-//! The event log, put together from appends and scans; and verdicts, the only conditional writes on its rows.
+//! The event log, composed of appends and scans; and verdicts, the only conditional writes on its rows.
 //!
-//! A verdict inserts a void if there is no row. The void is then written once more, plainly, one microsecond above the
-//! event's time: a conditional write carries the store's clock, which may lie below, and a copy of the add that arrives
-//! later has to lose. A row that was found is written again as it was, because the conditional read need not have brought
-//! it to a quorum.
+//! A verdict inserts a tombstone if there is no row. It then writes the tombstone again as a plain write, one
+//! microsecond above the event's time. A conditional write carries the store's clock, which may be lower, and a copy of
+//! the add that arrives later has to lose. A row that exists is written again unchanged, because the conditional read
+//! may not have brought it to a quorum.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Puts the parts together.
+    /// Creates the log from its parts.
     pub fn new(
         requests: Arc<RequestRunner>,
         slices: Arc<CqlSlices>,
@@ -57,7 +57,7 @@ impl Log {
         counter: &Counter,
         key: &EventKey,
     ) -> Result<VerdictOutcome, StoreError> {
-        // A void is no touch, but scans have to find it.
+        // A tombstone is no entry of the dirty-counter index, but scans have to find it.
         self.touching.store_step(dataset, slice, key.time.floor_to(STEP)).await?;
         let void = Event { key: key.clone(), change: Change::Void, provenance: Provenance::default() };
         let value = codec::encode_event(void.change, &void.provenance);
@@ -92,7 +92,7 @@ impl Log {
             self.appending.note_tombstone(dataset, counter, key);
             return Ok(VerdictOutcome::Voided);
         }
-        // Whoever wrote it may have ended before it was touched, or before a clear was shown.
+        // The writer of this row may have stopped before it wrote the index entry or the clear register.
         self.touching.touch(dataset, slice, counter, key.time).await?;
         if found.change == Change::Clear && !self.touching.is_deleted(counter.namespace()) {
             self.appending.raise_clear(dataset, counter, key).await?;

@@ -1,8 +1,8 @@
-//! Whose a keyspace is: a catalog's own, or a place beside one for datasets.
+//! The owner of a keyspace: a catalog with its own tables, or another keyspace's catalog that stores datasets here.
 //!
-//! Rows are named by the numbers that one catalog gives, and what a catalog does not have is removed as left over. Two
-//! catalogs on one keyspace would remove each other's counters, and so would a keyspace under the name of another cluster.
-//! So the first use of a keyspace settles for ever whose it is, and every other is refused.
+//! Rows are keyed by numbers from one catalog, and rows unknown to the catalog are removed as left over. Two catalogs
+//! on one keyspace would remove each other's counters; so would one keyspace under two cluster names. So the first use
+//! of a keyspace fixes its owner permanently, and every other owner is refused.
 
 use uuid::Uuid;
 
@@ -14,29 +14,31 @@ use crate::domain::namespace::Dataset;
 use crate::ports::{Catalog as _, StoreError};
 
 const OP: &str = "settle whose the keyspace is";
-/// Of a keyspace that is nobody's. The catalog that numbered these rows is not known, and another one gives the same numbers.
+/// For a keyspace with rows but without an owner. Its catalog is unknown, and another catalog would assign the same
+/// numbers.
 const UNCLAIMED: &str = "holds counters of a catalog that is not there";
 
 impl Cassandra {
-    /// Looks whether the keyspace may be that of a catalog, and settles nothing; answers the id that the catalog has already.
+    /// Checks whether a catalog may own the keyspace, without recording it; returns the id that the catalog already
+    /// has.
     pub async fn check_primary(&self) -> Result<Option<Uuid>, OpenError> {
         let (has_rows, has_catalog) = (self.has_rows().await?, self.has_catalog().await?);
-        // Last: what another server makes in a keyspace that is nobody's comes after it settled whose that is.
+        // Read the owner last: another server records the owner of a free keyspace before it creates anything there.
         match self.owner().await? {
             Some(owner) => self.primary_catalog_id(&owner).map(Some),
-            // A catalog of before keyspaces had owners is one all the same.
+            // A catalog that is older than the owner row is still valid.
             None if has_rows && !has_catalog => Err(self.owned_by_another(UNCLAIMED)),
             None => Ok(None),
         }
     }
 
-    /// Makes the keyspace that of a catalog, which gets the given id if it has none yet; answers its id.
+    /// Records a catalog as the owner and gives it `new_id` if it has no id yet; returns the catalog's id.
     pub async fn claim_primary(&self, new_id: Uuid) -> Result<Uuid, OpenError> {
         self.primary_catalog_id(&self.claim_owner(&format!("home {new_id}")).await?)
     }
 
-    /// Looks whether the keyspace may be a place for datasets of a catalog, under the name of its cluster, and settles
-    /// nothing. A catalog without an id is a new one.
+    /// Checks whether the keyspace may store datasets of a catalog under the name of its cluster, without recording it.
+    /// A catalog without an id is a new one.
     pub async fn check_attached(&self, catalog: Option<Uuid>, cluster: &NamespaceName) -> Result<(), OpenError> {
         let (has_rows, has_catalog) = (self.has_rows().await?, self.has_catalog().await?);
         match self.owner().await? {
@@ -47,7 +49,7 @@ impl Cassandra {
         }
     }
 
-    /// Makes the keyspace a place for datasets of a catalog, under the name of its cluster.
+    /// Records that the keyspace stores datasets of a catalog under the name of its cluster.
     pub async fn claim_attached(&self, catalog: Uuid, cluster: &NamespaceName) -> Result<(), OpenError> {
         let owner = self.claim_owner(&format!("beside {catalog} {cluster}")).await?;
         self.check_attached_owner(&owner, Some(catalog), cluster)
@@ -78,7 +80,7 @@ impl Cassandra {
         Ok(state.next_namespace_id > 1)
     }
 
-    /// Whether anything of a dataset or a namespace is kept.
+    /// Whether rows of any dataset or namespace exist.
     async fn has_rows(&self) -> Result<bool, OpenError> {
         if !self.touch_writer.stored_namespaces(None, 1).is_empty() {
             return Ok(true);
@@ -87,7 +89,7 @@ impl Cassandra {
         Ok(!datasets.map_err(|error| OpenError::of_store(error, self.keyspace()))?.is_empty())
     }
 
-    /// The datasets of the catalog in the keyspace.
+    /// Returns the datasets of the catalog in the keyspace.
     pub async fn datasets(&self) -> Result<Vec<Dataset>, OpenError> {
         let state = self.catalog.load().await.map_err(|error| OpenError::of_store(error, self.keyspace()))?;
         Ok(state.datasets)
@@ -97,12 +99,12 @@ impl Cassandra {
         OpenError::Owned { keyspace: self.keyspace().to_owned(), what: what.to_owned() }
     }
 
-    /// Its name.
+    /// Returns the name of the keyspace.
     pub fn keyspace(&self) -> &str {
         &self.requests.keyspace
     }
 
-    /// Settles the owner if nobody has; answers who it is.
+    /// Records the owner if none is recorded; returns the recorded one.
     async fn claim_owner(&self, wanted: &str) -> Result<String, OpenError> {
         let of = |error: StoreError| OpenError::of_store(error, self.keyspace());
         let claimed = self
@@ -110,14 +112,14 @@ impl Cassandra {
             .apply_conditionally(OP, self.requests.statement("claim_keyspace"), (wanted.as_bytes().to_vec(),))
             .await;
         claimed.map_err(of)?;
-        // Whoever came first, and whether or not an answer was lost on the way: this sees what was decided.
+        // A serial read sees the decision, whichever server was first and even if its answer was lost.
         let owner = self.owner().await?;
         owner.ok_or_else(|| {
             of(RequestFailure::corrupt("the owner of the keyspace was settled and is not there").during(OP))
         })
     }
 
-    /// Who the owner is, if that was settled.
+    /// The recorded owner, if there is one.
     async fn owner(&self) -> Result<Option<String>, OpenError> {
         let of = |error: StoreError| OpenError::of_store(error, self.keyspace());
         let rows: Vec<(Vec<u8>,)> =

@@ -1,8 +1,8 @@
-//! What a failed request says about its effect.
+//! Maps a failed request to its outcome: whether it may have had an effect.
 //!
-//! A write counts as not applied only if it was never sent, was refused as
-//! invalid, or the coordinator knew at once that too few replicas were alive. Everything else may have happened, or may
-//! happen yet: a replica that was late, a hint that is delivered later, a request that waits in a socket.
+//! A write counts as not applied only in three cases: it was never sent, it was refused as invalid, or the coordinator
+//! knew at once that too few replicas were alive. Every other write may have been applied, or may be applied later: by
+//! a slow replica, by a hint, or by a request that is still in a socket.
 
 use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
 
@@ -11,36 +11,36 @@ use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
 /// A failed request.
 #[derive(Clone, Debug)]
 pub struct RequestFailure {
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub kind: StoreErrorKind,
     /// Whether the request may have had its effect.
     pub outcome: EffectOutcome,
-    /// Whether sending it again can help.
+    /// Whether a retry can help.
     pub is_retryable: bool,
-    /// What the driver or the server said.
+    /// The message of the driver or the server.
     pub why: String,
 }
 
 impl RequestFailure {
-    /// The store error of an operation.
+    /// Converts the failure to the store error of an operation.
     pub fn during(self, op: &'static str) -> StoreError {
         StoreError { kind: self.kind, outcome: self.outcome, op, source: Some(self.why.into()) }
     }
 
-    /// Nothing was sent, because a connection or a table is missing.
+    /// A failure before sending, because a connection or a table is missing.
     pub fn not_sent(why: impl Into<String>) -> Self {
         let kind = StoreErrorKind::Unavailable;
         Self { kind, outcome: EffectOutcome::NotApplied, is_retryable: true, why: why.into() }
     }
 
-    /// What was stored or answered is nothing that we wrote.
+    /// A failure because a stored value or an answer is not in our format.
     pub fn corrupt(why: impl ToString) -> Self {
         let kind = StoreErrorKind::Corrupt;
         Self { kind, outcome: EffectOutcome::NotApplied, is_retryable: false, why: why.to_string() }
     }
 
-    /// What a request on rows of several partitions says of each. The coordinator takes them one by one: it may have sent
-    /// some before it knew that too few replicas of another are alive.
+    /// The failure of a request with rows of several partitions. The coordinator writes them one by one: it may have
+    /// sent some before it knew that too few replicas of another are alive.
     pub fn of_several(error: ExecutionError) -> Self {
         let is_unavailable = matches!(
             error,
@@ -60,7 +60,7 @@ impl From<ExecutionError> for RequestFailure {
                 Self::not_sent(why)
             }
             ExecutionError::LastAttemptError(error) => of_attempt(&error, why),
-            // A timeout, and whatever later versions of the driver bring: it may have happened.
+            // A timeout, or an error of a later driver version: the request may have been applied.
             _ => unknown(why),
         }
     }
@@ -77,7 +77,7 @@ fn of_attempt(error: &RequestAttemptError, why: String) -> RequestFailure {
         RequestAttemptError::SerializationError(_) | RequestAttemptError::CqlRequestSerialization(_) => refused(why),
         RequestAttemptError::UnableToAllocStreamId => RequestFailure::not_sent(why),
         RequestAttemptError::DbError(error, _) => of_server(error, why),
-        // The connection broke or the answer made no sense: it may have happened.
+        // The connection broke or the answer was malformed: the request may have been applied.
         _ => unknown(why),
     }
 }
@@ -88,7 +88,7 @@ fn of_server(error: &DbError, why: String) -> RequestFailure {
         DbError::Unauthorized => RequestFailure { kind: StoreErrorKind::Forbidden, ..refused(why) },
         DbError::AlreadyExists { .. } => refused(why),
         DbError::Unavailable { .. } => RequestFailure::not_sent(why),
-        // Timeouts and failures of replicas, overload, errors of other versions: it may have happened.
+        // Timeouts and failures of replicas, overload, errors of other versions: the request may have been applied.
         _ => unknown(why),
     }
 }

@@ -1,8 +1,8 @@
-//! The one way to the store: requests with a deadline, and our own loop that repeats them.
+//! The only path to the store: requests with a deadline, and our own retry loop.
 //!
-//! Nothing below repeats by itself: only this module knows what an unknown outcome means for whom. A read is repeated
-//! because it changes nothing, a plain write because it carries its timestamp and so has the same effect twice; a
-//! conditional request answers what holds, and whoever asked reads that.
+//! Layers below do not retry, because only this module knows what an unknown outcome means for each request. A read is
+//! retried because it changes nothing. A plain write is retried because it carries its timestamp, so two writes have
+//! one effect. A conditional request returns the current row, and its caller decides from that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::domain::fleet::{ProtocolRule, ProtocolRules};
 use crate::domain::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
 use crate::ports::{Clock, EffectOutcome, StoreError};
 
-/// A store, its prepared statements and the clock that pauses are measured by.
+/// A store, its prepared statements, and the clock that measures pauses.
 pub struct RequestRunner {
     /// The store.
     pub store: Arc<dyn WideStore>,
@@ -30,7 +30,7 @@ pub struct RequestRunner {
 }
 
 impl RequestRunner {
-    /// Puts the parts together.
+    /// Creates the runner from its parts.
     pub fn new(
         store: Arc<dyn WideStore>,
         keyspace: String,
@@ -42,22 +42,22 @@ impl RequestRunner {
         Self { store, keyspace, statements, clock, write_batcher: gathering, rules }
     }
 
-    /// The cell timestamp of a register: its own value, so that the greatest value stays in whatever order writes arrive.
+    /// Returns the cell timestamp of a register: its own value, so the greatest value wins in any order of writes.
     pub fn register_time(&self, value: i64) -> i64 {
         if self.rules.keeps(ProtocolRule::MaxRegisters) { value } else { self.clock.now().micros() }
     }
 
-    /// A statement on the tables of the schema.
+    /// Returns a statement on the tables of the schema.
     pub fn statement(&self, name: &str) -> &PreparedCql {
         self.statements.get(name)
     }
 
-    /// Waits before the next attempt; twice as long after each.
+    /// Waits before the next attempt; the pause doubles after each attempt.
     pub async fn pause(&self, attempt: u32) {
         self.clock.sleep(pause_after(attempt)).await;
     }
 
-    /// Time since some fixed moment.
+    /// Returns the time since some fixed moment.
     pub fn elapsed(&self) -> Duration {
         self.clock.elapsed()
     }
@@ -72,7 +72,7 @@ impl RequestRunner {
         self.rows_at(ReadConsistency::Quorum, op, statement, values).await
     }
 
-    /// Reads rows so that every conditional write that was answered is seen.
+    /// Reads rows at serial consistency, so the result contains every answered conditional write.
     pub async fn rows_serial<R: FromRow>(
         &self,
         op: &'static str,
@@ -82,7 +82,7 @@ impl RequestRunner {
         self.rows_at(ReadConsistency::Serial, op, statement, values).await
     }
 
-    /// Reads rows from so many replicas.
+    /// Reads rows at the given consistency.
     pub async fn rows_at<R: FromRow>(
         &self,
         level: ReadConsistency,
@@ -92,7 +92,7 @@ impl RequestRunner {
     ) -> Result<Vec<R>, StoreError> {
         let values = values.bind();
         let rows = self.retry(op, || self.store.read(statement, &values, level)).await;
-        // A read has no effect that could be unknown.
+        // A read has no effect, so its outcome is never unknown.
         let rows = rows.map_err(|error| StoreError { outcome: EffectOutcome::NotApplied, ..error })?;
         let of_type = rows.into_iter().map(R::from_row).collect::<Option<Vec<R>>>();
         of_type.ok_or_else(|| {
@@ -110,7 +110,7 @@ impl RequestRunner {
         Ok(self.rows(op, statement, values).await?.into_iter().next())
     }
 
-    /// Writes, again and again up to the bound; the statement carries its own timestamp.
+    /// Writes with retries up to the bound; the statement must carry its own timestamp.
     pub async fn write(&self, op: &'static str, statement: &PreparedCql, values: impl Bind) -> Result<(), StoreError> {
         let rows = Arc::new(vec![values.bind()]);
         let mut attempt = WriteAttempt::First;
@@ -120,7 +120,7 @@ impl RequestRunner {
         .await
     }
 
-    /// Makes attempts at what may be done twice, up to the bound: reads, and writes that carry their own timestamps.
+    /// Retries an idempotent request up to the bound: a read, or a write that carries its own timestamp.
     pub async fn retry<T, F>(&self, op: &'static str, attempt: impl FnMut() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, RequestFailure>>,
@@ -128,7 +128,7 @@ impl RequestRunner {
         self.retry_requests(attempt).await.map_err(|fault| fault.during(op))
     }
 
-    /// The same, for those who ask what is known of the last fault.
+    /// Like `retry`, for callers that need the details of the last failure.
     pub async fn retry_requests<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, RequestFailure>
     where
         F: Future<Output = Result<T, RequestFailure>>,
@@ -136,7 +136,7 @@ impl RequestRunner {
         retry_with_pauses(self.clock.as_ref(), CASSANDRA_ATTEMPTS_MAX, attempt).await
     }
 
-    /// Writes rows of one partition once, all or none, together with what others write.
+    /// Writes rows of one partition once, all or none, in a batch with writes of other callers.
     pub async fn write_once(
         &self,
         statement: &PreparedCql,
@@ -146,8 +146,8 @@ impl RequestRunner {
         self.write_batcher.write(statement, rows, attempt).await
     }
 
-    /// Asks a conditional question until its answer is known, up to the bound. Right only where asking twice is: the
-    /// second answer may be that of the first one's effect.
+    /// Sends a conditional request with retries until its answer is known, up to the bound. Only for requests that may
+    /// be sent twice: the second answer may show the effect of the first attempt.
     pub async fn apply_conditionally(
         &self,
         op: &'static str,
@@ -159,8 +159,8 @@ impl RequestRunner {
     }
 }
 
-/// Makes attempts at what may be done twice until one works, one fails in a way that no other can mend, or so many were
-/// made, with a pause between two of them. What any of them may have done, the whole may have done.
+/// Retries an idempotent request, with a pause between attempts. Ends with a success, a failure that a retry cannot
+/// help, or the last attempt. The outcome is unknown if the outcome of any attempt is unknown.
 pub async fn retry_with_pauses<T, F>(
     clock: &dyn Clock,
     attempts_max: u32,
@@ -187,7 +187,7 @@ where
     }
 }
 
-/// The pause after so many failed attempts.
+/// Returns the pause after this many failed attempts.
 pub fn pause_after(attempt: u32) -> Duration {
     CASSANDRA_PAUSE_MIN * 2_u32.pow(attempt.saturating_sub(1).min(5))
 }
@@ -204,7 +204,7 @@ mod tests {
         RequestFailure { outcome: EffectOutcome::Unknown, ..RequestFailure::not_sent("the answer is lost") }
     }
 
-    /// What attempts with these answers come to, and when each was made.
+    /// The result of attempts with these answers, and the time of each attempt.
     async fn made_of(
         answers: Vec<Result<u32, RequestFailure>>,
         attempts_max: u32,
@@ -215,7 +215,7 @@ mod tests {
         let ended = {
             let attempting = retry_with_pauses(&clock, attempts_max, || {
                 made.push(clock.elapsed());
-                ready(answers.next().expect("no more attempts than answers"))
+                ready(answers.next().expect("the test has an answer for each attempt"))
             });
             tokio::pin!(attempting);
             loop {
@@ -223,7 +223,7 @@ mod tests {
                     biased;
                     ended = &mut attempting => break ended,
                     () = clock.wait_for_sleepers(1) => {
-                        clock.advance(clock.next_wake().expect("somebody sleeps") - clock.elapsed());
+                        clock.advance(clock.next_wake().expect("the retry loop sleeps") - clock.elapsed());
                     }
                 }
             }
@@ -234,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn attempts_end_with_the_first_that_works_and_pause_twice_as_long_after_each() {
         let (ended, made) = made_of(vec![Err(lost()), Err(RequestFailure::not_sent("x")), Err(lost()), Ok(7)], 9).await;
-        assert_eq!(ended.expect("the fourth works"), 7);
+        assert_eq!(ended.expect("the fourth attempt succeeds"), 7);
         let pauses: Vec<Duration> = made.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(pauses, [1, 2, 4].map(|times| CASSANDRA_PAUSE_MIN * times));
         assert_eq!(pauses, [1, 2, 3].map(pause_after));

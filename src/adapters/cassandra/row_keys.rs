@@ -1,4 +1,5 @@
-//! Where an event lies: pure functions of its key and of settings that its slice froze, so a retry always meets its row.
+//! The buckets of an event: pure functions of its key and of settings that its slice froze, so a retry always writes
+//! the same row.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub struct BucketKey {
     pub event_bucket: i32,
 }
 
-/// The place of a key.
+/// Returns the buckets of an event key.
 pub fn bucket_key_of(key: &EventKey, partition: TimePartition) -> BucketKey {
     let bucket = xxh3_64(&key.id.to_bytes()) % u64::from(partition.buckets_per_id.max(1));
     BucketKey {
@@ -26,32 +27,33 @@ pub fn bucket_key_of(key: &EventKey, partition: TimePartition) -> BucketKey {
     }
 }
 
-/// The width of a time bucket.
+/// Returns the width of a time bucket.
 pub fn bucket_width(partition: TimePartition) -> Duration {
     Duration::from_secs(u64::from(partition.seconds_per_bucket))
 }
 
-/// The number of a dataset as it is stored.
+/// Returns the stored form of a dataset's number.
 pub fn stored_dataset(dataset: DatasetId) -> i64 {
     i64::from(dataset.0)
 }
 
-/// The number of a touch shard as it is stored.
+/// Returns the stored form of a touch shard's number.
 pub fn stored_shard(shard: u32) -> i32 {
     i32::try_from(shard).expect("there are few shards")
 }
 
-/// The number of a namespace as it is stored. Numbers are given one after the other, so none has the highest bit.
+/// Returns the stored form of a namespace's number. Numbers are assigned in sequence, so none has the highest bit.
 pub fn stored_namespace(namespace: NamespaceId) -> i64 {
     namespace.0.cast_signed()
 }
 
-/// The columns that name a counter.
+/// Returns the columns that name a counter.
 pub fn stored_counter(counter: &Counter) -> (i64, &str) {
     (stored_namespace(counter.namespace()), counter.name().as_str())
 }
 
-/// The bytes of a clear register: they sort as keys do, because stores let the greater value win a tie of timestamps.
+/// Encodes the key of a clear register. The bytes sort as keys do, because stores resolve a tie of timestamps in favour
+/// of the greater value.
 pub fn stored_key(key: &EventKey) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + key.id.stored_len());
     bytes.extend_from_slice(&(key.time.micros() ^ i64::MIN).to_be_bytes());
@@ -59,7 +61,7 @@ pub fn stored_key(key: &EventKey) -> Vec<u8> {
     bytes
 }
 
-/// Reads a clear register; nothing for bytes that are none.
+/// Decodes the key of a clear register; none if the bytes are malformed.
 pub fn key_from(bytes: &[u8]) -> Option<EventKey> {
     let (time, id) = bytes.split_first_chunk::<8>()?;
     let time = Timestamp::from_micros(i64::from_be_bytes(*time) ^ i64::MIN);

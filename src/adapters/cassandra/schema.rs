@@ -1,8 +1,8 @@
-//! The numbered schema under `cql/schema`, compiled in: what is applied, what is missing, and how it is applied.
+//! The numbered schema under `cql/schema`, compiled in: which migrations are applied or missing, and how they are
+//! applied.
 //!
-//! A file is never edited after its release; the digest that was stored with it says so. Tables are made with ids that
-//! follow from their names, so two servers that migrate at once make one table each, and a migration that was cut off can
-//! be applied again.
+//! A file is never edited after its release; the stored digest detects an edit. Table ids are derived from table names.
+//! So two servers that migrate at once create one table each, and an interrupted migration can be applied again.
 
 use scylla::client::session::Session;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
@@ -16,17 +16,17 @@ use crate::adapters::cassandra::request_runner;
 use crate::domain::limits::CASSANDRA_DEFINE_ATTEMPTS_MAX;
 use crate::ports::Clock;
 
-/// One numbered step of the schema.
+/// One numbered migration of the schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Migration {
-    /// Its number, counted from 1 without gaps.
+    /// The number, counted from 1 without gaps.
     pub number: i32,
-    /// Its name.
+    /// The name.
     pub name: &'static str,
     text: &'static str,
 }
 
-/// The schema that this binary is made for.
+/// The migrations of this binary, in order.
 pub const MIGRATIONS: &[Migration] = &[
     Migration { number: 1, name: "counters", text: include_str!("../../../cql/schema/0001_counters.cql") },
     Migration { number: 2, name: "sealing", text: include_str!("../../../cql/schema/0002_sealing.cql") },
@@ -35,27 +35,27 @@ pub const MIGRATIONS: &[Migration] = &[
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS {keyspace}.schema_migrations (slot int, number int, name \
                                 text, digest bigint, PRIMARY KEY ((slot), number)) WITH id = '{schema_migrations_id}'";
 
-/// How the schema of a keyspace stands to this binary.
+/// The schema of a keyspace compared with this binary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SchemaState {
-    /// There is no such keyspace.
+    /// The keyspace does not exist.
     NoKeyspace,
     /// These migrations are missing; all of them in a fresh keyspace.
     Behind(Vec<Migration>),
-    /// Everything is applied.
+    /// All migrations are applied.
     Current,
     /// A newer binary has applied migrations that this one does not know, up to this number.
     Ahead(i32),
-    /// A migration was applied with another text than this binary has.
+    /// The migration of this number was applied with another text than this binary has.
     Differs(i32),
 }
 
-/// Where data is replicated to.
+/// The replication settings of a keyspace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replication(Vec<(String, u32)>);
 
 impl Replication {
-    /// Copies by data centre, at least one.
+    /// Creates the settings from copies by data centre, at least one.
     pub fn new(by_data_center: Vec<(String, u32)>) -> Self {
         Self(by_data_center)
     }
@@ -67,7 +67,7 @@ impl Replication {
 }
 
 impl Migration {
-    /// The statements of the migration for a keyspace, in their order.
+    /// Returns the statements of the migration for a keyspace, in order.
     pub fn statements(&self, keyspace: &str) -> Vec<String> {
         let lines = self.text.lines().filter(|line| !line.trim_start().starts_with("--"));
         let text = lines.collect::<Vec<_>>().join("\n");
@@ -80,13 +80,13 @@ impl Migration {
     }
 }
 
-/// The statement that makes a keyspace.
+/// Returns the statement that creates a keyspace.
 pub fn create_keyspace(keyspace: &str, replication: &Replication) -> String {
     let options = replication.options();
     format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {options} AND durable_writes = true")
 }
 
-/// Puts the keyspace before the table's name, and the ids of tables into their places.
+/// Inserts the keyspace before the table's name, and fills in the ids of tables.
 fn qualified(statement: &str, keyspace: &str) -> String {
     let mut text =
         statement.replacen("CREATE TABLE IF NOT EXISTS ", &format!("CREATE TABLE IF NOT EXISTS {keyspace}."), 1);
@@ -97,7 +97,7 @@ fn qualified(statement: &str, keyspace: &str) -> String {
     text
 }
 
-/// A table's id: a function of its name, so that two creations at once make one table.
+/// Returns a table's id: a function of its name, so that two concurrent creations make one table.
 pub fn table_id(name: &str) -> String {
     Builder::from_custom_bytes(xxh3_128(name.as_bytes()).to_be_bytes()).into_uuid().to_string()
 }
@@ -128,8 +128,8 @@ async fn read_state(session: &Session, keyspace: &str) -> Result<SchemaState, Re
     }
 }
 
-/// While a keyspace or a table is being made, its description can be read a moment before it can: Cassandra then calls the
-/// table invalid, or fails over a keyspace that it does not know.
+/// While a keyspace or a table is being created, its description becomes readable before its rows do. Cassandra then
+/// calls the table invalid, or reports an unknown keyspace.
 fn is_partially_created(error: &DbError, text: &str) -> bool {
     matches!(error, DbError::Invalid) || (matches!(error, DbError::ServerError) && text.contains("Unknown keyspace"))
 }
@@ -150,12 +150,12 @@ fn compare(applied: &[(i32, i64)]) -> SchemaState {
     if missing.is_empty() { SchemaState::Current } else { SchemaState::Behind(missing) }
 }
 
-/// Asks for a table that is there already, which changes nothing and is refused to a user who may not make tables.
+/// Checks the permission to create tables: tries to create an existing table, which changes nothing.
 pub async fn may_make_tables(session: &Session, keyspace: &str) -> Result<(), RequestFailure> {
     define(session, qualified_table(keyspace)).await
 }
 
-/// Makes the keyspace, if it is missing.
+/// Creates the keyspace if it is missing.
 pub async fn make_keyspace(
     session: &Session,
     keyspace: &str,
@@ -165,7 +165,7 @@ pub async fn make_keyspace(
     repeated(clock, || define(session, create_keyspace(keyspace, replication))).await
 }
 
-/// Applies migrations in their order, and calls `made` after each step of them. Each may be applied again.
+/// Applies migrations in order, and calls `made` after each statement. Each may be applied again.
 pub async fn apply(
     session: &Session,
     keyspace: &str,
@@ -191,7 +191,7 @@ async fn record(session: &Session, keyspace: &str, migration: &Migration) -> Res
     Ok(())
 }
 
-/// On a busy node a connection breaks, or agreement on a schema is not seen, while a change is made.
+/// On a busy node, connections break or schema agreement times out during a schema change, so it is retried.
 async fn repeated<T, F>(clock: &dyn Clock, attempt: impl FnMut() -> F) -> Result<T, RequestFailure>
 where
     F: Future<Output = Result<T, RequestFailure>>,
@@ -204,7 +204,7 @@ fn qualified_table(keyspace: &str) -> String {
     MIGRATIONS_TABLE.replace("{keyspace}", keyspace).replace("{schema_migrations_id}", &id)
 }
 
-/// The rows of an answer, all in memory.
+/// Reads all rows of an answer into memory.
 pub(super) fn rows<R>(answered: QueryResult) -> Result<Vec<R>, RequestFailure>
 where
     R: for<'frame> scylla::deserialize::row::DeserializeRow<'frame, 'frame>,

@@ -1,27 +1,27 @@
-//! The resolutions of series that are kept, and how far each was trimmed.
+//! The resolutions of stored series, and the time to which each was trimmed.
 //!
-//! Rows of series expire by themselves; trimming only says from where on steps are answered. It never reaches beyond the
-//! newest step there was, so that a resolution that is kept again later begins with what is written then.
+//! Rows of series expire by themselves; a trim only sets the first step that reads return. It never passes the end of
+//! the newest stored step. So a resolution that is enabled again later begins with its next step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::Timestamp;
 
-/// What is known of each resolution, by its step in seconds.
+/// The state of each resolution, by its step in seconds.
 #[derive(Default)]
 pub struct Resolutions(BTreeMap<i32, Resolution>);
 
 #[derive(Clone, Copy)]
 struct Resolution {
-    /// The greatest beginning of a step that was ever stored.
+    /// The newest step ever stored, by its beginning.
     newest_start: Timestamp,
-    /// Earlier steps are not answered.
+    /// Reads omit steps that begin earlier.
     trimmed_before: Timestamp,
 }
 
 impl Resolutions {
-    /// Takes the rows of the store: (resolution, newest_start, trimmed_before).
+    /// Builds the state from rows of the store: (resolution, newest_start, trimmed_before).
     pub fn stored(rows: Vec<(i32, Option<i64>, Option<i64>)>) -> Self {
         let time = |micros: Option<i64>| micros.map_or(Timestamp::MIN, Timestamp::from_micros);
         let known = |(resolution, newest, trimmed)| {
@@ -30,35 +30,35 @@ impl Resolutions {
         Self(rows.into_iter().map(known).collect())
     }
 
-    /// All that there ever was.
+    /// Returns all resolutions that were ever stored.
     pub fn all(&self) -> Vec<i32> {
         self.0.keys().copied().collect()
     }
 
-    /// Those that have steps to answer, finest first.
+    /// Returns the resolutions that have steps to read, finest first.
     pub fn with_steps(&self) -> Vec<u32> {
         let kept = self.0.iter().filter(|(_, known)| known.trimmed_before <= known.newest_start);
         kept.filter_map(|(resolution, _)| u32::try_from(*resolution).ok()).collect()
     }
 
-    /// Whether a step begins after every step that was stored.
+    /// Whether a step begins after every stored step.
     pub fn is_newer(&self, resolution: i32, start: Timestamp) -> bool {
         self.0.get(&resolution).is_none_or(|known| known.newest_start < start)
     }
 
-    /// Notes the beginning of a step that is about to be stored.
+    /// Records the beginning of a step that is about to be stored.
     pub fn note_newest(&mut self, resolution: i32, start: Timestamp) {
         let known =
             self.0.entry(resolution).or_insert(Resolution { newest_start: start, trimmed_before: Timestamp::MIN });
         known.newest_start = known.newest_start.max(start);
     }
 
-    /// Steps that begin earlier are not answered.
+    /// Returns the trim bound: reads omit steps that begin earlier.
     pub fn trimmed_before(&self, resolution: i32) -> Timestamp {
         self.0.get(&resolution).map_or(Timestamp::MIN, |known| known.trimmed_before)
     }
 
-    /// How far a trim goes; none if it changes nothing.
+    /// Returns the bound that a trim reaches; none if it changes nothing.
     pub fn trim_target(&self, resolution: i32, before: Timestamp) -> Option<Timestamp> {
         let known = self.0.get(&resolution)?;
         let width = Duration::from_secs(u64::try_from(resolution).unwrap_or(0));
@@ -66,7 +66,7 @@ impl Resolutions {
         (before > known.trimmed_before).then_some(before)
     }
 
-    /// Notes a trim that is stored.
+    /// Records a stored trim.
     pub fn note_trimmed(&mut self, resolution: i32, before: Timestamp) {
         if let Some(known) = self.0.get_mut(&resolution) {
             known.trimmed_before = known.trimmed_before.max(before);
@@ -83,7 +83,7 @@ mod tests {
         let at = Timestamp::from_secs;
         let mut resolutions = Resolutions::stored(vec![(10, Some(at(100).micros()), None)]);
         assert_eq!(resolutions.with_steps(), [10]);
-        let before = resolutions.trim_target(10, Timestamp::MAX).expect("there are steps");
+        let before = resolutions.trim_target(10, Timestamp::MAX).expect("the resolution has a step");
         assert_eq!(before, at(110));
         resolutions.note_trimmed(10, before);
         assert!(resolutions.with_steps().is_empty());

@@ -1,6 +1,6 @@
 //! The driver's session as a store of wide rows.
 //!
-//! Nothing is repeated here, and the driver repeats nothing either: what an unknown outcome means is known above only.
+//! Neither this module nor the driver retries: only the layers above know what an unknown outcome means.
 
 use std::sync::Arc;
 
@@ -33,23 +33,23 @@ pub struct CqlStore {
     session: Session,
     /// The data centre whose replicas answer.
     data_center: Option<String>,
-    /// The start that waits for tables, as long as some are made.
+    /// The startup deadline, extended with each table that is created.
     startup_deadline: Arc<StartupDeadline>,
-    /// One change of the schema at a time: nodes agree on each before the next, and side by side they are no faster.
+    /// One schema change at a time: nodes must agree on each before the next, and concurrent changes are no faster.
     defining: Semaphore,
 }
 
-/// What is kept of a prepared statement.
+/// A prepared statement at each consistency level.
 struct PreparedVariants {
     quorum: PreparedStatement,
-    /// A read that sees every conditional write that was answered.
+    /// A serial read: it sees every answered conditional write.
     serial: PreparedStatement,
-    /// A read of every copy.
+    /// A read of every replica.
     all: PreparedStatement,
 }
 
 impl CqlStore {
-    /// Speaks to the cluster of a session.
+    /// Creates the store from a driver session.
     pub fn new(session: Session, data_center: Option<String>, startup_deadline: Arc<StartupDeadline>) -> Self {
         Self { session, data_center, startup_deadline, defining: Semaphore::new(1) }
     }
@@ -68,8 +68,8 @@ fn at(statement: &PreparedCql, level: ReadConsistency) -> &PreparedStatement {
 impl WideStore for CqlStore {
     async fn prepare(&self, text: &str) -> Result<PreparedCql, RequestFailure> {
         let mut quorum = self.session.prepare(text).await?;
-        // Plain writes carry their own timestamps, so sending one again changes nothing; conditional ones are asked again
-        // by rules of their own.
+        // Plain writes carry their own timestamps, so a second send changes nothing. Conditional requests have their
+        // own retry rules.
         quorum.set_is_idempotent(!text.contains(" IF "));
         let mut serial = quorum.clone();
         serial.set_consistency(Consistency::LocalSerial);
@@ -108,7 +108,7 @@ impl WideStore for CqlStore {
 
     fn route(&self, statement: &PreparedCql, values: &[CqlValue]) -> WriteRoute {
         let statement = at(statement, ReadConsistency::Quorum);
-        // Whoever has no token goes with others of that kind; the driver says what is wrong when it is sent.
+        // A statement without a token shares the route of other such statements; the driver reports the error on send.
         let token = statement.calculate_token(&values).ok().flatten();
         let cluster = self.session.get_cluster_state();
         let replica = token.filter(|_| cluster.get_nodes_info().len() > 1).and_then(|token| {
@@ -185,11 +185,11 @@ fn value<'frame, 'metadata>(
         ColumnType::Native(NativeType::Text) => CqlValue::Text(String::deserialize(typ, slice)?),
         ColumnType::Native(NativeType::Blob) => CqlValue::Blob(Vec::<u8>::deserialize(typ, slice)?),
         ColumnType::Native(NativeType::Uuid) => CqlValue::Uuid(Uuid::deserialize(typ, slice)?.into_bytes()),
-        _ => CqlValue::Null, // no table of ours has a column of another type
+        _ => CqlValue::Null, // our tables have no column of another type
     })
 }
 
-/// Whether the first column of the answer says that a condition held.
+/// Whether the condition held, from the first column of the answer.
 fn decision(result: QueryResult) -> Result<ConditionalResult, RequestFailure> {
     let result = result.into_rows_result().map_err(RequestFailure::corrupt)?;
     let names: Vec<String> = result.column_specs().iter().map(|spec| spec.name().to_owned()).collect();

@@ -1,9 +1,8 @@
-//! How long a start waits for its engines: one time for all of its steps, whichever of them is slow.
+//! The startup timeout of the engines: one deadline for all steps of startup.
 //!
-//! A node that takes connections and never answers holds up each step for as long as that step is patient. So the steps
-//! share one end, and none has a bound of its own that could add to those of others. A change of the schema that was made,
-//! a dataset or a namespace that was opened is progress and moves the end: many of them may take longer, as long as
-//! it goes on.
+//! A node that accepts connections and never answers delays each step by that step's timeout. So the steps share one
+//! deadline, and their own timeouts do not add up. A schema change, an opened dataset or an opened namespace is
+//! progress and extends the deadline. So startup may take longer while it makes progress.
 
 use std::future::ready;
 use std::pin::pin;
@@ -15,28 +14,28 @@ use parking_lot::Mutex;
 use crate::domain::limits::CASSANDRA_START_WITHIN;
 use crate::ports::Clock;
 
-/// The end of a start that gets no further.
+/// The deadline of a startup that makes no progress.
 pub struct StartupDeadline {
     clock: Arc<dyn Clock>,
-    /// On `Clock::elapsed`.
+    /// In terms of `Clock::elapsed`.
     deadline: Mutex<Duration>,
 }
 
 impl StartupDeadline {
-    /// Begins a start: it has `CASSANDRA_START_WITHIN` from now on.
+    /// Starts the deadline, `CASSANDRA_START_WITHIN` from this call.
     pub fn start(clock: Arc<dyn Clock>) -> Self {
         let ends = Mutex::new(clock.elapsed() + CASSANDRA_START_WITHIN);
         Self { clock, deadline: ends }
     }
 
-    /// Says that the start has come further: from now on it has the whole time again.
+    /// Extends the deadline to its full length after progress.
     pub fn extend(&self) {
         let ends = self.clock.elapsed() + CASSANDRA_START_WITHIN;
         let mut known = self.deadline.lock();
         *known = ends.max(*known);
     }
 
-    /// Does a step of the start; none if the time was over before it ended.
+    /// Runs a step of startup; none if the deadline passes first.
     pub async fn run<T>(&self, step: impl Future<Output = T>) -> Option<T> {
         let mut step = pin!(step);
         loop {
@@ -95,7 +94,7 @@ mod tests {
                 clock.wait_for_sleepers(1).await;
                 clock.advance(CASSANDRA_START_WITHIN - TICK);
                 patience.extend();
-                // The sleep of before ends, and finds that there is time left.
+                // The sleep until the old deadline ends, and the loop finds that the deadline was extended.
                 clock.advance(TICK);
             }
             clock.wait_for_sleepers(1).await;

@@ -1,7 +1,7 @@
-//! The named statements of `cql/statements`, compiled in. Text of users never becomes part of one.
+//! The named statements of `cql/statements`, compiled in. User text never becomes part of a statement.
 //!
-//! A file is a list of `-- name: NAME`, lines of comment, and one statement that ends with a semicolon. Tables are named
-//! with their keyspace, a name that the settings were checked for.
+//! A file is a list of `-- name: NAME`, comment lines, and one statement that ends with a semicolon. Table names
+//! include their keyspace, whose name the settings have validated.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::domain::limits::PREPARED_AT_ONCE_MAX;
 const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
 const SLICES: &str = include_str!("../../../cql/statements/slices.cql");
 
-/// Statements by name, prepared.
+/// Prepared statements by name.
 pub struct Statements(HashMap<&'static str, PreparedCql>);
 
 impl Statements {
@@ -25,13 +25,13 @@ impl Statements {
         Self::prepared(store, texts.collect()).await
     }
 
-    /// Prepares the statements on the tables of one slice, which exist.
+    /// Prepares the statements on the tables of one slice, which must exist.
     pub async fn of_slice(store: &dyn WideStore, fill: impl Fn(&str) -> String) -> Result<Self, RequestFailure> {
         let used = parse_statements(SLICES).into_iter().filter(|(name, _)| !is_definition(name));
         Self::prepared(store, used.map(|(name, text)| (name, fill(&text))).collect()).await
     }
 
-    /// Several at once, so that a node with slow answers does not add them all up.
+    /// Prepares several statements concurrently, so that the delays of a slow node do not add up.
     async fn prepared(store: &dyn WideStore, texts: Vec<(&'static str, String)>) -> Result<Self, RequestFailure> {
         let mut prepared = HashMap::new();
         for texts in texts.chunks(PREPARED_AT_ONCE_MAX) {
@@ -41,16 +41,16 @@ impl Statements {
         Ok(Self(prepared))
     }
 
-    /// A statement.
+    /// Returns a statement.
     ///
     /// # Panics
-    /// Panics if there is none of that name.
+    /// Panics if no statement has this name.
     pub fn get(&self, name: &str) -> &PreparedCql {
         self.0.get(name).unwrap_or_else(|| panic!("cql/statements has no statement {name}"))
     }
 }
 
-/// The statements that make or drop the tables of a slice, with their places filled in.
+/// Returns the statements that create or drop the tables of a slice, with placeholders filled in.
 pub fn definitions(kind: &str, fill: impl Fn(&str) -> String) -> Vec<String> {
     let of_kind =
         parse_statements(SLICES).into_iter().filter(|(name, _)| is_definition(name) && name.starts_with(kind));
@@ -61,7 +61,7 @@ fn is_definition(name: &str) -> bool {
     name.starts_with("create_") || name.starts_with("drop_")
 }
 
-/// The statements of a file with their names, comments left out.
+/// The statements of a file with their names, without comments.
 fn parse_statements(file: &'static str) -> Vec<(&'static str, String)> {
     let mut found: Vec<(&'static str, String)> = Vec::new();
     for line in file.lines() {
@@ -103,7 +103,7 @@ mod tests {
         let tables = |kind: &str| {
             let of_kind = definitions(kind, |text| text.replace("{slice}", "1_0"));
             let table = |text: &String| {
-                let words = text.split_whitespace().find(|word| word.contains("_1_0")).expect("it names a table");
+                let words = text.split_whitespace().find(|word| word.contains("_1_0")).expect("it has a table");
                 words.to_owned()
             };
             of_kind.iter().map(table).collect::<BTreeSet<_>>()

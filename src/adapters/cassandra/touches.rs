@@ -1,4 +1,5 @@
-//! Touches and watermarks, and how far datasets are closed: small tables of registers, shared by all servers.
+//! The dirty-counter index with its watermarks, and closed timestamps of datasets: small tables of registers, shared by
+//! all servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +16,19 @@ use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::{PARTITION_READS_AT_ONCE_MAX, STEP, TOUCH_SHARDS};
 use crate::ports::{LimitPublisher, StoreError, Touch, Touches};
 
-/// The touch index.
+/// The dirty-counter index.
 pub struct TouchIndex {
     requests: Arc<RequestRunner>,
     slices: Arc<CqlSlices>,
 }
 
 impl TouchIndex {
-    /// Reads by the book of slices.
+    /// Creates the index; `slices` locates the tables of a slice.
     pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Self {
         Self { requests, slices }
     }
 
-    /// Reads the counters of a shard and step, above one of them.
+    /// Reads the counters of a shard and step, after a given counter.
     async fn read_step(
         &self,
         slice: &CqlSlice,
@@ -122,7 +123,7 @@ impl Touches for TouchIndex {
     }
 }
 
-/// A time of each touch shard, of rows (shard, time).
+/// Collects the time of each touch shard from rows (shard, time).
 pub fn by_shard(rows: Vec<(i32, Option<i64>)>) -> Vec<Option<Timestamp>> {
     let mut times = vec![None; TOUCH_SHARDS as usize];
     for (shard, time) in rows {
@@ -133,19 +134,20 @@ pub fn by_shard(rows: Vec<(i32, Option<i64>)>) -> Vec<Option<Timestamp>> {
     times
 }
 
-/// The column that says whether a touch is a recheck mark, and of which time bucket.
+/// Returns the column that marks an index entry as a recheck mark, and names its time bucket.
 pub fn stored_bucket(recheck: Option<Timestamp>) -> i64 {
     recheck.map_or(0, Timestamp::micros)
 }
 
-/// How far datasets are closed. Whoever is told a limit knows the slices and steps of all that was acknowledged up to it.
+/// Published limits of datasets. A server that reads a limit also sees the slices and steps of all events acknowledged
+/// up to it.
 pub struct PublishedLimits {
     requests: Arc<RequestRunner>,
     slices: Arc<CqlSlices>,
 }
 
 impl PublishedLimits {
-    /// Reads and writes the registers.
+    /// Creates the reader and writer of these registers.
     pub fn new(requests: Arc<RequestRunner>, slices: Arc<CqlSlices>) -> Self {
         Self { requests, slices }
     }

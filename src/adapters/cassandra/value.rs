@@ -1,28 +1,28 @@
-//! Values of columns, and how tuples become the values of a statement and rows become tuples.
+//! Column values, and conversions of tuples to bound values and of rows to tuples.
 
 use uuid::Uuid;
 
 /// The value of a column.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CqlValue {
-    /// None.
+    /// CQL null.
     Null,
-    /// A number of 64 bits.
+    /// CQL `bigint`, 64 bits.
     BigInt(i64),
-    /// A number of 32 bits.
+    /// CQL `int`, 32 bits.
     Int(i32),
-    /// Yes or no.
+    /// CQL `boolean`.
     Bool(bool),
-    /// Text.
+    /// CQL `text`.
     Text(String),
-    /// Bytes.
+    /// CQL `blob`.
     Blob(Vec<u8>),
-    /// A UUID.
+    /// CQL `uuid`.
     Uuid([u8; 16]),
 }
 
 impl CqlValue {
-    /// Bytes on the way to the store, with what goes beside them.
+    /// Returns the bytes of the value on the wire, its length field included.
     pub fn size(&self) -> usize {
         const OVERHEAD_BYTES: usize = 4;
         OVERHEAD_BYTES
@@ -38,24 +38,24 @@ impl CqlValue {
     }
 }
 
-/// The columns of a row, in the order in which they were asked for.
+/// The columns of a row, in the order of the SELECT.
 pub type CqlRow = Vec<CqlValue>;
 
-/// The values of a statement, in the order of its places.
+/// Values that bind to the placeholders of a statement, in order.
 pub trait Bind {
-    /// The values.
+    /// Converts to the bound values.
     fn bind(self) -> Vec<CqlValue>;
 }
 
-/// A row of known types.
+/// A typed row.
 pub trait FromRow: Sized {
-    /// Takes a row apart; none if it is of another shape.
+    /// Converts a row; none if a column's number or type does not match.
     fn from_row(row: CqlRow) -> Option<Self>;
 }
 
-/// A value of a known type.
+/// A typed value.
 pub trait FromValue: Sized {
-    /// Takes a value out; none if it is of another type.
+    /// Converts a value; none if its type does not match.
     fn from_value(value: CqlValue) -> Option<Self>;
 }
 
@@ -170,7 +170,7 @@ mod tests {
     fn a_tuple_that_is_bound_comes_back_from_its_row() {
         let tuple = (7_i64, -1_i32, "name", vec![1_u8, 2], true);
         type Read = (i64, i32, String, Vec<u8>, Option<bool>);
-        let read = Read::from_row(tuple.bind()).expect("its own types");
+        let read = Read::from_row(tuple.bind()).expect("the row has the tuple's types");
         assert_eq!(read, (7, -1, "name".to_owned(), vec![1, 2], Some(true)));
     }
 

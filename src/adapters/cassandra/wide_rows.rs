@@ -1,8 +1,8 @@
-//! Tells of counters that are too hot for the partitions that their namespace gives them, and what would hold them: event
-//! buckets of their own, else narrower buckets for all counters of the namespace.
+//! Warns of counters that are too hot for the partitions of their namespace, and suggests a fix: event buckets of their
+//! own, else narrower buckets for all counters of the namespace.
 //!
-//! Every roll carries how many events its time buckets hold, so nothing is read for it. A partition is one event bucket of
-//! one time bucket; events spread evenly over those.
+//! Every roll carries the event counts of its time buckets, so the check reads nothing. A partition is one event bucket
+//! of one time bucket; the check assumes that events spread evenly over event buckets.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,14 +19,14 @@ use crate::domain::namespace::TimePartition;
 use crate::domain::rollup::BucketRecord;
 use crate::ports::RollWrite;
 
-/// What was told already.
+/// The detector, with the warnings that it has already given.
 pub struct WideRowDetector {
-    /// The slices of counters, by their beginning.
+    /// The last slice with a warning, by its beginning, for each counter.
     warned_slices: Cache<(DatasetId, Counter), Timestamp>,
     warnings: AtomicU64,
 }
 
-/// A time bucket that holds too much, and what would hold it.
+/// A time bucket with too many events, and the suggested fix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct OversizedPartition {
     adds_per_second: u64,
@@ -34,12 +34,12 @@ struct OversizedPartition {
     advice: PartitionAdvice,
 }
 
-/// What would hold a counter.
+/// A suggested fix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PartitionAdvice {
-    /// So many event buckets of its own.
+    /// Event buckets for this counter only: this many.
     HotCounter(u32),
-    /// Other buckets for all counters of its namespace.
+    /// Other buckets for all counters of the namespace.
     WholeNamespace(TimePartition),
 }
 
@@ -64,12 +64,12 @@ impl Default for WideRowDetector {
 }
 
 impl WideRowDetector {
-    /// How many counters were found so far, one for each slice.
+    /// Returns the number of warnings so far, at most one for each counter and slice.
     pub fn warning_count(&self) -> u64 {
         self.warnings.load(Ordering::Relaxed)
     }
 
-    /// Warns of a bucket that holds too much, once for each counter and slice.
+    /// Warns of a bucket with too many events, once for each counter and slice.
     pub fn check_bucket(
         &self,
         dataset: DatasetId,
@@ -99,7 +99,7 @@ impl WideRowDetector {
     }
 }
 
-/// The buckets of a roll that may hold too much, whatever the settings are.
+/// Returns the buckets of a roll that may have too many events under any settings.
 pub fn oversized_buckets(write: &RollWrite) -> impl Iterator<Item = &BucketRecord> {
     let buckets = write.finished_buckets.iter().chain(&write.checkpoint.open_bucket);
     buckets.filter(|bucket| bucket.rows.saturating_mul(EVENT_PARTITION_BYTES) > PARTITION_BYTES_MAX)
@@ -142,7 +142,7 @@ mod tests {
         let most = PARTITION_BYTES_MAX / EVENT_PARTITION_BYTES * 4;
         let at = START + Duration::from_secs(3_600);
         assert_eq!(too_wide(partition, 86_400, &bucket(most), at), None);
-        let found = too_wide(partition, 86_400, &bucket(most + 1), at).expect("one more is too much");
+        let found = too_wide(partition, 86_400, &bucket(most + 1), at).expect("one more event is too many");
         assert_eq!(found.adds_per_second, 1_166, "over the ten minutes of the bucket, though the roll came later");
         let PartitionAdvice::HotCounter(buckets) = found.advice else { panic!("{found:?}") };
         let rows = (most + 1).div_ceil(u64::from(buckets));
@@ -153,7 +153,7 @@ mod tests {
     fn a_bucket_that_has_just_begun_is_judged_by_the_time_that_it_took() {
         let partition = TimePartition { seconds_per_bucket: 600, buckets_per_id: 1 };
         let found = too_wide(partition, 86_400, &bucket(200_000), START + Duration::from_secs(100));
-        let found = found.expect("it is too wide");
+        let found = found.expect("the bucket is too wide");
         assert_eq!((found.adds_per_second, found.advice), (2_000, PartitionAdvice::HotCounter(16)));
         assert!(found.advice.to_string().contains("in hot_counters of its namespace, with buckets_per_id 16"));
     }
@@ -162,7 +162,7 @@ mod tests {
     fn a_counter_that_no_event_buckets_hold_wants_narrower_time_buckets() {
         let partition = TimePartition { seconds_per_bucket: 3_600, buckets_per_id: 4 };
         let found = too_wide(partition, 86_400, &bucket(40_000_000), START + Duration::from_secs(3_600));
-        let advice = found.expect("it is too wide").advice;
+        let advice = found.expect("the bucket is too wide").advice;
         let PartitionAdvice::WholeNamespace(TimePartition { seconds_per_bucket, buckets_per_id }) = advice else {
             panic!("{advice:?}")
         };

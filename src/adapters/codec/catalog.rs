@@ -1,7 +1,7 @@
-//! Stored values of the catalog as bytes: datasets, namespaces, versions of settings, history.
+//! Encodings of stored catalog values: datasets, namespaces, versions of settings, history.
 //!
-//! Names are validated again when they are read; settings are taken as they stand, because an older release may have
-//! allowed what this one would refuse.
+//! Names are validated again when they are read. Settings are not, because an older release may have allowed values
+//! that this one would refuse.
 
 use std::time::Duration;
 
@@ -216,7 +216,7 @@ fn micros_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-// Stored numbers never change; the matches have no wildcard, so a new kind cannot be forgotten.
+// Stored numbers never change. The matches have no wildcard, so a new kind cannot be forgotten.
 
 fn counter_type_code(counter_type: CounterType) -> u32 {
     match counter_type {

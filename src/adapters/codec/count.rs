@@ -1,4 +1,4 @@
-//! A count as it stands in a cache that several servers share.
+//! The encoding of a count in a cache that several servers share.
 
 use prost::Message;
 
@@ -7,7 +7,7 @@ use crate::domain::Timestamp;
 use crate::ports::CachedCount;
 use crate::proto::internal::v1::StoredCount;
 
-/// Encodes a count; never empty, so that an empty value is a placeholder.
+/// Encodes a count. The result is never empty, because an empty value is a placeholder.
 pub fn encode_count(value: &CachedCount) -> Vec<u8> {
     StoredCount {
         count: Some(wide_of(value.count)),
@@ -20,7 +20,7 @@ pub fn encode_count(value: &CachedCount) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes a count. One without `checked_at` is refused: it would claim to be what the store holds at this moment.
+/// Decodes a count. A count without `checked_at` is refused: it would claim to be the current value of the store.
 pub fn decode_count(bytes: &[u8]) -> Result<CachedCount, CorruptValue> {
     const WHAT: &str = "count";
     let stored: StoredCount = decode(WHAT, bytes)?;

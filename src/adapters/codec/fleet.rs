@@ -36,12 +36,12 @@ pub fn decode_beat(bytes: &[u8]) -> Result<Heartbeat, CorruptValue> {
         roles: Roles { writer: stored.writer, roller: stored.roller },
         address: stored.address,
         closed: stored.closed.into_iter().map(closed).collect(),
-        // One of another length is of a release that this one cannot know: its signals are those of a stranger.
+        // A secret of another length is from a release that this one cannot know; its signals are not trusted.
         secret: FleetSecret::from_bytes(&stored.secret),
     })
 }
 
-/// Encodes the value of a repaired counter. One value has one encoding, because it is compared.
+/// Encodes the value of a repaired counter. The encoding is unique, because stored values are compared as bytes.
 pub fn encode_sealed(sealed: &VerifiedBase) -> Vec<u8> {
     StoredSealed {
         checkpoint: Some(checkpoint_of(&sealed.checkpoint)),

@@ -1,8 +1,8 @@
-//! Stored values of queues as bytes: protobuf by `stored_queue.proto`, the same on every engine.
+//! Encodings of stored queue values: protobuf by `stored_queue.proto`, the same on every engine.
 //!
-//! Whatever is stored is taken apart field by field, so that a field that is added and not stored does not compile. What
-//! no encoder of ours has written is `CorruptValue`; whether parts that can be read fit together is the shard's to say.
-//! Headers, settings and the catalog are in `settings` and `catalog`.
+//! Encoders destructure every value, so a new field that is not stored does not compile. A value that no encoder wrote
+//! is a `CorruptValue`. The shard decides whether readable parts fit together. Headers, settings and the catalog are in
+//! `settings` and `catalog`.
 
 pub mod catalog;
 pub mod session;
@@ -93,7 +93,7 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes the head of the message of a sequence of a shard.
+/// Decodes the head of the message with a sequence in a shard.
 pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<MessageHead, CorruptValue> {
     const WHAT: &str = "message";
     let stored: StoredQueueMessage = decode(WHAT, bytes)?;
@@ -220,7 +220,7 @@ fn error_of(AttemptError { signature, text }: &AttemptError) -> StoredWorkError 
     StoredWorkError { signature: (**signature).to_owned(), text: (**text).to_owned() }
 }
 
-/// Encodes what a message carries that no rule looks at.
+/// Encodes the parts of a message that no rule inspects.
 pub fn encode_body(body: &MessageBody) -> Vec<u8> {
     let MessageBody { payload, kind, trace_context } = body;
     StoredQueueBody {
@@ -231,7 +231,7 @@ pub fn encode_body(body: &MessageBody) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes what a message carries that no rule looks at.
+/// Decodes the parts of a message that no rule inspects.
 pub fn decode_body(bytes: &[u8]) -> Result<MessageBody, CorruptValue> {
     let stored: StoredQueueBody = decode("message body", bytes)?;
     let (kind, trace_context) = (stored.kind.map(Into::into), stored.trace_context.map(Into::into));
@@ -253,12 +253,12 @@ pub fn decode_answer(shard: u32, bytes: &[u8]) -> Result<FirstResponse, CorruptV
     Ok(FirstResponse { fingerprint: stored.fingerprint, key, state: state_from(WHAT, stored.state)? })
 }
 
-/// Encodes the rows that one commit applied to the messages of a shard.
+/// Encodes the transitions that one commit applied to the messages of a shard.
 pub fn encode_transitions(rows: &[Transition]) -> Vec<u8> {
     StoredTransitions { rows: rows.iter().map(transition_of).collect() }.encode_to_vec()
 }
 
-/// Decodes the rows that one commit applied to the messages of a shard.
+/// Decodes the transitions that one commit applied to the messages of a shard.
 pub fn decode_transitions(shard: u32, bytes: &[u8]) -> Result<Vec<Transition>, CorruptValue> {
     let stored: StoredTransitions = decode("transitions", bytes)?;
     stored.rows.into_iter().map(|row| transition_from(shard, row)).collect()
@@ -311,7 +311,7 @@ const TRIGGERS: [Trigger; 17] = [
     Trigger::Discard,
 ];
 
-/// The numbers of what changes a message, for ever.
+/// Stored numbers of triggers; they never change.
 fn trigger_code(trigger: Trigger) -> u32 {
     match trigger {
         Trigger::Enqueue => 1,
@@ -354,7 +354,7 @@ fn text_of(key: &str, value: &str) -> StoredText {
     StoredText { key: key.to_owned(), value: value.to_owned() }
 }
 
-/// In whole microseconds, as the core counts.
+/// Whole microseconds, the unit of the core.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(micros_of(duration)).unwrap_or(0)
 }
@@ -373,7 +373,7 @@ mod tests {
         (UpdateToken { text: format!("token {version}").into(), fingerprint: u64::MAX }, Settlement { state, version })
     }
 
-    /// A message in which everything is there that can be.
+    /// A message with every optional part.
     fn whole() -> MessageHead {
         let at = Timestamp::from_secs;
         let fence = Fence { epoch: 2, serial: 1 << 33 };

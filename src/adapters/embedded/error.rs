@@ -1,4 +1,4 @@
-//! Why a store does not open, and how failures of the store library read in the words of the ports.
+//! Errors of startup, and the conversion of store library errors to port errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,63 +6,63 @@ use std::path::PathBuf;
 use crate::adapters::codec::CorruptValue;
 use crate::ports::{StoreError, StoreErrorKind};
 
-/// Why a store does not open.
+/// The reason why a store does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has the store open.
     #[error("the data directory {0} is in use by another process; stop it, or choose another directory")]
     InUse(PathBuf),
-    /// A backup was not restored to its end.
+    /// The restore of a backup was not finished.
     #[error("the restore into {0} was cut off; delete the directory and restore the backup again")]
     HalfRestored(PathBuf),
-    /// A newer release has written it.
+    /// A newer release wrote the store.
     #[error(
         "{path} has format {found}, and this release (tallystone {release}) reads format {known}; use the release that \
          wrote it or a newer one, or restore a backup that this release reads", release = env!("CARGO_PKG_VERSION")
     )]
     Newer {
-        /// The file.
+        /// File with the format.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: u32,
-        /// The newest format that this release reads.
+        /// Newest format that this release reads.
         known: u32,
     },
-    /// A file is not as it was written.
+    /// The contents of a file differ from those written.
     #[error("{path} is damaged: {detail}; restore the data directory from a copy")]
     Damaged {
-        /// The file or folder.
+        /// Damaged file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         detail: String,
     },
-    /// The store holds less than was acknowledged.
+    /// Acknowledged commits are missing.
     #[error(
         "acknowledged work is missing: {path} ends with commit {found}, commit {acknowledged} was acknowledged; restore \
          the data directory from a copy"
     )]
     Behind {
-        /// Where the commits are.
+        /// Location of the commits.
         path: PathBuf,
-        /// The last commit found.
+        /// Last commit found.
         found: u64,
-        /// The last commit that was acknowledged.
+        /// Last commit that was acknowledged.
         acknowledged: u64,
     },
-    /// The operating system refused.
+    /// An error of the operating system.
     #[error("cannot use {path}")]
     Io {
-        /// The file or folder.
+        /// Affected file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// Cause.
         source: io::Error,
     },
-    /// The store library refused.
+    /// An error of the store library.
     #[error("the store library cannot open {path}")]
     Library {
-        /// The folder.
+        /// Folder of the store library.
         path: PathBuf,
-        /// What the library said.
+        /// Cause.
         source: fjall::Error,
     },
     /// A thread could not be started.
@@ -71,13 +71,13 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// An operating system error at a path.
+    /// Wraps an operating system error at a path.
     pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
     }
 
-    /// A store library error in a folder.
+    /// Wraps a store library error in a folder.
     pub fn library(path: impl Into<PathBuf>) -> impl FnOnce(fjall::Error) -> Self {
         let path = path.into();
         move |source| match source {
@@ -86,25 +86,25 @@ impl OpenError {
         }
     }
 
-    /// A damaged file.
+    /// Creates the error of a damaged file.
     pub fn damaged(path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
         Self::Damaged { path: path.into(), detail: detail.into() }
     }
 }
 
-/// Why a read failed; an error, never a shorter answer.
+/// The reason why a read failed; a failed read never returns a partial result.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The store library could not read.
     #[error("the store library cannot read")]
     Library(#[from] fjall::Error),
-    /// It could, but nobody of us has written that.
+    /// No encoder of this store wrote the value.
     #[error(transparent)]
     Damaged(#[from] CorruptValue),
 }
 
 impl ReadError {
-    /// The error of a port.
+    /// Converts to a port error.
     pub fn into_store_error(self, op: &'static str) -> StoreError {
         let kind = match &self {
             Self::Damaged(_) => StoreErrorKind::Corrupt,
@@ -114,7 +114,7 @@ impl ReadError {
     }
 }
 
-/// A row with a key that nobody of us has written.
+/// Creates the error of a row with a malformed key.
 pub fn malformed_key(what: &'static str, bytes: &[u8]) -> ReadError {
     let hex: String = bytes.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
     ReadError::Damaged(CorruptValue::new(what, format!("key {hex}")))
@@ -123,13 +123,13 @@ pub fn malformed_key(what: &'static str, bytes: &[u8]) -> ReadError {
 fn kind_of(error: &fjall::Error) -> StoreErrorKind {
     let io_kind = |error: &io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound | io::ErrorKind::InvalidData => StoreErrorKind::Corrupt,
-        // The list of the standard library grows; whatever it adds says that the disk did not answer.
+        // The standard library may add kinds; each of them means that the disk did not answer.
         _ => StoreErrorKind::Unavailable,
     };
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => io_kind(error),
         fjall::Error::Poisoned | fjall::Error::KeyspaceDeleted | fjall::Error::Locked => StoreErrorKind::Unavailable,
-        // Everything else, now and later, is about bytes that are not as they were written.
+        // Every other error, present or future, is about damaged bytes.
         _ => StoreErrorKind::Corrupt,
     }
 }

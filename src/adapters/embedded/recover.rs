@@ -1,4 +1,4 @@
-//! What memory needs of a store that opens: slices, and how far it has to ask disk.
+//! Recovers in-memory state at startup: the slices, and the floors up to which memory has to read disk.
 
 use std::path::Path;
 
@@ -18,12 +18,13 @@ use crate::domain::limits::{STEP, TOUCH_SHARDS};
 use crate::domain::rollup::SliceStatus;
 use crate::ports::ScanOrder;
 
-/// Checks that tables hold what came before the oldest journal. If they do not, an older journal is lost.
+/// Verifies that tables contain the newest rows from before the oldest journal. If they do not, an older journal is
+/// lost.
 pub fn check_newest_rows(library: &Library, path: &Path, newest_rows: &[(u64, u64)]) -> Result<(), OpenError> {
     let fail = |error: fjall::Error| OpenError::library(library::folder(path))(error);
     let found: HashMap<u64, Option<u64>> = library.newest_rows_in_tables().map_err(fail)?.into_iter().collect();
     for (id, seqno) in newest_rows {
-        // A keyspace that is not there any more was deleted.
+        // A keyspace that no longer exists was deleted.
         if found.get(id).is_some_and(|found| *found < Some(*seqno)) {
             let detail = format!("a journal is missing that holds rows of keyspace {id} up to {seqno}");
             return Err(OpenError::damaged(library::folder(path), detail));
@@ -32,7 +33,7 @@ pub fn check_newest_rows(library: &Library, path: &Path, newest_rows: &[(u64, u6
     Ok(())
 }
 
-/// Reads the rows of the slices and finds their keyspaces; what is left of dropped slices is deleted.
+/// Reads the rows of the slices and finds their keyspaces; deletes the remains of dropped slices.
 pub fn slices(library: &Library, path: &Path) -> Result<SliceIndex, OpenError> {
     let slices = SliceIndex::default();
     let fail = |error: fjall::Error| OpenError::library(path)(error);
@@ -51,11 +52,11 @@ pub fn slices(library: &Library, path: &Path) -> Result<SliceIndex, OpenError> {
     Ok(slices)
 }
 
-/// Sets how far memory has to ask disk: up to the newest event of each dataset. Cost: one row of each touch shard.
+/// Sets the floor of each dataset to its newest event. Cost: one row for each shard of the dirty-counter index.
 ///
-/// Loading the events above the limits instead would take 30 us for each counter that was written to in the last
-/// seconds, before the first call is answered. So they stay on disk, and who asks for them reads them there, until the
-/// limit has passed them a few seconds later. Events that come after the start are in memory as always.
+/// Loading the events above the limits instead would take 30 us for each counter written in the last seconds, before
+/// the first call is answered. These events stay on disk and are read there until the limit has passed them a few
+/// seconds later. Events that arrive after startup are in memory as always.
 pub fn set_floors(
     memory: &CounterTable,
     slices: &SliceIndex,
@@ -68,7 +69,7 @@ pub fn set_floors(
         for spaces in slices.keyspaces(dataset, limit, Timestamp::MAX) {
             for shard in 0..TOUCH_SHARDS {
                 let newest = newest_key(&spaces, key::steps(shard, Timestamp::MIN, Timestamp::MAX))?;
-                // Somewhere in this step is the newest event of the shard.
+                // The newest event of the shard lies in this step.
                 floor = floor.max(newest.map_or(floor, |step| (step + STEP).just_before()));
             }
             let newest = newest_key(&spaces, key::voids(Timestamp::MIN))?;
@@ -79,14 +80,14 @@ pub fn set_floors(
     Ok(())
 }
 
-/// The time of the last touch of a range, or note of a void.
+/// Time of the last index entry in a range, or of the last tombstone note.
 fn newest_key(spaces: &SliceKeyspaces, keys: KeyRange) -> Result<Option<Timestamp>, ReadError> {
     let Some(row) = rows(&spaces.touches, keys, ScanOrder::NewestFirst).next() else { return Ok(None) };
     let (key, _) = row?;
     Ok(Some(key::to_touch(&key).ok_or_else(|| malformed_key("touch", &key))?.step))
 }
 
-/// A store whose rows cannot be read.
+/// Creates the error of a store whose rows cannot be read.
 pub fn unreadable(path: &Path, error: ReadError) -> OpenError {
     match error {
         ReadError::Library(source) => OpenError::library(library::folder(path))(source),

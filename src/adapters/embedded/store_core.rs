@@ -1,4 +1,4 @@
-//! What the committer and the readers share.
+//! State shared by the committer and the readers.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,9 +20,9 @@ use crate::ports::{StoreError, StoreErrorKind};
 
 /// One open store.
 pub struct StoreCore {
-    /// The way to the committer.
+    /// Queue in front of the committer.
     pub inbox: CommitInbox,
-    /// Keyspaces of slices to be made and deleted.
+    /// Keyspaces of slices to create and delete.
     pub keyspace_jobs: KeyspaceJobs,
     /// Counters in memory.
     pub counters: CounterTable,
@@ -30,13 +30,13 @@ pub struct StoreCore {
     pub slices: SliceIndex,
     /// Periods of series.
     pub series: SeriesKeyspaces,
-    /// Frontiers, watermarks, forgotten namespaces.
+    /// Limits (frontiers), watermarks, forgotten namespaces.
     pub meta_state: MetaState,
     /// Namespaces and datasets.
     pub catalog: CatalogIndex,
-    /// What committer and readers share of queues.
+    /// State of queues shared by committer and readers.
     pub queues: QueueSharedState,
-    /// The store library; none once the store is closed.
+    /// Store library; `None` once the store is closed.
     library: RwLock<Option<Arc<Library>>>,
     failure: OnceLock<String>,
     disk_space_level: AtomicU8,
@@ -44,7 +44,7 @@ pub struct StoreCore {
 }
 
 impl StoreCore {
-    /// Puts an open store together.
+    /// Assembles an open store.
     pub fn new(
         library: Arc<Library>,
         memory: CounterTable,
@@ -81,7 +81,7 @@ impl StoreCore {
         read(&library).map_err(|error| error.into_store_error(op))
     }
 
-    /// Lets go of the store library, after the last reader.
+    /// Releases the store library, after the last reader.
     pub fn release(&self) {
         let library = self.library.write().take();
         self.slices.clear();
@@ -90,21 +90,21 @@ impl StoreCore {
         drop(library);
     }
 
-    /// Ends the acceptance of commands for good.
+    /// Stops accepting commands permanently.
     pub fn fail(&self, why: String) {
         tracing::error!(why, "the store has failed and takes nothing any more");
-        // The first failure is the one to show.
+        // Only the first failure is kept.
         let _ = self.failure.set(why);
         self.inbox.close();
         self.keyspace_jobs.close(&self.inbox);
     }
 
-    /// Why the store failed, if it did.
+    /// Cause of the store's failure, if it failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// Notes the room on the file system.
+    /// Updates the level of free space.
     pub fn update_disk_space(&self, space: &DiskSpaceMonitor) {
         let room = space.level();
         if self.disk_space_level.swap(room as u8, Ordering::Relaxed) != room as u8 {
@@ -112,17 +112,17 @@ impl StoreCore {
         }
     }
 
-    /// Whether new events are refused for want of room.
+    /// Returns whether new events are refused for lack of disk space.
     pub fn is_full(&self) -> bool {
         self.disk_space_level.load(Ordering::Relaxed) != DiskSpaceLevel::Plenty as u8
     }
 
-    /// Notes the number of the last commit.
+    /// Sets the number of the last commit.
     pub fn set_commit_number(&self, number: u64) {
         self.commit_number.store(number, Ordering::Release);
     }
 
-    /// The number of the last commit.
+    /// Number of the last commit.
     pub fn commit_number(&self) -> u64 {
         self.commit_number.load(Ordering::Acquire)
     }

@@ -1,5 +1,5 @@
-//! What only this store can show: what outlives it, what memory may forget, what it refuses to open. The laws of the
-//! ports are shown by the conformance suite.
+//! Tests specific to this store: what survives a restart, what memory may evict, what startup refuses. The conformance
+//! suite tests the laws of the ports.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(super) fn all() -> ScanRange {
     ScanRange { after: Timestamp::MIN, to: Timestamp::MAX, order: ScanOrder::OldestFirst, beyond: None, limit: 1_000 }
 }
 
-/// Rolls a counter as the engine does.
+/// Rolls up a counter as the engine does.
 async fn roll(stores: &Stores, name: &str, to: i64) -> Checkpoint {
     let counter = counter(name);
     let row = stores.rollups.read(DATASET, &counter).await.expect("readable");
@@ -129,7 +129,7 @@ async fn what_was_acknowledged_is_there_after_the_store_was_opened_again() {
     );
     let events = stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable");
     assert_eq!(events, [event(10, "t1", Change::Add(5)), event(20, "t2", Change::Add(7))]);
-    // An event between those before the start is as good as one behind them.
+    // An event older than events from before the restart must work like any other.
     append(&stores, vec![add("b", 25, "t5", 1), add("b", 45, "t6", 2)]).await;
     assert_eq!(append(&stores, vec![add("b", 25, "t5", 2)]).await, [AppendOutcome::Existing(Change::Add(1))]);
     let range = ScanRange { after: at(15), ..all() };
@@ -238,7 +238,7 @@ async fn a_forgotten_namespace_leaves_no_row() {
     store.close();
 }
 
-/// The rows of a namespace beside its events, in all keyspaces that the store always has.
+/// Number of rows of a namespace, except events, in all permanent keyspaces.
 fn rows_left(store: &Embedded) -> usize {
     let count = |library: &super::disk::library::Library| {
         let mut left = 0;
@@ -265,7 +265,7 @@ async fn a_removal_of_a_namespace_that_was_cut_off_is_found_again() {
     assert_eq!(rows_left(&store), 20, "ten names and ten checkpoints");
     let asked = EmbeddedStore { core: Arc::clone(&store.core) };
     asked.request("forget", |answer| StoreCommand::Forget(NAMESPACE, answer)).await.expect("marked");
-    // Ten checkpoints, ten steps of series, ten bucket records, and three of ten names.
+    // Ten checkpoints, ten series steps, ten bucket records, and three of ten names.
     let more = asked.request("forget", |answer| StoreCommand::PurgeRows(NAMESPACE, 33, answer)).await.expect("begun");
     assert!(more, "not all went at once");
     store.close();

@@ -15,7 +15,7 @@ pub fn push_line(lines: &mut String, namespace: &str, row: &SliceRow) {
         ("eventTime", time(event.key.time).into()),
         ("token", event.key.id.to_string().into()),
         ("kind", kind(event.change).into()),
-        // 64-bit numbers are strings in the protocol's JSON, because many readers know 53 bits only.
+        // 64-bit numbers are strings in the protocol's JSON, because many readers support only 53 bits.
         ("delta", event.change.delta().to_string().into()),
         ("provenance", event.provenance.as_str().into()),
     ];
@@ -33,7 +33,7 @@ fn kind(change: Change) -> &'static str {
     }
 }
 
-/// A time as the protocol's JSON has it: UTC with no, three or six digits after the second.
+/// Formats a time as the protocol's JSON does: UTC, with none, three or six digits after the second.
 fn time(time: Timestamp) -> String {
     let (second, fraction) = split_second(time);
     match fraction {
@@ -45,16 +45,17 @@ fn time(time: Timestamp) -> String {
     }
 }
 
-/// A whole second in a form that sorts and is welcome in file names.
+/// Formats a whole second in a form that sorts and is safe in file names.
 pub fn compact_time(time: Timestamp) -> String {
     split_second(time).0.strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// The whole second of a time, and the microseconds beyond it. Times that no calendar has become its first or last second.
+/// The whole second of a time, and the microseconds after it. A time beyond the calendar becomes its first or last
+/// second.
 fn split_second(time: Timestamp) -> (jiff::Timestamp, i64) {
     let seconds = time.micros().div_euclid(1_000_000);
     let within = seconds.clamp(jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());
-    let second = jiff::Timestamp::from_second(within).expect("the second was brought into the calendar");
+    let second = jiff::Timestamp::from_second(within).expect("the second was clamped to the calendar");
     (second, time.micros().rem_euclid(1_000_000))
 }
 

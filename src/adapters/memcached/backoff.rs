@@ -1,4 +1,5 @@
-//! When a server that does not answer is asked again: calls fail at once in between, and one call at a time tries.
+//! Backoff from a server that does not answer: calls fail fast during a pause, then one trial call at a time is let
+//! through.
 
 use std::time::Duration;
 
@@ -6,41 +7,41 @@ use parking_lot::Mutex;
 
 use crate::domain::limits::{MEMCACHED_FAILURES_MAX, MEMCACHED_PAUSE_MAX, MEMCACHED_PAUSE_MIN};
 
-/// What is known of a server's health. Times are those of `Clock::elapsed`.
+/// The health of a server. Times are those of `Clock::elapsed`.
 #[derive(Default)]
 pub(super) struct Backoff(Mutex<BackoffState>);
 
 #[derive(Default)]
 struct BackoffState {
-    /// The failures in a row.
+    /// The number of consecutive failures.
     failures: u32,
-    /// No call before this, once there were too many of them.
+    /// The end of the pause; calls fail fast before it. Set once the failures reach their bound.
     paused_until: Option<Duration>,
 }
 
-/// How a call got no answer.
+/// The kind of a connection failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnectionFailure {
-    /// A connection broke, or none could be made: the next one may be well.
+    /// A connection broke, or connecting failed: the next connection may work.
     Disconnected,
-    /// The time limit passed: whoever asks next would wait as long.
+    /// The call timed out: the next one would probably wait as long.
     TimedOut,
 }
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CallAdmission {
-    /// The server is well, as far as anybody knows.
+    /// The server is up, as far as this process knows.
     Normal,
-    /// The server was paused; this call finds out whether it is back.
+    /// The server was paused; this call checks whether it is back.
     Trial,
-    /// The server is not asked yet, for so long.
+    /// The server is paused for this long.
     Refused(Duration),
 }
 
 impl Backoff {
-    /// Asks for a call. A trial keeps all others out for `trial_within`, so that one whose caller went away blocks nobody
-    /// for longer.
+    /// Decides whether a call may be made. A trial keeps all other calls out for `trial_within`, so an abandoned trial
+    /// blocks them no longer than that.
     pub(super) fn admit(&self, now: Duration, trial_within: Duration) -> CallAdmission {
         let mut state = self.0.lock();
         match state.paused_until {
@@ -53,15 +54,15 @@ impl Backoff {
         }
     }
 
-    /// The server answered.
+    /// Records an answer of the server.
     pub(super) fn record_success(&self) {
         *self.0.lock() = BackoffState::default();
     }
 
-    /// A call got no answer. One that was late counts for as many as make a pause.
+    /// Records a call without an answer. One timeout counts as enough failures to start a pause.
     pub(super) fn record_failure(&self, now: Duration, admission: CallAdmission, silence: ConnectionFailure) {
         let mut state = self.0.lock();
-        // Calls that began before the pause end after it has begun: they tell nothing new.
+        // Calls that began before the pause may end during it; their failures add no information.
         if state.paused_until.is_some() && admission == CallAdmission::Normal {
             return;
         }
@@ -77,7 +78,7 @@ impl Backoff {
         }
     }
 
-    /// How long the server is not asked yet.
+    /// Returns the rest of the pause.
     pub(super) fn left(&self, now: Duration) -> Duration {
         self.0.lock().paused_until.unwrap_or_default().saturating_sub(now)
     }
@@ -113,7 +114,7 @@ mod tests {
         for _ in 0..MEMCACHED_FAILURES_MAX {
             backoff.record_failure(now, CallAdmission::Normal, ConnectionFailure::Disconnected);
         }
-        // Whoever was under way already makes the pause no longer.
+        // A failure of a call that was already in flight does not extend the pause.
         backoff.record_failure(now, CallAdmission::Normal, ConnectionFailure::Disconnected);
         let mut pause = MEMCACHED_PAUSE_MIN;
         for _ in 0..12 {

@@ -1,13 +1,14 @@
-//! The cache in front of the checkpoints, shared by all servers: count, time and what a read needs, in one value.
+//! The cache in front of the checkpoints, shared by all servers. One value holds the count, its time and the data that
+//! a read needs.
 //!
-//! A fill holds a right of its own on each replica: `mg` with N answers the CAS of the value that is there, or of a
-//! placeholder that it makes, and `ms` with that CAS stores only if nobody changed or removed the key in between. A key
-//! without a value holds a placeholder, which is empty, as no value is.
+//! A fill needs a lease on each replica. `mg` with N returns the CAS of the present value, or of a placeholder that it
+//! creates. `ms` with that CAS stores only if no other client changed or removed the key in between. A key without a
+//! value holds a placeholder, which is empty; a value never is.
 //!
-//! Values and placeholders last `CACHE_ENTRY_SECONDS` by memcached's own clock. So whatever this process does, and for
-//! however long it stops between its steps, a value that was read before a clear is stored within one such time and gone
-//! after another, although the clear could not reach the server. CAS numbers begin anew when a server does, so a right is
-//! used within `CACHE_LEASE_MAX` or not at all.
+//! Values and placeholders live for `CACHE_ENTRY_SECONDS` by memcached's own clock. Suppose a clear cannot reach the
+//! server while this process holds a value that it read earlier. However long the process pauses, it can store that
+//! value only within one lifetime, and the value expires within another. CAS numbers restart with the server, so a
+//! lease is used within `CACHE_LEASE_MAX` or not at all.
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -25,7 +26,7 @@ use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache, StoreError};
 impl Cluster {
     async fn mark(&self, node: &MemcachedServer, key: &str) -> Option<CacheMark> {
         let get = Get::new(key).meta(Meta::NONE.cas()).lease_ttl(CACHE_ENTRY_SECONDS);
-        // Twice is once: the second finds the placeholder of the first.
+        // Idempotent: a second attempt finds the placeholder of the first.
         let answer = node.call("cache lease", &[get.into()], RetrySafety::Idempotent).await;
         let Ok(CommandResponse::Read { value, cas: Some(number) }) = answer else { return None };
         let held = value.as_deref().and_then(|bytes| count::decode_count(bytes).ok());
@@ -38,7 +39,8 @@ impl Cluster {
         }
         let set = Set::new(key, count::encode_count(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
         let set = if self.rules.keeps(ProtocolRule::FillUnderRight) { set.compare_cas(mark.number) } else { set };
-        // A cache may forget: what became of the fill changes nothing for anybody. Sent twice, the second finds a new CAS.
+        // A cache may lose values, so the result of the fill does not matter. A second attempt finds a new CAS and
+        // stores nothing.
         let _: Result<CommandResponse, StoreError> =
             node.call("cache fill", &[set.into()], RetrySafety::Idempotent).await;
     }
@@ -46,7 +48,7 @@ impl Cluster {
 
 #[async_trait]
 impl CountCache for Cluster {
-    /// One round trip, to the first replica that is trusted and answers.
+    /// One round trip, to the first trusted replica that answers.
     async fn get(&self, counter: &Counter) -> Option<CachedCount> {
         let key = key::cached_count_key(&self.key_prefix, counter);
         for node in self.nodes(counter).filter(|node| node.is_trusted()) {
@@ -76,7 +78,7 @@ impl CountCache for Cluster {
         join_all(marks.map(|(node, mark)| self.fill_on(node, &key, value, mark))).await;
     }
 
-    /// One round trip. A replica that could not be reached is not read by this server until nothing is left of the value.
+    /// One round trip. This server does not read an unreachable replica until the old value has expired there.
     async fn delete(&self, counter: &Counter) -> bool {
         let commands = [Delete::new(key::cached_count_key(&self.key_prefix, counter)).into()];
         let deleted = join_all(self.nodes(counter).map(|node| async {

@@ -1,16 +1,16 @@
-//! What the client's errors mean: what kind of failure, and whether the effect may have happened.
+//! Maps the client's errors to failure kinds and to outcomes.
 //!
-//! The client's own texts name keys, and keys hold names of counters, so no text of it is passed on as it is.
+//! The client's own messages contain keys, and keys contain counter names, so no such message is passed on unchanged.
 
 use memcache::exp::Error;
 
 use crate::adapters::memcached::backoff::ConnectionFailure;
 use crate::ports::{StoreError, StoreErrorKind};
 
-/// The failure of a port's call. Cost: O(1).
+/// Converts the failure of a port call. Cost: O(1).
 pub(super) fn store_error(op: &'static str, address: &str, error: &Error) -> StoreError {
     let failure = match error {
-        // Written, and no answer that says what became of it, unless the answer was the refusal.
+        // The command was sent and its outcome is unknown, unless the answer was a refusal.
         Error::Ambiguous { source, .. } => match refusal(source) {
             Some(kind) => StoreError::not_applied(kind, op),
             None => StoreError::unknown(StoreErrorKind::Unavailable, op),
@@ -20,13 +20,13 @@ pub(super) fn store_error(op: &'static str, address: &str, error: &Error) -> Sto
             Some(kind) => StoreError::not_applied(kind, op),
             None => StoreError::unknown(StoreErrorKind::Unavailable, op),
         },
-        // The client's list may grow: what is not known may have had an effect.
+        // The client may add errors: an unknown one may have had an effect.
         _ => StoreError::unknown(StoreErrorKind::Corrupt, op),
     };
     failure.with_source(format!("memcached at {address}: {}", text(error)))
 }
 
-/// Whether the server did not answer, as against an answer that nobody likes.
+/// Whether the server gave no answer, as opposed to an unexpected answer.
 pub(super) fn is_no_response(error: &Error) -> bool {
     match error {
         Error::Ambiguous { source, .. } => is_no_response(source),
@@ -35,7 +35,7 @@ pub(super) fn is_no_response(error: &Error) -> bool {
     }
 }
 
-/// Whether a time limit passed: trying again would spend it once more.
+/// Whether a timeout passed: a retry would wait for another one.
 pub(super) fn is_timeout(error: &Error) -> bool {
     match error {
         Error::Ambiguous { source, .. } => is_timeout(source),
@@ -45,7 +45,7 @@ pub(super) fn is_timeout(error: &Error) -> bool {
     }
 }
 
-/// How the server did not answer, if it did not.
+/// Classifies the failure if the server did not answer.
 pub(super) fn connection_failure(error: &Error) -> Option<ConnectionFailure> {
     match (is_no_response(error), is_timeout(error)) {
         (true, true) => Some(ConnectionFailure::TimedOut),
@@ -54,8 +54,8 @@ pub(super) fn connection_failure(error: &Error) -> Option<ConnectionFailure> {
     }
 }
 
-/// Whether the same key would be refused again. A bare ERROR, which the client takes for a refusal, names no reason and is
-/// not of the key: the server did not know the command.
+/// Whether the server would refuse the same key again. The client reports a bare ERROR as a refusal. It gives no reason
+/// and does not concern the key: the server did not know the command.
 pub(super) fn is_key_refusal(error: &Error) -> bool {
     match error {
         Error::Ambiguous { source, .. } => is_key_refusal(source),
@@ -65,7 +65,7 @@ pub(super) fn is_key_refusal(error: &Error) -> bool {
     }
 }
 
-/// Whether the server answered that it refuses the command.
+/// Whether the server's answer refuses the command.
 pub(super) fn is_refusal(error: &Error) -> bool {
     match error {
         Error::Ambiguous { source, .. } => is_refusal(source),
@@ -74,7 +74,7 @@ pub(super) fn is_refusal(error: &Error) -> bool {
     }
 }
 
-/// What is known of a command whose answer was not read, because the one before it was a refusal: the server may have done it.
+/// The error of a command whose answer was lost behind the refusal of an earlier command: it may have been applied.
 pub(super) fn unread_after_refusal(error: Error) -> Error {
     let key = match error {
         Error::Ambiguous { key, .. } => key,
@@ -83,12 +83,12 @@ pub(super) fn unread_after_refusal(error: Error) -> Error {
     Error::Ambiguous { key, source: Box::new(Error::Conflict) }
 }
 
-/// Whether it is that.
+/// Whether an error is the result of `unread_after_refusal`.
 pub(super) fn is_unread_after_refusal(error: &Error) -> bool {
     matches!(error, Error::Ambiguous { source, .. } if matches!(**source, Error::Conflict))
 }
 
-/// The failure's cause in words, without keys.
+/// Describes the failure's cause, without keys.
 pub(super) fn text(error: &Error) -> String {
     match error {
         Error::Ambiguous { source, .. } => text(source),
@@ -96,14 +96,15 @@ pub(super) fn text(error: &Error) -> String {
         Error::Io(error) => error.to_string(),
         Error::Timeout { .. } => "no answer in time".to_owned(),
         Error::Server(text) | Error::Rejected(text) => text.clone(),
-        // The client says this of calls that we do not make, so here it is ours.
+        // The client reports a conflict only for calls that we do not make, so `unread_after_refusal` uses the error
+        // for its own case.
         Error::Conflict => "its answer was lost behind the refusal of another call".to_owned(),
         Error::Protocol(_) => "an answer that is not of the meta protocol".to_owned(),
         _ => "the client refused the call".to_owned(), // arguments are ours and hold to its rules
     }
 }
 
-/// What an answer says that refuses the command before its effect.
+/// Returns the failure kind if the answer refuses the command before its effect.
 fn refusal(error: &Error) -> Option<StoreErrorKind> {
     match error {
         // protocol.txt: the server could not make room for the item.

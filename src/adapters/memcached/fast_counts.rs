@@ -1,12 +1,13 @@
 //! Best-effort counters: "Meta Arithmetic" of protocol.txt.
 //!
-//! An add is one round trip of two commands: `ma` with the delta as two's complement, N and J to make the counter, and
-//! `mg` with T to begin its TTL anew. T on `ma` would not do: memcached 1.6.18 forgets it when the number outgrows its
-//! place or is being read, and N knows neither 0 nor more than 30 days. Sums are modulo 2^64 on the server, so 5, -3, -3
-//! is stored as 2^64 - 1, which is -1. Nothing here is exact, durable or idempotent.
+//! An add is one round trip of two commands: `ma` with the delta as two's complement, N and J to create the counter,
+//! and `mg` with T to restart its TTL. T on `ma` is not enough: memcached 1.6.18 drops it when the number outgrows its
+//! item or is being read, and N supports neither 0 nor more than 30 days. Sums are modulo 2^64 on the server, so 5, -3,
+//! -3 is stored as 2^64 - 1, which is -1. Nothing here is exact, durable or idempotent.
 //!
-//! Where tokens are remembered, `ms` in add mode of the token's key comes first, and `ma` only where that was new. The two go
-//! on when their caller goes away. A crash between them loses the add: its token is there and its delta is not.
+//! With deduplication, `ms` in add mode of the token's key comes first, and `ma` follows only if the token is new. Both
+//! run to completion even if their caller goes away. A crash between them loses the add: its token is stored and its
+//! delta is not.
 //!
 //! A counter's key is never read with a lease: a placeholder without digits would make every later add fail.
 
@@ -28,15 +29,15 @@ use crate::ports::{
 
 const OP: &str = "best-effort add";
 
-/// What the key of a token says.
+/// The state of a token's key.
 enum TokenLookup {
-    /// The token was never seen: the add may go on.
+    /// The token is new: the add may proceed.
     New,
-    /// An earlier add carried it.
+    /// An earlier add carried the token.
     Duplicate,
 }
 
-/// An add on one replica with all that it needs, so that it can go on without its caller.
+/// An add on one replica that owns all its data, so that it can outlive its caller.
 struct ReplicaAdd {
     node: Arc<MemcachedServer>,
     key: String,
@@ -44,12 +45,12 @@ struct ReplicaAdd {
 }
 
 impl ReplicaAdd {
-    /// Adds under a token, unless that was seen.
+    /// Adds under a token, unless the token is a duplicate.
     async fn add_once(self, token_key: String, dedupe_seconds: u32) -> Result<FastAddOutcome, StoreError> {
         match record_token(&self.node, &token_key, dedupe_seconds).await? {
             TokenLookup::Duplicate => {
                 read_on(&self.node, &self.key).await.map(FastAddOutcome::Seen).map_err(|error| StoreError {
-                    // Nothing was added by this call, and an earlier one did what can be done.
+                    // This call added nothing, and the earlier call's result stands.
                     outcome: EffectOutcome::NotApplied,
                     ..error
                 })
@@ -69,8 +70,9 @@ impl ReplicaAdd {
     }
 }
 
-/// `ms` in add mode, by itself, because where it stays unknown whether the key was stored the add is given up: going on could
-/// count twice, and a retry may be told that it was added. What follows it goes by itself as well.
+/// Sends `ms` in add mode, not pipelined with the add. If its outcome is unknown, the add is given up: adding could
+/// count twice, and a retry may get the answer that the add was applied. The commands that follow are not pipelined
+/// with it either.
 async fn record_token(node: &MemcachedServer, token_key: &str, dedupe_seconds: u32) -> Result<TokenLookup, StoreError> {
     let set = Set::new(token_key, "1").ttl(Ttl::secs(dedupe_seconds)).add();
     match node.call_in_mode(BatchMode::Alone, OP, &[set.into()], RetrySafety::NotIdempotent).await? {
@@ -80,14 +82,14 @@ async fn record_token(node: &MemcachedServer, token_key: &str, dedupe_seconds: u
     }
 }
 
-/// Takes the token of an add back that was certainly not applied; answers what the add failed with.
+/// Removes the token of an add that was certainly not applied; returns the add's error.
 async fn remove_token(node: &MemcachedServer, token_key: &str, error: StoreError) -> StoreError {
     if error.outcome == EffectOutcome::Unknown {
         return error;
     }
     match node.call(OP, &[Delete::new(token_key).into()], RetrySafety::Idempotent).await {
         Ok(_) => error,
-        // The token stays although nothing was added: a retry would be told that it was.
+        // The token stays although nothing was added, so a retry would report a duplicate.
         Err(_) => StoreError { outcome: EffectOutcome::Unknown, ..error },
     }
 }
@@ -97,7 +99,7 @@ async fn read_on(node: &MemcachedServer, key: &str) -> Result<Option<i64>, Store
     match node.call(OP, &[Get::new(key).into()], RetrySafety::Idempotent).await {
         Ok(CommandResponse::Read { value, .. }) => number(value.as_deref(), OP),
         Ok(_) => Err(StoreError::not_applied(StoreErrorKind::Corrupt, OP)), // not the answer to a read
-        // A read has no effect that could be in doubt.
+        // A read has no effect, so its outcome is never unknown.
         Err(error) => Err(StoreError { outcome: EffectOutcome::NotApplied, ..error }),
     }
 }
@@ -127,8 +129,8 @@ impl Cluster {
         }
     }
 
-    /// Goes on in a task of its own when the caller goes away: a token that was remembered without its add would have the
-    /// caller's repeat told that it counts.
+    /// Runs in a task of its own when the caller goes away. A token stored without its add would tell the caller's
+    /// retry that the add counts.
     async fn run_detached<A>(&self, adding: A) -> Result<FastAddOutcome, StoreError>
     where
         A: Future<Output = Result<FastAddOutcome, StoreError>> + Send + 'static,
@@ -138,7 +140,7 @@ impl Cluster {
             let mut tasks = self.tasks.lock();
             while tasks.try_join_next().is_some() {}
             tasks.spawn(async move {
-                // Whoever waited may have gone.
+                // The caller may be gone.
                 let _ = told.send(adding.await);
             });
         }
@@ -158,13 +160,13 @@ impl FastCounts for Cluster {
         }
     }
 
-    /// One round trip, two where tokens are remembered. Applied if any replica applied it; the answer is that of the first
-    /// one that did.
+    /// One round trip, two with deduplication. Applied if any replica applied it; the answer is that of the first
+    /// replica that did.
     async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAddOutcome, StoreError> {
         first_good(join_all(self.nodes(counter).map(|node| self.add_on(node, counter, &add))).await)
     }
 
-    /// One round trip. The first replica that answers is believed.
+    /// One round trip. The answer is that of the first replica that answers.
     async fn get(&self, counter: &Counter) -> Result<Option<i64>, StoreError> {
         let mut failed = StoreError::not_applied(StoreErrorKind::Unavailable, "best-effort read");
         for node in self.nodes(counter) {
@@ -177,7 +179,8 @@ impl FastCounts for Cluster {
         Err(failed)
     }
 
-    /// One round trip. Done when every replica has done it: one that could not would show the old value again.
+    /// One round trip. Succeeds when every replica has cleared: a replica that missed it would show the old value
+    /// again.
     async fn clear(&self, counter: &Counter) -> Result<(), StoreError> {
         const OP: &str = "best-effort clear";
         let commands = [Delete::new(key::counter_key(&self.key_prefix, counter)).into()];
@@ -192,7 +195,7 @@ impl FastCounts for Cluster {
         }
     }
 
-    /// None: memcached lists no keys.
+    /// Always empty: memcached cannot list keys.
     async fn names(
         &self,
         _namespace: NamespaceId,
@@ -204,20 +207,20 @@ impl FastCounts for Cluster {
     }
 }
 
-/// What the first replica answered that did anything; else the failure that says most: one that may have had its effect.
+/// The first success; else the most significant failure: one with an unknown outcome.
 fn first_good(answers: Vec<Result<FastAddOutcome, StoreError>>) -> Result<FastAddOutcome, StoreError> {
     let mut failed: Option<StoreError> = None;
     for answer in answers {
         match answer {
             Ok(added) => return Ok(added),
             Err(error) if failed.is_none() || error.outcome == EffectOutcome::Unknown => failed = Some(error),
-            Err(_) => {} // says no more than the one before
+            Err(_) => {} // the earlier failure is as significant
         }
     }
     Err(failed.unwrap_or_else(|| StoreError::not_applied(StoreErrorKind::Unavailable, OP)))
 }
 
-/// A stored value. memcached pads a number with spaces when it becomes shorter than it was.
+/// Parses a stored value. memcached pads a number with spaces when it becomes shorter.
 fn number(value: Option<&[u8]>, op: &'static str) -> Result<Option<i64>, StoreError> {
     let Some(value) = value else { return Ok(None) };
     let number = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! What stands on the wire for a counter: its key, its server, how long it lives.
+//! The wire form of a counter: its key, its server and its lifetime.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::domain::counter::{Counter, EventKey};
 use crate::domain::limits::{MEMCACHED_KEY_BYTES_MAX, MEMCACHED_LIFETIME_SECONDS_MAX};
 use crate::domain::time::Timestamp;
 
-/// memcached holds times in 32 signed bits, so no item can be told to end after this second of 2038.
+/// memcached stores times in 32 signed bits, so no item can expire after this second of 2038.
 const LAST_SECOND: u64 = i32::MAX as u64;
 
-/// The key of a counter: `PREFIX/NAMESPACE/NAME`, and the hash of the name behind a `#`, which no name has, where that
-/// would be longer than a key may be.
+/// Returns the key of a counter: `PREFIX/NAMESPACE/NAME`. If that exceeds the key length, the hash of the name replaces
+/// it after a `#`, which no name contains.
 pub(super) fn counter_key(prefix: &str, counter: &Counter) -> String {
     let (namespace, name) = (counter.namespace().0, counter.name().as_str());
     let key = format!("{prefix}/{namespace}/{name}");
@@ -23,7 +23,7 @@ pub(super) fn counter_key(prefix: &str, counter: &Counter) -> String {
     format!("{prefix}/{namespace}/#{:032x}", xxh3_128(name.as_bytes()))
 }
 
-/// The key of a counter's cached count: as `of`, with a `c` before the number of the namespace.
+/// Returns the key of a counter's cached count: like the counter's key, with a `c` before the number of the namespace.
 pub(super) fn cached_count_key(prefix: &str, counter: &Counter) -> String {
     let (namespace, name) = (counter.namespace().0, counter.name().as_str());
     let key = format!("{prefix}/c{namespace}/{name}");
@@ -33,34 +33,34 @@ pub(super) fn cached_count_key(prefix: &str, counter: &Counter) -> String {
     format!("{prefix}/c{namespace}/#{:032x}", xxh3_128(name.as_bytes()))
 }
 
-/// The key of a token of a counter: `PREFIX/tNAMESPACE/` and the hash of counter and token.
+/// Returns the key of a token of a counter: `PREFIX/tNAMESPACE/` and the hash of counter and token.
 pub(super) fn token_key(prefix: &str, counter: &Counter, token: &EventKey) -> String {
     let mut bytes = Vec::with_capacity(128);
     bytes.extend_from_slice(counter.name().as_str().as_bytes());
-    bytes.push(0); // in no name
+    bytes.push(0); // no name contains this byte
     token.id.write_to(&mut bytes);
     bytes.extend_from_slice(&token.time.micros().to_be_bytes());
     format!("{prefix}/t{}/{:032x}", counter.namespace().0, xxh3_128(&bytes))
 }
 
-/// The server of a counter among those of one replica: the one with the highest weight (rendezvous), so that a server
-/// that leaves or comes moves its own counters only. Cost: O(servers).
+/// Returns the server of a counter in one replica: the one with the highest weight (rendezvous hashing). So a server
+/// that is added or removed moves only its own counters. Cost: O(servers).
 pub(super) fn server_index<'a>(counter: &Counter, servers: impl Iterator<Item = &'a str>) -> Option<usize> {
     let weights = servers.map(|server| (xxh3_64_with_seed(server.as_bytes(), counter.hash()), server));
     weights.enumerate().max_by_key(|(_, weight)| *weight).map(|(at, _)| at)
 }
 
-/// How an item's end is told to memcached.
+/// The lifetime of an item as memcached's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Lifetime {
-    /// For an item that the command makes, in seconds from then on.
+    /// For an item that the command creates, in seconds from then.
     pub created_seconds: u32,
-    /// For an item that is there.
+    /// For an existing item.
     pub ttl: Ttl,
 }
 
-/// The lifetime that lasts at least the TTL. memcached counts whole seconds of its own clock, the one under way included,
-/// so a second is added; what would end after its clock does not end.
+/// Returns a lifetime of at least the TTL. memcached counts whole seconds of its own clock, including the current one,
+/// so a second is added. An item that would outlast memcached's clock never expires.
 pub(super) fn lifetime(ttl: Option<Duration>, now: Timestamp) -> Lifetime {
     let seconds = ttl.map(|ttl| ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).saturating_add(1));
     let now = u64::try_from(now.micros() / 1_000_000).unwrap_or(0);
@@ -128,7 +128,7 @@ mod tests {
             let after =
                 server_index(&counter, left.clone()).and_then(|at| left.clone().nth(at)).expect("there are servers");
             assert!(servers[at] == "b:1" || after == servers[at], "{after}");
-            // The order of the list says nothing.
+            // The order of the list does not matter.
             let turned = server_index(&counter, servers.into_iter().rev()).expect("there are servers");
             assert_eq!(turned, 3 - at);
         }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::domain::counter::Counter;
 use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache};
 
-/// A cache that forgets only what is deleted.
+/// A cache without eviction: it forgets only deleted entries.
 #[derive(Default)]
 pub struct MemoryCache {
     state: Mutex<MemoryCacheState>,
@@ -16,7 +16,7 @@ pub struct MemoryCache {
 
 #[derive(Default)]
 struct MemoryCacheState {
-    /// The number of the last lease or delete.
+    /// Number of the last lease or delete.
     clock: u64,
     values: BTreeMap<Counter, CachedCount>,
     deleted: BTreeMap<Counter, u64>,

@@ -19,7 +19,7 @@ pub struct Catalog {
 struct MemoryCatalogState {
     datasets: BTreeMap<DatasetId, Dataset>,
     namespaces: BTreeMap<NamespaceName, Namespace>,
-    /// The greatest numbers ever given.
+    /// Highest ids assigned so far.
     last_namespace: u64,
     last_dataset: u32,
     changes: BTreeMap<(NamespaceId, u64), NamespaceChange>,
@@ -77,7 +77,7 @@ impl ports::Catalog for Catalog {
 }
 
 impl MemoryCatalogState {
-    /// Says why a record cannot be committed, if so.
+    /// Returns an error text if a record cannot be committed.
     fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
         let live = self.namespaces.get(&record.change.name);
         record.check(live, (self.last_namespace, self.last_dataset), self.datasets.values())

@@ -1,4 +1,4 @@
-//! Events and touches in ordered maps.
+//! The event log and the dirty-counter index in ordered maps.
 
 use async_trait::async_trait;
 
@@ -27,7 +27,7 @@ impl EventLog for MemoryStore {
         let mut state = self.state.lock();
         let answers = events.into_iter().map(|new| state.append(dataset, new)).collect();
         drop(state);
-        // Whatever the drop sets off may come back to this store, so the lock is free by then.
+        // Dropping the guard may call back into this store, so the lock is released first.
         drop(held);
         answers
     }
@@ -183,8 +183,8 @@ impl MemoryStoreState {
     }
 }
 
-/// Adds the next event of a counter to the sum of its tail. A tail with totals has no sum: the newest of each source
-/// counts, whatever its place.
+/// Adds the next event of a counter to the sum of its tail. A tail with totals has no sum: the newest total of each
+/// source counts, whatever its position.
 fn extend(tail: TailLookup, event: &Event) -> TailLookup {
     let time = event.key.time;
     let mut sum = match tail {

@@ -1,9 +1,10 @@
 //! Best-effort counters of one process: a sharded hash table, bounded in bytes.
 //!
-//! Each shard is a slab of counters under its own lock, an index into it by the counter's hash, and a clock hand. When a
-//! shard is over its share of the capacity, the hand goes round the slab and removes what expired or was not used since
-//! it last passed (second chance); each insertion also lets it look at two slots for expired ones, so a table of
-//! short-lived counters stays small.
+//! Each shard is a slab of counters under its own lock, an index into the slab by the counter's hash, and a clock hand.
+//! When a shard exceeds its share of the capacity, the hand goes round the slab. It removes counters that expired or
+//! were not used since its last pass (second chance). Each insertion also checks two slots for expired counters, so a
+//! table of short-lived counters stays small.
+//!
 //! Invariant: a counter has at most one slot, and a shard holds at most its share of bytes plus one counter.
 
 use std::collections::BinaryHeap;
@@ -18,11 +19,11 @@ use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::domain::limits::FAST_SHARDS_MAX;
 use crate::ports::{Clock, Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow, StoreError};
 
-/// A shard is not worth less than this.
+/// A smaller shard is not worthwhile.
 const SHARD_BYTES_MIN: usize = 64 * 1024;
-/// What a counter costs beside its name: the slot, its share of the index, the header of the shared name, slack of both.
+/// Bytes of a counter besides its name: the slot, its share of the index, the header of the shared name, slack of both.
 const ENTRY_BYTES: usize = std::mem::size_of::<FastTableSlot>() + 48;
-/// The slots an insertion looks at for expired counters.
+/// Slots that an insertion checks for expired counters.
 const SLOTS_SWEPT: usize = 2;
 
 /// The table of best-effort counters of one process.
@@ -49,20 +50,20 @@ struct FastTableSlot {
 }
 
 impl FastTable {
-    /// A table that holds about this many bytes of counters.
+    /// Creates a table that holds about this many bytes of counters.
     pub fn new(clock: Arc<dyn Clock>, capacity_bytes: usize) -> Self {
         let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, FAST_SHARDS_MAX);
         let shards = (0..count).map(|_| Mutex::default()).collect();
         Self { clock, shards, shard_bytes_max: capacity_bytes / count }
     }
 
-    /// The bytes of all counters in the table, expired ones included.
+    /// Returns the bytes of all counters in the table, including expired ones.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().bytes).sum()
     }
 
     fn shard(&self, counter: &Counter) -> &Mutex<FastTableShard> {
-        // The index uses the lowest and the highest bits of the hash, so the shard is picked by those in the middle.
+        // The index uses the lowest and the highest bits of the hash, so the middle bits select the shard.
         let at = (counter.hash() >> 24) as usize % self.shards.len();
         &self.shards[at]
     }
@@ -81,7 +82,7 @@ impl FastCounts for FastTable {
 
     async fn add(&self, counter: &Counter, add: FastAdd) -> Result<FastAddOutcome, StoreError> {
         let now = self.clock.elapsed();
-        // A TTL beyond the end of the clock is none.
+        // A TTL beyond the end of the clock means no expiry.
         let expires = add.ttl.and_then(|ttl| now.checked_add(ttl));
         let value = self.shard(counter).lock().add(counter, add.delta, expires, now, self.shard_bytes_max);
         Ok(FastAddOutcome::Applied(value))
@@ -144,7 +145,7 @@ impl FastTableShard {
             self.sweep(now, SweepMode::Expired);
         }
         let bytes = bytes_of(counter);
-        // Each slot is passed at most twice: once to take its second chance, once to remove it.
+        // The hand passes each slot at most twice: first to clear its used mark, then to remove it.
         for _ in 0..2 * self.slots.len() {
             if self.bytes + bytes <= bytes_max {
                 break;
@@ -155,7 +156,7 @@ impl FastTableShard {
         delta
     }
 
-    /// The slot of a counter that is there and not expired; removes an expired one.
+    /// Finds the slot of a counter that has not expired; removes an expired one.
     fn find_live(&mut self, counter: &Counter, now: Duration) -> Option<&mut FastTableSlot> {
         let at = self.find(counter)?;
         if self.slots[at as usize].as_ref().is_some_and(|slot| slot.is_expired(now)) {
@@ -167,7 +168,7 @@ impl FastTableShard {
         Some(slot)
     }
 
-    /// Moves the hand by one slot and removes what it finds there, if the pass says so.
+    /// Moves the hand by one slot and removes the counter there if the mode says so.
     fn sweep(&mut self, now: Duration, pass: SweepMode) {
         if self.slots.is_empty() {
             return;
@@ -219,7 +220,7 @@ impl FastTableShard {
     }
 }
 
-/// What a passing hand removes.
+/// Which counters the passing hand removes.
 #[derive(Clone, Copy)]
 enum SweepMode {
     Expired,

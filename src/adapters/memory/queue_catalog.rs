@@ -22,7 +22,7 @@ pub struct QueueCatalog {
 struct MemoryQueueCatalogState {
     queues: BTreeMap<QueueName, CatalogQueue>,
     numbers: BTreeSet<QueueId>,
-    /// In the order of their commits.
+    /// In order of commit.
     changes: Vec<QueueChange>,
     requests: BTreeMap<(QueueId, Box<str>), QueueRequest>,
     lease_key: Option<LeaseKey>,
@@ -74,7 +74,7 @@ impl ports::QueueCatalog for QueueCatalog {
 }
 
 impl MemoryQueueCatalogState {
-    /// Says why a record cannot be committed, if so.
+    /// Returns an error text if a record cannot be committed.
     fn check(&self, record: &QueueRecord) -> Result<(), String> {
         let (name, number) = (&record.change.name, record.change.queue);
         let live = self.queues.get(name);

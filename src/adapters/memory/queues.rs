@@ -1,6 +1,6 @@
-//! The queue store in ordered maps: the core of `domain::queue` and the bodies beside it, under one lock.
+//! The queue store in ordered maps: the core of `domain::queue` and the message bodies, under one lock.
 //!
-//! Invariant: a body is there exactly as long as its message, because both change in one critical section.
+//! Invariant: a body exists exactly as long as its message, because both change in one critical section.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::ports::{
     ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
-/// The epoch of every shard: nothing here ever goes back, so it never rises.
+/// The epoch of every shard. Nothing here goes back in time, so the epoch never rises.
 const EPOCH: u32 = 1;
 
 /// Queues that live as long as the process.
@@ -35,24 +35,24 @@ pub struct MemoryQueues {
 #[derive(Default)]
 struct MemoryQueuesState {
     shards: BTreeMap<ShardId, MemoryShard>,
-    /// Every queue there is, with the number of its shards.
+    /// Existing queues, with their numbers of shards.
     queues: BTreeMap<QueueId, u32>,
     dropped: BTreeSet<QueueId>,
-    /// Their time, once it was asked for.
+    /// Clock of the shards; `None` until the first step.
     shard_clock: Option<ShardClock>,
-    /// That of the last step.
+    /// Times of the last step.
     step: Option<StepTime>,
 }
 
 struct MemoryShard {
     shard: Shard,
-    /// By the sequence of the message.
+    /// By sequence of the message.
     bodies: BTreeMap<u64, MessageBody>,
     view: ShardStatus,
 }
 
 impl MemoryQueues {
-    /// Makes an empty store whose time begins as that of the clock.
+    /// Creates an empty store whose time starts at that of the clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, state: Mutex::default(), listeners: Mutex::default() }
     }
@@ -85,21 +85,21 @@ impl MemoryQueuesState {
         step
     }
 
-    /// Before which tokens are refused in some shard, whatever the time is.
+    /// Latest time before which some shard refuses tokens, whatever the current time.
     fn refused_before(&self) -> Option<Timestamp> {
         self.shards.values().filter_map(|kept| kept.shard.tokens_refused_before()).max()
     }
 
-    /// Applies a command to a shard that is there.
+    /// Applies a command to an existing shard.
     fn apply(&mut self, shard: ShardId, sent: ShardCommand, step: StepTime) -> ShardAnswer {
         let taken = match &sent.command {
             Command::Enqueue(message) => {
                 let mut others = self.shards.range(ShardId::all_of(shard.queue)).filter(|(id, _)| **id != shard);
                 others.any(|(_, other)| other.shard.has_enqueued(message))
             }
-            _ => false, // only enqueues bring ids
+            _ => false, // only enqueues have ids to deduplicate
         };
-        let kept = self.shards.get_mut(&shard).expect("the caller has looked");
+        let kept = self.shards.get_mut(&shard).expect("the caller checks that the shard exists");
         if taken {
             return ShardAnswer::refused(Refusal::TokenReused, step.now, kept.view);
         }
@@ -280,7 +280,7 @@ impl QueueStore for MemoryQueues {
     }
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {
-        // Under both locks, so that no news falls between the first views and the later ones.
+        // Under both locks, so that no update is lost between the first views and later ones.
         let state = self.state.lock();
         self.listeners.lock().push(Arc::clone(&listener));
         state.shards.iter().for_each(|(shard, kept)| listener.changed(*shard, kept.view));

@@ -131,7 +131,7 @@ impl MemoryStoreState {
         row.checkpoint = Some(checkpoint);
         self.names.insert((counter.namespace(), counter.name().clone()));
         for bucket in finished_buckets {
-            // The records of a dropped slice are gone with it.
+            // The bucket records of a dropped slice are gone, too.
             let dropped =
                 self.slice_at(dataset, bucket.start).is_some_and(|slice| slice.status == SliceStatus::Dropped);
             if !dropped {

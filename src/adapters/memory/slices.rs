@@ -1,4 +1,4 @@
-//! The rows of the time slices; dropping one removes what lies in it.
+//! The rows of the time slices; dropping a slice removes its contents.
 
 use async_trait::async_trait;
 

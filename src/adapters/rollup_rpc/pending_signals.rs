@@ -1,4 +1,4 @@
-//! Signals that wait to be sent, by roller: a Set for each, all of them bounded together.
+//! Signals that wait to be sent: one Set for each roller, with one bound for all Sets together.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::domain::counter::Counter;
 use crate::domain::limits::{BATCH_ITEMS_MAX, SIGNALS_WAITING_MAX};
 use crate::ports::CounterSignal;
 
-/// What waits.
+/// The pending signals.
 #[derive(Default)]
 pub struct PendingSignals {
     by_roller: HashMap<Arc<str>, BTreeMap<Counter, CounterSignal>>,
@@ -15,7 +15,7 @@ pub struct PendingSignals {
 }
 
 impl PendingSignals {
-    /// Adds a signal, to the one of its counter if that waits. Answers whether there was room.
+    /// Adds a signal, merged with a pending signal of its counter. Returns whether there was capacity.
     pub fn add(&mut self, roller: &Arc<str>, signal: CounterSignal) -> bool {
         let waiting = self.by_roller.get_mut(roller).and_then(|set| set.get_mut(&signal.counter));
         if let Some(waiting) = waiting {
@@ -30,7 +30,7 @@ impl PendingSignals {
         true
     }
 
-    /// Takes up to one call of signals for each roller, but for those that have a call under way.
+    /// Takes up to one call of signals for each roller, except for rollers with a call in flight.
     pub fn take(&mut self, under_way: &HashSet<Arc<str>>) -> Vec<(Arc<str>, Vec<CounterSignal>)> {
         let mut taken = Vec::new();
         for (roller, set) in self.by_roller.iter_mut().filter(|(roller, _)| !under_way.contains(*roller)) {
@@ -48,12 +48,12 @@ impl PendingSignals {
         taken
     }
 
-    /// How many signals wait.
+    /// Returns the number of pending signals.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none waits.
+    /// Whether no signal is pending.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,6 +1,6 @@
-//! One table of a document while it is read: fields are taken by name, and what nobody took stays visible.
+//! One table of a document during decoding: fields are taken by name, and fields that were not taken can be listed.
 //!
-//! Keys are the same in snake_case and camelCase. `null` is the same as a field that is not there.
+//! Keys are the same in snake_case and camelCase. `null` means the same as an absent field.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::api::documents::document_value::DocumentValue;
 use crate::api::documents::reject_at;
 use crate::domain::Reject;
 
-/// A table being read.
+/// A table during decoding.
 #[derive(Debug)]
 pub(super) struct DocumentTable {
     place: String,
     /// Key in snake_case, key as written, value.
     entries: Vec<(String, String, DocumentValue)>,
-    /// Every name that was asked for, for suggestions.
+    /// Every requested name, for suggestions.
     requested: Vec<&'static str>,
 }
 
 impl DocumentTable {
-    /// Begins to read a value that must be a table.
+    /// Starts to decode a value that must be a table.
     pub fn of(place: String, node: DocumentValue) -> Result<Self, Reject> {
         let DocumentValue::Table(table) = node else {
             return Err(reject_at(&place, &format!("a table is expected here, found {}", node.kind())));
@@ -37,12 +37,12 @@ impl DocumentTable {
         Ok(Self { place, entries, requested: Vec::new() })
     }
 
-    /// Where the table stands.
+    /// Returns the path of the table.
     pub fn path(&self) -> &str {
         &self.place
     }
 
-    /// Where a field stands.
+    /// Returns the path of a field.
     pub fn path_of(&self, field: &str) -> String {
         match self.place.as_str() {
             "" => field.to_owned(),
@@ -50,17 +50,17 @@ impl DocumentTable {
         }
     }
 
-    /// Whether a field is there and not taken yet.
+    /// Whether a field is present and not taken yet.
     pub fn has(&self, field: &str) -> bool {
         self.entries.iter().any(|(key, _, _)| key == field)
     }
 
-    /// Whether a field is there, not taken yet, and a table.
+    /// Whether a field is present, not taken yet, and a table.
     pub fn is_table(&self, field: &str) -> bool {
         self.entries.iter().any(|(key, _, node)| key == field && matches!(node, DocumentValue::Table(_)))
     }
 
-    /// Takes a field with its place.
+    /// Takes a field with its path.
     pub fn take(&mut self, field: &'static str) -> Option<(String, DocumentValue)> {
         self.requested.push(field);
         let at = self.entries.iter().position(|(key, _, _)| key == field)?;
@@ -76,7 +76,7 @@ impl DocumentTable {
         })
     }
 
-    /// Takes a whole number, which may be written as a text.
+    /// Takes an integer, which may be written as a text.
     pub fn whole<T: TryFrom<i128>>(&mut self, field: &'static str) -> Result<Option<T>, Reject> {
         self.take_as(field, |place, node| {
             let number = match &node {
@@ -95,7 +95,7 @@ impl DocumentTable {
         })
     }
 
-    /// Takes a duration: a text with a unit, as `5s`.
+    /// Takes a duration: a text with a unit, such as `5s`.
     pub fn duration(&mut self, field: &'static str) -> Result<Option<Duration>, Reject> {
         self.take_as(field, |place, node| {
             let text = match &node {
@@ -116,7 +116,7 @@ impl DocumentTable {
         })
     }
 
-    /// Takes true or false.
+    /// Takes a boolean.
     pub fn flag(&mut self, field: &'static str) -> Result<Option<bool>, Reject> {
         self.take_as(field, |place, node| match node {
             DocumentValue::Bool(flag) => Ok(flag),
@@ -124,7 +124,7 @@ impl DocumentTable {
         })
     }
 
-    /// Takes one of a few words; letter case and the enum's prefix do not matter.
+    /// Takes one of a fixed set of words; letter case and the enum's prefix do not matter.
     pub fn word<T: Copy>(
         &mut self,
         field: &'static str,
@@ -150,7 +150,7 @@ impl DocumentTable {
         self.take(field).map(|(place, node)| Self::of(place, node)).transpose()
     }
 
-    /// Takes a list, each item with its place.
+    /// Takes a list, each item with its path.
     pub fn list(&mut self, field: &'static str) -> Result<Option<Vec<(String, DocumentValue)>>, Reject> {
         self.take_as(field, |place, node| match node {
             DocumentValue::List(items) => {
@@ -160,11 +160,11 @@ impl DocumentTable {
         })
     }
 
-    /// Refuses what is left, with a suggestion where a known field is spelled alike.
+    /// Refuses the remaining fields, with a suggestion if a known field has a similar name.
     pub fn refuse_rest(self) -> Result<(), Reject> {
         let Some((key, written, _)) = self.entries.first() else { return Ok(()) };
         let alike = self.requested.iter().map(|known| (strsim::damerau_levenshtein(known, key), known)).min();
-        // One slip in four letters is a typing error; more is another word.
+        // One wrong letter in four is a typing error; more make a different word.
         let hint = match alike {
             Some((distance, known)) if distance <= 1.max(key.len() / 4) => format!("; did you mean {known}?"),
             Some(_) | None => format!("; known are {}", self.requested.join(", ")),
@@ -172,12 +172,12 @@ impl DocumentTable {
         Err(reject_at(&self.path_of(written), &format!("there is no such field{hint}")))
     }
 
-    /// The places of what is left.
+    /// Returns the paths of the remaining fields.
     pub fn rest(self) -> Vec<String> {
         self.entries.iter().map(|(_, written, _)| self.path_of(written)).collect()
     }
 
-    /// The table as a value again, without what was taken.
+    /// Converts the remaining fields back to a value.
     pub fn into_node(self) -> DocumentValue {
         DocumentValue::Table(self.entries.into_iter().map(|(_, written, node)| (written, node)).collect())
     }
@@ -191,7 +191,7 @@ impl DocumentTable {
     }
 }
 
-/// A value in a message.
+/// Formats a value for a message.
 fn shown(node: &DocumentValue) -> String {
     match node {
         DocumentValue::Text(text) => format!("{text:?}"),
@@ -213,7 +213,7 @@ fn snake_case(key: &str) -> String {
     snake
 }
 
-/// Reads a duration with a unit: `5s`, `0.5s`, `500ms`, `10m`, `24h`, `7d`.
+/// Parses a duration with a unit: `5s`, `0.5s`, `500ms`, `10m`, `24h`, `7d`.
 pub fn duration_of(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(unit_at);

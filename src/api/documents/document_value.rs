@@ -1,7 +1,8 @@
-//! The syntax of documents: text to a tree of values, whatever the language.
+//! The syntax of documents: parses text of any supported language to a tree of values.
 //!
-//! A key that stands twice in one table is an error in every language, because one of the two would be lost. Depth, the
-//! keys of a table and the length of a key are bounded, because readers recurse, compare keys and name places.
+//! A duplicate key in one table is an error in every language, because one of the two values would be lost. Depth, the
+//! number of keys of a table and the length of a key are bounded, because decoders recurse, compare keys and report
+//! paths.
 
 use std::fmt;
 
@@ -23,31 +24,31 @@ pub(super) enum DocumentValue {
     Table(Vec<(String, DocumentValue)>),
 }
 
-/// A language that documents are written in.
+/// A language of documents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Language {
     /// JSON5: JSON with comments, trailing commas and bare keys.
     Json,
-    /// The inside of a JSON5 object, as the published example is printed.
+    /// The inside of a JSON5 object, like the published example.
     JsonFragment,
     Toml,
 }
 
 impl DocumentValue {
-    /// Reads a text in the language that it looks like.
+    /// Parses a text in the language that its beginning indicates.
     pub fn parse(text: &str) -> Result<Self, Reject> {
         match language_of(text) {
             None => {
                 Err(invalid("the document is empty; name a namespace in it, for example name = \"views\"".to_owned()))
             }
             Some(Language::Json) => json(text, 0),
-            // The line of the added brace is taken off places, so that they are those of the file.
+            // Subtract the line of the added brace, so that positions refer to the file.
             Some(Language::JsonFragment) => json(&format!("{{\n{text}\n}}"), 1),
             Some(Language::Toml) => toml(text),
         }
     }
 
-    /// What kind of value it is, for messages.
+    /// Returns the kind of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -61,7 +62,7 @@ impl DocumentValue {
     }
 }
 
-/// Looks at the beginning of a text: what stands first, and what follows the first key.
+/// Detects the language from the first character and from the character after the first key.
 fn language_of(text: &str) -> Option<Language> {
     let start = after_blanks(text.strip_prefix('\u{feff}').unwrap_or(text));
     match start.chars().next()? {
@@ -78,7 +79,7 @@ fn language_of(text: &str) -> Option<Language> {
     }
 }
 
-/// The text behind white space and JSON comments.
+/// The text after white space and JSON comments.
 fn after_blanks(text: &str) -> &str {
     let mut rest = text.trim_start();
     loop {
@@ -91,7 +92,7 @@ fn after_blanks(text: &str) -> &str {
     }
 }
 
-/// The text behind the key at its beginning.
+/// The text after the key at its beginning.
 fn after_key(text: &str, first: char) -> &str {
     let end = match first {
         '"' | '\'' => text[1..].find(first).map(|end| end + 2),
@@ -130,7 +131,7 @@ fn toml(text: &str) -> Result<DocumentValue, Reject> {
     toml_node(toml::Value::Table(table))
 }
 
-/// TOML's own reader bounds the depth and refuses keys that stand twice.
+/// TOML's own parser bounds the depth and refuses duplicate keys.
 fn toml_node(value: toml::Value) -> Result<DocumentValue, Reject> {
     Ok(match value {
         toml::Value::String(text) => DocumentValue::Text(text),
@@ -150,7 +151,7 @@ fn toml_node(value: toml::Value) -> Result<DocumentValue, Reject> {
     })
 }
 
-/// Whether a table may have one more field of this name.
+/// Whether a table may get another field of this name.
 fn check_key(key: &str, fields: usize) -> Result<(), String> {
     if key.len() > DOCUMENT_KEY_BYTES_MAX {
         return Err(format!("the name of a field has {} bytes; at most {DOCUMENT_KEY_BYTES_MAX}", key.len()));
@@ -170,7 +171,7 @@ impl<'de> serde::Deserialize<'de> for JsonDocumentRoot {
     }
 }
 
-/// Reads a value at a depth.
+/// Decodes a value at a depth.
 struct DocumentValueSeed(usize);
 
 impl<'de> DeserializeSeed<'de> for DocumentValueSeed {

@@ -1,10 +1,10 @@
-//! Namespace documents: text that people keep in files, and what it says about namespaces.
+//! Namespace documents: text files that describe namespaces.
 //!
-//! Three forms are read: our TOML, our JSON (the fields of `admin.v1.Namespace`, snake_case or camelCase), and the
-//! control-plane documents that Netflix published with its Distributed Counter Abstraction. The form is found by looking
-//! at the text; JSON may carry comments, trailing commas and lack its outer braces, as the published example does.
-//! Nothing that a document says is dropped in silence: in our forms an unknown field is an error, in the published form
-//! what has no counterpart is listed as unmapped.
+//! There are three forms: our TOML, our JSON (the fields of `admin.v1.Namespace`, snake_case or camelCase), and the
+//! control-plane documents that Netflix published with its Distributed Counter Abstraction. The form is detected from
+//! the text. JSON may contain comments and trailing commas and may lack its outer braces, like the published example.
+//! No part of a document is dropped silently: in our forms an unknown field is an error, and in the published form a
+//! field without a counterpart is listed as unmapped.
 
 mod document_table;
 mod document_value;
@@ -20,18 +20,18 @@ use document_table::DocumentTable;
 pub use document_table::duration_of;
 use document_value::DocumentValue;
 
-/// What a document says about one namespace.
+/// The settings that a document gives for one namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DocumentNamespace {
     /// The settings.
     pub draft: NamespaceDraft,
-    /// The version that the document was made from, if it says so.
+    /// The etag of the version that the document was made from, if the document has one.
     pub etag: Option<Etag>,
-    /// What has no counterpart: `path: why`.
+    /// Fields without a counterpart, as `path: why`.
     pub unmapped: Vec<String>,
 }
 
-/// Reads a document. `name` is for documents that carry none; it must agree with one that does.
+/// Parses a document. `name` is for documents without a name; it must match the name of a document with one.
 pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNamespace>, Reject> {
     let items = match DocumentValue::parse(text)? {
         DocumentValue::List(items) if items.iter().any(is_bare_block) => {
@@ -61,8 +61,8 @@ pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNam
     }
 }
 
-/// Whether an item is what stands under `persistence_configuration`: it has an id and no name. A namespace as it is
-/// answered has both.
+/// Whether an item is the content of `persistence_configuration`: it has an id and no name. A namespace in an API
+/// answer has both.
 fn is_bare_block(node: &DocumentValue) -> bool {
     match node {
         DocumentValue::Table(table) => {
@@ -73,7 +73,8 @@ fn is_bare_block(node: &DocumentValue) -> bool {
     }
 }
 
-/// The namespaces of a document that is one table: a list under `namespaces`, one under `namespace`, or itself.
+/// The namespaces of a document that is one table: a list under `namespaces`, one table under `namespace`, or the table
+/// itself.
 fn items_of(node: DocumentValue) -> Result<Vec<(String, DocumentValue)>, Reject> {
     let mut fields = DocumentTable::of(String::new(), node)?;
     if fields.has("persistence_configuration") {
@@ -99,7 +100,7 @@ fn read(path: String, node: DocumentValue, name: Option<&NamespaceName>) -> Resu
     }
 }
 
-/// The name that a document and its request agree on.
+/// The name, on which a document and its request must agree.
 fn agreed_name(place: &str, said: Option<String>, asked: Option<&NamespaceName>) -> Result<NamespaceName, Reject> {
     let said =
         said.map(|said| NamespaceName::new(&said)).transpose().map_err(|reject| reject_at(place, &reject.message))?;
@@ -116,7 +117,7 @@ fn agreed_name(place: &str, said: Option<String>, asked: Option<&NamespaceName>)
     }
 }
 
-/// Refuses a document, naming the place where one is known.
+/// Refuses a document and names the path, if it is known.
 fn reject_at(place: &str, what: &str) -> Reject {
     match place {
         "" => invalid(what.to_owned()),
@@ -124,7 +125,7 @@ fn reject_at(place: &str, what: &str) -> Reject {
     }
 }
 
-/// Refuses a document. What is said quotes values of the document, which may be long.
+/// Refuses a document. The message quotes values of the document and may be long.
 fn invalid(mut message: String) -> Reject {
     if message.len() > DOCUMENT_REFUSAL_BYTES_MAX {
         message.truncate(message.floor_char_boundary(DOCUMENT_REFUSAL_BYTES_MAX));

@@ -1,7 +1,7 @@
 //! Our own form: the fields of `tallystone.admin.v1.Namespace`, one table for each namespace.
 //!
-//! What `ns describe -o json` prints is such a document. Fields that only answers carry (number, version, times) are
-//! known and ignored, as in requests; an etag counts.
+//! `ns describe -o json` prints such a document. Fields that only answers carry (number, version, times) are recognised
+//! and ignored, as in requests. The etag is used.
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ pub(super) const CARDINALITIES: &[(&str, Cardinality)] =
 
 const TEMPORALITIES: &[(&str, Temporality)] = &[("DELTA", Temporality::Delta), ("CUMULATIVE", Temporality::Cumulative)];
 
-/// Fields that requests carry in vain, because the service sets them.
+/// Fields that are ignored in requests, because the service sets them.
 const ANSWERED_ONLY: [&str; 4] = ["id", "version", "create_time", "update_time"];
 
-/// Reads one namespace.
+/// Decodes one namespace.
 pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
     let place = fields.path().to_owned();
     let said = fields.text("name")?;

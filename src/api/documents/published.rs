@@ -1,8 +1,8 @@
 //! The control-plane documents that Netflix published with its Distributed Counter Abstraction (2024).
 //!
-//! A document holds blocks under `persistence_configuration`, each with an `id` that says what it configures: CACHE,
-//! COUNTER_ROLLUP or EVENT_STORAGE. Clusters keep their names; which store a cluster is, the server's configuration says.
-//! Whatever has no counterpart here is listed as unmapped, with the reason; what contradicts itself is refused.
+//! A document has blocks under `persistence_configuration`. The `id` of a block names its subject: CACHE,
+//! COUNTER_ROLLUP or EVENT_STORAGE. Clusters keep their names; the server's configuration maps each cluster to a store.
+//! Fields without a counterpart here are listed as unmapped, with the reason. A contradictory document is refused.
 
 use crate::api::documents::document_table::DocumentTable;
 use crate::api::documents::native::{CARDINALITIES, COUNTER_TYPES, named};
@@ -32,7 +32,7 @@ impl PersistenceBlock {
         }
     }
 
-    /// The scope that the published documents give the block; it says no more than the id.
+    /// The scope of the block in the published documents; it adds nothing to the id.
     fn scope(self) -> &'static str {
         match self {
             Self::Cache | Self::CounterRollup => "dal=counter",
@@ -40,7 +40,7 @@ impl PersistenceBlock {
         }
     }
 
-    /// The types of store that a cluster of the block may be.
+    /// The types of store that a cluster of the block may have.
     fn store_types(self) -> &'static [&'static str] {
         match self {
             Self::Cache => &["EVCACHE", "MEMCACHED", "EMBEDDED"],
@@ -49,7 +49,7 @@ impl PersistenceBlock {
     }
 }
 
-/// What was read so far.
+/// The settings decoded so far.
 struct PublishedDocumentReader {
     draft: NamespaceDraft,
     counter_type: Option<(String, CounterType)>,
@@ -58,7 +58,7 @@ struct PublishedDocumentReader {
     unmapped: Vec<String>,
 }
 
-/// Reads one namespace.
+/// Decodes one namespace.
 pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> Result<DocumentNamespace, Reject> {
     let place = fields.path().to_owned();
     let (said, also) = (fields.text("namespace")?, fields.text("name")?);
@@ -202,7 +202,7 @@ impl PublishedDocumentReader {
         Ok(())
     }
 
-    /// Retention is the one life cycle that counters know, and only of events.
+    /// Retention of events is the only lifecycle rule that counters support.
     fn read_lifecycle(&mut self, block: PersistenceBlock, mut fields: DocumentTable) -> Result<(), Reject> {
         let mut first: Option<String> = None;
         for (place, node) in fields.list("lifecycle_config")?.unwrap_or_default() {
@@ -228,7 +228,7 @@ impl PublishedDocumentReader {
         Ok(())
     }
 
-    /// Lists what nobody took.
+    /// Lists the fields that were not taken.
     fn record_unmapped(&mut self, fields: DocumentTable, why: &str) {
         self.unmapped.extend(fields.rest().into_iter().map(|place| format!("{place}: {why}")));
     }
@@ -247,7 +247,7 @@ impl PublishedDocumentReader {
     }
 }
 
-/// Takes over what a block says, unless a block before it says something else.
+/// Sets a value from a block, unless an earlier block gave a different one.
 fn set_once<T: PartialEq>(known: &mut Option<(String, T)>, place: String, said: T, what: &str) -> Result<(), Reject> {
     match known {
         Some((first, other)) if *other != said => {

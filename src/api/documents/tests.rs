@@ -1,4 +1,4 @@
-//! The laws of documents, on the golden files and on documents that are wrong.
+//! The laws of documents, on the golden files and on invalid documents.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn fault(text: &str) -> String {
     reject.message
 }
 
-/// The published form around the given blocks.
+/// Wraps blocks in the published form.
 fn published(blocks: &str) -> String {
     format!("persistence_configuration: [{blocks}]")
 }
@@ -265,7 +265,7 @@ fn a_document_of_another_kind_is_refused_instead_of_listed() {
     assert_eq!(text, "1002 things cannot be mapped; is it a document of counters?");
 }
 
-/// Pieces that documents are made of, so that random ones come near to valid ones.
+/// Fragments of documents, so that random documents are close to valid ones.
 const PIECES: &[&str] = &[
     "{",
     "}",
@@ -313,7 +313,7 @@ const PIECES: &[&str] = &[
 ];
 
 proptest::proptest! {
-    /// Whatever stands in a document, it is read or refused with a reason; proptest prints the seed of a failure.
+    /// Any document is parsed or refused with a reason; proptest prints the seed of a failure.
     #[test]
     fn no_text_brings_the_reader_down(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..40)) {
         if let Err(reject) = parse(&pieces.concat(), Some(&name("shop"))) {

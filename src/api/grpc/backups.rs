@@ -1,7 +1,7 @@
-//! `tallystone.admin.v1.BackupService`: the bytes of a backup to a caller, who writes them down.
+//! `tallystone.admin.v1.BackupService`: streams the bytes of a backup to a caller, who writes them to disk.
 //!
-//! The server writes no file for anyone. A backup holds everything there is, so until callers are authenticated only those
-//! of the same machine get one; and one at a time, because each holds back what the store could free.
+//! The server writes no backup files. A backup contains all data, so until callers are authenticated, only callers on
+//! the same machine get one. Only one backup runs at a time, because each keeps the store from freeing space.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::ports::Backups;
 use crate::proto::admin::v1::backup_service_server::BackupService;
 use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 
-/// The service.
+/// The backup service.
 pub struct BackupsApi {
     backups: Option<Arc<dyn Backups>>,
     one_at_a_time: Arc<Semaphore>,
@@ -26,7 +26,7 @@ pub struct BackupsApi {
 }
 
 impl BackupsApi {
-    /// Serves backups of a store, if it can be backed up. They end when `drain` is cancelled.
+    /// Serves backups of a store, if the store supports them. Backup streams end when `drain` is cancelled.
     pub fn new(backups: Option<Arc<dyn Backups>>, drain: CancellationToken) -> Self {
         Self { backups, one_at_a_time: Arc::new(Semaphore::new(1)), drain }
     }
@@ -62,7 +62,7 @@ impl BackupService for BackupsApi {
         });
         let stopping = || Err(ApiError::new(Reason::ShuttingDown, "the server stops; the backup is not whole").into());
         let told = self.drain.clone().cancelled_owned().map(move |()| stopping()).into_stream();
-        // Whichever comes first; nothing follows an error.
+        // Ends at the first of the two; nothing follows an error.
         let ends = stream::select(answers.map(Some).chain(stream::once(async { None })), told.map(Some));
         let answers = ends.take_while(|answer| std::future::ready(answer.is_some())).filter_map(std::future::ready);
         Ok(Response::new(answers.boxed()))

@@ -1,4 +1,4 @@
-//! Requests into domain values: everything a caller can get wrong about a single argument is found here, once.
+//! Decodes requests into domain values, and validates each argument once.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn counter(name: &str) -> Result<CounterName, Reject> {
     CounterName::new(name)
 }
 
-/// The token of a change; none: the server makes one.
+/// Decodes the token of a change; without one, the server creates it.
 pub fn token(sent: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyToken>, Reject> {
     let Some(sent) = sent else { return Ok(None) };
     let generation_time = sent
@@ -30,7 +30,7 @@ pub fn token(sent: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyT
     IdempotencyToken::parse(&ClientToken { token: sent.token, generation_time }).map(Some)
 }
 
-/// The token that a question is about.
+/// Decodes the token of a query about a token.
 pub fn required_token(sent: Option<wire::IdempotencyToken>) -> Result<IdempotencyToken, Reject> {
     token(sent)?.ok_or_else(|| {
         Reject::new(Reason::InvalidToken, "idempotency_token is missing; send the token that you want to know about")
@@ -75,13 +75,13 @@ pub fn read_options(request: &wire::GetCountRequest) -> Result<ReadOptions, ApiE
     })
 }
 
-/// A time of a question, if it is there.
+/// Decodes an optional time of a query.
 pub fn moment(field: &str, wire: Option<&prost_types::Timestamp>) -> Result<Option<Timestamp>, ApiError> {
     let read = |wire| time::read(field, Reason::InvalidRange, wire);
     wire.map(read).transpose().map_err(|reject| ApiError::from(reject).at(field))
 }
 
-/// A duration of a question, if it is there.
+/// Decodes an optional duration of a query.
 pub fn duration(field: &str, wire: Option<&prost_types::Duration>) -> Result<Option<Duration>, ApiError> {
     let read = |wire| time::read_duration(field, wire);
     wire.map(read).transpose().map_err(|reject| ApiError::from(reject).at(field))
@@ -117,7 +117,7 @@ pub fn total(item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
     Ok((counter(&item.counter_name)?, item.total))
 }
 
-/// How many rows of the log to show; more than may be asked for are cut.
+/// Decodes the number of log rows to show, capped at the maximum.
 pub fn explained_rows(rows: i32) -> Result<usize, ApiError> {
     match usize::try_from(rows) {
         Ok(0) => Ok(EXPLAIN_ROWS_DEFAULT),
@@ -129,7 +129,7 @@ pub fn explained_rows(rows: i32) -> Result<usize, ApiError> {
     }
 }
 
-/// How many counters to rank.
+/// Decodes the number of counters to rank.
 pub fn top_count(n: i32) -> Result<usize, ApiError> {
     match usize::try_from(n) {
         Ok(0) => Ok(TOP_COUNTERS_DEFAULT),

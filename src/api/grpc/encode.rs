@@ -1,4 +1,4 @@
-//! Domain values into answers.
+//! Encodes domain values into answers.
 
 use crate::api::errors::ApiError;
 use crate::api::grpc::saturating_i64;

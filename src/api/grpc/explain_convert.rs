@@ -1,4 +1,4 @@
-//! The explanation of a counter into its answer.
+//! Encodes the explanation of a counter into its answer.
 
 use crate::api::grpc::encode::{event, reading};
 use crate::api::grpc::saturating_i64;

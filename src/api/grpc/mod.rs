@@ -16,16 +16,16 @@ use tonic::Request;
 
 use crate::engine::caller_quota::CallerId;
 
-/// A count on the wire, whose numbers have a sign; one beyond the greatest of them is shown as that.
+/// Converts a number to the signed wire type, capped at its maximum.
 pub fn saturating_i64(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// How long a call may take in all; known to methods that wait for something.
+/// The total time that a call may take, for methods that wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallTime(pub std::time::Duration);
 
-/// Who holds what the call takes: its peer's address.
+/// The caller whose share of resources the call uses: its peer's address.
 fn caller_of<T>(request: &Request<T>) -> CallerId {
     request.remote_addr().map_or_else(CallerId::nobody, |address| CallerId::of_address(address.ip()))
 }

@@ -1,7 +1,7 @@
 //! Namespaces between the wire and the domain.
 //!
-//! Proto3 cannot tell an absent number or word from a zero or empty one, and no setting may be zero or empty; so zero and
-//! empty are what was left out, and the catalog fills it in. All faults of a message are told at once.
+//! Proto3 cannot distinguish an absent number or word from a zero or empty one, and no setting may be zero or empty. So
+//! zero and empty mean absent, and the catalog fills in defaults. All errors of a message are reported together.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::engine::namespaces::{
 };
 use crate::proto::admin::v1 as pb;
 
-/// Reads what a caller said about a namespace, and the etag it was based on.
+/// Decodes a namespace from a caller, and the etag of the version that it was based on.
 pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), Reject> {
     let mut draft = NamespaceDraft::of(NamespaceName::new(&sent.name)?);
     let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;
@@ -58,7 +58,7 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), R
     }
 }
 
-/// A namespace as it is answered.
+/// Encodes a namespace.
 pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
     pb::Namespace {
         id: namespace.id.0,
@@ -70,7 +70,7 @@ pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
     }
 }
 
-/// A change as it is answered.
+/// Encodes a change of a namespace.
 pub fn change_message(past: NamespaceHistoryEntry) -> pb::NamespaceChange {
     let NamespaceHistoryEntry { change, created } = past;
     let namespace = change.spec.as_ref().map(|spec| pb::Namespace {
@@ -91,7 +91,7 @@ pub fn change_message(past: NamespaceHistoryEntry) -> pb::NamespaceChange {
     }
 }
 
-/// What an apply did, as it is answered.
+/// Encodes the outcome of an apply.
 pub fn action_message(applied: NamespaceApplyOutcome) -> pb::ApplyAction {
     match applied {
         NamespaceApplyOutcome::Created => pb::ApplyAction::Created,
@@ -206,12 +206,12 @@ fn cardinality_message(cardinality: Cardinality) -> pb::Cardinality {
     }
 }
 
-/// What was said, if anything was.
+/// The value, unless it is the type's default.
 fn non_default<T: Default + PartialEq>(sent: T) -> Option<T> {
     (sent != T::default()).then_some(sent)
 }
 
-/// Everything that is wrong with a message.
+/// All errors of a message.
 struct NamespaceFieldErrors(Vec<String>);
 
 impl NamespaceFieldErrors {
@@ -231,7 +231,7 @@ impl NamespaceFieldErrors {
 
     fn duration(&mut self, field: impl Display, sent: Option<prost_types::Duration>) -> Option<Duration> {
         let sent = sent?;
-        // The library negates what is negative, which the least number of seconds has no room for.
+        // The library negates negative seconds, which overflows for the least value.
         let read = (sent.seconds >= 0 && sent.nanos >= 0).then(|| Duration::try_from(sent).ok()).flatten();
         if read.is_none() {
             self.add(field, "must not be negative");

@@ -1,7 +1,7 @@
 //! `tallystone.admin.v1.NamespaceService`: the catalog of namespaces on the wire.
 //!
-//! Decodes and validates, calls one use case, encodes. Who makes a change is the caller's own word (metadata
-//! `tallystone-actor`), else its address; until callers are authenticated that is a note, not a proof.
+//! Each method decodes, validates, calls one use case and encodes. The actor of a change is the caller's own claim
+//! (metadata `tallystone-actor`), else its address. Until callers are authenticated, the actor is a note and no proof.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::ports::NamespaceChange;
 use crate::proto::admin::v1 as pb;
 use crate::proto::admin::v1::namespace_service_server::NamespaceService;
 
-/// The metadata in which callers say who they are.
+/// The metadata key of the caller's claimed name.
 pub const ACTOR_METADATA: &str = "tallystone-actor";
 
-/// The service. Cheap to clone.
+/// The namespace service. Cheap to clone.
 #[derive(Clone)]
 pub struct NamespacesApi {
     namespaces: NamespaceCatalog,
@@ -145,7 +145,7 @@ impl NamespaceService for NamespacesApi {
         let name = (!namespace.is_empty()).then(|| name_of("namespace", &namespace)).transpose()?;
         let read = documents::parse(&document, name.as_ref()).map_err(ApiError::from)?;
         if read.len() > 1 || dry_run {
-            // All are looked at before the first is changed.
+            // All namespaces are checked before the first is changed.
             let results = self.apply_all(read.clone(), DryRun::Yes, &author).await?;
             if dry_run {
                 return Ok(Response::new(pb::ApplyNamespaceResponse { results }));
@@ -160,12 +160,12 @@ fn present(namespace: Option<pb::Namespace>) -> Result<pb::Namespace, Reject> {
     namespace.ok_or_else(|| Reject::new(Reason::InvalidArgument, "namespace is missing; send at least its name"))
 }
 
-/// Reads the name in a field of the request.
+/// Validates a name from a field of the request.
 fn name_of(field: &str, name: &str) -> Result<NamespaceName, ApiError> {
     NamespaceName::new(name).map_err(|reject| ApiError::from(reject).at(field))
 }
 
-/// Reads what the request's `namespace` says.
+/// Decodes the request's `namespace`.
 fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Option<Etag>), ApiError> {
     draft_of(present(namespace)?).map_err(|reject| {
         let is_name = reject.reason == Reason::InvalidNamespace;
@@ -174,7 +174,7 @@ fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Optio
     })
 }
 
-/// Who calls: its own word, cut to what the history keeps, else its address.
+/// Returns the actor: the caller's claim, cut to the length that the history stores, else its address.
 pub(super) fn actor_of<T>(request: &Request<T>) -> String {
     let own_word = request.metadata().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
     match own_word.filter(|word| !word.is_empty()) {
@@ -189,7 +189,7 @@ fn above_of(paged: &PagedRequest, token: &str) -> Result<Option<NamespaceName>, 
     NamespaceName::new(name).map(Some).map_err(|_| paging::refuse())
 }
 
-/// The place of a change in the history of a name: the number of the namespace, then the version.
+/// The position of a change in the history of a name: the number of the namespace, then the version.
 fn change_key(change: &NamespaceChange) -> [u8; 16] {
     let key = u128::from(change.namespace.0) << 64 | u128::from(change.version);
     key.to_be_bytes()
@@ -222,7 +222,7 @@ fn applied_message(answer: &NamespaceApplyResult, dry_run: DryRun, unmapped: Vec
     }
 }
 
-/// The refusal of one namespace of several: which one, and which were changed before it.
+/// The refusal of one namespace among several: names it, and those that were changed before it.
 fn stopped_at(
     name: &NamespaceName,
     error: NamespaceError,

@@ -1,6 +1,7 @@
-//! RollupSignalService: what other servers of the fleet say of counters that this one rolls up. Internal.
+//! RollupSignalService: signals from other servers of the fleet about counters that this server rolls up. Internal.
 //!
-//! Whoever shows no secret of a member is refused: the secrets are in the heartbeats, which only servers of the store read.
+//! A caller without the secret of a member is refused. The secrets are in the heartbeats, which only servers of the
+//! store can read.
 
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
@@ -17,17 +18,17 @@ use crate::proto::SECRET_METADATA;
 use crate::proto::internal::v1 as wire;
 use crate::proto::internal::v1::rollup_signal_service_server::RollupSignalService;
 
-/// What a stranger is told.
+/// The refusal of a caller that is not a member.
 const STRANGER: &str =
     "rollup signals are taken from servers of the same store only, by the secret of their heartbeats";
 
-/// The service.
+/// The rollup signal service.
 pub struct RollupSignalsApi {
     signalled: SignalReceiver,
 }
 
 impl RollupSignalsApi {
-    /// Brings signals to these rollup queues.
+    /// Passes signals to these rollup queues.
     pub fn new(signalled: SignalReceiver) -> Self {
         Self { signalled }
     }
@@ -50,12 +51,12 @@ impl RollupSignalService for RollupSignalsApi {
     }
 }
 
-/// The secret that came with a call.
+/// The secret in a call's metadata.
 fn presented_secret(metadata: &MetadataMap) -> Option<FleetSecret> {
     FleetSecret::from_bytes(&metadata.get_bin(SECRET_METADATA)?.to_bytes().ok()?)
 }
 
-/// None if the name is none: a server of another release may know of other ones.
+/// None for an invalid name: a server of another release may accept other names.
 fn signal(sent: wire::RollupSignal) -> Option<CounterSignal> {
     let name = CounterName::new(&sent.counter_name).ok()?;
     Some(CounterSignal {

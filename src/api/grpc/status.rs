@@ -1,4 +1,4 @@
-//! `tallystone.admin.v1.StatusService`: what a server knows of itself, for people on call.
+//! `tallystone.admin.v1.StatusService`: the state of a server, for operators.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use tonic::{Request, Response, Status};
 use crate::proto::admin::v1::status_service_server::StatusService;
 use crate::proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 
-/// Where the status comes from: the process that put the parts together.
+/// The source of the status: the process that composed the server.
 pub trait StatusSource: Send + Sync + 'static {
-    /// How everything is at this moment. Waits for nothing and asks no store.
+    /// Returns the current status. Never blocks and sends no request to a store.
     fn status(&self) -> GetStatusResponse;
 }
 
-/// The service.
+/// The status service.
 pub struct StatusApi(Arc<dyn StatusSource>);
 
 impl StatusApi {
-    /// Serves what a source knows.
+    /// Serves the status of a source.
     pub fn new(source: Arc<dyn StatusSource>) -> Self {
         Self(source)
     }

@@ -21,7 +21,7 @@ use crate::domain::{Reason, Reject};
 use crate::engine::counting::{Add, AddTarget, Counting, CountingError, SubmittedBatch, WriteOutcome, Written};
 use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
 
-/// The answers to a stream of adds. When `drain` is cancelled it reads no more, answers what it read, and ends.
+/// Answers a stream of adds. When `drain` is cancelled, it reads no more, answers all items it has read, and ends.
 pub fn answers<S>(
     counting: Counting,
     requests: S,
@@ -49,7 +49,7 @@ where
         .boxed()
 }
 
-/// Neighbouring items of one namespace, at most one batch.
+/// Adjacent items of one namespace, at most one batch.
 struct AddRange {
     namespace: NamespaceName,
     target: AddTarget,
@@ -57,7 +57,7 @@ struct AddRange {
     items: Vec<Result<Add, Reject>>,
 }
 
-/// A range under way.
+/// A range in flight.
 struct SubmittedRange {
     first_item: u64,
     last_item: u64,
@@ -70,13 +70,13 @@ struct AddStreamReader<S> {
     drain: CancellationToken,
     namespace: Option<NamespaceName>,
     next_item: u64,
-    /// What came after the range before and does not belong to it.
+    /// The message after the last range, which does not belong to that range.
     next_message: Option<Result<StreamAddCountsRequest, Status>>,
     ended: bool,
 }
 
 impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStreamReader<S> {
-    /// The next range, handed over and taken in; after an error or the end of the requests, nothing.
+    /// Submits and returns the next range; none after an error or the end of the requests.
     async fn next(&mut self) -> Option<Result<SubmittedRange, Status>> {
         let range = self.read_range().await.transpose()?;
         self.ended |= range.is_err();
@@ -99,7 +99,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
                 break range;
             }
         };
-        // What has not arrived yet is not waited for: it begins the next range.
+        // Messages that have not arrived yet are not waited for: they begin the next range.
         while range.items.len() < BATCH_ITEMS_MAX
             && let Some(next) = self.requests.next().now_or_never()
         {
@@ -135,7 +135,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
         }
     }
 
-    /// Checks a message and begins a range with its items; nothing for a message without items.
+    /// Validates a message and begins a range with its items; none for a message without items.
     async fn begin_range(&mut self, message: StreamAddCountsRequest) -> Result<Option<AddRange>, ApiError> {
         if !message.namespace.is_empty() {
             self.namespace = Some(decode::namespace(&message.namespace)?);
@@ -162,7 +162,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
 }
 
 impl AddRange {
-    /// Whether a message goes on with this range.
+    /// Whether a message can continue this range.
     fn takes(&self, message: &StreamAddCountsRequest) -> bool {
         (message.namespace.is_empty() || message.namespace == self.namespace.as_str())
             && self.items.len() + message.items.len() <= BATCH_ITEMS_MAX

@@ -57,7 +57,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// A connection that holds nothing.
+    /// Creates a connection without reservations.
     pub fn new(peer: SocketAddr, server: Arc<Buffers>, unfinished_max: Duration) -> Self {
         let requests = Arc::new(Semaphore::new(CONNECTION_REQUEST_BYTES_MAX));
         let answers = Arc::new(Semaphore::new(CONNECTION_ANSWER_BYTES_MAX));

@@ -86,7 +86,7 @@ async fn made(response: Response<Body>, place: Option<BufferPermit>, caller: &Ca
     let (parts, mut body) = response.into_parts();
     let body = match body.frame().await.map(|first| first.map(Frame::into_data)) {
         Some(Ok(Ok(bytes))) => Body::new(ResponseBody::complete(bytes, place, caller, body)),
-        // An error that came after the head.
+        // An error after the headers.
         Some(Ok(Err(frame))) => {
             let trailers = frame.into_trailers().ok();
             let status = trailers.as_ref().and_then(Status::from_header_map);
@@ -110,7 +110,7 @@ fn into_response(outcome: CaughtCallResult, method: &Method) -> Response<Body> {
     }
 }
 
-/// Gives a refusal of the gRPC library its reason.
+/// Adds our reason to an error of the gRPC library.
 fn with_error_reason(mut response: Response<Body>, method: &Method) -> Response<Body> {
     if !method.own {
         return response;
@@ -157,7 +157,7 @@ pub fn effective_timeout(asked: Option<Duration>, waits: bool) -> Duration {
     asked.unwrap_or(if waits { DEADLINE_DEFAULT + DEQUEUE_WAIT_MAX } else { DEADLINE_DEFAULT }).min(DEADLINE_MAX)
 }
 
-/// Reads a timeout as the gRPC protocol writes it: 1 to 8 digits and a unit.
+/// Parses a timeout in the form of the gRPC protocol: 1 to 8 digits and a unit.
 fn timeout(header: &HeaderValue) -> Option<Duration> {
     let text = header.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -18,7 +18,7 @@ use prometheus_client::metrics::counter::Counter;
 use crate::api::http::response_body::StallGuard;
 use crate::domain::limits::{CONNECTION_BEGINS_MAX, CONNECTION_CALLS_MAX};
 
-/// Starts the calls of one HTTP/2 connection, each of them watched.
+/// Starts the calls of one HTTP/2 connection, each with a stall guard.
 #[derive(Clone)]
 pub struct CallExecutor {
     stall_timeout: Duration,
@@ -33,7 +33,7 @@ struct CallStartQueue {
 }
 
 impl CallExecutor {
-    /// For one connection: how long a large answer may go untaken, and what counts those that were reset.
+    /// Creates the executor of one connection, with the stall timeout of large answers and the counter of resets.
     pub fn new(pieces_within: Duration, resets: Counter) -> Self {
         Self { stall_timeout: pieces_within, resets, start_queue: Arc::default() }
     }
@@ -55,8 +55,8 @@ where
                 .push_back(Box::new(|turn| TokioExecutor::new().execute(StartingCall { call, turn: Some(turn) })));
             return;
         } else {
-            // More than a connection may have: some were reset while they waited. This one goes on as if there were no
-            // turns, so that such a client fills the line of the runtime, behind which its connection is read again.
+            // More calls than a connection may have: some were reset while they waited. This one starts without a
+            // permit, so that such a client fills the runtime's queue, behind which its connection is read again.
             None
         };
         drop(turns);
@@ -64,14 +64,14 @@ where
     }
 }
 
-/// The right to begin. Dropped with a call that was never polled, at the end of the process, it starts no other call.
+/// The permit to start a call. If it is dropped with an unpolled call, at the end of the process, it starts no other.
 struct CallStartPermit(Option<Arc<Mutex<CallStartQueue>>>);
 
 impl CallStartPermit {
     fn pass_to_next(mut self) {
         let Some(of_connection) = self.0.take() else { return };
         let mut turns = of_connection.lock();
-        // In one step: a call that comes in between would wait for a turn that nobody passes on.
+        // Atomic, because a call that arrives in between would wait for a permit that nobody returns.
         match turns.waiting.pop_front() {
             Some(begin) => {
                 drop(turns);
@@ -90,7 +90,7 @@ impl Drop for CallStartPermit {
     }
 }
 
-/// Passes a turn on, also when the call panics.
+/// Passes the permit on when dropped, also if the call panics.
 struct PassPermitOnDrop(Option<CallStartPermit>);
 
 impl Drop for PassPermitOnDrop {
@@ -99,7 +99,7 @@ impl Drop for PassPermitOnDrop {
     }
 }
 
-/// A call, with its turn until it was polled once.
+/// A call with its start permit, until its first poll.
 struct StartingCall<F> {
     call: StallGuard<F>,
     turn: Option<CallStartPermit>,
@@ -147,7 +147,7 @@ mod tests {
             noted.store(seen.load(Ordering::Relaxed), Ordering::Relaxed);
             let _ = done.send(()); // the test waits for it
         });
-        is_done.await.expect("it ran");
+        is_done.await.expect("the call runs");
         let before = before_other.load(Ordering::Relaxed);
         assert!(before <= 2 * CONNECTION_BEGINS_MAX, "{before} of {SENT} calls went first");
         all_begun.notified().await;
@@ -162,6 +162,6 @@ mod tests {
         }
         let (done, is_done) = oneshot::channel();
         busy.execute(async move { done.send(()) });
-        is_done.await.expect("the last call ran");
+        is_done.await.expect("the last call runs");
     }
 }

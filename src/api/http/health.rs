@@ -87,7 +87,7 @@ impl ServerHealth {
         }
     }
 
-    /// The text of `/readyz`: an error while the server is not ready. Never waits.
+    /// Returns the text of `/readyz`: an error while the server is not ready. Never blocks.
     pub fn readiness(&self) -> Result<String, String> {
         let (phase, standing) = self.current.read().clone();
         match phase {

@@ -1,14 +1,14 @@
-//! Under which names a server answers browsers.
+//! Host names under which a server answers browsers.
 //!
-//! A page of a stranger can let its own name lead to 127.0.0.1 and have a browser call the server under it, as if it were of
-//! the same origin (DNS rebinding). Such a request carries the name of the page in `host`. Addresses cannot be led elsewhere,
-//! so they pass, as does `localhost`. gRPC is not looked at: browsers cannot send it.
+//! A malicious page can resolve its own name to 127.0.0.1. The browser then calls the server under that name as the
+//! same origin (DNS rebinding). Such a request carries the page's name in `host`. Addresses cannot be rebound, so they
+//! pass, as does `localhost`. gRPC is not checked: browsers cannot send it.
 
 use std::net::IpAddr;
 
 use http::{Request, header};
 
-/// The names that a server goes by beside its addresses and `localhost`.
+/// The host names that a server accepts in addition to addresses and `localhost`.
 #[derive(Clone, Default, Debug)]
 pub struct AllowedHosts {
     /// None: any name.
@@ -16,13 +16,13 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// These names and no others, in any letter case.
+    /// Accepts only these names, in any letter case.
     pub fn only(names: impl IntoIterator<Item = String>) -> Self {
         let names = names.into_iter().map(|name| name.trim().to_ascii_lowercase());
         Self { names: Some(names.filter(|name| !name.is_empty()).collect()) }
     }
 
-    /// The name of a request under which the server does not answer; none if it does.
+    /// Returns the request's host name if the server does not accept it.
     pub fn rejected_host<'a, B>(&self, request: &'a Request<B>) -> Option<&'a str> {
         let names = self.names.as_ref()?;
         let of_header = || request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or("?"));

@@ -1,8 +1,8 @@
 //! JSON over HTTP: transcodes a body to the gRPC message of its method and the answer back, for every unary method.
 //!
-//! `POST /package.Service/Method` with canonical protobuf JSON. Answers hold every field, also those at their default,
-//! in lowerCamelCase, 64-bit numbers as texts; errors are `{code, message, details[]}` with the HTTP status of their
-//! reason. Nothing here knows a method by name.
+//! `POST /package.Service/Method` with canonical protobuf JSON. Answers contain every field, also fields with default
+//! values, in lowerCamelCase, with 64-bit numbers as texts. Errors are `{code, message, details[]}` with the HTTP
+//! status of their reason. The code here is generic and names no method.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::domain::Reason;
 use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
 const JSON_TYPE: &str = "application/json";
-/// A larger body is read and written on a thread of its own.
+/// A larger body is decoded or encoded on a blocking thread.
 const JSON_ON_RUNTIME_BYTES: usize = 64 * 1024;
 
 /// Answers a request that is not gRPC.
@@ -76,7 +76,7 @@ async fn transcoded(
     Ok(read_answer(method, response, caller).await)
 }
 
-/// Reads or writes a body; a large one where it holds up no other call.
+/// Decodes or encodes a body; a large one on a blocking thread, so that it delays no other call.
 pub async fn off_the_runtime<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -124,8 +124,8 @@ fn late_body(time: Duration) -> ApiError {
     ApiError::new(Reason::DeadlineExceeded, what).without_effect()
 }
 
-/// Reads a body. One that is too large is read on for a while and thrown away: some clients, once their upload is cut
-/// off, do not look at the answer.
+/// Reads a body. Part of a too large body is read and discarded: some clients do not read the answer if their upload is
+/// cut off.
 async fn read_body(mut body: Body, caller: &Caller) -> Result<(Bytes, BufferPermit), ApiError> {
     let told = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(BODY_BYTES_MAX);
     let place = caller.reserve_request(told.min(BODY_BYTES_MAX)).await?;
@@ -155,7 +155,7 @@ fn frame(message: &DynamicMessage) -> Bytes {
     let mut frame = BytesMut::with_capacity(FRAME_HEADER_BYTES + length);
     frame.put_u8(0);
     frame.put_u32(u32::try_from(length).expect("a message of a bounded body is below 4 GiB"));
-    message.encode(&mut frame).expect("the buffer grows");
+    message.encode(&mut frame).expect("the buffer grows as needed");
     frame.freeze()
 }
 
@@ -200,7 +200,7 @@ fn to_json(descriptor: &MessageDescriptor, mut frame: Bytes) -> Result<Vec<u8>, 
     Ok(body)
 }
 
-/// An error as JSON.
+/// Encodes an error as JSON.
 pub fn refused(status: &Status) -> Response<Body> {
     let details = status.get_error_details();
     let reason = details.error_info().and_then(|info| Reason::from_name(&info.reason));
@@ -238,7 +238,7 @@ pub fn refused(status: &Status) -> Response<Body> {
     let status = StatusCode::from_u16(http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = with_type(status, JSON_TYPE, format!("{body}\n"));
     if let Some(delay) = delay {
-        // The header knows whole seconds only.
+        // The header has a resolution of one second.
         response
             .headers_mut()
             .insert(header::RETRY_AFTER, delay.as_secs_f64().ceil().max(1.0).to_string().parse().expect("digits"));
@@ -249,12 +249,12 @@ pub fn refused(status: &Status) -> Response<Body> {
     response
 }
 
-/// A duration as protobuf JSON writes it: 0, 3, 6 or 9 digits of a second's fraction.
+/// Formats a duration as protobuf JSON: 0, 3, 6 or 9 decimals.
 fn canonical(duration: Duration) -> String {
     prost_types::Duration::try_from(duration).unwrap_or_default().to_string()
 }
 
-/// The HTTP status of a code without a reason of ours: those of health and reflection.
+/// The HTTP status of a code without one of our reasons: those of health and reflection.
 fn http_status_of(code: Code) -> u16 {
     match code {
         Code::Ok => 200,

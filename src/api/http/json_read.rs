@@ -1,7 +1,7 @@
-//! JSON bodies into messages, by descriptor.
+//! Decodes JSON bodies into messages, by descriptor.
 //!
-//! Field names are taken in camelCase and snake_case; an unknown or repeated field is refused; null leaves a field out.
-//! Every refusal names the field by its path (`items[3].delta`) and the place in the text.
+//! Field names are accepted in camelCase and snake_case. An unknown or duplicate field is refused; null means an absent
+//! field. Every error names the field by its path (`items[3].delta`) and its position in the text.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ use crate::api::http::list_limits::{decoded_items_max, items_max, too_many, too_
 use crate::domain::Reason;
 use crate::domain::limits::{REQUEST_ITEMS_MAX, SIMILAR_NAME_BYTES_MAX};
 
-/// Reads a body as a message.
+/// Decodes a body as a message.
 pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessage, ApiError> {
     let trail = JsonPath { path: RefCell::default(), reason: Cell::new(Reason::InvalidJson), items: Cell::new(0) };
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -25,7 +25,7 @@ pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessag
     read.and_then(|message| deserializer.end().map(|()| message)).map_err(|error| trail.refuse(&error))
 }
 
-/// What a caller wrote, cut to what an error repeats.
+/// A caller's text, shortened for an error message.
 fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= SIMILAR_NAME_BYTES_MAX {
         return Cow::Borrowed(text);
@@ -33,11 +33,11 @@ fn shortened(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(SIMILAR_NAME_BYTES_MAX)]))
 }
 
-/// Where the reader is; after a failure, where it failed.
+/// The path of the decoder; after a failure, the path of the failure.
 struct JsonPath {
     path: RefCell<Vec<JsonPathStep>>,
     reason: Cell<Reason>,
-    /// The items of all lists so far.
+    /// The number of list items so far, over all lists.
     items: Cell<usize>,
 }
 
@@ -48,7 +48,7 @@ enum JsonPathStep {
 }
 
 impl JsonPath {
-    /// Reads something below this place. A failure leaves its place on the trail.
+    /// Decodes a value below this path. A failure leaves its path in place.
     fn at_step<T, E>(&self, step: JsonPathStep, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.path.borrow_mut().push(step);
         let value = read()?;
@@ -81,13 +81,13 @@ impl JsonPath {
             match step {
                 JsonPathStep::Field(name) if path.is_empty() => path.push_str(name),
                 JsonPathStep::Field(name) => {
-                    let _ = write!(path, ".{name}"); // writing to a text does not fail
+                    let _ = write!(path, ".{name}"); // writing to a String does not fail
                 }
                 JsonPathStep::Item(index) => {
-                    let _ = write!(path, "[{index}]"); // writing to a text does not fail
+                    let _ = write!(path, "[{index}]"); // writing to a String does not fail
                 }
                 JsonPathStep::Key(key) => {
-                    let _ = write!(path, "[{key:?}]"); // writing to a text does not fail
+                    let _ = write!(path, "[{key:?}]"); // writing to a String does not fail
                 }
             }
         }
@@ -108,7 +108,7 @@ impl JsonPath {
     }
 }
 
-/// What the parser found, with the place at the end in brackets.
+/// The parser's error, with its position at the end in brackets.
 fn described(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     let text = error.to_string();
@@ -181,7 +181,7 @@ fn unknown(descriptor: &MessageDescriptor, name: &str) -> String {
     }
 }
 
-/// Reads a field; nothing for null.
+/// Decodes a field; none for null.
 struct FieldSeed<'a> {
     field: &'a FieldDescriptor,
     trail: &'a JsonPath,
@@ -224,7 +224,7 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     }
 }
 
-/// Reads a single value.
+/// Decodes a single value.
 struct ValueSeed<'a> {
     kind: &'a Kind,
     trail: &'a JsonPath,
@@ -269,7 +269,7 @@ impl<'de> Visitor<'de> for ListVisitor<'_> {
     }
 }
 
-/// Reads one more item of a list, if there may be one.
+/// Decodes one more item of a list, if the list may have one.
 struct ItemSeed<'a> {
     value: ValueSeed<'a>,
     before: usize,
@@ -281,7 +281,7 @@ impl<'de> DeserializeSeed<'de> for ItemSeed<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         self.list.trail.count(self.before, self.list.most).inspect_err(|_| {
-            // The list is at fault, not its item.
+            // The error concerns the list, not its item.
             self.list.trail.path.borrow_mut().pop();
         })?;
         self.value.deserialize(deserializer)
@@ -332,7 +332,7 @@ fn map_key(kind: &Kind, text: &str) -> Option<MapKey> {
     }
 }
 
-/// Reads times and durations, which are texts.
+/// Decodes times and durations, which are texts.
 struct MomentVisitor<'a>(MessageSeed<'a>);
 
 impl<'de> Visitor<'de> for MomentVisitor<'_> {

@@ -1,7 +1,7 @@
-//! Single JSON values into protobuf values, as canonical protobuf JSON says.
+//! Decodes single JSON values into protobuf values, by the rules of canonical protobuf JSON.
 //!
-//! 64-bit numbers may come as numbers or texts, enums by name (with or without the prefix of their type) or number, times
-//! as RFC 3339 with a zone, durations as "1.5s".
+//! 64-bit numbers may be numbers or texts. Enums may be names (with or without the prefix of their type) or numbers.
+//! Times are RFC 3339 with a zone, durations are like "1.5s".
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use prost_reflect::{EnumDescriptor, Kind, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, Visitor};
 
-/// Reads one value of a kind that is not a message.
+/// Decodes a value of a kind that is not a message.
 pub struct ScalarSeed<'a>(pub &'a Kind);
 
 impl<'de> DeserializeSeed<'de> for ScalarSeed<'_> {
@@ -64,7 +64,7 @@ impl<'de> Visitor<'de> for ScalarSeed<'_> {
     }
 }
 
-/// A whole number as a value of a kind, if it fits.
+/// Converts an integer to a value of a kind, if it fits.
 fn integer(kind: &Kind, value: i128) -> Option<Value> {
     match kind {
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => i32::try_from(value).ok().map(Value::I32),
@@ -78,7 +78,7 @@ fn integer(kind: &Kind, value: i128) -> Option<Value> {
     }
 }
 
-/// A number with a fraction or an exponent; as a whole number only where a float is exact.
+/// Converts a number with a fraction or an exponent; to an integer only if the float is exact.
 fn float(kind: &Kind, value: f64) -> Option<Value> {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     match kind {
@@ -131,13 +131,13 @@ fn decode_base64(value: &str) -> Option<Vec<u8>> {
     [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].iter().find_map(|engine| engine.decode(value).ok())
 }
 
-/// The number of a name, written with or without the prefix of its enum.
+/// The number of an enum value, by its name with or without the prefix of its enum.
 fn enum_number(kind: &EnumDescriptor, name: &str) -> Option<i32> {
     let full = kind.get_value_by_name(name);
     full.or_else(|| kind.get_value_by_name(&format!("{}{name}", prefix(kind)))).map(|value| value.number())
 }
 
-/// The names of an enum as a caller may write them, the unspecified one apart.
+/// The names of an enum's values as a caller may write them, without the unspecified one.
 fn names(kind: &EnumDescriptor) -> String {
     let prefix = prefix(kind);
     let short = |name: &str| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
@@ -159,7 +159,7 @@ fn prefix(kind: &EnumDescriptor) -> String {
     prefix
 }
 
-/// A time as RFC 3339; the zone must be there, so that the same text means the same time everywhere.
+/// Parses a time in RFC 3339. The zone is required, so that a text means the same time everywhere.
 pub fn timestamp(text: &str) -> Option<prost_types::Timestamp> {
     let bytes = text.as_bytes();
     let has_zone = text.ends_with(['Z', 'z']) || bytes.len() > 6 && matches!(bytes[bytes.len() - 6], b'+' | b'-');
@@ -167,7 +167,7 @@ pub fn timestamp(text: &str) -> Option<prost_types::Timestamp> {
     if has_zone && is_date_time { text.parse().ok() } else { None }
 }
 
-/// A duration as seconds with up to nine decimals and an `s`.
+/// Parses a duration: seconds with up to nine decimals and an `s`.
 pub fn duration(text: &str) -> Option<prost_types::Duration> {
     text.parse().ok()
 }

@@ -13,19 +13,19 @@ use crate::api::errors::ApiError;
 use crate::domain::Reason;
 use crate::domain::limits::{BATCH_ITEMS_MAX, MAP_ENTRIES_MAX, QUEUE_BATCH_ITEMS_MAX, REQUEST_ITEMS_MAX};
 
-/// The lists and maps that one kind of message has by itself.
+/// The greatest number of lists and maps that one message type has itself, without those of nested messages.
 const LISTS_OF_ONE: usize = 8;
 
-/// The decoder refuses messages that are nested deeper.
+/// The decoder refuses messages with deeper nesting.
 const DECODER_DEPTH: u32 = 100;
 
-/// The lists with bounds of their own, by their messages and names.
+/// The lists with bounds of their own, by message and field name.
 const BOUNDS: [(&str, usize); 2] = [
     ("tallystone.queue.v1.BatchEnqueueRequest.messages", QUEUE_BATCH_ITEMS_MAX),
     ("tallystone.queue.v1.SettleMessagesRequest.items", QUEUE_BATCH_ITEMS_MAX),
 ];
 
-/// The most items of a list, or entries of a map.
+/// Returns the greatest number of items of a list, or entries of a map.
 pub fn items_max(field: &FieldDescriptor) -> usize {
     let own = BOUNDS.iter().find(|(name, _)| *name == field.full_name());
     match own {
@@ -35,41 +35,42 @@ pub fn items_max(field: &FieldDescriptor) -> usize {
     }
 }
 
-/// So many items are decoded of a list: a little too many are refused by the service, with all details.
+/// Returns the number of items that are decoded: slightly more than the bound, so that the service refuses a list just
+/// above it with full details.
 pub fn decoded_items_max(most: usize) -> usize {
     2 * most
 }
 
-/// What to say of a list with more items than its bound.
+/// Returns the error text for a list above its bound.
 pub fn too_many(most: usize) -> String {
     format!("more than {most} items; send 1 to {most} in one call, nothing was applied")
 }
 
-/// What to say of a message with more items than all its lists may hold together.
+/// Returns the error text for a message whose lists have too many items in total.
 pub fn too_many_in_total() -> String {
     format!("more than {REQUEST_ITEMS_MAX} items in all lists of the message together; send fewer, nothing was applied")
 }
 
-/// Where the lists of a message are, and of the messages in it.
+/// The positions of the lists in a message and in its nested messages.
 #[derive(Debug)]
 pub struct ListLimits {
     messages: Vec<ListFields>,
 }
 
-/// The fields of one kind of message that are lists, or hold messages with lists, by number.
+/// The fields of one message type that are lists, or contain messages with lists, by number.
 type ListFields = Vec<(u32, ListField)>;
 
 #[derive(Debug)]
 struct ListField {
     name: Box<str>,
-    /// Its place among the lists of its message, and its bound; none for a single value.
+    /// The index among the lists of its message, and its bound; none for a single value.
     list: Option<(usize, usize)>,
-    /// The message in it, if that has lists.
+    /// The nested message, if it has lists.
     inner: Option<usize>,
 }
 
 impl ListLimits {
-    /// The lists of a message; none if it has none at any depth.
+    /// Finds the lists of a message; none if it has none at any depth.
     pub fn of(descriptor: &MessageDescriptor) -> Option<Self> {
         let mut lists = Self { messages: Vec::new() };
         lists.add(descriptor, &mut HashMap::new());
@@ -104,7 +105,7 @@ impl ListLimits {
         at
     }
 
-    /// Refuses a message with too many items. O(bytes up to the first item too many).
+    /// Refuses a message with too many items. O(bytes up to the first excess item).
     pub fn check(&self, message: &[u8]) -> Result<(), ApiError> {
         let mut all = 0;
         self.walk(0, message, &mut all, 0)
@@ -181,7 +182,7 @@ mod tests {
         }
     }
 
-    /// An empty item of a list: its key, and a length of 0.
+    /// Empty items of a list: each has its key and a length of 0.
     fn empty_items(number: u32, count: usize) -> Vec<u8> {
         let mut item = Vec::new();
         prost::encoding::encode_key(number, WireType::LengthDelimited, &mut item);
@@ -217,7 +218,7 @@ mod tests {
         let sent = |pairs| queue::EnqueueRequest { message: Some(with(pairs)), ..Default::default() }.encode_to_vec();
         assert!(!is_refused(&one, &sent(ENTRIES), "metadata"));
         assert!(is_refused(&one, &sent(ENTRIES + 1), "metadata"));
-        // What is sent in parts is put together by the decoder.
+        // The decoder merges messages that were sent in parts.
         let parts = sent(ENTRIES).repeat(REQUEST_ITEMS_MAX / ENTRIES + 1);
         assert!(is_refused(&one, &parts, "metadata"), "in parts");
         let batch = lists("tallystone.queue.v1.BatchEnqueueRequest");

@@ -1,4 +1,4 @@
-//! The table of all methods: their descriptors, their services, their metrics. Made once, of the descriptors.
+//! The table of all methods with their descriptors, services and metrics, built once from the descriptors.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,13 +15,13 @@ use crate::api::http::metrics::{CallMetrics, MethodMetrics};
 use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
 use crate::proto;
 
-/// How alike two paths must be for one to be suggested for the other.
+/// The least similarity at which an existing path is suggested for an unknown one.
 const LIKE_MIN: f64 = 0.9;
 
-/// What the full names of methods contain whose callers are noted in a history.
+/// Parts of the full names of methods whose callers are recorded in a history.
 const CHANGES_A_CATALOG: [&str; 4] = ["tallystone.admin.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
 
-/// The calls after which something stays that their callers have a share of, by their names.
+/// Names of calls that occupy lasting resources, of which each caller has a share.
 const TAKES_A_SHARE: [&str; 9] = [
     "WatchCounts",
     "Enqueue",
@@ -34,10 +34,10 @@ const TAKES_A_SHARE: [&str; 9] = [
     "Work",
 ];
 
-/// The answer of a generated service.
+/// The future of a generated service's answer.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
-/// A generated service, whatever it serves.
+/// A generated service, with its type erased.
 pub trait GrpcService: Send + Sync {
     /// Starts a call.
     fn call(&self, request: http::Request<Body>) -> ResponseFuture;
@@ -56,41 +56,41 @@ where
     }
 }
 
-/// The place of a service; empty until the service is mounted.
+/// The slot of a service; empty until the service is mounted.
 pub type ServiceSlot = Arc<OnceLock<Box<dyn GrpcService>>>;
 
-/// One method.
+/// A method.
 pub struct Method {
-    /// What it takes and answers.
+    /// The descriptor, with the input and output types.
     pub descriptor: MethodDescriptor,
-    /// Where its service is.
+    /// The slot of the method's service.
     pub service: ServiceSlot,
-    /// What is measured.
+    /// The metrics of the method.
     pub metrics: MethodMetrics,
-    /// The lists of its requests, if they have any.
+    /// The limits of lists in its requests, if it has lists.
     pub lists: Option<Arc<ListLimits>>,
-    /// What is set aside for an answer before it is made, in bytes; nothing for those that are always small.
+    /// The bytes reserved for an answer before it is built; 0 for answers that are always small.
     pub answer_bytes: u32,
     /// Whether either side is a stream.
     pub streaming: bool,
     /// Whether it belongs to this service, not to health or reflection.
     pub own: bool,
-    /// Whether it may change something: all but what its descriptor says has no side effects.
+    /// Whether it may change state: true unless its descriptor declares no side effects.
     pub changes: bool,
-    /// Whether its service wants to know who calls.
+    /// Whether its service needs the caller's address.
     pub wants_peer: bool,
-    /// Whether a call may wait inside the server for something to come.
+    /// Whether a call may wait inside the server for an event.
     pub waits: bool,
 }
 
-/// All methods by their paths.
+/// All methods by path.
 pub struct Methods {
     by_path: HashMap<Box<str>, Method>,
     mounts: HashMap<Box<str>, ServiceSlot>,
 }
 
 impl Methods {
-    /// Reads all descriptors.
+    /// Builds the table from all descriptors.
     pub fn new(metrics: &CallMetrics) -> Self {
         let mut methods = Self { by_path: HashMap::new(), mounts: HashMap::new() };
         for set in [
@@ -129,7 +129,7 @@ impl Methods {
         self.mounts.insert(service.full_name().into(), mount);
     }
 
-    /// Puts a service in its place.
+    /// Fills the slot of a service.
     pub fn mount(&self, name: &str, service: impl GrpcService + 'static) {
         let mount = self.mounts.get(name).expect("every service of this build has descriptors");
         assert!(mount.set(Box::new(service)).is_ok(), "service {name} is mounted once");
@@ -140,12 +140,12 @@ impl Methods {
         self.by_path.get(path)
     }
 
-    /// Whether a path is one of those by which servers speak to each other.
+    /// Whether a path belongs to the protocol between servers.
     pub fn is_internal(path: &str) -> bool {
         path.starts_with("/tallystone.internal.")
     }
 
-    /// The path most like one that does not exist, if any is: a method of the same service, else any.
+    /// Finds the existing path most similar to an unknown one: a method of the same service, else any.
     pub fn closest_match(&self, path: &str) -> Option<&str> {
         if path.len() > SIMILAR_NAME_BYTES_MAX {
             return None;
@@ -168,7 +168,7 @@ impl Methods {
     }
 }
 
-/// What an answer may take: some have lists of messages with payloads, some other lists or a payload.
+/// The bytes that an answer may take: most for lists of messages with payloads, less for other lists or one payload.
 fn answer_bytes(output: &MessageDescriptor) -> u32 {
     let is_many = |field: &FieldDescriptor| field.is_list() || field.is_map();
     let inner = |field: &FieldDescriptor| match field.kind() {
@@ -192,13 +192,13 @@ fn answer_bytes(output: &MessageDescriptor) -> u32 {
     }
 }
 
-/// Whether a call of the method changes nothing.
+/// Whether the method has no side effects.
 fn is_without_side_effects(method: &MethodDescriptor) -> bool {
     let options = method.method_descriptor_proto().options.as_ref();
     options.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
 }
 
-/// Whether the service of a method wants to know who calls.
+/// Whether the service of a method needs the caller's address.
 fn wants_peer(name: &str) -> bool {
     let call = name.rsplit('.').next().unwrap_or(name);
     CHANGES_A_CATALOG.iter().any(|part| name.contains(part)) || TAKES_A_SHARE.contains(&call)
@@ -255,7 +255,7 @@ mod tests {
         let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
         let reads = |method: &Method| {
             let name = method.descriptor.name();
-            // A backup is made for its caller; the server keeps nothing of it.
+            // A backup is created for its caller; the server stores nothing of it.
             ["Get", "BatchGet", "List", "Top", "Watch", "Peek", "Explain", "CreateBackup"]
                 .iter()
                 .any(|verb| name.starts_with(verb))

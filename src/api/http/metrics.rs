@@ -1,4 +1,4 @@
-//! What is measured about calls: a latency histogram for each method and code, with handles that cost no look-up.
+//! Metrics of calls: a latency histogram for each method and code, with handles that need no look-up.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -38,25 +38,25 @@ pub struct CallMetrics {
     latencies: Family<CallLabels, Histogram, LatencyBuckets>,
     /// Calls that ended in a panic.
     pub panics: Counter,
-    /// Connections that were taken.
+    /// Accepted connections.
     pub connections: Counter,
-    /// Connections that are open.
+    /// Open connections.
     pub connections_open: Gauge,
-    /// Bytes set aside for requests that are not read to their end.
+    /// Bytes reserved for requests that are still being read.
     pub request_bytes: Gauge,
-    /// Bytes of answers that are being made or not yet taken.
+    /// Bytes of answers that are being built or sent.
     pub answer_bytes: Gauge,
-    /// Answers that nobody took in time.
+    /// Answers that were reset because the client did not read them in time.
     pub answers_reset: Counter,
     refused: Family<RefusedLabels, Counter>,
 }
 
-/// Why a connection was refused.
+/// The limit that refused a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
 pub enum ConnectionRefusal {
-    /// The server holds as many as it may.
+    /// The server's limit of connections.
     Server,
-    /// The address at its other end does.
+    /// The limit of connections from one address.
     Address,
 }
 
@@ -110,19 +110,19 @@ impl CallMetrics {
             "Answers that were reset because their clients took nothing of them",
             metrics.answers_reset.clone(),
         );
-        // Shown from the start, so that a first refusal is a rise.
+        // Exported from startup, so that the first refusal is visible as an increase.
         for full in [ConnectionRefusal::Server, ConnectionRefusal::Address] {
             drop(metrics.refused.get_or_create(&RefusedLabels { full }));
         }
         metrics
     }
 
-    /// Counts a connection that was refused.
+    /// Counts a refused connection.
     pub fn refused(&self, full: ConnectionRefusal) {
         self.refused.get_or_create(&RefusedLabels { full }).inc();
     }
 
-    /// The metrics of one method.
+    /// Returns the metrics of one method.
     pub fn method(&self, name: &str) -> MethodMetrics {
         let handles = std::array::from_fn(|_| OnceLock::new());
         MethodMetrics { inner: Arc::new(MethodHandles { name: name.into(), metrics: self.clone(), handles }) }
@@ -138,7 +138,7 @@ pub struct MethodMetrics {
 struct MethodHandles {
     name: Arc<str>,
     metrics: CallMetrics,
-    /// One histogram for each code, made when the code is first seen.
+    /// One histogram for each code, created at the first use of the code.
     handles: [OnceLock<Histogram>; CODES],
 }
 
@@ -160,7 +160,7 @@ impl MethodMetrics {
     }
 }
 
-/// The name of a code as the gRPC specification writes it.
+/// The name of a code in the gRPC specification.
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

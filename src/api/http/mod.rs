@@ -1,10 +1,10 @@
-//! One port for gRPC, gRPC-Web, JSON over HTTP and the pages of operations.
+//! One port for gRPC, gRPC-Web, JSON over HTTP and the operations pages.
 //!
-//! `gateway` looks at a request and sends it to one of: `call` (gRPC, and everything else in the end), `json`
-//! (transcodes to gRPC and back by descriptor), `pages`. `methods` is the table of all methods, made of the descriptors
-//! once. `request_body` and `answer_body` bound what a call holds on its way in and out, `turns` how many begin at once.
-//! Invariant: every call of a method, on whatever protocol, passes `call`: there it gets its deadline, there a panic ends,
-//! there it is measured.
+//! `gateway` routes a request to one of: `call` (gRPC, and in the end every method call), `json` (transcodes to gRPC
+//! and back by descriptor), `pages`. `methods` is the table of all methods, built once from the descriptors.
+//! `request_body` and `response_body` bound the memory of a call's request and answer, `call_start_queue` the number of
+//! calls that start at once. Invariant: every method call, in any protocol, passes through `call`, which sets its
+//! deadline, catches a panic and records its metrics.
 
 mod buffers;
 mod call;

@@ -1,5 +1,5 @@
-//! The pages of operations: `/` (what this is), `/healthz` (the process answers), `/readyz` (all services are served),
-//! `/metrics`. They are read with GET or HEAD; every other path belongs to the methods.
+//! The operations pages: `/` (what this server is), `/healthz` (liveness), `/readyz` (all services are ready),
+//! `/metrics`. They support GET and HEAD; every other path belongs to the methods.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::api::http::response_body::ResponseBody;
 use crate::domain::Reason;
 use crate::domain::limits::ANSWER_LIST_BYTES;
 
-/// What Prometheus expects of the text format.
+/// The content type of OpenMetrics, which Prometheus accepts.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const PATHS: [&str; 4] = ["/", "/healthz", "/readyz", "/metrics"];
 
-/// Whether there is a page of this path.
+/// Whether a page has this path.
 pub fn exists(path: &str) -> bool {
     PATHS.contains(&path)
 }
@@ -53,7 +53,7 @@ pub async fn answer(
     }
 }
 
-/// What this is and what to try, for somebody who followed the printed address.
+/// Describes the server and suggests first calls, for a person who opened the printed address.
 fn front(host: &str) -> String {
     format!(
         "tallystone {version}: counters and queues over gRPC, gRPC-Web and JSON over HTTP, all on this port\n\n\
@@ -74,7 +74,7 @@ fn front(host: &str) -> String {
     )
 }
 
-/// The host that the caller named, if it is one that a shell can be given.
+/// The host in the request, if it is safe to paste into a shell.
 fn host_of(request: &Request<()>) -> String {
     let header = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let named = request.uri().authority().map(http::uri::Authority::as_str).or(header);
@@ -82,7 +82,8 @@ fn host_of(request: &Request<()>) -> String {
     named.filter(is_plain).unwrap_or("127.0.0.1:7450").to_owned()
 }
 
-/// The metrics. They are many where datasets and queues are: written off the runtime, and counted like any large answer.
+/// The metrics page. It is large with many datasets and queues, so it is built off the runtime and counts as a large
+/// answer.
 async fn metrics(registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<Body> {
     let place = caller.reserve_response(ANSWER_LIST_BYTES as usize).await;
     let written = json::off_the_runtime(usize::MAX, move || {

@@ -59,7 +59,7 @@ impl PendingResponsePermit {
 
 type RequestPermitFuture = Pin<Box<dyn Future<Output = Result<BufferPermit, ApiError>> + Send>>;
 
-/// The body.
+/// The body of a gRPC request.
 pub struct RequestBody {
     inner: Body,
     caller: Arc<Caller>,
@@ -80,7 +80,7 @@ pub struct RequestBody {
 }
 
 impl RequestBody {
-    /// Counts the messages of a body.
+    /// Wraps a body and counts its messages.
     pub fn new(
         inner: Body,
         caller: Arc<Caller>,

@@ -33,7 +33,7 @@ impl AsRef<[u8]> for PermittedBytes {
     }
 }
 
-/// The body.
+/// The body of a large or streaming answer.
 pub struct ResponseBody {
     /// The complete bytes that are not sent yet.
     unsent: Bytes,
@@ -63,7 +63,7 @@ impl ResponseBody {
         }
     }
 
-    /// A stream of answers.
+    /// Creates the body of a stream of answers.
     pub fn stream(inner: Body, caller: Arc<Caller>) -> Self {
         Self { unsent: Bytes::new(), inner, caller: Some(caller), waiting: None, stall_tracking: None }
     }
@@ -208,14 +208,14 @@ impl<F> StallGuard<F> {
         Self { inner: Box::pin(inner), track: Arc::default(), stall_check: None, stall_timeout: pieces_within, resets }
     }
 
-    /// The task itself.
+    /// Returns the wrapped task.
     pub fn inner(&mut self) -> Pin<&mut F> {
         self.inner.as_mut()
     }
 }
 
 impl<F: Future> Future for StallGuard<F> {
-    /// None if it was ended.
+    /// None if the guard ended the task.
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {

@@ -1,6 +1,6 @@
-//! The body of a streaming answer: ends it at its deadline, at the drain and at a panic, and measures it.
+//! The body of a streaming answer: it ends at the deadline, at the drain or at a panic, and records the call's metrics.
 //!
-//! Invariant: the stream ends with a status, whatever ends it, and is measured once, also when the client goes away.
+//! Invariant: the stream always ends with a status, and is recorded exactly once, also when the client goes away.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -19,23 +19,23 @@ use tonic::{Code, Status};
 use crate::api::http::metrics::MethodMetrics;
 use crate::ports::Clock;
 
-/// What ends a stream, and how it is measured.
+/// The conditions that end a stream, and its metrics.
 pub struct StreamMonitor {
-    /// The deadline that the client asked for, and what to answer when it has passed.
+    /// The client's deadline, and the status after it.
     pub deadline: Option<(Pin<Box<Sleep>>, Status)>,
-    /// The drain, for streams that do not end themselves, and what to answer.
+    /// The drain, for streams that do not end by themselves, and the status after it.
     pub drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
-    /// What to answer after a panic.
+    /// The status after a panic.
     pub panicked: Status,
-    /// Where the stream is recorded.
+    /// The metrics that record the stream.
     pub metrics: MethodMetrics,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// When the call began.
+    /// The time at which the call began.
     pub began: Duration,
 }
 
-/// The body.
+/// A monitored body.
 pub struct StreamBody {
     inner: Body,
     monitor: StreamMonitor,
@@ -43,7 +43,7 @@ pub struct StreamBody {
 }
 
 impl StreamBody {
-    /// Watches over a body.
+    /// Monitors a body.
     pub fn new(inner: Body, watch: StreamMonitor) -> Self {
         Self { inner, monitor: watch, ended: false }
     }
@@ -123,7 +123,8 @@ impl http_body::Body for StreamBody {
 
 impl Drop for StreamBody {
     fn drop(&mut self) {
-        // A body that ended as its headers said was recorded by nobody; one that did not was left by its client.
+        // A body that ended with its headers has not been recorded yet; any other unrecorded body was abandoned by its
+        // client.
         let code = if http_body::Body::is_end_stream(&self.inner) { Code::Ok } else { Code::Cancelled };
         self.record(code);
     }

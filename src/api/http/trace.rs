@@ -1,6 +1,6 @@
-//! The span of a call, for traces: its method, what it answered, and the trace of its caller (W3C Trace Context).
+//! The span of a call, for traces: its method, its status, and the trace of its caller (W3C Trace Context).
 //!
-//! Nobody collects traces by default: then a span is a comparison with the level that is recorded.
+//! Without a trace collector, which is the default, a span costs one comparison of levels.
 
 use http::HeaderMap;
 use opentelemetry::propagation::Extractor;
@@ -10,7 +10,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::api::http::methods::Method;
 
-/// The span of a call; it goes on the caller's trace where there is one.
+/// Creates the span of a call; it continues the caller's trace, if there is one.
 pub fn of(method: &Method, headers: &HeaderMap) -> Span {
     let span = tracing::span!(
         target: "tallystone::traces",
@@ -24,13 +24,13 @@ pub fn of(method: &Method, headers: &HeaderMap) -> Span {
     );
     if !span.is_disabled() {
         let parent = opentelemetry::global::get_text_map_propagator(|propagator| propagator.extract(&Headers(headers)));
-        // It fails where no layer takes it, and then there is no trace to go on.
+        // Fails if no layer accepts it; then there is no trace to continue.
         let _ = span.set_parent(parent);
     }
     span
 }
 
-/// Notes what the call answered.
+/// Records the status of the call.
 pub fn answered(span: &Span, code: Code) {
     if !span.is_disabled() {
         span.record("rpc.grpc.status_code", code as i32);

@@ -1,4 +1,4 @@
-//! `apply`: namespaces from documents.
+//! `apply`: creates and changes namespaces from documents.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{} is no UTF-8 text", path.display())))
 }
 
-/// The same for people: each difference has a line of its own, with units.
+/// The table for people: each difference has a line of its own, with units.
 fn lines_of(response: &ApplyNamespaceResponse) -> TableRows {
     let mut rows = rows_of(response);
     let applied = std::mem::take(&mut rows.cells).into_iter().zip(&response.results);

@@ -1,4 +1,4 @@
-//! Values on the command line: times, durations, words of enums.
+//! Parses values on the command line: times, durations, words of enums.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1::Freshness;
 use crate::proto::queue::v1::MessageState;
 
-/// A time on the command line: absolute, or so long before now.
+/// A time on the command line: absolute, or relative to now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeArg {
     /// At this time.
@@ -19,7 +19,7 @@ pub enum TimeArg {
 }
 
 impl TimeArg {
-    /// The time, as the wire writes it.
+    /// Converts to a protobuf time.
     pub fn to_proto(self, now: Timestamp) -> prost_types::Timestamp {
         crate::api::time::write(match self {
             Self::At(time) => time,
@@ -28,7 +28,7 @@ impl TimeArg {
     }
 }
 
-/// Reads `now`, `1h` (so long ago), or a time of RFC 3339.
+/// Parses `now`, `1h` (one hour ago), or an RFC 3339 time.
 pub fn when(text: &str) -> Result<TimeArg, String> {
     if text == "now" {
         return Ok(TimeArg::Ago(Duration::ZERO));
@@ -40,25 +40,25 @@ pub fn when(text: &str) -> Result<TimeArg, String> {
     time(text).map(TimeArg::At).map_err(|_| what.to_owned())
 }
 
-/// Reads a time of RFC 3339.
+/// Parses an RFC 3339 time.
 pub fn time(text: &str) -> Result<Timestamp, String> {
     let time: jiff::Timestamp = text.parse().map_err(|_| "no time; write it as 2026-01-31T12:00:00Z".to_owned())?;
     Ok(Timestamp::from_micros(time.as_microsecond()))
 }
 
-/// Reads a duration as `500ms`, `5s`, `1m30s`, `24h` or `7d`.
+/// Parses a duration such as `500ms`, `5s`, `1m30s`, `24h` or `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     units::read_span(text).ok_or_else(|| "no duration; write it as 500ms, 5s, 1m30s, 24h or 7d".to_owned())
 }
 
-/// Reads a size as `256MiB`, `1.5KiB`, or a number of bytes.
+/// Parses a size such as `256MiB`, `1.5KiB`, or a number of bytes.
 pub fn bytes<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let what = "no size; write it as 512KiB, 256MiB, 1.5GiB, or as a number of bytes";
     let bytes = units::read_size(text).ok_or_else(|| what.to_owned())?;
     T::try_from(bytes).map_err(|_| format!("{text} is more than this can be"))
 }
 
-/// Reads the lease of a message or session.
+/// Parses the lease duration of a message or session.
 pub fn lease(text: &str) -> Result<Duration, String> {
     let lease = duration(text)?;
     match (LEASE_MIN..=LEASE_MAX).contains(&lease) {
@@ -67,7 +67,7 @@ pub fn lease(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a freshness, with or without its prefix, in any letter case.
+/// Parses a freshness, with or without its prefix, in any letter case.
 pub fn freshness(text: &str) -> Result<Freshness, String> {
     let name = text.to_ascii_uppercase().replace('-', "_");
     let name = match name.starts_with("FRESHNESS_") {
@@ -79,15 +79,15 @@ pub fn freshness(text: &str) -> Result<Freshness, String> {
         .ok_or_else(|| "none of ROLLED_UP, UP_TO_DATE".to_owned())
 }
 
-/// Reads `NAME=TOTAL`.
+/// Parses `NAME=TOTAL`.
 pub fn total(text: &str) -> Result<(String, i64), String> {
-    // A counter name may hold an equals sign, a number cannot.
+    // A counter name may contain an equals sign, a number cannot.
     let (name, total) = text.rsplit_once('=').ok_or("write it as NAME=TOTAL")?;
     let total = total.parse().map_err(|_| format!("{total:?} is no whole number of 64 bits"))?;
     Ok((name.to_owned(), total))
 }
 
-/// Reads `KEY=VALUE`; the value may hold equals signs.
+/// Parses `KEY=VALUE`; the value may contain equals signs.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
     match key.is_empty() {
@@ -96,7 +96,7 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Reads the state of a message, with or without its prefix, in any letter case.
+/// Parses the state of a message, with or without its prefix, in any letter case.
 pub fn message_state(text: &str) -> Result<MessageState, String> {
     let name = text.to_ascii_uppercase();
     let name = if name.starts_with("MESSAGE_STATE_") { name } else { format!("MESSAGE_STATE_{name}") };
@@ -105,7 +105,7 @@ pub fn message_state(text: &str) -> Result<MessageState, String> {
         .ok_or_else(|| "none of INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED, ERRORED".to_owned())
 }
 
-/// Reads a reason of a refusal.
+/// Parses a reason of a refusal.
 pub fn reason(text: &str) -> Result<Reason, String> {
     Reason::from_name(text).ok_or_else(|| {
         let guess = closest_name(text, Reason::ALL.iter().map(|reason| reason.info().name));

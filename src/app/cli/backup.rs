@@ -1,7 +1,7 @@
-//! `backup` and `restore`: a server's embedded store into a directory, and back.
+//! `backup` and `restore`: copy a server's embedded store into a directory, and back.
 //!
-//! The server sends the bytes, this command writes them: into `DIR.partial`, durable and checked to the last byte before it
-//! is called DIR. So what is called DIR is a backup.
+//! The server sends the bytes and this command writes them to `DIR.partial`. After the file is durable and fully
+//! verified, the command renames the directory to DIR. So a directory named DIR is always a complete backup.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 
 /// The file of a backup in its directory.
 const FILE: &str = "backup.tly";
-/// How often progress is told, in bytes.
+/// The interval between progress messages, in bytes.
 const TELL_EVERY: u64 = 64 * 1024 * 1024;
 
 /// Back up the embedded store of a running server, on its machine, while it is in use; or check a backup.
@@ -110,7 +110,7 @@ impl BackupArgs {
         })?;
         let written = write(&session, pieces, dir, &partial).await;
         if written.is_err() {
-            // What is left of it is no backup, by its name and by its content.
+            // Ignored: a leftover is recognisable as incomplete by its name and by its content.
             let _ = fs::remove_dir_all(&partial);
         }
         print(session.output, dir, &written?, began)
@@ -128,7 +128,7 @@ impl RestoreArgs {
     }
 }
 
-/// Writes a backup, checks it, and gives it its name.
+/// Writes a backup, verifies it, and gives it its final name.
 async fn write(
     session: &ClientContext,
     mut pieces: Streaming<CreateBackupResponse>,
@@ -164,7 +164,7 @@ async fn write(
     Ok(summary)
 }
 
-/// A backup takes about what the files of the store take.
+/// Checks free disk space: a backup takes about as much as the files of the store.
 fn refuse_small_disk(first: &[u8], partial: &Path) -> Result<(), Failure> {
     let Some(header) = backup::header_of(first) else { return Ok(()) };
     let disk = rustix::fs::statvfs(partial).map_err(|error| cannot("look at", partial, &error.into()))?;
@@ -213,7 +213,7 @@ fn refused(error: RestoreError) -> Failure {
     Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
 }
 
-/// Prints what a backup holds; people are told its size with a unit, and how long the work took since it began.
+/// Prints the content of a backup; people get its size with a unit, and the duration of the command.
 fn print(output: Output, dir: &Path, summary: &BackupSummary, began: Duration) -> Result<(), Failure> {
     let BackupSummary { header, keyspaces, rows, bytes } = summary;
     let (dir, taken) = (dir.display().to_string(), time::text(header.time));

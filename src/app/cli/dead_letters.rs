@@ -1,4 +1,4 @@
-//! `dlq`: messages that are out of attempts: list them, give them their attempts back, throw them away.
+//! `dlq`: lists, redrives and discards messages without attempts left.
 
 mod discard;
 mod groups;
@@ -125,7 +125,8 @@ impl ClientContext {
         }
     }
 
-    /// The messages of a signature, or of none: a call cannot say that, so they are read and then named.
+    /// Redrives the messages with a signature. No call selects messages without one, so those are listed and then
+    /// redriven by key.
     async fn redrive_signed(&self, args: &RedriveArgs, signature: &str) -> Result<(), Failure> {
         let chosen = self.select_dead_letters(&args.queue, signature, &args.meta).await?;
         if args.dry_run {

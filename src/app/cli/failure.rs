@@ -1,4 +1,4 @@
-//! How a command fails: what stderr says, and the exit code.
+//! Failures of commands: the text on stderr, and the exit code.
 
 use std::error::Error;
 use std::fmt;
@@ -14,19 +14,19 @@ use crate::domain::{Reason, Reject};
 /// The exit codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// Failed; whether it had an effect, the text says.
+    /// Failure; the text says whether the command had an effect.
     Failure = 1,
-    /// The command line, or a value on it, is wrong.
+    /// The command line, or a value on it, is invalid.
     Usage = 2,
-    /// What the command is about does not exist.
+    /// The subject of the command does not exist.
     NotFound = 3,
-    /// The state of things does not allow it.
+    /// The current state does not permit the command.
     Precondition = 4,
     /// The service does not answer, or is too busy; nothing was done.
     Unavailable = 5,
-    /// Some of the items were done, others not.
+    /// Some items succeeded and others failed.
     Partial = 6,
 }
 
@@ -36,32 +36,32 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// A command that failed.
+/// A failed command.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
     text: String,
-    /// What to do next, one line each.
+    /// Advice, one line each.
     hints: Vec<String>,
 }
 
 impl Failure {
-    /// A failure with an exit code.
+    /// Creates a failure with an exit code.
     pub fn new(exit: Exit, text: impl Into<String>) -> Self {
         Self { exit, text: text.into(), hints: Vec::new() }
     }
 
-    /// A wrong command line.
+    /// Creates a failure of an invalid command line.
     pub fn usage(text: impl Into<String>) -> Self {
         Self::new(Exit::Usage, text)
     }
 
-    /// Any other failure.
+    /// Creates any other failure.
     pub fn other(text: impl Into<String>) -> Self {
         Self::new(Exit::Failure, text)
     }
 
-    /// A failed call of a server.
+    /// Creates the failure of a call to a server.
     pub fn of_call(error: &CallError, server: &str) -> Self {
         if error.is_unreachable() {
             let hint = "start one with `tallystone dev`, or name another with --server or TALLYSTONE_SERVER";
@@ -69,7 +69,7 @@ impl Failure {
         }
         let reason = error.reason().and_then(|reason| Reason::from_name(&reason));
         let exit = match (exit_of(error.status.code()), error.may_be_applied) {
-            // An unknown outcome is never called unavailable.
+            // An unknown outcome never gets the exit code of unavailability.
             (Exit::Unavailable, true) => Exit::Failure,
             (Exit::Failure, false) if error.got_no_answer() => Exit::Unavailable,
             (exit, _) => exit,
@@ -78,7 +78,7 @@ impl Failure {
             return match error.status.code() {
                 Code::DeadlineExceeded => Self::new(exit, error.to_string())
                     .hint(format!("the server is {server}; --timeout allows more time, --server names another")),
-                // Whatever the way calls it: what was wrong with it is in the cause.
+                // The transport's own label adds nothing: the details are in the deepest cause.
                 _ => Self::new(exit, format!("no answer came from {server}: {}", deepest(&error.status)))
                     .hint("is it a tallystone server, and still running? --server names another"),
             };
@@ -90,14 +90,14 @@ impl Failure {
         }
     }
 
-    /// Adds what to do next.
+    /// Adds a line of advice.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// Puts names into the places of commands that are suggested: ` QUEUE` before a space, a bracket or a quote.
+    /// Replaces placeholders in suggested commands with names: ` QUEUE` before a space, a bracket or a quote.
     #[must_use]
     pub fn about(mut self, names: &[(&str, String)]) -> Self {
         for (place, name) in names {
@@ -111,12 +111,12 @@ impl Failure {
         self
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// Tells of it on stderr.
+    /// Prints the failure on stderr.
     pub fn report(&self) -> ExitCode {
         if !self.text.is_empty() {
             print_notice(&format!("error: {}", self.text));
@@ -141,7 +141,7 @@ impl From<Reject> for Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Whoever reads our output may stop reading; that is no failure of ours.
+    /// The reader of our output may stop reading; that is not a failure.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Exit::Ok, ""),
@@ -150,7 +150,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The cause below all others, or what the status says itself.
+/// The deepest cause, or the message of the status.
 fn deepest(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut cause = status.source();
@@ -161,7 +161,7 @@ fn deepest(status: &Status) -> String {
     text
 }
 
-/// The exit code of a refusal by its gRPC code.
+/// Returns the exit code of a refusal by its gRPC code.
 pub fn exit_of(code: Code) -> Exit {
     match code {
         Code::Ok => Exit::Ok,

@@ -1,4 +1,4 @@
-//! `tallystone migrate`: the schema of a Cassandra keyspace, shown and applied.
+//! `tallystone migrate`: shows and applies the schema of a Cassandra keyspace.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub struct MigrateStatusArgs {
     output: OutputArgs,
 }
 
-/// A keyspace that was looked at.
+/// A keyspace with the state of its schema.
 struct MigrateTarget {
     /// The name of the cluster in the settings.
     name: String,
@@ -68,7 +68,7 @@ pub async fn run(command: &MigrateCommand, given: &GlobalFormat) -> Result<(), F
     }
 }
 
-/// How a server and this command fail when a cluster cannot be used.
+/// The exit code of a server, or of this command, if a cluster cannot be used.
 pub fn exit_of(error: &OpenError) -> Exit {
     match error {
         OpenError::Unreachable { .. }
@@ -91,7 +91,7 @@ fn refused(error: OpenError) -> Failure {
     Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
 }
 
-/// A refusal about the data centre names the setting by its whole key, as it stands in the file.
+/// Rewrites an error about the data centre with the setting's full key, as in the settings file.
 fn wrong_data_center(error: OpenError, cluster: &str) -> Failure {
     let is_about_it = matches!(error, OpenError::DataCenter { .. } | OpenError::DataCenterUnnamed { .. });
     let failure = refused(error);
@@ -123,7 +123,7 @@ async fn inspect(args: &MigrateTargetArgs) -> Result<MigrateTarget, Failure> {
 }
 
 impl MigrateTarget {
-    /// What is missing, where that can be applied.
+    /// Returns the missing migrations, if they can be applied.
     fn missing(&self) -> Result<Vec<Migration>, Failure> {
         let keyspace = &self.options.keyspace;
         match &self.state {
@@ -141,7 +141,7 @@ impl MigrateTarget {
         }
     }
 
-    /// How a missing keyspace is to be made.
+    /// The replication settings for a missing keyspace.
     fn replication(&self) -> Result<Option<schema::Replication>, Failure> {
         if self.state != SchemaState::NoKeyspace {
             return Ok(None);
@@ -158,7 +158,7 @@ impl MigrateTarget {
             let advice = format!("set {setting}, as in \"dc1:3\"; the data centres of the cluster are {}", listed());
             return Err(Failure::new(Exit::Precondition, what).hint(advice));
         };
-        // Cassandra would refuse the statement, and not say which setting it came from.
+        // Cassandra would refuse the statement without naming the setting at fault.
         if let Some(unknown) = copies.data_centers().find(|name| !known.contains(*name)) {
             let what = format!("{setting} names data centre {unknown}, which the cluster does not have");
             let advice = format!("correct {setting}; the data centres of the cluster are {}", listed());
@@ -212,7 +212,7 @@ fn status(target: &MigrateTarget, output: Output) -> Result<(), Failure> {
     };
     let state_of = |migration: &Migration| match &target.state {
         SchemaState::Differs(number) if *number == migration.number => "differs",
-        _ if missing.contains(migration) => "missing", // whatever else is wrong with the keyspace
+        _ if missing.contains(migration) => "missing", // whatever other problems the keyspace has
         _ => "applied",                                // the rest
     };
     let rows = TableRows {
@@ -236,7 +236,7 @@ fn status(target: &MigrateTarget, output: Output) -> Result<(), Failure> {
     Err(Failure::new(Exit::Precondition, what).hint("bring it up to this release with `tallystone migrate apply`"))
 }
 
-/// So many migrations, in words.
+/// Formats a number of migrations.
 fn migrations(count: usize) -> String {
     counted(saturating_i64(count), "migration", "migrations")
 }

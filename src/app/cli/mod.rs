@@ -1,9 +1,10 @@
 //! The command line: noun, verb, answer.
 //!
-//! Data goes to stdout in the format that was asked for, everything else to stderr. A command ends with one of the exit
-//! codes of `failure`. Every command's help ends with an example that a test runs.
+//! Data goes to stdout in the requested format, everything else to stderr. A command ends with one of the exit codes of
+//! `failure`. The help of every command ends with an example that a test runs.
 
-/// Makes a call of a session with retries; fails with what the command prints. `ask` is for calls that change nothing.
+/// Makes a call of a session with retries, and converts its error to a command's failure. `ask` is for calls without
+/// side effects.
 macro_rules! call {
     (ask $session:expr, $service:ident . $method:ident, $request:expr) => {
         call!($session, asked, $service.$method, $request)
@@ -14,7 +15,7 @@ macro_rules! call {
     ($session:expr, $how:ident, $service:ident . $method:ident, $request:expr) => {{
         let session = &$session;
         let answer = session.client.$how($request, |request| {
-            // Anew for each attempt: another server may be preferred by then.
+            // Created for each attempt: the client may prefer another server by then.
             let mut client = session.client.$service();
             async move { client.$method(request).await }
         });
@@ -161,10 +162,10 @@ pub struct GlobalArgs {
     output: Option<Format>,
 }
 
-/// The format that was given before the noun.
+/// The format given before the noun.
 pub struct GlobalFormat(Option<Format>);
 
-/// What a client command works with.
+/// The settings and connection of a client command.
 struct ClientContext {
     client: Client,
     output: Output,
@@ -172,12 +173,12 @@ struct ClientContext {
     timeout: Duration,
 }
 
-/// The environment's name of the server.
+/// The environment variable with the server's address.
 const SERVER_VARIABLE: &str = "TALLYSTONE_SERVER";
-/// The server when nobody names one.
+/// The default server.
 pub const SERVER_DEFAULT: &str = "127.0.0.1:7450";
 
-/// The server: given after the noun, before it, in the environment, else the one of this machine.
+/// The server: from the option after the noun, the one before it, the environment, or the default.
 fn server_of(after: Option<&String>, before: &GlobalArgs) -> String {
     let given = after.or(before.server.as_ref()).cloned();
     let of_environment = || std::env::var_os(SERVER_VARIABLE).map(|name| name.to_string_lossy().into_owned());
@@ -185,7 +186,7 @@ fn server_of(after: Option<&String>, before: &GlobalArgs) -> String {
 }
 
 impl OutputArgs {
-    /// Prints as it was said here, else before the noun.
+    /// Prints in the format given after the noun, else in the one given before it.
     pub fn or(self, given: &GlobalFormat) -> Output {
         Output::new(self.output.or(given.0).unwrap_or(Format::Table))
     }
@@ -196,7 +197,7 @@ impl GlobalArgs {
         GlobalFormat(self.output)
     }
 
-    /// Refuses what a command has no use for, so that nothing is accepted without effect.
+    /// Refuses options that a command does not accept, so that no option is ignored silently.
     fn only(&self, command: &str, useful: &[&str]) -> Result<(), Failure> {
         let given = [
             ("--server", self.server.is_some()),
@@ -217,11 +218,11 @@ impl ClientArgs {
         let server = server_of(self.server.as_ref(), before);
         let servers: Vec<&str> = server.split(',').map(str::trim).collect();
         if servers.len() > 1 {
-            // One that hangs leaves time for the others.
+            // One server that hangs leaves time for the others.
             policy.attempt_max = policy.total / u32::try_from(servers.len()).unwrap_or(u32::MAX);
         }
         let client = Client::of(&servers, policy).map_err(|error| Failure::usage(error.to_string()))?;
-        // Who calls: the user of this machine, as far as the environment knows.
+        // The caller's name: the local user, if the environment has it.
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
         let output = self.output.or(&before.output());
         Ok(ClientContext { client: client.acting_as(&user), output, server, timeout: policy.total })
@@ -245,7 +246,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What stands for a name in the text of a refusal, and the name that this command line gives it: so what is suggested can
+/// The placeholders in the text of a refusal, with their names from this command line, so that suggested commands can
 /// be pasted.
 fn names_of(matches: &ArgMatches) -> Vec<(&'static str, String)> {
     let Some((noun, mut last)) = matches.subcommand() else { return Vec::new() };
@@ -263,7 +264,7 @@ fn names_of(matches: &ArgMatches) -> Vec<(&'static str, String)> {
     names.into_iter().filter_map(|(place, name)| Some((place, name.filter(is_one_word)?))).collect()
 }
 
-/// The command line as clap knows it, for completions and for tests of the help.
+/// Returns the clap command, for completions and for tests of the help.
 pub fn command() -> clap::Command {
     Cli::command()
 }
@@ -308,7 +309,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// A client needs one thread; ctrl-c ends the process, which leaves nothing half done that a token does not settle.
+/// Runs a client on one thread. Ctrl-c ends the process; the token of a change settles its outcome.
 fn on_a_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::other(format!("cannot start a runtime: {error}")))?.block_on(work)

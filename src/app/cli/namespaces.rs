@@ -1,4 +1,5 @@
-//! `ns`: list, describe, follow and delete namespaces, and name their hot counters. They are created and changed by `apply`.
+//! `ns`: lists, describes, follows and deletes namespaces, and configures their hot counters. `apply` creates and
+//! changes them.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -177,7 +178,8 @@ impl ClientContext {
             });
             match updated.await {
                 Ok(answer) => return self.show_hot(answer.namespace.unwrap_or_default()),
-                // Somebody changed it, or an attempt whose answer was lost did: what is there now tells which.
+                // Another client changed the namespace, or an attempt whose answer was lost did; the current state
+                // shows which.
                 Err(error) if error.reason().as_deref() == Some("ETAG_MISMATCH") => {}
                 Err(error) => return Err(self.failed(&error)),
             }
@@ -203,7 +205,7 @@ impl ClientContext {
         if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmation::No {
             return Ok(());
         }
-        // What was shown is deleted and nothing else: a repeat meets no namespace that somebody made since.
+        // Deletes only the namespace that was shown: a retry cannot delete a namespace created since.
         let etag = if args.etag.is_empty() { namespace.etag } else { args.etag };
         let request = pb::DeleteNamespaceRequest { name: args.name, etag, reason: args.reason };
         let client = self.client.namespaces();
@@ -226,7 +228,7 @@ impl ClientContext {
         found.namespace.ok_or_else(|| Failure::other("the server answered without a namespace"))
     }
 
-    /// How many counters a namespace holds, in words.
+    /// Describes the number of counters in a namespace.
     async fn count_of_counters(&self, name: &str, namespace: &pb::Namespace) -> Result<String, Failure> {
         if namespace.counter_type() == pb::CounterType::BestEffort {
             return Ok("its best-effort counters".to_owned());
@@ -245,31 +247,31 @@ impl ClientContext {
     }
 }
 
-/// A namespace in which a counter has so many event buckets of its own, or as many as the others.
+/// Sets a counter's own number of event buckets, or removes it.
 fn with_hot_counter(mut namespace: pb::Namespace, counter_name: &str, buckets_per_id: Option<u32>) -> pb::Namespace {
     let hot = |buckets_per_id| pb::HotCounter { counter_name: counter_name.to_owned(), buckets_per_id };
     namespace.hot_counters.retain(|hot| hot.counter_name != counter_name);
     namespace.hot_counters.extend(buckets_per_id.map(hot));
-    // The order in which they are kept, so that a change that is there already is seen to be.
+    // Sorted as stored, so that a change that is already in place is recognised.
     namespace.hot_counters.sort_by(|a, b| a.counter_name.cmp(&b.counter_name));
     namespace
 }
 
-/// Whether the answer to an earlier attempt was lost, and that attempt did it.
+/// Whether an earlier attempt deleted the namespace and its answer was lost.
 fn was_deleted_before(error: &CallError) -> bool {
     error.may_be_applied && error.status.code() == Code::NotFound
 }
 
-/// What was answered to a question.
+/// The answer to a confirmation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Confirmation {
-    /// Go on.
+    /// Continue.
     Yes,
-    /// Leave everything as it is; the caller was told so.
+    /// Change nothing; the caller has been notified.
     No,
 }
 
-/// Asks before something is destroyed. Without a terminal nobody can answer, so `--yes` has to.
+/// Asks for confirmation before data is destroyed. Without a terminal, `--yes` is required.
 pub fn confirm(yes: bool, what: &str) -> Result<Confirmation, Failure> {
     if yes {
         return Ok(Confirmation::Yes);
@@ -372,10 +374,10 @@ mod tests {
     fn only_a_clear_yes_destroys() {
         let is_yes = |typed: &[u8]| super::is_yes(typed);
         for typed in ["y\n", "Yes", " YES \n"] {
-            assert!(is_yes(typed.as_bytes()).expect("text"), "{typed:?}");
+            assert!(is_yes(typed.as_bytes()).expect("no read error"), "{typed:?}");
         }
         for typed in ["", "\n", "n\n", "yess\n", "no\nyes\n"] {
-            assert!(!is_yes(typed.as_bytes()).expect("text"), "{typed:?}");
+            assert!(!is_yes(typed.as_bytes()).expect("no read error"), "{typed:?}");
         }
         let failure = is_yes(&[0xff, b'\n']).expect_err("no text");
         assert!(failure.to_string().starts_with("cannot read the answer, nothing was changed"), "{failure}");

@@ -1,6 +1,7 @@
-//! Work of the server that goes on after its call: followed to its end, with progress where somebody looks.
+//! Follows long-running operations of the server to their end, with progress on a terminal.
 //!
-//! A command that is interrupted leaves the operation to the server; it is shown under its name at the end, whatever that is.
+//! If a command is interrupted, the server continues the operation. The operation's name is printed at the end,
+//! whatever the outcome.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::app::cli::{ClientContext, Failure};
 use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;
 
-/// The pause between two questions how far an operation is.
+/// The pause between two requests for an operation's progress.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
 const OPERATION: &[&str] =
@@ -27,7 +28,7 @@ impl<'a> OperationFollower<'a> {
         Self { session }
     }
 
-    /// Asks until the operation is over, then prints it; fails if it did.
+    /// Polls until the operation is over, then prints it; returns an error if it failed.
     pub async fn wait_until_done(&self, mut operation: pb::Operation) -> Result<(), Failure> {
         while operation.state() == pb::OperationState::Running {
             progress(&format!("{}: {} of about {}", operation.kind, operation.done, operation.total));
@@ -40,13 +41,13 @@ impl<'a> OperationFollower<'a> {
         self.print(operation)
     }
 
-    /// Shows an operation as it is.
+    /// Prints an operation in its current state.
     pub fn show(&self, operation: &pb::Operation) -> Result<(), Failure> {
         let rows = TableRows { columns: OPERATION, cells: vec![cells(operation)] };
         self.session.output.answer(&CliResponse::one(&full_name("Operation"), operation), &rows)
     }
 
-    /// Shows an operation; fails if it did, or was cancelled.
+    /// Prints an operation; returns an error if it failed or was cancelled.
     pub fn print(&self, operation: pb::Operation) -> Result<(), Failure> {
         if operation.dry_run {
             let (kind, what, queue) = (&operation.kind, messages(operation.done), &operation.queue);

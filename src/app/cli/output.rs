@@ -1,7 +1,7 @@
-//! How answers are printed: as a table for people, as JSON, JSON lines or CSV for programs.
+//! Prints answers: as a table for people, or as JSON, JSON lines or CSV for programs.
 //!
-//! JSON is the canonical protobuf JSON that the HTTP API answers, made of the same descriptors. Columns are named as the
-//! fields they show; times are RFC 3339, enum words come without their prefix in tables and CSV. How tables fit is in `fit`.
+//! JSON is the canonical protobuf JSON of the HTTP API, built from the same descriptors. Columns have the names of
+//! their fields. Times are RFC 3339; enum words lack their prefix in tables and CSV. `fit` lays out tables.
 
 mod fit;
 
@@ -33,21 +33,21 @@ pub enum Format {
     Csv,
 }
 
-/// Rows of an answer for people and spreadsheets.
+/// Rows of an answer for tables and CSV.
 #[derive(Clone, Debug, Default)]
 pub struct TableRows {
-    /// The fields that the columns show.
+    /// The fields in the columns.
     pub columns: &'static [&'static str],
-    /// The cells, as many in each row as there are columns.
+    /// The cells; each row has as many as there are columns.
     pub cells: Vec<Vec<String>>,
 }
 
-/// An answer in the words of the protocol.
+/// An answer as a protocol message.
 pub struct CliResponse {
     message: DynamicMessage,
-    /// The repeated field whose items are the rows, if it has one.
+    /// The repeated field whose items are the rows, if there is one.
     items: Option<&'static str>,
-    /// The counters that the rows are about, where the rows of the protocol do not say it.
+    /// The counters of the rows, if the rows of the protocol do not contain them.
     counters: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct Output {
     format: Format,
 }
 
-/// The protocol.
+/// The descriptors of the protocol.
 pub static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(proto::DESCRIPTORS).expect("the descriptors were encoded by this crate's build")
 });
@@ -65,31 +65,31 @@ pub static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
 const JSON: SerializeOptions = SerializeOptions::new().skip_default_fields(false);
 
 impl CliResponse {
-    /// An answer that is one message of the given full name.
+    /// Creates an answer of one message with the given full name.
     pub fn one(name: &str, message: &impl Message) -> Self {
         let descriptor = DESCRIPTORS.get_message_by_name(name).expect("the caller names a message of ours");
         let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice());
         Self { message: message.expect("what was encoded can be decoded"), items: None, counters: Vec::new() }
     }
 
-    /// An answer whose rows are the items of a repeated field.
+    /// Creates an answer whose rows are the items of a repeated field.
     pub fn many(name: &str, message: &impl Message, items: &'static str) -> Self {
         Self { items: Some(items), ..Self::one(name, message) }
     }
 
-    /// Names the counters of the rows: each row stands alone as a line.
+    /// Adds the counters of the rows, so that each row is complete as a line of its own.
     #[must_use]
     pub fn about(mut self, counters: impl IntoIterator<Item = String>) -> Self {
         self.counters = counters.into_iter().collect();
         self
     }
 
-    /// The whole answer as JSON.
+    /// Converts the whole answer to JSON.
     pub fn json(&self) -> serde_json::Value {
         json_of(&self.message)
     }
 
-    /// The rows as JSON.
+    /// Converts the rows to JSON.
     fn lines(&self) -> Vec<serde_json::Value> {
         let whole = self.json();
         match self.items.and_then(|items| whole.get(items)) {
@@ -101,7 +101,7 @@ impl CliResponse {
         }
     }
 
-    /// A row with the name of its counter, if that is given beside the rows.
+    /// Adds the name of its counter to a row, if the name is not part of the row.
     fn named(&self, at: usize, row: serde_json::Value) -> serde_json::Value {
         match (self.counters.get(at), row) {
             (Some(counter), serde_json::Value::Object(fields)) => {
@@ -119,17 +119,17 @@ impl Output {
         Self { format }
     }
 
-    /// Prints text as it is.
+    /// Prints text unchanged.
     pub fn plain() -> Self {
         Self::new(Format::Table)
     }
 
-    /// The format.
+    /// Returns the format.
     pub fn format(self) -> Format {
         self.format
     }
 
-    /// Whether it prints for people.
+    /// Whether the output is for people.
     pub fn is_for_people(self) -> bool {
         self.format == Format::Table
     }
@@ -139,7 +139,8 @@ impl Output {
         self.answer_in(&Layout::Natural, answer, rows)
     }
 
-    /// Prints an answer whose rows end with sentences: these are neither cut nor broken, because commands in them are copied.
+    /// Prints an answer whose rows end with sentences, which are neither cut nor wrapped, so that commands in them can
+    /// be copied.
     pub fn sentences(self, answer: &CliResponse, rows: &TableRows) -> Result<(), Failure> {
         self.answer_in(&Layout::Whole, answer, rows)
     }
@@ -158,7 +159,7 @@ impl Output {
         Ok(out.flush()?)
     }
 
-    /// A duration in a cell, with units for people, as the protocol writes it for programs; empty if there is none.
+    /// Formats an optional duration for a cell: with units for people, as in the protocol for programs.
     pub fn span_cell(self, duration: Option<&prost_types::Duration>) -> String {
         match (self.is_for_people(), duration) {
             (true, Some(duration)) => units::span(duration_of(duration)),
@@ -166,7 +167,7 @@ impl Output {
         }
     }
 
-    /// The time that is left in a cell: rounded for people, as the protocol writes it for programs; empty if there is none.
+    /// Formats an optional remaining time for a cell: rounded for people, as in the protocol for programs.
     pub fn left_cell(self, left: Option<&prost_types::Duration>) -> String {
         match (self.is_for_people(), left) {
             (true, Some(left)) => units::left(duration_of(left)),
@@ -174,7 +175,7 @@ impl Output {
         }
     }
 
-    /// A size that was set in a cell, with its unit for people, in bytes for programs.
+    /// Formats a configured size for a cell: with its unit for people, in bytes for programs.
     pub fn size_cell(self, bytes: i64) -> String {
         match (self.is_for_people(), u64::try_from(bytes)) {
             (true, Ok(bytes)) => units::exact_size(bytes),
@@ -182,7 +183,7 @@ impl Output {
         }
     }
 
-    /// What a change made different in a cell, with units for people.
+    /// Formats the differences of a change for a cell, with units for people.
     pub fn changes_cell(self, differences: &[String]) -> String {
         match self.is_for_people() {
             true => list_cell(&differences.iter().map(|line| units::change(line)).collect::<Vec<_>>()),
@@ -190,7 +191,7 @@ impl Output {
         }
     }
 
-    /// Prints bytes as they are.
+    /// Prints bytes unchanged.
     pub fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes)?;
@@ -198,27 +199,27 @@ impl Output {
     }
 }
 
-/// An answer that is printed part by part as it comes, under one header. As JSON it is one list, which is complete only
-/// when it was ended; an answer without an end is a document a line.
+/// An answer that is printed in parts as they arrive, under one header. As JSON it is one list, complete only after
+/// `end`; an endless answer is printed as one document per line.
 pub struct IncrementalPrinter {
     output: Output,
     layout: Layout,
-    /// Whether anything was printed.
+    /// Whether any part was printed.
     has_printed: bool,
-    /// The items of the list so far.
+    /// The number of list items so far.
     items: usize,
 }
 
-/// How wide the columns of a table are.
+/// The widths of a table's columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// As wide as their cells.
+    /// As wide as their cells, fitted to `fit::TABLE_WIDTH`.
     Natural,
-    /// At least so wide each, so that rows of later parts stand below those of earlier ones.
+    /// At least these widths, so that the columns of all parts align.
     AtLeast(Vec<usize>),
-    /// As wide as their cells, however wide the table becomes.
+    /// As wide as their cells, without a limit on the table.
     Whole,
-    /// As narrow as the whole table fits into so many characters.
+    /// So narrow that the whole table fits into this many characters.
     Within(usize),
 }
 
@@ -230,12 +231,12 @@ enum PrintHeader {
 }
 
 impl IncrementalPrinter {
-    /// An answer with an end.
+    /// Creates an answer that ends.
     pub fn list(output: Output) -> Self {
         Self { output, layout: Layout::Natural, has_printed: false, items: 0 }
     }
 
-    /// An answer without an end.
+    /// Creates an endless answer.
     pub fn endless(output: Output) -> Self {
         let format = match output.format {
             Format::Json => Format::Jsonl,
@@ -244,7 +245,7 @@ impl IncrementalPrinter {
         Self::list(Output::new(format))
     }
 
-    /// Lays tables out so.
+    /// Sets the layout of tables.
     #[must_use]
     pub fn with_layout(self, layout: Layout) -> Self {
         Self { layout, ..self }
@@ -271,7 +272,7 @@ impl IncrementalPrinter {
         Ok(out.flush()?)
     }
 
-    /// Ends the answer; one without any part shows its columns.
+    /// Ends the answer; an answer without parts prints its column names.
     pub fn end(mut self, columns: &'static [&'static str]) -> Result<(), Failure> {
         if !self.has_printed {
             self.print(&[], &TableRows { columns, cells: Vec::new() })?;
@@ -285,7 +286,7 @@ impl IncrementalPrinter {
     }
 }
 
-/// The word of an enum without its prefix; a number that is no word stays a number.
+/// The word of an enum without its prefix; an unknown number stays a number.
 pub fn word<E: TryFrom<i32>>(number: i32, prefix: &str, name: impl Fn(&E) -> &'static str) -> String {
     match E::try_from(number) {
         Ok(value) => name(&value).trim_start_matches(prefix).to_owned(),
@@ -293,22 +294,22 @@ pub fn word<E: TryFrom<i32>>(number: i32, prefix: &str, name: impl Fn(&E) -> &'s
     }
 }
 
-/// A time in a cell; empty if there is none.
+/// Formats an optional time for a cell.
 pub fn time_cell(time: Option<&prost_types::Timestamp>) -> String {
     time.map(ToString::to_string).unwrap_or_default()
 }
 
-/// A duration of the protocol; a negative one, which no answer holds, is none at all.
+/// Converts a duration of the protocol; a negative one, which no answer contains, becomes zero.
 pub fn duration_of(duration: &prost_types::Duration) -> std::time::Duration {
     std::time::Duration::try_from(*duration).unwrap_or_default()
 }
 
-/// Several things in a cell, which is one line.
+/// Joins several items in a cell, on one line.
 pub fn list_cell(things: &[String]) -> String {
     things.join("; ")
 }
 
-/// Tells of progress, where somebody looks.
+/// Prints progress on a terminal.
 pub fn progress(text: &str) {
     if io::stderr().is_terminal() {
         print_notice(text);
@@ -362,7 +363,7 @@ fn csv(out: &mut impl Write, rows: &TableRows, header: PrintHeader) -> io::Resul
     Ok(())
 }
 
-/// A cell of CSV (RFC 4180).
+/// Quotes a cell of CSV (RFC 4180).
 fn quoted(cell: &str) -> String {
     match cell.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),

@@ -1,10 +1,10 @@
-//! Lists that come in pages.
+//! Reads lists in pages.
 
 use crate::app::cli::Failure;
 use crate::domain::limits::PAGE_ROWS_MAX;
 
-/// Reads pages until there are so many rows, or no more; answers them and the token of what is left, empty at the end.
-/// `page` is given how many rows to ask for and the token.
+/// Reads pages until there are `limit` rows, or no more. Returns the rows and the page token of the rest, empty at the
+/// end. `page` gets the number of rows to request and the token.
 pub async fn rows<T>(
     limit: usize,
     mut page: impl AsyncFnMut(i32, String) -> Result<(Vec<T>, String), Failure>,
@@ -26,7 +26,7 @@ pub async fn rows<T>(
 mod tests {
     use super::*;
 
-    /// Reads from a list of 2,500 numbers, a thousand a page at most.
+    /// Reads from a list of 2,500 numbers, at most a thousand per page.
     async fn read(limit: usize) -> (usize, String, Vec<i32>) {
         let mut sizes = Vec::new();
         let (rows, left) = rows(limit, async |size, token| {
@@ -36,7 +36,7 @@ mod tests {
             Ok(((from..to).collect::<Vec<_>>(), if to < 2_500 { to.to_string() } else { String::new() }))
         })
         .await
-        .expect("every page comes");
+        .expect("every page is served");
         assert!(rows.iter().enumerate().all(|(at, row)| at == *row), "each once, in order");
         (rows.len(), left, sizes)
     }

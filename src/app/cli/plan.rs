@@ -1,4 +1,4 @@
-//! `plan`: what a load needs, before anything runs.
+//! `plan`: estimates the resources for a load before deployment.
 
 use std::time::Duration;
 
@@ -72,17 +72,17 @@ impl PlanArgs {
     }
 }
 
-/// A size that is estimated: with a unit for people, in bytes for programs.
+/// Formats an estimated size: with a unit for people, in bytes for programs.
 fn sized(bytes: u64, output: Output) -> String {
     if output.is_for_people() { units::size(bytes) } else { bytes.to_string() }
 }
 
-/// A duration: with its units for people, as settings are written for programs.
+/// Formats a duration: with units for people, as settings are written for programs.
 fn lasting(time: Duration, output: Output) -> String {
     if output.is_for_people() { units::span(time) } else { duration_text(time) }
 }
 
-/// Item, value, note; in the order in which one would write them down.
+/// The rows of item, value and note, in reading order.
 fn lines_of(plan: &Plan, output: Output) -> Vec<[String; 3]> {
     let set = |bytes: u64| output.size_cell(saturating_i64(bytes));
     let (about, span) = (|bytes| sized(bytes, output), |time| lasting(time, output));

@@ -1,4 +1,4 @@
-//! `explain-error`: what a refusal means and what to do about it, from the same table that the service answers with.
+//! `explain-error`: explains a refusal and its remedy, from the table that the service uses for answers.
 
 use clap::Args;
 use serde_json::json;
@@ -78,7 +78,7 @@ fn json_of(reason: Reason) -> serde_json::Value {
     })
 }
 
-/// What a reason says: its comment in the protocol.
+/// The meaning of a reason: its comment in the protocol.
 fn meaning(reason: Reason) -> String {
     let word = DESCRIPTORS.get_enum_by_name("tallystone.error.v1.Reason").and_then(|reasons| {
         let name = format!("REASON_{}", reason.info().name);
@@ -86,7 +86,7 @@ fn meaning(reason: Reason) -> String {
         found.map(|at| (reasons.parent_file(), i32::try_from(at).unwrap_or(i32::MAX)))
     });
     let (file, at) = word.expect("the protocol has every reason, as a test says");
-    // Field 5 of a file are its enums, of which it has one; field 2 of an enum are its values.
+    // Path of the comment: field 5 of a file is its enums, of which there is one; field 2 of an enum is its values.
     let place = [5, 0, 2, at];
     let info = file.file_descriptor_proto().source_code_info.as_ref();
     let comment = info.and_then(|info| info.location.iter().find(|location| location.path == place));
@@ -94,7 +94,7 @@ fn meaning(reason: Reason) -> String {
     comment.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A code as gRPC spells it.
+/// A code in gRPC's spelling.
 fn code_text(code: Code) -> &'static str {
     match code {
         Code::Unknown => "UNKNOWN",

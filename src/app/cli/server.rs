@@ -1,4 +1,4 @@
-//! `server`: run one, look at its settings, wait until it is ready.
+//! `server`: runs a server, shows its settings, waits until it is ready.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::app::cli::commands::{self, ServerCommand};
 use crate::app::cli::{Exit, Failure, GlobalArgs, arguments, on_a_runtime, server_of};
 use crate::client;
 
-/// The name of the whole server, which serves while `/readyz` says so.
+/// The health service's name for the whole server, which is serving while `/readyz` succeeds.
 const WHOLE: &str = "";
-/// How long one question may take, and the pause after it.
+/// The timeout of one health request, and the pause after it.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// How long to wait for a server that is starting.
+/// The default time to wait for a server to start.
 const WAIT_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Run a server, look at its settings, wait for it.
@@ -64,12 +64,12 @@ impl ServerArgs {
     }
 }
 
-/// Asks for the whole server: it serves while all its services do, and not while it starts or stops.
+/// Polls the health of the whole server: it serves while all its services do, and not during startup or shutdown.
 async fn wait(server: &str, timeout: Duration) -> Result<(), Failure> {
     let endpoint = client::endpoint(server).map_err(|error| Failure::usage(error.to_string()))?;
     let mut health = HealthClient::new(endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy());
     let until_ready = async {
-        // An answer other than "serving", and no answer at all, mean the same here: ask again.
+        // An answer other than "serving" and no answer at all mean the same here: ask again.
         while !health
             .check(HealthCheckRequest { service: WHOLE.to_owned() })
             .await

@@ -1,4 +1,4 @@
-//! `session`: open sessions for workers that are written as scripts, keep them, close them; list those that live.
+//! `session`: opens, renews and closes sessions for workers that are scripts; lists live sessions.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `status`: how a server, its stores, fleet, lags, queues and caches are, at one glance.
+//! `status`: an overview of a server, its stores, fleet, lags, queues and caches.
 
 use clap::Args;
 
@@ -20,7 +20,7 @@ pub struct StatusArgs {
     client: ClientArgs,
 }
 
-/// What a person on call reads: a part of the server, one thing in it, how that is.
+/// The columns for operators: a part of the server, an item in it, its state.
 const COLUMNS: &[&str] = &["part", "name", "state"];
 
 impl StatusArgs {

@@ -1,4 +1,4 @@
-//! Errors of usage as sentences: what the library says of numbers is the text of the compiler's own parsers.
+//! Rewrites usage errors as sentences: clap reports invalid numbers in the words of the standard library's parsers.
 
 use std::error::Error as _;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
@@ -7,7 +7,7 @@ use std::str::ParseBoolError;
 use clap::Error;
 use clap::error::{ContextKind, ErrorKind};
 
-/// The error with a sentence in place of the words of a parser, if it has such words.
+/// Replaces a standard parser's message in the error with a sentence, if it has one.
 pub fn with_plain_message(error: Error, command: &clap::Command) -> Error {
     let Some(words) = words(&error) else { return error };
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
@@ -23,7 +23,7 @@ fn words(error: &Error) -> Option<&'static str> {
         return Some(match error.kind() {
             IntErrorKind::PosOverflow => "the number is too large",
             IntErrorKind::NegOverflow => "the number is too small",
-            // Empty, no digits, or what a later library tells apart.
+            // Empty, no digits, or an error kind of a later library.
             _ => "this is no whole number; write it in digits, as in 5",
         });
     }

@@ -1,9 +1,9 @@
-//! Keeps a flood of equal lines from filling the log and the disk.
+//! Suppresses floods of equal lines, so that they do not fill the log and the disk.
 //!
-//! Errors, warnings and lines of level INFO of one place in the code with one `reason` are a kind. Of each kind at most one
-//! line a second is written. If lines were left out, the next second begins with a line that says how many, and shows the
-//! first of them. INFO is among them because callers can provoke such lines without end: each change of a namespace is
-//! one. Lines for the search for defects, of lower levels, are never left out: nobody has them who has not asked.
+//! A kind is all ERROR, WARN and INFO lines of one code location with one `reason`. At most one line of each kind is
+//! written per second. If lines were suppressed, the next second begins with a summary: their number and the first of
+//! them. INFO is included because callers can cause such lines without bound: each change of a namespace logs one.
+//! DEBUG and TRACE lines are never suppressed, because they appear only where they were enabled.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -23,34 +23,34 @@ use crate::adapters::system::SystemClock;
 use crate::domain::limits::{LOG_KINDS_MAX, LOG_LINE_SHOWN_BYTES_MAX};
 use crate::ports::Clock;
 
-/// The target of the lines that say what was left out; they are never left out themselves.
+/// The target of the summary lines, which are never suppressed.
 pub const SUMMARY: &str = "tallystone::repeated";
-/// How long one line stands for its kind.
+/// The period in which at most one line of a kind is written.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Lines of one place in the code with one reason.
+/// Lines of one code location with one reason.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct LineKind<P> {
     place: P,
     reason: String,
 }
 
-/// The lines of a kind in the period that its last written line began.
+/// The lines of a kind in the period that began with its last written line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct LinePeriod {
     began: Duration,
     left_out: u64,
-    /// The first line that was left out, with its level.
+    /// The first suppressed line, with its level.
     first: Option<(Level, String)>,
 }
 
-/// Which lines are written, by the time since the machine's start. `P` names a place in the code.
+/// Decides which lines are written, by time since machine start. `P` identifies a code location.
 #[derive(Debug)]
 struct LineKinds<P> {
     periods: HashMap<LineKind<P>, LinePeriod>,
 }
 
-/// Lines of one kind that were left out within a period.
+/// Lines of one kind that were suppressed within a period.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct SuppressedLines {
     level: Level,
@@ -59,7 +59,7 @@ struct SuppressedLines {
 }
 
 impl<P: Eq + std::hash::Hash> LineKinds<P> {
-    /// Whether a line of this kind is written now.
+    /// Whether a line of this kind is written at this time.
     fn admit(&mut self, kind: LineKind<P>, now: Duration, line: impl FnOnce() -> (Level, String)) -> bool {
         if self.periods.len() >= LOG_KINDS_MAX && !self.periods.contains_key(&kind) {
             return true;
@@ -78,7 +78,8 @@ impl<P: Eq + std::hash::Hash> LineKinds<P> {
         }
     }
 
-    /// Ends the periods that are over (all, if `all`). What was left out in them begins the next period of its kind.
+    /// Ends the periods that are over (all, if `all`). If lines were suppressed, their summary begins the next period
+    /// of the kind.
     fn end(&mut self, now: Duration, all: bool) -> Vec<SuppressedLines> {
         let mut ended = Vec::new();
         self.periods.retain(|_, period| {
@@ -93,7 +94,7 @@ impl<P: Eq + std::hash::Hash> LineKinds<P> {
         ended
     }
 
-    /// When the earliest period ends.
+    /// The end of the earliest period.
     fn next_end(&self) -> Option<Duration> {
         self.periods.values().map(|period| period.began + PERIOD).min()
     }
@@ -111,11 +112,11 @@ struct RepeatedLineState {
     ended: bool,
 }
 
-/// The filter of the log's layer that leaves repeated lines out.
+/// The log layer's filter that suppresses repeated lines.
 #[derive(Clone, Debug)]
 pub struct RepeatedLineFilter(Arc<RepeatedLineShared>);
 
-/// Writes what was left out. `finish` writes the last of it.
+/// Logs the summaries. `finish` logs the last ones.
 #[derive(Debug)]
 pub struct SuppressionReporter {
     shared: Arc<RepeatedLineShared>,
@@ -123,7 +124,7 @@ pub struct SuppressionReporter {
 }
 
 impl RepeatedLineFilter {
-    /// A filter, and the thread that says what it left out. Fails where no thread can be started.
+    /// Creates a filter and the thread that logs its summaries. Fails if the thread cannot be started.
     pub fn start() -> std::io::Result<(Self, SuppressionReporter)> {
         let state = RepeatedLineState { kinds: LineKinds { periods: HashMap::new() }, ended: false };
         let shared = Arc::new(RepeatedLineShared { state: Mutex::new(state), changed: Condvar::new() });
@@ -133,7 +134,7 @@ impl RepeatedLineFilter {
     }
 }
 
-/// All but lines for the search for defects and those that say what was left out.
+/// Whether a line may be suppressed: not debugging lines, and not summaries.
 fn is_suppressible(metadata: &Metadata<'_>) -> bool {
     *metadata.level() <= Level::INFO && metadata.target() != SUMMARY
 }
@@ -144,12 +145,12 @@ impl<S> Filter<S> for RepeatedLineFilter {
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        // The library takes a filter that says "always" and then leaves an event out for a defect.
+        // The library treats a filter that answers "always" and then rejects an event as faulty.
         if is_suppressible(metadata) { Interest::sometimes() } else { Interest::always() }
     }
 
-    /// Without this, the log's level would be no bound for the library any more: every span of every library below it,
-    /// however low its level, would be made and thrown away, which took a third of the processor time of a cheap call.
+    /// Without this hint, the log's level would no longer bound the library: it would create and discard every span of
+    /// every library, at any level. That took a third of the processor time of a cheap call.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::TRACE)
     }
@@ -174,23 +175,23 @@ impl<S> Filter<S> for RepeatedLineFilter {
 }
 
 impl SuppressionReporter {
-    /// Writes what was left out last, and ends the thread.
+    /// Logs the last summaries and ends the thread.
     pub fn finish(self) {
         self.shared.state.lock().ended = true;
         self.shared.changed.notify_one();
-        // A panic in it is a line of the log already.
+        // A panic of the thread is already logged.
         let _ = self.thread.join();
     }
 }
 
-/// Says once a second what was left out.
+/// Logs the summaries once a second.
 fn summarize(shared: &RepeatedLineShared) {
     let mut state = shared.state.lock();
     loop {
         let ended = state.ended;
         let left_out = state.kinds.end(SystemClock.elapsed(), ended);
         if !left_out.is_empty() {
-            // The lines go through the filter, which takes the lock.
+            // The summary lines pass through the filter, which takes the lock.
             drop(state);
             left_out.iter().for_each(write);
             state = shared.state.lock();
@@ -210,18 +211,18 @@ fn summarize(shared: &RepeatedLineShared) {
 
 fn write(left_out: &SuppressedLines) {
     let SuppressedLines { level, lines, first } = left_out;
-    // The level of a line is fixed where it is written.
+    // The level of a log line is fixed at compile time.
     match *level {
         Level::ERROR => {
             tracing::error!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}");
         }
         Level::WARN => tracing::warn!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}"),
-        // Of lower levels nothing is left out.
+        // Lines of lower levels are never suppressed.
         _ => tracing::info!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}"),
     }
 }
 
-/// The value of the field `reason`.
+/// Reads the value of the field `reason`.
 #[derive(Default)]
 struct ReasonField(String);
 
@@ -257,7 +258,7 @@ impl Visit for EventText {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // A String takes all that is written into it.
+        // Writing to a String does not fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, " {name}={value:?}"),
@@ -338,7 +339,7 @@ mod tests {
     #[test]
     fn kinds_without_end_take_bounded_memory_and_lose_nothing() {
         let mut kinds = kinds();
-        for place in 0..=u32::try_from(LOG_KINDS_MAX).expect("a small number") {
+        for place in 0..=u32::try_from(LOG_KINDS_MAX).expect("LOG_KINDS_MAX fits into 32 bits") {
             assert!(kinds.admit(kind(place, ""), MS(0), || line(0)));
         }
         assert_eq!(kinds.periods.len(), LOG_KINDS_MAX);

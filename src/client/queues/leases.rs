@@ -1,7 +1,8 @@
-//! The leases that a worker holds, and until when each is its own.
+//! The leases that a worker holds, and when each expires.
 //!
-//! A lease has its own duration until the service has heard that it arrived; from then on it lasts as long as the session,
-//! counted from when the heartbeat was sent, so that this worker never thinks longer of a lease than the service does.
+//! A lease has its own duration until the service knows that the lease arrived. From then on it lasts as long as the
+//! session, counted from when the heartbeat was sent. So the worker never considers a lease valid for longer than the
+//! service does.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,14 +13,14 @@ use crate::client::queues::job::Why;
 
 /// One lease.
 struct TrackedLease {
-    /// The call that gave it.
+    /// The call that granted it.
     call: u64,
-    /// Until when it lasts by itself.
+    /// When it expires by its own duration.
     until: Instant,
     signal: watch::Sender<Option<Why>>,
 }
 
-/// The leases of a worker by their tokens.
+/// The leases of a worker, by token.
 #[derive(Default)]
 pub(super) struct Leases {
     held: HashMap<String, TrackedLease>,
@@ -29,59 +30,59 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    /// How many there are.
+    /// The number of leases.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Takes a lease in; answers the signal that its work should end.
+    /// Adds a lease; returns the signal that tells its job to end.
     pub fn add(&mut self, token: String, call: u64, until: Instant) -> watch::Receiver<Option<Why>> {
         let (signal, heard) = watch::channel(None);
         self.held.insert(token, TrackedLease { call, until, signal });
         heard
     }
 
-    /// Takes a lease out.
+    /// Removes a lease.
     pub fn remove(&mut self, token: &str) {
         self.held.remove(token);
     }
 
-    /// Notes that the session lives until then, and that the service knows that the leases of calls up to one arrived.
+    /// Records the session's new expiry, and the last call whose leases the service knows to have arrived.
     pub fn renewed(&mut self, until: Instant, received: Option<u64>) {
         self.session_until = Some(until);
         self.confirmed = received.unwrap_or(0).max(self.confirmed);
     }
 
-    /// Whether any lease may end by itself before this time.
+    /// Whether any lease may expire by its own duration before this time.
     pub fn any_expires_before(&self, time: Instant) -> bool {
         self.held.values().any(|held| held.call > self.confirmed && held.until < time)
     }
 
-    /// The leases that are over by now.
+    /// The tokens of the leases that have expired.
     pub fn expired(&self, now: Instant) -> Vec<String> {
         let over = self.held.iter().filter(|(_, held)| self.until(held) <= now);
         over.map(|(token, _)| token.clone()).collect()
     }
 
-    /// When the next lease is over, unless it is renewed.
+    /// The time until the next lease expires unless renewed.
     pub fn next_expiry(&self, now: Instant) -> Option<Duration> {
         let live = self.held.values().filter(|held| *held.signal.borrow() != Some(Why::LeaseLost));
         live.map(|held| self.until(held)).min().map(|until| until.saturating_duration_since(now))
     }
 
-    /// Tells the work of one lease; says whether it was news.
+    /// Signals the job of one lease; returns whether the signal changed.
     pub fn signal_end(&self, token: &str, why: Why) -> bool {
         self.held.get(token).is_some_and(|held| signal_lease(held, why))
     }
 
-    /// Tells all work.
+    /// Signals all jobs.
     pub fn signal_all(&self, why: Why) {
         for held in self.held.values() {
             signal_lease(held, why);
         }
     }
 
-    /// Begins with a new session: what the one before gave is not its own.
+    /// Starts with a new session: it does not own the leases of the previous session.
     pub fn forget_session(&mut self) {
         (self.confirmed, self.session_until) = (0, None);
     }
@@ -94,7 +95,8 @@ impl Leases {
     }
 }
 
-/// Tells the work of a lease why it should end; a word stands until a weightier one comes. Says whether it was news.
+/// Signals the job of a lease to end; only a more severe reason replaces an earlier one. Returns whether the signal
+/// changed.
 fn signal_lease(held: &TrackedLease, why: Why) -> bool {
     held.signal.send_if_modified(|told| {
         let is_news = told.is_none_or(|told| severity(told) < severity(why));
@@ -105,8 +107,8 @@ fn signal_lease(held: &TrackedLease, why: Why) -> bool {
     })
 }
 
-/// A message that is to be canceled may be settled for as long as its lease lasts, at the end of a worker once, and not at all
-/// when the lease is lost.
+/// A job to be canceled may be settled for as long as its lease lasts, a job of a stopping worker once, and a job
+/// with a lost lease not at all.
 fn severity(why: Why) -> u8 {
     match why {
         Why::CancelRequested => 0,

@@ -1,4 +1,4 @@
-//! A message as an application makes it.
+//! Messages as an application builds them.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use serde::Serialize;
 
 use crate::proto::queue::v1 as pb;
 
-/// A payload that cannot be written as JSON, or read as a value of its type.
+/// A payload that cannot be serialized to JSON, or parsed as a value of its type.
 #[derive(Debug, thiserror::Error)]
 #[error("the payload is no value of its type: {0}")]
 pub struct BadPayload(#[from] serde_json::Error);
 
-/// A message with a value of one type.
+/// A message whose payload is a value of one type.
 pub struct Message<T> {
     wire: pb::Message,
     payload: PhantomData<fn(T) -> T>,
 }
 
 impl<T: Serialize> Message<T> {
-    /// A message with this value.
+    /// Creates a message with this value.
     pub fn new(value: &T) -> Result<Self, BadPayload> {
         let wire = pb::Message { payload: serde_json::to_vec(value)?, ..pb::Message::default() };
         Ok(Self { wire, payload: PhantomData })
@@ -27,56 +27,56 @@ impl<T: Serialize> Message<T> {
 }
 
 impl<T> Message<T> {
-    /// Its name, 1 to 64 bytes: an enqueue of the same name and content is a repeat. By default a UUIDv7.
+    /// Sets the id, 1 to 64 bytes: an enqueue with the same id and content is a repeat. By default a UUIDv7.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.wire.message_id = id.into();
         self
     }
 
-    /// Its priority; lower is served first. By default the server's time in milliseconds.
+    /// Sets the priority; lower is served first. By default the server's time in milliseconds.
     #[must_use]
     pub fn priority(mut self, priority: i64) -> Self {
         self.wire.priority = Some(priority);
         self
     }
 
-    /// A pair of its metadata; at most 4.
+    /// Adds a metadata pair; at most 4.
     #[must_use]
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.wire.metadata.insert(key.into(), value.into());
         self
     }
 
-    /// How long it is invisible, at most 10 years.
+    /// Sets the invisibility, at most 10 years.
     #[must_use]
     pub fn invisible_for(mut self, time: Duration) -> Self {
         self.wire.invisibility = Some(duration(time));
         self
     }
 
-    /// How often it may be tried.
+    /// Sets the maximum number of attempts.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.wire.max_attempts = Some(i32::try_from(attempts).unwrap_or(i32::MAX));
         self
     }
 
-    /// When it is canceled if nobody has it.
+    /// Sets the time to live: the message is canceled then unless it is leased.
     #[must_use]
     pub fn ttl(mut self, time: Duration) -> Self {
         self.wire.ttl = Some(duration(time));
         self
     }
 
-    /// What selects its shard in place of its id.
+    /// Sets the key that selects the shard, in place of the id.
     #[must_use]
     pub fn shard_key(mut self, key: impl Into<String>) -> Self {
         self.wire.shard_key = key.into();
         self
     }
 
-    /// The message as it is sent; without a name it gets one here, and keeps it however often it is sent.
+    /// The message in the protocol. A message without an id gets one here and keeps it over all retries.
     pub(super) fn into_proto(mut self, name: impl FnOnce() -> String) -> pb::Message {
         if self.wire.message_id.is_empty() {
             self.wire.message_id = name();
@@ -85,13 +85,13 @@ impl<T> Message<T> {
     }
 }
 
-/// A duration on the wire.
+/// Converts a duration to the protocol.
 pub(super) fn duration(time: Duration) -> prost_types::Duration {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     prost_types::Duration { seconds, nanos: i32::try_from(time.subsec_nanos()).unwrap_or(0) }
 }
 
-/// A duration of the wire; what cannot be one counts as none.
+/// Converts a duration from the protocol; an invalid one counts as zero.
 pub(super) fn time_of(sent: Option<prost_types::Duration>) -> Duration {
     sent.and_then(|sent| Duration::try_from(sent).ok()).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! A worker at work: takes messages while it has room, works on each, renews the leases of all with one heartbeat.
+//! The worker loop: leases messages while it has capacity, works on each, and renews all leases with one heartbeat.
 //!
-//! A dequeue waits inside the server. A failure that may pass is met with longer and longer pauses; the same call is then
-//! sent again under its number, so messages of an answer that was lost are not lost to others. The loop owns all its futures,
-//! and its tasks end with it.
+//! A dequeue waits inside the server. After a retryable failure the worker backs off and sends the same call again
+//! under its number, so the messages of a lost answer are recovered. The loop owns all its futures, and its tasks end
+//! with it.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -22,15 +22,15 @@ use crate::client::queues::worker::{Tally, Worker, WorkerEvent};
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
-/// The pauses after a call that failed: the first, and the longest.
+/// The pauses after a failed call: the first, and the longest.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(500);
 pub(super) const PAUSE_LONGEST: Duration = Duration::from_secs(15);
-/// How long the server may wait for a message; it waits no longer.
+/// How long a dequeue waits for a message inside the server; the server's maximum.
 const WAIT: Duration = Duration::from_secs(20);
-/// The most messages of one dequeue; the service takes no more.
+/// The most messages of one dequeue; the service accepts no more.
 const DEQUEUE_MESSAGES_MAX: usize = 100;
 
-/// What the work on a message begins with.
+/// The start of a job.
 pub(super) struct JobStart {
     pub client: Client,
     pub queue: String,
@@ -39,24 +39,24 @@ pub(super) struct JobStart {
     pub signal: watch::Receiver<Option<Why>>,
 }
 
-/// The end of the work on a message.
+/// The end of a job.
 pub(super) struct JobEnd {
     pub token: String,
     pub id: String,
     pub settled: SettleOutcome,
 }
 
-/// Begins the work on a message.
+/// Starts a job.
 pub(super) type JobSpawner = Box<dyn Fn(&mut JoinSet<JobEnd>, JobStart) + Send>;
 type CallFuture<A> = Pin<Box<dyn Future<Output = Result<A, CallError>> + Send>>;
 
-/// A call that takes messages, or opens the session for it.
+/// The answer of a dequeue, or of the call that opens the session for it.
 enum TakeResponse {
     Session(pb::OpenSessionResponse),
     Leases(pb::DequeueResponse),
 }
 
-/// A worker at work.
+/// A running worker.
 pub(super) struct WorkerRun<'w> {
     worker: &'w Worker,
     start: JobSpawner,
@@ -66,11 +66,11 @@ pub(super) struct WorkerRun<'w> {
     session: Option<WorkerSession>,
     take_call: Option<CallFuture<TakeResponse>>,
     heartbeat_call: Option<CallFuture<pb::HeartbeatResponse>>,
-    /// When the heartbeat was sent that is out, what it says, and when the next is due.
+    /// When the pending heartbeat was sent, and the last received call it reports.
     sent_heartbeat: (Instant, Option<u64>),
     heartbeat_due: Instant,
     pause: Duration,
-    /// Whether nothing is ready until something that runs has ended.
+    /// Whether no message is ready until a running job has ended.
     waits_for_job_end: bool,
     is_done: bool,
     phase: Phase,
@@ -78,7 +78,7 @@ pub(super) struct WorkerRun<'w> {
     pub broken: Option<CallError>,
 }
 
-/// The id of a lease's message.
+/// The message id of a lease.
 pub(super) fn id_of(lease: &pb::Lease) -> String {
     lease.message.as_ref().map(|message| message.message_id.clone()).unwrap_or_default()
 }
@@ -139,7 +139,7 @@ impl<'w> WorkerRun<'w> {
         }
     }
 
-    /// Until something has to be done by time alone.
+    /// The time until the next timed event.
     fn wake_after(&self) -> Duration {
         let now = Instant::now();
         let beat = self.needs_heartbeat().then(|| self.heartbeat_due.saturating_duration_since(now));
@@ -157,7 +157,7 @@ impl<'w> WorkerRun<'w> {
         self.phase = phase;
     }
 
-    /// The next try to take messages, after the pause.
+    /// The next attempt of a dequeue, after the pause.
     fn next_take(&mut self) -> CallFuture<TakeResponse> {
         let worker = self.worker;
         let (client, pause) = (worker.client.clone(), self.pause);
@@ -217,7 +217,7 @@ impl<'w> WorkerRun<'w> {
             self.heartbeat_due = Instant::now();
         }
         if is_empty && self.worker.until_empty {
-            // What runs may fail and be ready again at once.
+            // A running job may fail and its message be ready again at once.
             self.waits_for_job_end = true;
             self.is_done = self.jobs.is_empty();
         }
@@ -239,13 +239,13 @@ impl<'w> WorkerRun<'w> {
         }
     }
 
-    /// Lets go of a session that is over, and of what it held.
+    /// Drops a session that is over, with its leases.
     fn session_over(&mut self) {
         (self.session, self.heartbeat_call) = (None, None);
         self.signal_all_lost();
     }
 
-    /// Whether there is anything to renew.
+    /// Whether there are leases or a session to renew.
     fn needs_heartbeat(&self) -> bool {
         self.session.is_some() && self.leases.len() > 0 && self.heartbeat_call.is_none()
     }
@@ -282,7 +282,7 @@ impl<'w> WorkerRun<'w> {
                         self.broken = Some(error);
                     }
                     SessionFailure::Ended => self.session_over(),
-                    // It is sent again while the leases last.
+                    // The heartbeat is retried while the leases last.
                     SessionFailure::StillOpen => self.heartbeat_due = Instant::now() + self.worker.session_lease / 10,
                 }
             }
@@ -303,7 +303,7 @@ impl<'w> WorkerRun<'w> {
         }
     }
 
-    /// Tells the work whose lease is over.
+    /// Signals the jobs whose leases have expired.
     fn end_expired(&mut self) {
         for token in self.leases.expired(Instant::now()) {
             self.signal_job(&token, Why::LeaseLost);
@@ -312,7 +312,7 @@ impl<'w> WorkerRun<'w> {
 
     fn job_ended(&mut self, over: Result<JobEnd, JoinError>) {
         self.waits_for_job_end = false;
-        // The work is caught where it panics, so that no task of it does.
+        // A panic of the handler is caught inside the task, so no task panics.
         let Ok(JobEnd { token, id, settled }) = over else {
             self.tally.others += 1;
             return;
@@ -335,17 +335,17 @@ impl<'w> WorkerRun<'w> {
         }
     }
 
-    /// Closes the session, which gives back what an answer brought that nobody waited for.
+    /// Closes the session, which also releases leases of an answer that nobody awaited.
     pub async fn close(&mut self) {
         let Some(session) = self.session.take() else { return };
         let (client, request) = (&self.worker.client, session.close());
         let call = |channel, request| async move { queues_on(channel).close_session(request).await };
-        // What cannot be given back ends by itself.
+        // Leases that cannot be released expire by themselves.
         let _ = session::call_once(client, client.policy.attempt_max, &request, call).await;
     }
 }
 
-/// Whether the same call may succeed later: the server is away or busy, or the queue is blocked for now.
+/// Whether the same call may succeed later: the server is unreachable or busy, or the queue is blocked for now.
 fn is_transient(error: &CallError) -> bool {
     match error.reason() {
         Some(reason) => {

@@ -1,4 +1,4 @@
-//! The session of a worker, as it sees it: which call comes next, which try of it, and what has arrived.
+//! A worker's view of its session: the next call, its attempt number, and the last answer that arrived.
 
 use std::time::Duration;
 
@@ -11,42 +11,42 @@ use crate::client::queues::queues_on;
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
-/// Reasons after which a session is over.
+/// Reasons that end the session.
 const SESSION_END_REASONS: [&str; 3] = ["SESSION_NOT_FOUND", "SESSION_ENDED", "SESSION_REPLACED"];
-/// Reasons after which only the call is.
+/// Reasons that end only the call.
 const CALL_END_REASONS: [&str; 2] = ["SEQUENCE_TOO_OLD", "TRY_BARRED"];
 
 /// An open session.
 #[derive(Clone, Debug)]
 pub(super) struct WorkerSession {
     id: String,
-    /// How long it lives after each call.
+    /// How long the session lives after each call.
     pub lease: Duration,
-    /// The call that is made next or is being made.
+    /// The number of the next or current call.
     pub sequence: u64,
     attempt: i32,
     /// The last call whose answer arrived.
     pub received: Option<u64>,
 }
 
-/// What a failure says of the session.
+/// The consequence of a failure for the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SessionFailure {
-    /// Nothing.
+    /// The session is still open.
     StillOpen,
-    /// It is over; another one may be opened.
+    /// The session is over; another one may be opened.
     Ended,
-    /// It is over, because another worker has its label.
+    /// The session is over, because another worker took its label.
     Replaced,
 }
 
 impl WorkerSession {
-    /// A session that was opened.
+    /// Starts the state of a session that was opened.
     pub fn new(opened: pb::OpenSessionResponse, lease: Duration) -> Self {
         Self { id: opened.session_id, lease, sequence: 1, attempt: 0, received: None }
     }
 
-    /// A dequeue as the next try of the call.
+    /// Fills in a dequeue as the next attempt of the current call.
     pub fn dequeue(&mut self, request: pb::DequeueRequest) -> pb::DequeueRequest {
         self.attempt = self.attempt.saturating_add(1);
         pb::DequeueRequest {
@@ -58,7 +58,7 @@ impl WorkerSession {
         }
     }
 
-    /// Notes that the answer of the call arrived; answers its number.
+    /// Records that the answer of the call arrived; returns its number.
     pub fn response_arrived(&mut self) -> u64 {
         let call = self.sequence;
         self.received = Some(call);
@@ -66,7 +66,7 @@ impl WorkerSession {
         call
     }
 
-    /// Notes a failure of a call.
+    /// Records a failed call; returns the consequence for the session.
     pub fn note_failure(&mut self, error: &CallError) -> SessionFailure {
         match error.reason().as_deref() {
             Some("SESSION_REPLACED") => SessionFailure::Replaced,
@@ -83,23 +83,23 @@ impl WorkerSession {
         (self.sequence, self.attempt) = (self.sequence + 1, 0);
     }
 
-    /// A heartbeat.
+    /// The heartbeat request.
     pub fn heartbeat(&self) -> pb::HeartbeatRequest {
         pb::HeartbeatRequest { session_id: self.id.clone(), received_up_to: self.received }
     }
 
-    /// The end.
+    /// The request that closes the session.
     pub fn close(&self) -> pb::CloseSessionRequest {
         pb::CloseSessionRequest { session_id: self.id.clone() }
     }
 }
 
-/// What opens a session.
+/// The request that opens a session.
 pub(super) fn opening(label: &str, lease: Duration) -> pb::OpenSessionRequest {
     pb::OpenSessionRequest { label: label.to_owned(), session_lease: Some(duration(lease)) }
 }
 
-/// Makes a call once; the worker repeats it by itself, because each try has to say that it is one.
+/// Makes a call once. The worker does its own retries, because each attempt has its own number.
 pub(super) async fn call_once<Q, A, F>(
     client: &Client,
     time: Duration,

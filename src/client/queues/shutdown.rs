@@ -1,21 +1,22 @@
-//! The end of a worker in two phases: first it takes no more and finishes what it has, then it gives that back too.
+//! Two-phase shutdown of a worker: first it stops leasing and finishes its jobs, then it releases the remaining
+//! leases.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// How far a shutdown is.
+/// The phase of a shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Phase {
-    /// Nobody asked for it.
+    /// No shutdown was requested.
     Running,
-    /// Nothing more is taken; what is in work goes on.
+    /// No more messages are leased; running jobs continue.
     Finishing,
-    /// What is in work is given back.
+    /// Running jobs end and their leases are released.
     Ending,
 }
 
-/// The way to tell workers to stop. Clones are the same.
+/// Tells workers to stop. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     phase: Arc<watch::Sender<Phase>>,
@@ -28,25 +29,25 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Takes no more, and lets what is in work go on.
+    /// Stops leasing and lets running jobs continue.
     pub fn finish(&self) {
         self.raise(Phase::Finishing);
     }
 
-    /// Gives back what is in work too.
+    /// Ends running jobs too and releases their leases.
     pub fn end(&self) {
         self.raise(Phase::Ending);
     }
 
-    /// How far it is.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// Waits until it is beyond a phase; answers how far.
+    /// Waits until the phase is later than `phase`; returns the new phase.
     pub(super) async fn wait_beyond(&self, phase: Phase) -> Phase {
         let mut seen = self.phase.subscribe();
-        // The sender lives in self.
+        // The wait cannot fail: `self` holds the sender.
         seen.wait_for(|now| *now > phase).await.map_or(Phase::Ending, |now| *now)
     }
 

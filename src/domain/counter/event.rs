@@ -1,4 +1,5 @@
-//! Events: the rows of the log. A row is (event time, event id) and a change; the change is frozen with the token.
+//! Events: the rows of the log. A row is (event time, event id) and a change; the token permanently determines the
+//! change.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use crate::domain::time::Timestamp;
 
 /// The id of an event. Its bytes begin with a tag: 1 UUID, 2 text token, 3 total.
 ///
-/// Ordered as its bytes are, so every store sorts events alike.
+/// The order is that of the bytes, so every store sorts events alike.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EventId {
     /// A UUID token, 16 bytes.
@@ -22,7 +23,7 @@ const TAG_TEXT: u8 = 2;
 const TAG_TOTAL: u8 = 3;
 
 impl EventId {
-    /// The id of a token that is not a UUIDv7.
+    /// Makes the id of a token that is not a UUIDv7.
     pub fn text(token: &str) -> Self {
         let mut bytes = Vec::with_capacity(token.len() + 1);
         bytes.push(TAG_TEXT);
@@ -30,7 +31,7 @@ impl EventId {
         Self::Tagged(bytes.into())
     }
 
-    /// The id of a reported total: tag, epoch, serial (big endian), source.
+    /// Makes the id of a reported total: tag, epoch, serial (big endian), source.
     pub fn total(source: &str, epoch: u64, serial: u64) -> Self {
         let mut bytes = Vec::with_capacity(source.len() + 17);
         bytes.push(TAG_TOTAL);
@@ -52,7 +53,7 @@ impl EventId {
         Some((std::str::from_utf8(&rest[16..]).ok()?, epoch, serial))
     }
 
-    /// How many bytes `write_to` appends.
+    /// Returns the number of bytes that `write_to` appends.
     pub fn stored_len(&self) -> usize {
         match self {
             Self::Uuid(uuid) => 1 + uuid.len(),
@@ -71,14 +72,14 @@ impl EventId {
         }
     }
 
-    /// The stored bytes.
+    /// Returns the stored bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.stored_len());
         self.write_to(&mut bytes);
         bytes
     }
 
-    /// Reads stored bytes; nothing for bytes that no id has.
+    /// Parses stored bytes; `None` for bytes that are not a valid id.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         match *bytes.first()? {
             TAG_UUID => bytes[1..].try_into().ok().map(Self::Uuid),
@@ -106,30 +107,30 @@ impl fmt::Debug for EventId {
     }
 }
 
-/// The place of an event in the order of its counter: by time, then by id.
+/// The position of an event in its counter's order: by time, then by id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EventKey {
-    /// When the change was made, by its token.
+    /// The time of the change, taken from its token.
     pub time: Timestamp,
-    /// The token.
+    /// The id, taken from the token.
     pub id: EventId,
 }
 
-/// What an event does.
+/// The change that an event makes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
     /// Adds the delta.
     Add(i64),
-    /// Wipes everything at or before it.
+    /// Removes every add at or before it from the count.
     Clear,
-    /// Says that the token will never count.
+    /// Marks the token as one that will never count.
     Void,
-    /// States the total of a source.
+    /// Reports the running total of a source.
     Total(i64),
 }
 
 impl Change {
-    /// The stored number of the kind.
+    /// Returns the stored code of the kind.
     pub const fn code(self) -> u32 {
         match self {
             Self::Add(_) => 1,
@@ -139,7 +140,7 @@ impl Change {
         }
     }
 
-    /// The delta of an add or the total of a total, else 0.
+    /// Returns the delta of an add or the total of a total, otherwise 0.
     pub const fn delta(self) -> i64 {
         match self {
             Self::Add(delta) | Self::Total(delta) => delta,
@@ -147,7 +148,7 @@ impl Change {
         }
     }
 
-    /// Reads the stored form; nothing for a kind that does not exist.
+    /// Parses the stored form; `None` for an unknown code.
     pub const fn from_code(code: u32, delta: i64) -> Option<Self> {
         match code {
             1 => Some(Self::Add(delta)),
@@ -158,18 +159,18 @@ impl Change {
         }
     }
 
-    /// Whether the event changes what its counter shows; a void does not.
+    /// Returns whether the event can change the count; a void cannot.
     pub const fn is_mutation(self) -> bool {
         !matches!(self, Self::Void)
     }
 }
 
-/// Who or what made a change: at most 256 bytes of text.
+/// The origin of a change, a person or a program: at most 256 bytes of text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Provenance(Option<Box<str>>);
 
 impl Provenance {
-    /// Validates a provenance; empty means none.
+    /// Validates a provenance; an empty text means none.
     pub fn new(text: &str) -> Result<Self, Reject> {
         if text.len() > PROVENANCE_BYTES_MAX {
             return Err(Reject::new(
@@ -180,7 +181,7 @@ impl Provenance {
         Ok(Self((!text.is_empty()).then(|| text.into())))
     }
 
-    /// The text, empty if there is none.
+    /// Returns the text, empty if there is none.
     pub fn as_str(&self) -> &str {
         self.0.as_deref().unwrap_or_default()
     }
@@ -189,11 +190,11 @@ impl Provenance {
 /// One row of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Its place.
+    /// The position in the counter's order.
     pub key: EventKey,
-    /// What it does.
+    /// The change that the event makes.
     pub change: Change,
-    /// Who or what made it.
+    /// The origin of the change.
     pub provenance: Provenance,
 }
 

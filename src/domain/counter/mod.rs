@@ -1,4 +1,4 @@
-//! What a counter is made of: its name, its tokens, its events.
+//! Counters: names, tokens and events.
 
 pub mod event;
 pub mod name;

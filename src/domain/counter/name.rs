@@ -1,7 +1,7 @@
-//! Names, validated once, and the hash that places a counter.
+//! Names, validated once, and the hash of a counter.
 //!
-//! The hash of a counter is xxh3_64 over its namespace id (8 bytes, big endian) and the bytes of its name. It is stored
-//! (touch shards) and so never changes.
+//! The hash of a counter is xxh3_64 over its namespace id (8 bytes, big endian) and the bytes of its name. It
+//! determines stored touch shards and so never changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::domain::limits::{COUNTER_NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TOUCH_SHARDS};
 use crate::domain::reason::{Reason, Reject};
 
-/// The number of a namespace, given at its creation and never reused.
+/// The number of a namespace, assigned at its creation and never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NamespaceId(pub u64);
 
-/// The number of a dataset, given when its first namespace is created and never reused.
+/// The number of a dataset, assigned when its first namespace is created and never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DatasetId(pub u32);
 
@@ -32,7 +32,7 @@ impl NamespaceName {
         }
     }
 
-    /// The name.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,7 +51,7 @@ impl CounterName {
         }
     }
 
-    /// The name.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -66,7 +66,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Places a name in a namespace.
+    /// Makes the counter of a name in a namespace.
     pub fn new(namespace: NamespaceId, name: CounterName) -> Self {
         let mut hasher = Xxh3::new();
         hasher.update(&namespace.0.to_be_bytes());
@@ -74,33 +74,33 @@ impl Counter {
         Self { namespace, hash: hasher.digest(), name }
     }
 
-    /// The namespace.
+    /// Returns the number of the namespace.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace
     }
 
-    /// The name.
+    /// Returns the counter's name.
     pub fn name(&self) -> &CounterName {
         &self.name
     }
 
-    /// The stored hash of (namespace id, name).
+    /// Returns the stored hash of (namespace id, name).
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Names the counter in logs, which hold no names of counters: those may be about people.
+    /// Returns the identification for logs. Logs contain no counter names, because those may be personal data.
     pub fn tag(&self) -> CounterTag {
         CounterTag { namespace: self.namespace, hash: self.hash }
     }
 
-    /// The touch shard of the counter.
+    /// Returns the touch shard of the counter.
     pub fn touch_shard(&self) -> u32 {
         touch_shard_of(self.hash)
     }
 }
 
-/// The number of a namespace and the hash of a counter of it; written as `7/00c0ffee00c0ffee`.
+/// The number of a namespace and the hash of one of its counters; formatted as `7/00c0ffee00c0ffee`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterTag {
     namespace: NamespaceId,
@@ -113,7 +113,7 @@ impl fmt::Display for CounterTag {
     }
 }
 
-/// The touch shard of a counter's hash.
+/// Returns the touch shard for a counter's hash.
 pub fn touch_shard_of(hash: u64) -> u32 {
     (hash % u64::from(TOUCH_SHARDS)) as u32
 }
@@ -148,7 +148,7 @@ impl fmt::Display for NamespaceName {
     }
 }
 
-/// Says what is wrong with a name, if anything.
+/// Describes the first fault of a name, if there is one.
 fn check(name: &str, bytes_max: usize) -> Result<(), String> {
     let bytes = name.len();
     let Some(first) = name.chars().next() else {

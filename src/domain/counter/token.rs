@@ -1,31 +1,31 @@
 //! Idempotency tokens: the name of one change, and its time.
 //!
-//! A UUIDv7 carries its own time, so token and time cannot drift apart; any other token needs a generation time beside
-//! it. Netflix's published requests carry both (Distributed Counter Abstraction, 2024).
+//! A UUIDv7 carries its own time, so token and time cannot diverge; any other token needs a separate generation time.
+//! Netflix's published requests carry both (Distributed Counter Abstraction, 2024).
 
 use crate::domain::counter::event::{EventId, EventKey};
 use crate::domain::limits::{SOURCE_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::domain::reason::{Reason, Reject};
 use crate::domain::time::Timestamp;
 
-/// How many tokens the server can make in one millisecond: the sequence number has 26 bits.
+/// The number of tokens that the server can make in one millisecond: the sequence number has 26 bits.
 pub const SEQUENCES_PER_MS: u32 = 1 << 26;
 
-/// A token as a caller sent it, not validated yet.
+/// A token as sent by a caller, not validated yet.
 #[derive(Clone, Debug, Default)]
 pub struct ClientToken {
-    /// The token.
+    /// The text of the token.
     pub token: String,
-    /// The generation time, cut to microseconds.
+    /// The generation time, truncated to microseconds.
     pub generation_time: Option<Timestamp>,
 }
 
-/// A valid token: the key of the event that it names, and the text it was written with.
+/// A valid token: the key of the event that it identifies, and its origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdempotencyToken {
     /// The key of the event.
     pub key: EventKey,
-    /// Whether the caller made it, so that a retry is recognised.
+    /// Whether the caller made the token, so that a retry is recognized.
     pub idempotent: bool,
 }
 
@@ -52,9 +52,8 @@ impl IdempotencyToken {
         Ok(Self { key, idempotent: true })
     }
 
-    /// A token that the server makes: a UUIDv7 of `millis`. Tokens of one millisecond are ordered by their sequence
-    /// number, below `SEQUENCES_PER_MS`, which takes the places of `rand_a` (12 bits) and of the first 14 bits of `rand_b`
-    /// (RFC 9562, 6.2, method 1).
+    /// Makes a token of the server: a UUIDv7 of `millis`. The sequence number, below `SEQUENCES_PER_MS`, orders tokens
+    /// of one millisecond. It occupies `rand_a` (12 bits) and the first 14 bits of `rand_b` (RFC 9562, 6.2, method 1).
     pub fn server_made(millis: i64, sequence: u32, random: [u8; 6]) -> Self {
         assert!(sequence < SEQUENCES_PER_MS, "a millisecond that is full is not used any more");
         let millis = u64::try_from(millis).unwrap_or(0);
@@ -62,14 +61,14 @@ impl IdempotencyToken {
             .map(|bits| u8::try_from(bits & 0xff).expect("8 bits fit a byte"));
         let mut rest = [high, next, low, lowest, 0, 0, 0, 0, 0, 0];
         rest[4..].copy_from_slice(&random);
-        // The version stands above the 4 bits of `high`, the variant above the 6 bits of `low`.
+        // The version occupies the bits above the 4 bits of `high`, the variant those above the 6 bits of `low`.
         let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &rest).into_uuid();
         let time = Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX));
         Self { key: EventKey { time, id: EventId::Uuid(*uuid.as_bytes()) }, idempotent: false }
     }
 }
 
-/// The time of a UUIDv7 in its 36-character form, and its bytes.
+/// Parses a UUIDv7 in its 36-character form into its bytes and its time.
 pub fn uuid_v7(token: &str) -> Option<([u8; 16], Timestamp)> {
     if token.len() != 36 {
         return None;
@@ -123,7 +122,7 @@ impl ReportSource {
         Ok(Self(source.into()))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

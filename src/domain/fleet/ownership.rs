@@ -1,14 +1,14 @@
-//! Who works on a shard: rendezvous hashing over the members, so that one that leaves moves its own shards only
+//! Ownership of shards by rendezvous hashing over the members, so that a leaving member moves only its own shards
 //! (Thaler and Ravishankar, "A Name-Based Mapping Scheme for Rendezvous", 1996).
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::fleet::MemberId;
 
-/// The owner of a shard among members; none among none. Cost: O(members).
+/// Returns the owner of a shard among the members; `None` without members. Cost: O(members).
 ///
-/// Readers that see different members may name different owners for a while: two owners do no harm, they only do the work
-/// twice.
+/// Readers with different views of the members may name different owners for a while. Two owners are harmless; they
+/// only duplicate work.
 pub fn owner_of(shard: u32, members: impl IntoIterator<Item = MemberId>) -> Option<MemberId> {
     members.into_iter().max_by_key(|id| (weight(shard, *id), *id))
 }

@@ -1,32 +1,33 @@
-//! The rules of the protocol that can be left out, to show that a simulation notices.
+//! The rules of the protocol that a simulation can disable, to show that it detects the resulting error.
 
-/// A rule without which counts would be lost, doubled or told too early.
+/// A rule without which counts would be lost, counted twice or served too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProtocolRule {
-    /// An add is acknowledged only while the lease it was taken under is valid.
+    /// An add is acknowledged only while the lease under which it was admitted is valid.
     AcknowledgeUnderLease,
     /// A lapsed lease is never renewed: the process joins again under a new id.
     LapsedStaysLapsed,
     /// Above the published limit a verdict is PENDING.
     PendingAboveLimit,
-    /// Where no row is found, a verdict leaves a void.
+    /// A verdict that finds no row writes a void.
     Void,
-    /// The void is written once more, plainly, above the event's time.
+    /// The void is written a second time, as a plain write, with a timestamp above the event's time.
     SecondVoid,
-    /// Whoever finds a row below the limit, or voids a token there, leaves a recheck mark.
+    /// A server that finds a row below the limit, or voids a token there, writes a recheck mark.
     RecheckMark,
-    /// A watermark moves only behind the checkpoints of its counters.
+    /// A watermark advances only after the checkpoints of its counters are stored.
     CheckpointBeforeWatermark,
     /// Registers carry their own value as the cell timestamp.
     MaxRegisters,
-    /// A count is put into a shared cache only under a right that was taken before the store was read.
+    /// A count is put into a shared cache only under a lease that was acquired before the store was read.
     FillUnderRight,
-    /// From a shared cache only what is as new as what this server told is taken.
+    /// A value from a shared cache is used only if it is at least as new as the newest value that this server has
+    /// served.
     NoOlderThanTold,
 }
 
 impl ProtocolRule {
-    /// All of them.
+    /// All rules, in order.
     pub const ALL: [Self; 10] = [
         Self::AcknowledgeUnderLease,
         Self::LapsedStaysLapsed,
@@ -41,20 +42,20 @@ impl ProtocolRule {
     ];
 }
 
-/// The rules that hold. A server has all of them; `without` is for simulations alone, and a test of the house keeps it
-/// out of the service.
+/// The rules in force. A server has all of them; `without` is for simulations only, and a repository test keeps it out
+/// of the service.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ProtocolRules {
     without: Option<ProtocolRule>,
 }
 
 impl ProtocolRules {
-    /// All rules but one.
+    /// Makes the set of all rules except one.
     pub const fn without(rule: ProtocolRule) -> Self {
         Self { without: Some(rule) }
     }
 
-    /// Whether a rule holds.
+    /// Returns whether a rule is in force.
     pub fn keeps(self, rule: ProtocolRule) -> bool {
         self.without != Some(rule)
     }

@@ -1,8 +1,10 @@
-//! One round of the loop that publishes a dataset's limit: what a frontier may be, and whether it may become the limit.
+//! One round of the loop that publishes a dataset's limit: the choice of a frontier, and whether it may become the
+//! limit.
 //!
-//! A joiner lists the dataset with minus infinity, waits until that is acknowledged, reads the frontier and starts above it.
-//! A publisher reads the members, publishes the frontier and reads the members again. So a joiner is either in the second
-//! reading, with minus infinity or with what it started from, or it reads a frontier at or above this one.
+//! A joining member lists the dataset with `Timestamp::MIN`, waits until that is acknowledged, reads the frontier and
+//! starts above it. A publisher reads the members, publishes the frontier and reads the members again. So the second
+//! read shows a joining member, either with `Timestamp::MIN` or with the time from which it started. Otherwise the
+//! joining member reads a frontier at or above this one.
 
 use std::time::Duration;
 
@@ -13,18 +15,18 @@ use crate::domain::fleet::{Heartbeat, MemberId, MembershipView};
 /// Limits are whole milliseconds.
 const GRAIN: Duration = Duration::from_millis(1);
 
-/// What the second reading of a round says.
+/// The outcome of the second read of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoundDecision {
-    /// The frontier is the limit from now on.
+    /// The frontier becomes the limit.
     Publish(Timestamp),
-    /// A member may still admit below it: begin again later. The frontier stays.
+    /// A member may still admit events below the frontier: retry later. The frontier stays.
     Again,
 }
 
-/// The frontier to publish after the first reading: the least that a live member has closed, in whole milliseconds, and not
-/// more than `at_most`, which is what the publisher could have closed itself. None if a member that is joining holds it
-/// back, or if it would not lie above the limit.
+/// Proposes the frontier to publish after the first read: the lowest closed timestamp of a live member, rounded down to
+/// milliseconds and at most `at_most`, up to which the publisher itself could have closed. `None` if a joining member
+/// blocks the frontier, or if the frontier would not lie above the limit.
 pub fn propose_frontier<'a>(
     dataset: DatasetId,
     members: impl IntoIterator<Item = (MemberId, &'a Heartbeat)>,
@@ -37,7 +39,7 @@ pub fn propose_frontier<'a>(
     (closed > Timestamp::MIN && frontier > limit).then_some(frontier)
 }
 
-/// Whether a frontier that was published after the first reading may become the limit.
+/// Decides whether a frontier that was published after the first read may become the limit.
 pub fn confirm_frontier<'a>(
     dataset: DatasetId,
     members: impl IntoIterator<Item = (MemberId, &'a Heartbeat)>,
@@ -50,7 +52,7 @@ pub fn confirm_frontier<'a>(
     }
 }
 
-/// The least that a live member has closed; none if none lists the dataset.
+/// Returns the lowest closed timestamp of a live member; `None` if no live member lists the dataset.
 fn least_closed<'a>(
     dataset: DatasetId,
     members: impl IntoIterator<Item = (MemberId, &'a Heartbeat)>,
@@ -127,7 +129,7 @@ mod tests {
         }
     }
 
-    /// A step of the model: members join, close and admit, publishers go through their rounds, in any order.
+    /// A step of the model: members join, close and admit, and publishers run their rounds, in any order.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         List(usize),
@@ -155,7 +157,7 @@ mod tests {
         agreed: Option<Timestamp>,
     }
 
-    /// The store and everybody who uses it.
+    /// The store and all its users.
     #[derive(Default)]
     struct Model {
         listed: BTreeMap<MemberId, Heartbeat>,
@@ -166,7 +168,8 @@ mod tests {
     }
 
     impl Model {
-        /// Takes a step, if it is its turn. Answers the time of an event that was admitted at or below the limit.
+        /// Takes a step if it is possible now. Returns the time of an event that was admitted at or below the limit, if
+        /// any.
         fn step(&mut self, step: Step) -> Option<Timestamp> {
             let of = |writer: usize| id(u8::try_from(writer).expect("small"));
             match step {

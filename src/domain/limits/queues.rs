@@ -1,4 +1,4 @@
-//! Every hard bound of queues. `docs/limits.md` shows the same list.
+//! Every hard bound of queues. `docs/limits.md` is generated from the doc comments of the constants.
 
 use std::time::Duration;
 

@@ -1,38 +1,40 @@
-//! Hot counters: those with event buckets of their own.
+//! Hot counters: counters with their own number of event buckets.
 //!
-//! A counter that is written far more often than the others of its namespace fills its partitions beyond what stores read
-//! well; partitions narrow enough for it would cost every roll of all the others. So a namespace names the few. Like all
-//! settings of partitions these are frozen into each slice, so the place of a token never moves inside one.
+//! A counter that is written far more often than the others of its namespace outgrows the partition size that stores
+//! read well. Narrowing the partitions of all counters for its sake would make every roll of the others more expensive.
+//! So a namespace lists the few hot counters. Like all partition settings, the list is frozen into each slice, so a
+//! token keeps its partition inside a slice.
 
 use crate::domain::counter::CounterName;
 use crate::domain::limits::{BUCKETS_PER_ID_MAX, HOT_COUNTERS_MAX};
 use crate::domain::namespace::TimePartition;
 
-/// A counter with event buckets of its own.
+/// A counter with its own number of event buckets.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct HotCounter {
-    /// Its name.
+    /// The counter's name.
     pub counter_name: CounterName,
-    /// Its event buckets per time bucket; the embedded store needs none.
+    /// The counter's event buckets per time bucket; the embedded store needs none.
     pub buckets_per_id: u32,
 }
 
-/// The hot counters of a namespace, in the order of their names.
+/// The hot counters of a namespace, sorted by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HotCounters(Vec<HotCounter>);
 
 impl HotCounters {
-    /// All of them.
+    /// Iterates over the hot counters.
     pub fn iter(&self) -> impl Iterator<Item = &HotCounter> {
         self.0.iter()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no hot counters.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How the events of a counter are partitioned, beside how those of the others are. Cost: O(log hot counters).
+    /// Returns the partitioning of a counter's events, given that of counters that are not hot. Cost: O(log hot
+    /// counters).
     pub fn partition_of(&self, counter: &CounterName, others: TimePartition) -> TimePartition {
         match self.0.binary_search_by(|hot| hot.counter_name.cmp(counter)) {
             Ok(at) => TimePartition { buckets_per_id: self.0[at].buckets_per_id, ..others },

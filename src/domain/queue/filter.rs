@@ -1,49 +1,49 @@
-//! Filters: the metadata pairs that a message must have; and the shapes of filters, which are sets of keys.
+//! Filters, which are metadata pairs that a message must have, and the shapes of filters, which are sets of keys.
 
 use crate::domain::limits::{METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX};
 use crate::domain::queue::command::InvalidCommandPart;
 use crate::domain::queue::messages::message::Metadata;
 
-/// The pairs a message must have, all of them; the filter without pairs is met by every message.
+/// The pairs that a message must have, all of them; every message matches the filter without pairs.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Filter(Metadata);
 
 impl Filter {
-    /// Validates the pairs: at most 4, each of the lengths that metadata may have, no key twice.
+    /// Validates the pairs: at most 4, no duplicate key, and each within the length limits of metadata.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, InvalidCommandPart> {
         Metadata::new(pairs).map(Self).map_err(|_| InvalidCommandPart::Filter)
     }
 
-    /// Whether a message of this metadata meets it. O(pairs).
+    /// Returns whether a message with this metadata matches. O(pairs).
     pub fn matches(&self, metadata: &Metadata) -> bool {
         self.0.pairs().all(|(key, value)| metadata.get(key) == Some(value))
     }
 }
 
 impl Filter {
-    /// Whether every message meets it.
+    /// Returns whether the filter has no pairs, so that every message matches.
     pub fn is_empty(&self) -> bool {
         self.0.pairs().next().is_none()
     }
 
-    /// The keys of a filter that not every message meets.
+    /// Returns the keys of a filter that has pairs.
     pub fn keys(&self) -> ShapeKeys {
         let keys = ShapeKeys::new(self.0.pairs().map(|(key, _)| key));
         keys.expect("the keys of a filter with pairs were checked as those of a shape are")
     }
 
-    /// The pairs, as a message would have them.
+    /// Returns the pairs as metadata.
     pub fn metadata(&self) -> &Metadata {
         &self.0
     }
 }
 
-/// A set of metadata keys, sorted: filters by these keys share an index once it is declared.
+/// A sorted set of metadata keys: filters by these keys share an index once the shape is declared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShapeKeys(Box<[Box<str>]>);
 
 impl ShapeKeys {
-    /// Validates the keys: 1 to 4 different ones of 1 to 64 bytes, in any order.
+    /// Validates the keys: 1 to 4 distinct keys of 1 to 64 bytes, in any order.
     pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidCommandPart> {
         let mut sorted: Vec<Box<str>> = keys.into_iter().take(METADATA_PAIRS_MAX + 1).map(Box::from).collect();
         sorted.sort_unstable();
@@ -53,22 +53,22 @@ impl ShapeKeys {
         if fits { Ok(Self(sorted.into())) } else { Err(InvalidCommandPart::Shape) }
     }
 
-    /// The keys, in order.
+    /// Iterates over the keys in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|key| &**key)
     }
 
-    /// Whether a filter has all these keys, and perhaps more.
+    /// Returns whether a filter has all these keys, and possibly more.
     pub fn is_inside(&self, filter: &Filter) -> bool {
         self.iter().all(|key| filter.0.get(key).is_some())
     }
 
-    /// Whether a filter has these keys and no other.
+    /// Returns whether a filter has exactly these keys.
     pub fn has_keys_of(&self, filter: &Filter) -> bool {
         self.is_inside(filter) && filter.0.pairs().count() == self.0.len()
     }
 
-    /// How many keys only one of the two has.
+    /// Returns the number of keys that only one of the two has.
     pub fn distance(&self, filter: &Filter) -> usize {
         let shared = self.iter().filter(|key| filter.0.get(key).is_some()).count();
         self.0.len() + filter.0.pairs().count() - 2 * shared

@@ -1,12 +1,13 @@
-//! One shard of a priority queue as plain data: `Shard::apply(command, now)` answers a reply and the transitions made.
+//! One shard of a priority queue as plain data: `Shard::apply(command, now)` returns a reply and the transitions it
+//! made.
 //!
-//! No IO, no clock, no chance: times, durations and draws are arguments, so the same commands always give the same
-//! shard. This is the core that stores run, and the oracle of those that do the same in another way;
-//! `ports/queue_store.rs` is what they promise. Payloads live with whoever stores a shard; labels of sessions, and whether
-//! a session lives on other shards, belong to the service.
+//! No IO, no clock, no randomness: times, durations and random draws are arguments, so the same commands always produce
+//! the same shard. This is the core that stores run, and the oracle for stores with their own implementation.
+//! `ports/queue_store.rs` has the contract of stores. The store of a shard also stores the payloads. The service
+//! manages session labels and the liveness of sessions across shards.
 //!
-//! The invariant to know: every index is a function of the messages, and every change of a message is a row of the
-//! transition table in `state`.
+//! The invariant: every index is a function of the messages, and every change of a message is a row of the transition
+//! table in `messages::state_machine`.
 
 pub mod clock;
 pub mod command;

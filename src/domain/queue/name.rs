@@ -1,4 +1,4 @@
-//! The name and the number of a queue, and the place of one of its shards.
+//! Names and numbers of queues, and the ids of their shards.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -20,7 +20,7 @@ impl QueueName {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,8 +56,8 @@ impl fmt::Debug for QueueName {
     }
 }
 
-/// The number of a queue: random, never given twice, also not to a queue that gets the name of a deleted one. It is
-/// written as 32 hex digits.
+/// The number of a queue: random and never reused, not even for a queue with the name of a deleted one. It is formatted
+/// as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u128);
 
@@ -76,14 +76,14 @@ impl fmt::Debug for QueueId {
 /// One shard of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardId {
-    /// The queue.
+    /// The queue of the shard.
     pub queue: QueueId,
-    /// The number of the shard, from 0.
+    /// The number of the shard, counted from 0.
     pub number: u32,
 }
 
 impl ShardId {
-    /// All shards that a queue may have.
+    /// Returns the range of all shards that a queue may have.
     pub const fn all_of(queue: QueueId) -> RangeInclusive<Self> {
         Self { queue, number: 0 }..=Self { queue, number: u32::MAX }
     }

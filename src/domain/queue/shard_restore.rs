@@ -1,9 +1,10 @@
-//! What makes a shard durable: the parts that a command changed, and the way back from parts that were stored.
+//! Durability of a shard: the parts that a command changed, and the restoration from stored parts.
 //!
-//! A shard is its header, its settings, its messages and its kept answers; all else is an index over these. The heads
-//! that a command changed are those of its transitions: a message changes by a row of the table or not at all. So who
-//! stores, after each command, the header, those heads (or their absence) and `ShardChanges` can restore an equal shard, one
-//! that answers everything alike from then on. Answers below the header's floor may be dropped unasked.
+//! A shard is its header, its settings, its messages and its kept replies; everything else is an index over these. The
+//! heads that a command changed are those of its transitions, because a message changes only by a row of the table.
+//! After each command a store has to write the header, those heads (or their absence) and `ShardChanges`. It can then
+//! restore an equal shard, one that gives the same replies from then on. The store may drop replies below the header's
+//! floor on its own.
 
 use std::collections::BTreeMap;
 
@@ -17,33 +18,33 @@ use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::shard::{ApplyResult, Shard};
 use crate::domain::time::Timestamp;
 
-/// What a command changed beside the header and the heads of its transitions.
+/// The changes of a command apart from the header and the heads of its transitions.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ShardChanges {
-    /// Answers that are kept from now on.
+    /// Replies that the shard keeps from now on.
     pub answers: Vec<DedupeRecord>,
-    /// The settings, if they are new.
+    /// The settings, if they changed.
     pub settings: Option<Box<Settings>>,
-    /// Messages whose heads have changed without a row: what their sessions confirmed.
+    /// Messages whose heads changed without a row, because their sessions confirmed leases.
     pub heads: Vec<u64>,
-    /// Sessions whose records have changed; none for those forgotten.
+    /// Sessions whose records changed; `None` for forgotten sessions.
     pub sessions: Vec<(SessionId, Option<SessionRecord>)>,
-    /// Exclusivity values that got a limit of their own, or lost it, in order.
+    /// Exclusivity values whose own limit was set or removed, in order.
     pub value_limits: Vec<(RoutingValue, Option<u32>)>,
 }
 
-/// The first answer to a token that carries its time.
+/// The first reply to a token that carries its time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DedupeRecord {
-    /// The id and what routed it.
+    /// The id and its routing value.
     pub token: TokenKey,
-    /// The token's time.
+    /// The time of the token.
     pub time: Timestamp,
-    /// What was answered.
+    /// The reply.
     pub answer: FirstResponse,
 }
 
-/// The few things of a shard that nearly every command changes; small enough to be stored whole each time.
+/// The small part of a shard that nearly every command changes; small enough to be stored whole each time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardHeader {
     /// The shard's number.
@@ -52,51 +53,51 @@ pub struct ShardHeader {
     pub epoch: u32,
     /// The time of the last change.
     pub clock: Timestamp,
-    /// The sequence of the last message taken in, 0 before the first.
+    /// The sequence of the last message added, 0 before the first.
     pub sequence: u64,
     /// The serial of the last lease, 0 before the first.
     pub serial: u64,
-    /// Answers to tokens of earlier times are gone, if any are.
+    /// Replies to tokens of earlier times are dropped; `None` if no reply was dropped.
     pub answers_floor: Option<Timestamp>,
-    /// Why nothing comes in.
+    /// The reason for blocking enqueue, if it is blocked.
     pub enqueue_blocked: Option<Box<str>>,
-    /// Why nothing goes out.
+    /// The reason for blocking dequeue, if it is blocked.
     pub dequeue_blocked: Option<Box<str>>,
-    /// When a pending message last came to lie before others that it did not lie before.
+    /// The last time at which a pending message moved ahead of others.
     pub moved_at: Timestamp,
-    /// For each declared shape that is not filled yet, in their order, up to which sequence it is; none for the others.
+    /// For each declared shape in order, the sequence up to which it is filled; `None` for complete shapes.
     pub shapes_filled: Vec<Option<u64>>,
-    /// Once the shard is deleted, how many messages it had; their heads may be dropped unasked.
+    /// The number of messages at the deletion of the shard; their heads may be dropped by the store.
     pub deleted: Option<u64>,
 }
 
-/// Why stored parts make no shard. None of these was ever stored by a sound store: it is damaged or mixed up.
+/// The reason why stored parts do not form a shard. A correct store never stores such parts: it is damaged or mixed up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ShardRestoreError {
     /// The settings contradict each other.
     #[error("the settings contradict each other")]
     Settings,
-    /// Another number of shapes than the settings declare.
+    /// The number of shapes differs from that in the settings.
     #[error("the header speaks of other filter shapes than the settings")]
     Shapes,
-    /// A message of another shard, or of a later epoch.
+    /// A message belongs to another shard or to a later epoch.
     #[error("message {0} belongs to another shard")]
     Foreign(u64),
-    /// A message beyond the last sequence of the header.
+    /// A message lies beyond the last sequence of the header.
     #[error("message {0} lies beyond the last sequence of the header")]
     Beyond(u64),
-    /// Two messages of one sequence or of one id.
+    /// Two messages have the same sequence or the same id.
     #[error("message {0} is there twice, or its id is")]
     Twice(u64),
-    /// A running message without a lease, another with one, or a lease beyond the last serial of the header.
+    /// A running message has no lease, another message has one, or a lease lies beyond the last serial of the header.
     #[error("message {0} has a lease that does not fit")]
     Lease(u64),
-    /// More attempts left than there were.
+    /// A message has more attempts left than its maximum.
     #[error("message {0} has more attempts left than it had")]
     Attempts(u64),
 }
 
-/// A shard that is put together from what was stored, in any order.
+/// Assembles a shard from stored parts, in any order of messages, sessions, limits and replies.
 #[derive(Debug)]
 pub struct ShardRestorer {
     shard: Shard,
@@ -105,7 +106,7 @@ pub struct ShardRestorer {
 }
 
 impl ApplyResult {
-    /// The sequences of the messages whose heads the command changed; one may come more than once. O(rows).
+    /// Returns the sequences of the messages whose heads the command changed; a sequence may be repeated. O(rows).
     pub fn changed_sequences(&self) -> impl Iterator<Item = u64> {
         let rows = self.transitions.iter().map(|row| row.key.sequence);
         rows.chain(self.changes.heads.iter().copied())
@@ -113,7 +114,7 @@ impl ApplyResult {
 }
 
 impl Shard {
-    /// The header as it stands. O(1).
+    /// Returns the present header. O(1).
     pub fn header(&self) -> ShardHeader {
         ShardHeader {
             number: self.number,
@@ -130,19 +131,19 @@ impl Shard {
         }
     }
 
-    /// The settings it acts on. O(1).
+    /// Returns the settings in force. O(1).
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The message of a sequence, if the shard has it. O(log n).
+    /// Returns the message of a sequence, if it exists. O(log n).
     pub fn message(&self, sequence: u64) -> Option<&MessageHead> {
         self.messages.get(sequence)
     }
 }
 
 impl ShardRestorer {
-    /// Begins with what there is one of.
+    /// Begins with the header and the settings.
     pub fn new(header: ShardHeader, settings: Settings) -> Result<Self, ShardRestoreError> {
         let ShardHeader {
             number,
@@ -168,7 +169,7 @@ impl ShardRestorer {
         Ok(Self { shard, limits: BTreeMap::new(), shapes_filled })
     }
 
-    /// Adds a message. O(log n + 64), least when they come in the order of their sequence.
+    /// Adds a message. O(log n + 64), cheapest in the order of sequences.
     pub fn message(&mut self, message: MessageHead) -> Result<(), ShardRestoreError> {
         let sequence = message.key.sequence;
         self.check(&message)?;
@@ -183,18 +184,18 @@ impl ShardRestorer {
         self.shard.sessions.restore(id, session);
     }
 
-    /// Adds the limit of an exclusivity value. O(log n).
+    /// Adds the own limit of an exclusivity value. O(log n).
     pub fn value_limit(&mut self, value: RoutingValue, limit: u32) {
         self.limits.insert(value, limit);
     }
 
-    /// Adds a kept answer; one below the floor of the header is passed over. O(log n), and least memory when its message,
-    /// if that exists, was added before.
+    /// Adds a kept reply; ignores one below the floor of the header. O(log n). Takes least memory if its message, where
+    /// one exists, was added before.
     pub fn answer(&mut self, kept: DedupeRecord) {
         self.shard.dedupe.restore(kept, &self.shard.messages);
     }
 
-    /// The shard, its indexes made anew. O(n log n).
+    /// Builds the indexes and returns the shard. O(n log n).
     pub fn finish(mut self) -> Result<Shard, ShardRestoreError> {
         let shard = &mut self.shard;
         shard.id_index = IdIndex::of(&shard.messages).map_err(ShardRestoreError::Twice)?;

@@ -1,15 +1,15 @@
 //! Running totals of a shard: messages and payload bytes per state.
 //!
-//! They change with the messages, in the same step, so they always equal a count.
+//! They change together with the messages, so they always equal a full count.
 
 use crate::domain::queue::messages::state_machine::MessageState;
 
-/// How many messages of a state there are, and the bytes of their payloads.
+/// The number of messages in a state, and their payload bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Total {
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Bytes of payload.
+    /// The payload bytes.
     pub bytes: u64,
 }
 
@@ -18,12 +18,12 @@ pub struct Total {
 pub struct Totals([Total; MessageState::ALL.len()]);
 
 impl Totals {
-    /// The total of a state. O(1).
+    /// Returns the total of a state. O(1).
     pub fn of(&self, state: MessageState) -> Total {
         self.0[state as usize]
     }
 
-    /// The total of all states. O(1).
+    /// Returns the total of all states. O(1).
     pub fn all(&self) -> Total {
         self.0.iter().fold(Total::default(), |sum, total| Total {
             messages: sum.messages + total.messages,
@@ -31,7 +31,7 @@ impl Totals {
         })
     }
 
-    /// The messages of each state, in the order of `State::ALL`. O(1).
+    /// Returns the messages of each state, in the order of `MessageState::ALL`. O(1).
     pub fn messages(&self) -> [u64; MessageState::ALL.len()] {
         self.0.map(|total| total.messages)
     }
@@ -45,6 +45,6 @@ impl Totals {
     pub(super) fn remove(&mut self, state: MessageState, bytes: u32) {
         let total = &mut self.0[state as usize];
         let left = total.messages.checked_sub(1).zip(total.bytes.checked_sub(u64::from(bytes)));
-        (total.messages, total.bytes) = left.expect("a message leaves the state that it entered");
+        (total.messages, total.bytes) = left.expect("a message leaves the state it entered");
     }
 }

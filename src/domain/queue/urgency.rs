@@ -1,26 +1,26 @@
-//! What goes before what where commands wait: a settlement frees what others wait for, an enqueue only adds to it.
+//! The order of waiting commands: a settlement frees resources that other commands wait for, an enqueue only adds work.
 
 use crate::domain::queue::command::Command;
 
-/// How soon a command goes, the most urgent first.
+/// The urgency of a command, the most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(usize)]
 pub enum Urgency {
-    /// It settles work that is done, or keeps or ends the right to it.
+    /// The command settles finished work, or extends or ends a lease.
     Settlement,
-    /// It takes work, or changes some of it.
+    /// The command takes work, or changes single messages.
     Taker,
-    /// It adds work, or walks over what there is.
+    /// The command adds work, or walks over existing messages.
     Bulk,
 }
 
 impl Urgency {
-    /// How many there are.
+    /// The number of urgencies.
     pub const COUNT: usize = 3;
 }
 
 impl Command {
-    /// How soon it goes.
+    /// Returns the urgency of the command.
     pub fn urgency(&self) -> Urgency {
         match self {
             Self::Settle { .. } | Self::Extend { .. } | Self::Heartbeat { .. } | Self::EndSession { .. } => {

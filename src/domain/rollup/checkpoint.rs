@@ -1,4 +1,4 @@
-//! The checkpoint: what a counter has come to, and everything a later fold needs to go on from there.
+//! The checkpoint: the rolled-up value of a counter, with all state that the next fold needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,43 +10,43 @@ use crate::domain::time::Timestamp;
 /// A counter folded up to `as_of`. One cell in the store; a later `as_of` wins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// The exact count; answers clamp it to 64 bits.
+    /// The exact count; responses clamp it to 64 bits.
     pub count: i128,
-    /// Every event up to here is in it; a whole millisecond.
+    /// The checkpoint contains every event up to this time; a whole millisecond.
     pub as_of: Timestamp,
     /// The newest clear folded in.
     pub clear: Option<EventKey>,
     /// The time of the newest mutation folded in.
     pub last_event_time: Option<Timestamp>,
-    /// The record of the time bucket that is not over yet.
+    /// The record of the time bucket that has not ended yet.
     pub open_bucket: Option<BucketRecord>,
-    /// The steps of the series that are not over yet, one for each resolution that has one.
+    /// The series steps that have not ended yet, at most one per resolution.
     pub open_steps: Vec<StepSum>,
-    /// How many repairs the value has had.
+    /// The number of repairs of the value.
     pub repairs: u64,
-    /// The newest totals of a cumulative counter by source.
+    /// The newest totals of a cumulative counter, by source.
     pub sources: BTreeMap<Box<str>, SourceTotal>,
     /// Whether the counter was deleted.
     pub deleted: bool,
-    /// Who wrote it, and when; none where that was not noted. It is told to people and decides nothing.
+    /// The writer of the checkpoint and the time of writing; `None` where that was not recorded. For display only.
     pub rolled: Option<RolledBy>,
 }
 
-/// Who wrote a checkpoint, and when.
+/// The writer of a checkpoint and the time of writing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RolledBy {
-    /// When, by the clock of the server that did.
+    /// The time of writing by the clock of that server.
     pub at: Timestamp,
-    /// The server, by its name; none where the store belongs to one process, which then was it.
+    /// The name of the server; `None` where one process owns the store, which then is the writer.
     pub server: Option<Arc<str>>,
 }
 
-/// What one time bucket holds; compared with the log by the self-check.
+/// The contents of one time bucket; the self-check compares it with the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketRecord {
-    /// The beginning of the bucket.
+    /// The start of the bucket.
     pub start: Timestamp,
-    /// Rows, apart from voids: those may come at any time and count nothing.
+    /// The number of rows without voids, which may arrive at any time and count nothing.
     pub rows: u64,
     /// The sum of all adds.
     pub sum: i128,
@@ -59,45 +59,45 @@ pub struct BucketRecord {
 /// One step of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StepSum {
-    /// The resolution.
+    /// The resolution in seconds.
     pub step_seconds: u32,
-    /// The beginning of the step.
+    /// The start of the step.
     pub start: Timestamp,
-    /// What was added in the step, whatever was cleared later.
+    /// The amount added in the step; later clears do not change it.
     pub sum: i128,
-    /// The count after its last mutation. A silence ends it later, by the rules of whoever looks.
+    /// The count after the last mutation of the step. A reader applies the TTL to later silence.
     pub value: i128,
-    /// The time of its last mutation.
+    /// The time of the last mutation in the step.
     pub last_event_time: Timestamp,
-    /// The mutation before the step, whether or not a step of this resolution was kept for it; none if there is none.
+    /// The last mutation before the step, whether or not this resolution kept a step for it; `None` if there is none.
     pub before: Option<CountAt>,
 }
 
-/// What a counter had come to with a mutation.
+/// The count of a counter after one mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountAt {
-    /// The count after it.
+    /// The count after the mutation.
     pub value: i128,
-    /// Its time.
+    /// The time of the mutation.
     pub time: Timestamp,
 }
 
-/// The newest total of one source; ordered by (epoch, serial, total), the greatest counts. The time comes last: it tells
-/// two rows of one report apart, and changes no value.
+/// The newest total of one source; ordered by (epoch, serial, total), the greatest counts. The time comes last: it
+/// distinguishes two rows of one report and does not change the value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SourceTotal {
-    /// Grows with each start of the source.
+    /// The start of the source that sent it; grows with each restart of the source.
     pub epoch: u64,
-    /// Grows with each report.
+    /// The number of the report; grows with each report of an epoch.
     pub serial: u64,
-    /// The total.
+    /// The reported total.
     pub total: i64,
-    /// The time of its event.
+    /// The time of the report's event.
     pub time: Timestamp,
 }
 
 impl Checkpoint {
-    /// A counter with no event up to `as_of`.
+    /// Makes the checkpoint of a counter without events up to `as_of`.
     pub fn empty(as_of: Timestamp) -> Self {
         Self {
             count: 0,
@@ -113,32 +113,32 @@ impl Checkpoint {
         }
     }
 
-    /// The count as seen at `now`: 0 once the counter has been silent for longer than its TTL.
+    /// Returns the count as seen at `now`: 0 once the counter has been silent for longer than its TTL.
     pub fn value_at(&self, now: Timestamp, ttl: Option<Duration>) -> i128 {
         if is_silent_beyond_ttl(self.last_event_time, now, ttl) { 0 } else { self.count }
     }
 }
 
 impl Checkpoint {
-    /// The count after the newest mutation; none if there is none.
+    /// Returns the count after the newest mutation; `None` without mutations.
     pub fn newest(&self) -> Option<CountAt> {
         self.last_event_time.map(|time| CountAt { value: self.count, time })
     }
 }
 
 impl StepSum {
-    /// The width of the step.
+    /// Returns the width of the step.
     pub fn width(&self) -> Duration {
         Duration::from_secs(u64::from(self.step_seconds))
     }
 
-    /// The first microsecond after the step.
+    /// Returns the first microsecond after the step.
     pub fn end(&self) -> Timestamp {
         self.start + self.width()
     }
 }
 
-/// Whether more than the TTL lies between two mutations, or between the last one and a reader.
+/// Returns whether more than the TTL lies between two mutations, or between the last mutation and a reader.
 pub fn is_silent_beyond_ttl(last: Option<Timestamp>, next: Timestamp, ttl: Option<Duration>) -> bool {
     match (last, ttl) {
         (Some(last), Some(ttl)) => next.since(last) > ttl,
@@ -146,7 +146,7 @@ pub fn is_silent_beyond_ttl(last: Option<Timestamp>, next: Timestamp, ttl: Optio
     }
 }
 
-/// Clamps an exact count to 64 bits; says whether it had to.
+/// Clamps an exact count to 64 bits; the flag says whether it changed the count.
 pub fn clamp_count(count: i128) -> (i64, bool) {
     match i64::try_from(count) {
         Ok(count) => (count, false),

@@ -1,8 +1,8 @@
-//! Laws of the fold, held against an oracle that is written another way: it keeps no state and answers every question
-//! from the whole set of events.
+//! Laws of the fold, tested against an oracle with a different design. It keeps no state and derives every answer from
+//! the whole set of events.
 //!
-//! The events are drawn to meet at the places that matter: slices with other TTLs and bucket widths, ties in time, gaps
-//! next to the TTL, first and last microseconds, both ends of 64 bits.
+//! The generated events concentrate on critical cases: slices with different TTLs and bucket widths, ties in time, gaps
+//! close to the TTL, first and last microseconds, both ends of 64 bits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::slice_rules::{FoldRules, SliceRule};
 use crate::domain::counter::{Change, Event, EventId, EventKey, Provenance};
 use crate::domain::time::Timestamp;
 
-/// The least number of cases of each law; `PROPTEST_CASES` may ask for more.
+/// The minimum number of cases per law; `PROPTEST_CASES` may ask for more.
 const CASES: u32 = 2_000;
 const SLICE: Duration = Duration::from_secs(60);
 const FIRST_SLICE_SECS: i64 = -60;
 const SLICES: usize = 5;
-/// The rolls end here at the latest: the end of the last slice.
+/// The latest end of a roll: the end of the last slice.
 const END_MILLIS: i64 = (FIRST_SLICE_SECS + 60 * SLICES as i64) * 1_000;
 
 /// A counter's history: the rules and the set of its events.
@@ -32,7 +32,7 @@ struct History {
     events: BTreeMap<EventKey, Event>,
 }
 
-/// One roll: the base is one of the checkpoints made before, the end lies at or above it.
+/// One roll: the base is one of the earlier checkpoints, and the end lies at or above it.
 #[derive(Clone, Debug)]
 struct Roll {
     base: Index,
@@ -69,7 +69,7 @@ impl History {
         mutations[from..].iter().map(|event| i128::from(event.change.delta())).sum()
     }
 
-    /// The count as a reader sees it at `at`.
+    /// The count as seen by a reader at `at`.
     fn seen(&self, at: Timestamp) -> i128 {
         let last = self.last_mutation(at);
         match (last, self.ttl_micros(at)) {
@@ -140,7 +140,7 @@ impl History {
         steps
     }
 
-    /// What a roll from (`after`, `to`] must write.
+    /// The expected output of a roll over (`after`, `to`].
     fn rolled(&self, after: Timestamp, to: Timestamp) -> FoldResult {
         let over_in = |end: Timestamp| after.just_after() < end && end <= to.just_after();
         let mut checkpoint = Checkpoint::empty(to);
@@ -162,14 +162,14 @@ impl History {
     }
 }
 
-/// Brings the steps into one order; the fold promises it only within a resolution.
+/// Sorts the steps; the fold guarantees their order only within a resolution.
 fn sorted(mut rolled: FoldResult) -> FoldResult {
     rolled.checkpoint.open_steps.sort_by_key(|step| step.step_seconds);
     rolled.finished_steps.sort_by_key(|step| step.step_seconds);
     rolled
 }
 
-// ---- Drawing histories ----
+// ---- Generating histories ----
 
 fn micros_near(secs: i64) -> impl Strategy<Value = i64> {
     prop_oneof![
@@ -182,7 +182,7 @@ fn micros_near(secs: i64) -> impl Strategy<Value = i64> {
     .prop_map(move |off| secs * 1_000_000 + off)
 }
 
-/// Times inside the slices, most of them at or beside a multiple of 5 s.
+/// Times inside the slices, most of them at or next to a multiple of 5 s.
 fn time() -> impl Strategy<Value = Timestamp> {
     let first = FIRST_SLICE_SECS / 5;
     let last = END_MILLIS / 5_000;
@@ -233,7 +233,7 @@ fn history() -> impl Strategy<Value = History> {
     })
 }
 
-/// Rolls that end beside the places where something ends.
+/// Rolls that end next to bucket, step and slice ends.
 fn rolls() -> impl Strategy<Value = Vec<Roll>> {
     let near = (FIRST_SLICE_SECS / 5..END_MILLIS / 5_000, select(vec![-1_i64, 0, 1, 2_500]));
     let to_millis = near.prop_map(|(fives, off)| (fives * 5_000 + off).min(END_MILLIS - 1));
@@ -242,7 +242,7 @@ fn rolls() -> impl Strategy<Value = Vec<Roll>> {
 
 // ---- Laws ----
 
-/// The rules of the slices that a roll reads, as the engine hands them over: no more and no less.
+/// The rules of exactly those slices that a roll reads, as the engine passes them.
 fn rules_for(rules: &FoldRules, after: Timestamp, to: Timestamp) -> FoldRules {
     let mut slices: Vec<SliceRule> = Vec::new();
     let mut start = Timestamp::from_secs(FIRST_SLICE_SECS);
@@ -267,7 +267,7 @@ fn roll(history: &History, base: &Checkpoint, to: Timestamp) -> FoldResult {
 proptest! {
     #![proptest_config(config())]
 
-    /// Splits, stale bases and racing rollers in one: whatever base a roll starts from, it writes what the oracle says.
+    /// Covers splits, stale bases and racing rollers: from any base a roll writes the output of the oracle.
     #[test]
     fn every_roll_from_any_older_base_writes_what_the_events_say(history in history(), rolls in rolls()) {
         let mut made = vec![Checkpoint::empty(Timestamp::MIN)];
@@ -276,7 +276,7 @@ proptest! {
             let base = roll_.base.get(&made).clone();
             let to = Timestamp::from_millis(roll_.to_millis).max(base.as_of);
             let rolled = roll(&history, &base, to);
-            // Two rollers that end at the same place agree to the bit, whatever they started from.
+            // Two rollers that end at the same time write identical checkpoints, whatever their bases.
             let known = by_end.entry(to).or_insert_with(|| rolled.checkpoint.clone());
             prop_assert_eq!(&rolled.checkpoint, &*known);
             made.push(rolled.checkpoint.clone());
@@ -284,7 +284,7 @@ proptest! {
         }
     }
 
-    /// Events in any order of arrival, each any number of times, paged anyhow: the same roll.
+    /// The order of arrival, duplicates and paging do not change a roll.
     #[test]
     fn arrival_order_duplicates_and_pages_change_nothing(
         history in history(),
@@ -297,7 +297,7 @@ proptest! {
         if !once.is_empty() {
             arrived.extend(extra.iter().map(|at| at.get(&once).clone()));
         }
-        // Any order of arrival becomes the order of keys in the log; equal keys keep the order of arrival.
+        // In the log any order of arrival becomes the order of keys; equal keys keep the order of arrival.
         let mix = |event: &Event| row_digest(event) ^ shuffle.wrapping_mul(row_digest(event) | 1);
         arrived.sort_by_key(mix);
         arrived.sort_by(|a, b| a.key.cmp(&b.key));
@@ -309,7 +309,7 @@ proptest! {
         prop_assert_eq!(folder.finish(to), fold(base, &once, to, &history.rules));
     }
 
-    /// Rollers that read any checkpoint the store ever held and write in any order leave every finished record.
+    /// Rollers that read any checkpoint the store ever held and write in any order preserve every finished record.
     #[test]
     fn racing_rollers_leave_every_finished_record_in_a_monotone_store(history in history(), rolls in rolls()) {
         let mut held = vec![Checkpoint::empty(Timestamp::MIN)];
@@ -354,7 +354,7 @@ proptest! {
         prop_assert_eq!(rolled.checkpoint.value_at(at, history.rules.at(at).ttl), history.seen(at));
     }
 
-    /// Where a tail's sum holds under the TTL, checkpoint plus sum is the fold of its events.
+    /// Where a tail's sum holds under the TTL, checkpoint plus sum equals the fold of the tail's events.
     #[test]
     fn a_tail_sum_that_holds_says_what_the_fold_of_its_events_says(
         history in history(),
@@ -374,7 +374,7 @@ proptest! {
         }
     }
 
-    /// A tail without a TTL always holds.
+    /// Without a TTL the sum of a tail always holds.
     #[test]
     fn every_tail_sum_holds_without_a_ttl(history in history(), from in time()) {
         let tail = tail_of(&history.between(from, Timestamp::MAX));
@@ -382,7 +382,7 @@ proptest! {
     }
 }
 
-/// The sum of a tail, from its definition.
+/// The sum of a tail, computed from the definition.
 fn tail_of(events: &[Event]) -> Option<TailSum> {
     let mutations: Vec<&Event> = events.iter().filter(|event| event.change != Change::Void).collect();
     let clear = mutations.iter().filter(|event| event.change == Change::Clear).map(|event| event.key.clone()).max();
@@ -398,7 +398,7 @@ fn tail_of(events: &[Event]) -> Option<TailSum> {
 
 // ---- Cumulative counters ----
 
-/// Reports of a cumulative counter: sources restart, repeat, go back and lie.
+/// Reports of a cumulative counter: sources restart, repeat, go backwards and report wrong values.
 fn reports() -> impl Strategy<Value = BTreeMap<EventKey, Event>> {
     let report = (time(), select(vec!["s1", "s2", "s3"]), 0_u64..3, 0_u64..4, any::<i64>());
     let small = (time(), select(vec!["s1", "s2", "s3"]), 0_u64..3, 0_u64..4, -5_i64..5);
@@ -411,8 +411,8 @@ fn reports() -> impl Strategy<Value = BTreeMap<EventKey, Event>> {
     })
 }
 
-/// The newest total of each source: greatest epoch, then serial, then total, wherever it stands in time;
-/// of rows that agree in all of these the newest.
+/// The newest total of each source: greatest epoch, then serial, then total, whatever their event times. Among rows
+/// that agree in all three, the newest row.
 fn newest_totals<'a>(events: impl Iterator<Item = &'a Event>) -> BTreeMap<Box<str>, SourceTotal> {
     let mut newest: BTreeMap<Box<str>, SourceTotal> = BTreeMap::new();
     for event in events {

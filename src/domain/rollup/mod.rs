@@ -1,4 +1,4 @@
-//! How events become counts: slices and buckets, the fold, the checkpoint, series.
+//! From events to counts: slices and buckets, the fold, the checkpoint, series.
 
 pub mod checkpoint;
 pub mod fold;

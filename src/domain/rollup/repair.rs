@@ -1,9 +1,9 @@
-//! Repairs: what a checkpoint becomes when one of its time buckets turns out to hold other rows than were folded.
+//! Repairs: the correction of a checkpoint when the rows of a time bucket differ from the folded rows.
 //!
-//! A row may reach the log after its bucket was folded, when its write was given up in doubt. Whoever finds it has its
-//! bucket compared with the record of what was folded. A difference is taken into the value by exchanging the bucket's part;
-//! where the newest clear lies in the bucket, the value is summed anew from that clear on. Silences that restarted a count are
-//! not looked at again. Series stay as they were told.
+//! A row may reach the log after its bucket was folded, when its writer gave the write up with an unknown outcome. The
+//! server that finds the row has its bucket compared with the record of the folded rows. A repair replaces the bucket's
+//! part of the value. Where the newest clear lies in the bucket, the repair sums the value again from that clear on. A
+//! repair does not reconsider silences that restarted a count. It does not change series that were already served.
 
 use std::time::Duration;
 
@@ -12,50 +12,49 @@ use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint};
 use crate::domain::rollup::fold::take_total;
 use crate::domain::time::Timestamp;
 
-/// The base of a repaired counter: one cell, changed by compare-and-set only.
+/// The base of a repaired counter: one cell, changed only by compare-and-set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VerifiedBase {
     /// The value with all repairs so far; `repairs` is their number.
     pub checkpoint: Checkpoint,
-    /// The records of finished buckets that repairs have changed, by their beginning. They count instead of those that
-    /// the rolls wrote.
+    /// The records of finished buckets that repairs have changed, by start time. They replace the records written by
+    /// rolls.
     pub repaired: Vec<BucketRecord>,
-    /// Every time bucket that ends at or before this time was read again from all replicas and compared; the least time if
-    /// that was not done, or only with some of them.
+    /// Every time bucket that ends at or before this time was read again from all replicas and compared.
+    /// `Timestamp::MIN` if that did not happen, or happened with some replicas only.
     pub verified_to: Timestamp,
 }
 
-/// A bucket of a counter as it was folded and as the log holds it.
+/// A bucket of a counter as folded and as present in the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketComparison {
     /// The width of the bucket.
     pub width: Duration,
-    /// What was folded; a missing record counts as an empty one.
+    /// The folded rows; a missing record counts as an empty one.
     pub recorded: BucketRecord,
-    /// What the log holds up to the checkpoint.
+    /// The rows of the log up to the checkpoint.
     pub found: BucketRecord,
-    /// The checkpoint with the totals of the bucket and its newest mutation taken in.
+    /// The checkpoint, updated with the totals of the bucket and its newest mutation.
     merged: Checkpoint,
-    /// The adds above the newest clear of the bucket, or all.
+    /// The sum of the adds above the newest clear of the bucket, or of all adds.
     sum_above_clear: i128,
 }
 
-/// How a repaired value is found.
+/// The way to obtain a repaired value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RepairAction {
-    /// Nothing differs.
+    /// Nothing differs; no repair is needed.
     None,
-    /// This is the checkpoint.
+    /// The repaired checkpoint.
     Exchanged(Checkpoint),
-    /// The newest clear lies in the bucket: the count is that of its part above the clear, and the recorded sums of all
-    /// later buckets up to the checkpoint's `as_of` have to be added. Not what the log holds of those: they may have late
-    /// rows of their own, which their own repairs take in.
+    /// The newest clear lies in the bucket. The checkpoint's count is the bucket's part above the clear; the caller
+    /// adds the recorded sums of all later buckets up to the checkpoint's `as_of`. It must not use the log's rows of
+    /// those buckets: they may have late rows of their own, which separate repairs add.
     AddLater(Checkpoint),
 }
 
 impl BucketComparison {
-    /// Compares a bucket: its record, if there is one, with its events up to the checkpoint's `as_of`, in the order of
-    /// their keys.
+    /// Compares a bucket: its record, if there is one, with its events up to the checkpoint's `as_of`, sorted by key.
     pub fn new(
         checkpoint: &Checkpoint,
         (start, width): (Timestamp, Duration),
@@ -79,12 +78,12 @@ impl BucketComparison {
         Self { width, recorded, found, merged, sum_above_clear }
     }
 
-    /// How many rows more the log holds than were folded; at least one where anything differs.
+    /// Returns how many more rows the log holds than were folded; at least one if anything differs.
     pub fn rows_late(&self) -> u64 {
         self.found.rows.saturating_sub(self.recorded.rows).max(1)
     }
 
-    /// What is to be done about a checkpoint, the one that was compared.
+    /// Returns the repair for a checkpoint, which must be the one that was compared.
     pub fn remedy(&self, checkpoint: &Checkpoint) -> RepairAction {
         if self.recorded == self.found {
             let differs = self.merged.sources != checkpoint.sources;
@@ -97,7 +96,7 @@ impl BucketComparison {
         }
         let (start, end) = (self.found.start, self.found.start + self.width);
         match next.clear.clone() {
-            // Everything in the bucket was wiped by a later clear.
+            // A later clear removed all rows of the bucket.
             Some(clear) if clear.time >= end => RepairAction::Exchanged(next),
             Some(clear) if clear.time >= start => {
                 next.count = self.sum_above_clear;
@@ -110,7 +109,7 @@ impl BucketComparison {
         }
     }
 
-    /// Whether the bucket is over for a checkpoint, so that its record stands by itself.
+    /// Returns whether the checkpoint no longer carries the bucket, so that its record is stored separately.
     pub fn is_finished(&self, checkpoint: &Checkpoint) -> bool {
         self.found.start + self.width <= checkpoint.as_of.just_after()
     }
@@ -148,7 +147,7 @@ mod tests {
         FoldRules::constant(WIDTH, None, Vec::new())
     }
 
-    /// Events at seconds of their own, so that their keys differ.
+    /// Events at distinct seconds, so that their keys differ.
     fn events(kinds: &[(i64, Option<i64>, bool)]) -> Vec<(Event, bool)> {
         let mut by_time = BTreeMap::new();
         for (second, delta, late) in kinds {
@@ -164,8 +163,8 @@ mod tests {
     }
 
     proptest! {
-        /// The law: after each bucket with late rows is repaired, in any order, the value and the records are those of a
-        /// fold that had all rows.
+        /// The law: once each bucket with late rows is repaired, in any order, value and records equal those of a fold
+        /// over all rows.
         #[test]
         fn repairs_of_all_buckets_come_to_the_fold_of_all_rows(
             kinds in vec((0_i64..80, prop::option::weighted(0.8, -50_i64..50), any::<bool>()), 0..40),

@@ -1,4 +1,4 @@
-//! Which time buckets are sealed, and up to where: pure rules of the self-check.
+//! Rules of the self-check: which time buckets are sealed, and up to which time. Pure.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::domain::limits::{SEAL_SAMPLE_EVERY, STEP};
 use crate::domain::namespace::Cardinality;
 use crate::domain::time::Timestamp;
 
-/// Whether a bucket is compared at all: every one of a LOW namespace, else one in `SEAL_SAMPLE_EVERY`, the same ones on
-/// every server.
+/// Returns whether a bucket is compared. In a LOW namespace every bucket is, otherwise one in `SEAL_SAMPLE_EVERY`, the
+/// same ones on every server.
 pub fn is_sampled(cardinality: Cardinality, counter: &Counter, bucket: Timestamp) -> bool {
     match cardinality {
         Cardinality::Low => true,
@@ -20,7 +20,7 @@ pub fn is_sampled(cardinality: Cardinality, counter: &Counter, bucket: Timestamp
     }
 }
 
-/// The last time at or before `due` at which buckets of all these widths end, counted from 1970 as buckets are.
+/// Returns the last time at or before `due` at which buckets of all these widths end; buckets are aligned to 1970.
 pub fn sealable_to(due: Timestamp, widths: impl IntoIterator<Item = Duration>) -> Timestamp {
     let common =
         widths.into_iter().fold(STEP.as_secs(), |common, width| least_common_multiple(common, width.as_secs()));
@@ -44,7 +44,7 @@ mod tests {
     use crate::domain::counter::{CounterName, NamespaceId};
 
     proptest! {
-        /// The law: no bucket lies across what may be sealed, and no later such time is due.
+        /// The law: no bucket crosses the returned time, and no later time at or before `due` has this property.
         #[test]
         fn buckets_of_every_width_end_where_sealing_stops(
             due in -10_000_000_i64..10_000_000,

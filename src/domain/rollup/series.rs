@@ -1,4 +1,4 @@
-//! Series: rows per time step, put together from stored steps and the open one.
+//! Series: rows per time step, assembled from stored steps and the open step.
 
 use std::time::Duration;
 
@@ -9,35 +9,35 @@ use crate::domain::rollup::checkpoint::{CountAt, StepSum, is_silent_beyond_ttl};
 use crate::domain::rollup::slice_rules::FoldRules;
 use crate::domain::time::Timestamp;
 
-/// A validated question: which resolution to read and which steps to answer.
+/// A validated query: the resolution to read and the steps to return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeriesPlan {
-    /// The stored resolution to read.
+    /// The stored resolution to read from.
     pub resolution: SeriesSettings,
-    /// The step to answer, a multiple of the resolution.
+    /// The step of the returned rows, a multiple of the resolution.
     pub step: Duration,
-    /// The first step.
+    /// The start of the first step.
     pub from: Timestamp,
     /// The end of the last step.
     pub to: Timestamp,
 }
 
-/// One row of an answer.
+/// One row of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeriesRow {
-    /// The beginning of the step.
+    /// The start of the step.
     pub start: Timestamp,
-    /// What was added in it.
+    /// The amount added in the step.
     pub sum: i128,
-    /// The count at its end.
+    /// The count at the end of the step.
     pub value: i128,
-    /// Whether it is not over yet, or not rolled up to its end.
+    /// Whether the step has not ended yet, or is not rolled up to its end.
     pub open: bool,
 }
 
 /// Chooses the coarsest stored resolution that divides the step and still reaches back to `from`.
 ///
-/// Without a step it takes the finest that reaches back to `from`.
+/// Without a step, chooses the finest resolution that reaches back to `from`.
 pub fn plan(
     kept: &[SeriesSettings],
     from: Timestamp,
@@ -94,15 +94,15 @@ fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
     }
 }
 
-/// Puts rows together, one for each step. Cost: O(steps + known).
+/// Assembles rows, one for each step. Cost: O(steps + known).
 ///
-/// `known` holds the steps of the planned resolution in [from, to), the one before them and the one after them where there
-/// are such, oldest first, the open one included; `newest` is the counter's newest mutation, unless a step after the range
-/// is among them. Steps that end after `as_of` are open. A row shows the count as a reader saw it at the row's end, or
-/// sees it as of `as_of` where that is earlier.
+/// `known` holds the steps of the planned resolution in [from, to), oldest first, including the open step. It also
+/// holds the step before and the step after that range, where they exist. `newest` is the counter's newest mutation,
+/// unless a step after the range is in `known`. Steps that end after `as_of` are open. A row shows the count as a
+/// reader saw it at the row's end, or as of `as_of` where that is earlier.
 ///
-/// Each step says which mutation came before it, so mutations of a time in which the resolution was not kept are noticed:
-/// rows in which there may be such have no true sum and are left out.
+/// Each step records the mutation before it, so mutations from periods without this resolution are noticed. Rows that
+/// may contain such mutations have no exact sum and are left out.
 pub fn rows(
     plan: &SeriesPlan,
     known: &[StepSum],
@@ -138,14 +138,15 @@ pub fn rows(
     rows
 }
 
-/// What steps tell of the mutations of a counter, their own and those before them; in the order of time.
+/// The mutations of a counter as far as its steps record them: the last one of each step and the one before it, in time
+/// order.
 #[derive(Default)]
 struct StepHistory {
     counts: Vec<CountAt>,
     gaps: Vec<Gap>,
 }
 
-/// A time with mutations that no step has: the last one at `to`, others perhaps anywhere above `after`.
+/// A period with mutations that no step contains: the last one at `to`, others possibly anywhere above `after`.
 struct Gap {
     after: Timestamp,
     to: Timestamp,
@@ -162,7 +163,7 @@ impl StepHistory {
         history
     }
 
-    /// Takes in a mutation that is either that of the last step or has none.
+    /// Adds a mutation that either belongs to the last step or to no step.
     fn without_step(&mut self, mutation: Option<CountAt>) {
         let last = self.counts.last().map(|count| count.time);
         if let Some(mutation) = mutation.filter(|mutation| last.is_none_or(|last| last < mutation.time)) {
@@ -190,7 +191,7 @@ mod tests {
         Timestamp::from_secs(seconds)
     }
 
-    /// Slices of 100 s, each with a TTL of its own.
+    /// Slices of 100 s, each with its own TTL.
     fn rules(ttls: &[Option<u64>]) -> FoldRules {
         let rule = |(start, ttl): (i64, &Option<u64>)| SliceRule {
             start: at(start * 100),
@@ -201,7 +202,7 @@ mod tests {
         FoldRules::new((0..).zip(ttls).map(rule).collect(), Vec::new())
     }
 
-    /// One add of `delta` at each time, and the steps of 10 s that a fold keeps of them.
+    /// One add of `delta` at each time, and the steps of 10 s that a fold keeps for them.
     fn steps_of(adds: &[(i64, i128)]) -> Vec<StepSum> {
         let mut steps: Vec<StepSum> = Vec::new();
         let mut newest: Option<CountAt> = None;

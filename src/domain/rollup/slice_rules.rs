@@ -1,9 +1,10 @@
-//! Time slices and the rules that each freezes.
+//! Time slices and the rules that each slice freezes.
 //!
-//! A dataset's slices touch without gaps and have one width, aligned to multiples of it since 1970; only a long standstill,
-//! in which nothing was written, lies in one longer slice. So the slice of an event is a function of its time and of rows
-//! that never change. A slice's row freezes the version of every namespace known when it was created; a namespace that is not in it
-//! uses its first version there. Nobody writes into a slice before its row exists.
+//! A dataset's slices are adjacent, without gaps, and have one width, aligned to multiples of it since 1970. The
+//! exception is a long period without writes, which one longer slice covers. So the slice of an event is a function of
+//! its time and of immutable rows. A slice's row freezes the version of every namespace that was known when the row was
+//! created. A namespace that is missing in it uses its first version there. No server writes into a slice before its
+//! row exists.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,48 +13,48 @@ use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
 use crate::domain::time::Timestamp;
 
-/// Where a slice is in its life.
+/// The status of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SliceStatus {
-    /// Made ahead of its time.
+    /// Created ahead of its time.
     Future,
-    /// Takes events.
+    /// Accepts events.
     Open,
-    /// Takes no events; is read.
+    /// Accepts no events; still readable.
     Closed,
-    /// Its events are gone; it counts as empty, because nothing unrolled is ever dropped.
+    /// Its events are deleted. The slice reads as empty, which is safe because only rolled-up events are ever dropped.
     Dropped,
 }
 
 /// One time slice of a dataset: start inclusive, end exclusive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TimeSlice {
-    /// The dataset.
+    /// The dataset of the slice.
     pub dataset: DatasetId,
-    /// The first microsecond.
+    /// The first microsecond of the slice.
     pub start: Timestamp,
-    /// The first microsecond after it.
+    /// The first microsecond after the slice.
     pub end: Timestamp,
-    /// Where it is in its life.
+    /// The status of the slice.
     pub status: SliceStatus,
-    /// The frozen version of every namespace known at its creation.
+    /// The frozen version of every namespace that was known at the slice's creation.
     pub versions: BTreeMap<NamespaceId, u64>,
 }
 
-/// What one slice freezes for one namespace.
+/// The frozen rules of one slice for one namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SliceRule {
-    /// The first microsecond.
+    /// The first microsecond of the slice.
     pub start: Timestamp,
-    /// The first microsecond after it.
+    /// The first microsecond after the slice.
     pub end: Timestamp,
     /// The width of a time bucket.
     pub bucket: Duration,
-    /// A longer silence restarts the count.
+    /// A silence longer than this restarts the count; `None`: no silence does.
     pub ttl: Option<Duration>,
 }
 
-/// The rules of one namespace over a range of slices without gaps, and the series it keeps.
+/// The rules of one namespace over a range of slices without gaps, and the series steps it keeps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoldRules {
     slices: Vec<SliceRule>,
@@ -61,7 +62,7 @@ pub struct FoldRules {
 }
 
 impl FoldRules {
-    /// Makes rules of slices in the order of time.
+    /// Makes rules from slices in time order.
     ///
     /// # Panics
     /// Panics on an empty list and on a gap: a roll over unknown slices would lose events.
@@ -71,24 +72,25 @@ impl FoldRules {
         Self { slices, steps }
     }
 
-    /// The same rule at all times; for tests and for tails that are read, not rolled.
+    /// Makes one rule for all times; for tests and for tails that are read, not rolled.
     pub fn constant(bucket: Duration, ttl: Option<Duration>, steps: Vec<u32>) -> Self {
         Self::new(vec![SliceRule { start: Timestamp::MIN, end: Timestamp::MAX, bucket, ttl }], steps)
     }
 
-    /// The rule at a time; beyond the ends, that of the nearest slice.
+    /// Returns the rule at a time; before the first and after the last slice, that of the nearest slice.
     pub fn at(&self, time: Timestamp) -> &SliceRule {
         &self.slices[self.place_of(time)]
     }
 
-    /// Whether one TTL holds from `first` to `last`, in every slice between them. Cost: O(slices between them).
+    /// Returns whether one TTL holds from `first` to `last`, in every slice between them. Cost: O(slices between them).
     pub fn one_ttl_holds(&self, first: Timestamp, last: Timestamp) -> bool {
         let slices = &self.slices[self.place_of(first)..=self.place_of(last.max(first))];
         slices.windows(2).all(|pair| pair[0].ttl == pair[1].ttl)
     }
 
-    /// The first time after `seen` at which a counter whose last mutation is `last` begins to read 0, or to show its count
-    /// again where a slice with a longer TTL begins. None within these slices. Cost: O(slices after `seen`).
+    /// Returns the first time after `seen` at which the value of a counter with last mutation `last` changes through
+    /// silence. The counter begins to read 0, or shows its count again where a slice with a longer TTL begins. `None`
+    /// if no such time lies within these slices. Cost: O(slices after `seen`).
     pub fn silence_changes_after(&self, last: Timestamp, seen: Timestamp) -> Option<Timestamp> {
         let silent_at = |time: Timestamp| is_silent_beyond_ttl(Some(last), time, self.at(time).ttl);
         let was_silent = silent_at(seen);
@@ -103,13 +105,13 @@ impl FoldRules {
         self.slices.partition_point(|slice| slice.start <= time).saturating_sub(1)
     }
 
-    /// The steps of the series that are kept, in seconds.
+    /// Returns the steps of the kept series, in seconds.
     pub fn steps(&self) -> &[u32] {
         &self.steps
     }
 }
 
-/// The beginning of the slice that a time falls into.
+/// Returns the start of the slice that contains a time.
 pub fn slice_start(time: Timestamp, slice_width: Duration) -> Timestamp {
     time.floor_to(slice_width)
 }

@@ -1,4 +1,4 @@
-//! ListCountEvents and RecountCounter: what a count is made of.
+//! ListCountEvents and RecountCounter: the events behind a count.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ struct Recomputed {
 }
 
 impl Counting {
-    /// Single events, newest first. Fewer than the limit only at the end.
+    /// Lists single events, newest first. A result shorter than the limit is the end.
     pub async fn events(
         &self,
         namespace: &NamespaceName,
@@ -38,13 +38,13 @@ impl Counting {
         Ok(self.core.stores.log.scan(scope.dataset.id(), &scope.counter(name), range).await?)
     }
 
-    /// Whether a recount can repair: only where events may come late.
+    /// Whether a recount may repair: only where the store is shared, so that events may come late.
     pub fn can_repair(&self) -> bool {
         self.core.fleet.is_some()
     }
 
-    /// Recomputes a counter from its log, after those that others recount at this moment if these are many. Cost: O(events of
-    /// the counter inside retention).
+    /// Recomputes a counter from its log. A bounded number of recounts run at once; more wait. Cost: O(events of the
+    /// counter inside retention).
     pub async fn recount(
         &self,
         namespace: &NamespaceName,
@@ -62,7 +62,7 @@ impl Counting {
         if let Some(fleet) = &self.core.fleet {
             fleet.store.rescan_late_events(scope.dataset.id()).await?;
         }
-        // Before the checkpoint: what this read says of a time without events then holds for a newer checkpoint too.
+        // Read before the checkpoint: a statement about a time without events then holds for a newer checkpoint too.
         let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
         let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.core.clock.as_ref())).await?;
         let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
@@ -94,7 +94,7 @@ impl Counting {
         })
     }
 
-    /// Takes the buckets that differ into the count; answers whether there were any.
+    /// Writes the differing buckets into the count. Returns whether there were any.
     async fn repair(
         &self,
         scope: &NamespaceScope,
@@ -123,7 +123,7 @@ impl Counting {
         Ok(Recomputed { checkpoint: rolled.checkpoint, buckets, events: folded.events })
     }
 
-    /// The records of a range, those of finished buckets and of the open one.
+    /// The records of a range: those of finished buckets and the open one.
     async fn recorded(
         &self,
         scope: &NamespaceScope,
@@ -138,13 +138,13 @@ impl Counting {
     }
 }
 
-/// The beginning of the oldest slice whose events are still there.
+/// The start of the oldest slice whose events still exist.
 fn oldest_event_time(scope: &NamespaceScope) -> Timestamp {
     let rows = scope.dataset.slices.rows();
     rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(scope.first_time(), |row| row.start)
 }
 
-/// Compares records with what was found; answers the differences and how many buckets were compared.
+/// Compares stored records with recomputed ones. Returns the differences and the number of compared buckets.
 fn compare(recorded: Vec<BucketRecord>, found: impl Iterator<Item = BucketRecord>) -> (Vec<BucketDifference>, u64) {
     let mut pairs: BTreeMap<Timestamp, (Option<BucketRecord>, Option<BucketRecord>)> = BTreeMap::new();
     for record in recorded {

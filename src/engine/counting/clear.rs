@@ -1,4 +1,4 @@
-//! ClearCount: an event of its own that wipes everything at or before it, visible at once.
+//! ClearCount: an event that wipes everything at or before its time, visible at once.
 
 use crate::domain::counter::{Change, Event, IdempotencyToken, NamespaceName};
 use crate::domain::limits::CLEAR_VISIBLE_WITHIN;

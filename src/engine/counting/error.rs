@@ -1,4 +1,4 @@
-//! How a counter call fails: one enum, each case with its reason and what the caller needs to go on.
+//! The errors of counter calls: one enum; each case has a reason and the data that the caller needs to react.
 
 use std::time::Duration;
 
@@ -6,38 +6,38 @@ use crate::domain::counter::Change;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
 
-/// Why a counter call was refused.
+/// The refusal or failure of a counter call.
 #[derive(Debug, thiserror::Error)]
 pub enum CountingError {
     /// An argument is invalid.
     #[error(transparent)]
     Reject(#[from] Reject),
-    /// No such namespace.
+    /// The namespace does not exist.
     #[error("namespace {name} does not exist; create it first, for example with tallystone apply -f FILE")]
     NamespaceNotFound {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The namespace is kept in clusters that this server does not know, or not as what they should be.
+    /// The namespace names clusters that this server does not know, or uses them for something they cannot store.
     #[error("namespace {name} cannot be served here, and nothing was done: {what}")]
     UnknownCluster {
         /// The namespace.
         name: String,
-        /// What is wrong with its clusters, and what to do.
+        /// The fault in its clusters, and the remedy.
         what: String,
     },
-    /// The namespace belongs to the service.
+    /// The namespace belongs to the service itself and is read-only.
     #[error("namespace {name} is kept by the service itself and can only be read")]
     NamespaceReadOnly {
         /// The namespace.
         name: String,
     },
-    /// The token's time is too far ahead.
+    /// The token's time is too far ahead of the server's clock.
     #[error("the token's time is {ahead:?} ahead of the server's clock; at most {limit:?} are allowed")]
     FutureTime {
-        /// How far ahead.
+        /// The distance to the server's clock.
         ahead: Duration,
-        /// How far is allowed.
+        /// The greatest distance allowed.
         limit: Duration,
         /// The server's clock.
         server_time: Timestamp,
@@ -48,24 +48,24 @@ pub enum CountingError {
         /// The server's clock.
         server_time: Timestamp,
     },
-    /// Not known yet.
+    /// The outcome is not known yet.
     #[error("the token's time is closed but not settled yet; ask again with the same token")]
     Pending {
-        /// When to ask again.
+        /// The delay before the same call is worth repeating.
         retry_after: Duration,
     },
-    /// No longer answerable.
+    /// The token is older than the oldest live slice, so its outcome can no longer be known.
     #[error("the token is older than the oldest live slice; whether it was applied can no longer be answered")]
     TooOld {
         /// The beginning of the oldest live slice.
         oldest: Timestamp,
     },
-    /// The token names another change, or the serial of a source another total.
+    /// The token names another change, or the serial of a source names another total.
     #[error("{}", already_exists(*found, *asked))]
     AlreadyExists {
-        /// What the token names.
+        /// The change that the token names.
         found: ChangeText,
-        /// What this call asks for.
+        /// The change that this call asks for.
         asked: ChangeText,
     },
     /// The serial of a report went back.
@@ -83,15 +83,15 @@ pub enum CountingError {
     /// The server is busy and did nothing.
     #[error("{what}; nothing was done: retry with the same token")]
     RetryLater {
-        /// What there is too much of.
+        /// The resource that is used up.
         what: &'static str,
-        /// When to retry.
+        /// The delay before a retry.
         retry_after: Duration,
     },
-    /// The server takes no writes, ever or at this moment.
+    /// The server takes no writes, permanently or at this moment.
     #[error("{why}; nothing was done: retry with the same token")]
     NoWriter {
-        /// Why, and what to do.
+        /// The cause and the remedy.
         why: &'static str,
     },
     /// The server is stopping.
@@ -102,7 +102,7 @@ pub enum CountingError {
     Store(#[from] StoreError),
 }
 
-/// Totals are named by the serial of their source, everything else by a token.
+/// Totals are identified by the serial of their source, all other changes by a token.
 fn already_exists(found: ChangeText, asked: ChangeText) -> String {
     match asked.0 {
         Change::Total(_) => format!(
@@ -116,7 +116,7 @@ fn already_exists(found: ChangeText, asked: ChangeText) -> String {
     }
 }
 
-/// A change in words.
+/// A change, formatted for a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChangeText(pub Change);
 
@@ -151,7 +151,7 @@ impl CountingError {
         }
     }
 
-    /// When to retry, where that is known.
+    /// The delay before a retry, if the case has one.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Pending { retry_after } | Self::RetryLater { retry_after, .. } => Some(*retry_after),
@@ -159,7 +159,7 @@ impl CountingError {
         }
     }
 
-    /// The server's clock, where the caller needs it to correct its own.
+    /// The server's clock, if the caller needs it to correct its own.
     pub fn server_time(&self) -> Option<Timestamp> {
         match self {
             Self::FutureTime { server_time, .. } | Self::NotApplied { server_time } => Some(*server_time),
@@ -167,7 +167,7 @@ impl CountingError {
         }
     }
 
-    /// Values that a program may want, beside the text.
+    /// Values for programs, in addition to the text.
     pub fn metadata(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::AlreadyExists { found, asked } => {

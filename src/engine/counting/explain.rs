@@ -1,4 +1,4 @@
-//! ExplainCounter: what a count is made of, as of when, what waits, who rolled it up.
+//! ExplainCounter: the parts of a count, their `as_of`, the pending work and the server that rolled it up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,135 +16,137 @@ use crate::engine::fleet::SignalRoute;
 use crate::engine::rolling::queue::PendingRoll;
 use crate::ports::{ScanOrder, ScanRange, StoreError};
 
-/// What a counter is, and what its count is made of.
+/// A counter and the parts of its count.
 #[derive(Clone, Debug)]
 pub struct CounterExplanation {
-    /// What a count of the namespace promises.
+    /// The guarantee of counts in the namespace.
     pub counter_type: CounterType,
-    /// What is reported to the namespace.
+    /// The kind of reports that the namespace takes: deltas or totals.
     pub temporality: Temporality,
-    /// A counter silent for longer counts from 0 again.
+    /// A counter without writes for longer than this counts from 0 again; none: never.
     pub ttl: Option<Duration>,
-    /// What a read of the rolled-up count says; of a best-effort counter, its one number.
+    /// The rolled-up count; for a best-effort counter, its only number.
     pub reading: CountReading,
-    /// The cluster that keeps a best-effort counter; none: the memory of this server.
+    /// The cluster that stores a best-effort counter; none: the memory of this server.
     pub kept_in: Option<NamespaceName>,
-    /// The parts; none for best-effort counters, which keep no log.
+    /// The parts; none for best-effort counters, which have no log.
     pub parts: Option<CountParts>,
 }
 
 /// The parts of a durable count, read one after the other.
 #[derive(Clone, Debug)]
 pub struct CountParts {
-    /// The count with every event that was acknowledged before the call, whole.
+    /// The count with every event that was acknowledged before the call, not clamped.
     pub count: i128,
-    /// What is rolled up.
+    /// The rolled-up part.
     pub rolled_up: RolledUpPart,
-    /// What stands in the log above it.
+    /// The log above the rolled-up part.
     pub tail: TailPart,
-    /// What made the count begin anew, the newest of it.
+    /// The newest restart of the count from 0.
     pub restart: CountRestart,
     /// No acknowledged event at or below it can still appear.
     pub limit: Timestamp,
     /// Every counter of the touch shard is rolled up to here.
     pub watermark: Timestamp,
-    /// What waits.
+    /// The work that is not rolled up yet.
     pub waiting: PendingPart,
-    /// The newest rows of the log, the newest first.
+    /// The newest rows of the log, newest first.
     pub rows: Vec<LogRow>,
-    /// The rows of the log that are not shown, voids apart.
+    /// The number of rows of the log that are not shown, without tombstones.
     pub rows_left_out: u64,
-    /// Whether there may be more of those: their records were not all read, or they are totals, which records do not count.
+    /// Whether `rows_left_out` is a lower bound: not all bucket records were read, or some rows are totals, which
+    /// records do not count.
     pub rows_left_out_at_least: bool,
 }
 
-/// What is rolled up.
+/// The rolled-up part of a count.
 #[derive(Clone, Debug)]
 pub struct RolledUpPart {
     /// The checkpoint; none if the counter was never rolled up.
     pub checkpoint: Option<Checkpoint>,
-    /// Every acknowledged event up to here is in it; by the watermark, that may be later than the checkpoint itself.
+    /// Every acknowledged event up to here is in the checkpoint. The watermark may make this later than the
+    /// checkpoint itself.
     pub to: Timestamp,
-    /// What of its count still counts: all of it, or 0 after a restart.
+    /// The share of the checkpoint's count that still counts: all of it, or 0 after a restart.
     pub counts: i128,
-    /// Who wrote it, and when; none where that is not known.
+    /// The last roll of the counter; none if it is not known.
     pub rolled: Option<LastRoll>,
 }
 
-/// Who rolled a counter up.
+/// The roll that wrote a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LastRoll {
-    /// When, by the clock of the server that did.
+    /// Its time, by the clock of the server that rolled.
     pub at: Timestamp,
-    /// The server, by its name; none for a process before this one that had the store for itself.
+    /// The name of that server; none for an earlier process that had the store for itself.
     pub server: Option<Arc<str>>,
-    /// Whether it was this server.
+    /// Whether this server rolled.
     pub is_this: bool,
 }
 
-/// What stands in the log above the checkpoint.
+/// The part of the log above the checkpoint.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TailPart {
-    /// The rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Adds among them.
+    /// The number of adds.
     pub adds: u64,
-    /// The sum of all these adds, whatever was cleared later.
+    /// The sum of all adds, also of those before a clear.
     pub sum: i128,
-    /// Clears among them.
+    /// The number of clears.
     pub clears: u64,
-    /// Totals among them.
+    /// The number of totals.
     pub totals: u64,
-    /// Voids among them, which count nothing.
+    /// The number of tombstones, which count nothing.
     pub voids: u64,
-    /// The first row.
+    /// The time of the first row.
     pub first: Option<Timestamp>,
-    /// The last row.
+    /// The time of the last row.
     pub last: Option<Timestamp>,
-    /// What the tail adds to what still counts of the rolled-up part.
+    /// The amount that the tail adds to `RolledUpPart::counts`.
     pub counts: i128,
 }
 
-/// What made a count begin anew, after the checkpoint.
+/// The newest restart of a count from 0, after the checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CountRestart {
-    /// Nothing: both parts count.
+    /// No restart: both parts count.
     None,
-    /// A clear in the tail.
+    /// A clear in the tail, at this time.
     Clear(Timestamp),
-    /// A silence longer than the TTL, which ended with the event of this time.
+    /// A silence longer than the TTL. The event of this time ended it.
     Silence(Timestamp),
-    /// A silence longer than the TTL, since the event of this time, which lasts.
+    /// A silence longer than the TTL that still lasts. The event of this time was the last.
     Silent(Timestamp),
 }
 
-/// What waits to be rolled up.
+/// The work of a counter that is not rolled up yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PendingPart {
-    /// What this server was signalled and has not rolled up.
+    /// The pending roll that signals to this server left; none if none is pending.
     pub signalled: Option<PendingRoll>,
-    /// Rows of the tail at or below the limit: the next roll takes them in.
+    /// The number of tail rows at or below the limit; the next roll takes them in.
     pub rows_ready: u64,
-    /// Rows of the tail above the limit: they were admitted, and wait until the limit has passed them.
+    /// The number of tail rows above the limit; they wait until the limit has passed them.
     pub rows_above_limit: u64,
-    /// Steps of ten seconds in which the touch index has the counter, and that are not rolled up.
+    /// The number of ten-second steps in which the dirty-counter index lists the counter and that are not rolled up.
     pub touched_steps: u64,
-    /// The first of them.
+    /// The first of these steps.
     pub first_touched_step: Option<Timestamp>,
-    /// Writes of this server to the dataset that are admitted and not decided yet; they hold the limit back.
+    /// The number of in-flight writes of this server to the dataset; they hold the limit back.
     pub held_writes: usize,
-    /// Where the counter is rolled up.
+    /// The server that rolls the counter up.
     pub roller: RollerLocation,
 }
 
 /// The server that rolls a counter up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RollerLocation {
-    /// This one.
+    /// This server.
     Here,
-    /// The one at this address.
+    /// The server at this address.
     At(Arc<str>),
-    /// None that this server knows of.
+    /// No server that this one knows of.
     Unknown,
 }
 
@@ -153,24 +155,24 @@ pub enum RollerLocation {
 pub struct LogRow {
     /// The event.
     pub event: Event,
-    /// The beginning of its time bucket.
+    /// The start of its time bucket.
     pub bucket: Timestamp,
-    /// How far it has come.
+    /// How far it is processed.
     pub stage: RowStage,
 }
 
-/// How far a row has come.
+/// How far a row is processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowStage {
     /// It is in the checkpoint.
     RolledUp,
     /// It lies at or below the limit, and the next roll takes it in.
     Ready,
-    /// It lies above the limit.
+    /// It lies above the limit and waits for it.
     AboveLimit,
 }
 
-/// What is noted of the tail while it is folded.
+/// Collects the facts about the tail while it is folded.
 struct TailNotes<'a> {
     scope: &'a NamespaceScope,
     limit: Timestamp,
@@ -184,7 +186,7 @@ struct TailNotes<'a> {
 }
 
 impl Counting {
-    /// Explains a counter, after those that others recount or explain at this moment if these are many. Cost: O(events that
+    /// Explains a counter. A bounded number of recounts and explanations run at once; more wait. Cost: O(events that
     /// are not rolled up), a page at a time, and the rows and bucket records that are read.
     pub async fn explain(
         &self,
@@ -211,7 +213,7 @@ impl Counting {
         }
         let _turn = self.recounts.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
         explanation.parts = Some(self.parts(&scope, &counter, rows_max).await?);
-        // Last, because a read signals the rollup, which would change what is looked at.
+        // Read last: a read signals the rollup, which would change the parts that are explained.
         let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
         let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.core.clock.as_ref())).await?;
         explanation.reading = self.shown_to_callers(reading);
@@ -224,7 +226,7 @@ impl Counting {
         counter: &Counter,
         rows_max: usize,
     ) -> Result<CountParts, StoreError> {
-        // What waits is told before the log is read: what was rolled up meanwhile is then missing in neither.
+        // Read before the log, so that a roll in between is missing from neither.
         let signalled = scope.rollup_queues.waiting(counter);
         let held_writes = scope.dataset.closing.hold_count();
         let limit = self.limit_for_read(scope, WaitBudget::begin(self.core.clock.as_ref())).await;
@@ -285,7 +287,7 @@ impl Counting {
         let own = Some(&self.core.name).filter(|name| !name.is_empty());
         match &rolled.server {
             Some(server) => LastRoll { at: rolled.at, server: Some(Arc::clone(server)), is_this: own == Some(server) },
-            // The store belongs to one process, since this one began to this one.
+            // Without a fleet the store belongs to this process alone, from its start on.
             None if self.core.fleet.is_none() && rolled.at >= self.core.started_at => {
                 LastRoll { at: rolled.at, server: own.cloned(), is_this: true }
             }
@@ -293,7 +295,7 @@ impl Counting {
         }
     }
 
-    /// The newest rows up to a time, that of the newest row that was folded.
+    /// The newest rows up to a time, that of the newest folded row.
     async fn newest_rows(
         &self,
         scope: &NamespaceScope,
@@ -317,8 +319,8 @@ impl Counting {
         Ok(events.into_iter().map(row).collect())
     }
 
-    /// How many rows of the log are not shown, voids apart, and whether there may be more: what the records of the newest
-    /// time buckets say of what is rolled up, and the tail.
+    /// The number of rows of the log that are not shown, without tombstones, and whether there may be more. The
+    /// records of the newest time buckets count the rolled-up rows; the tail counts the rest.
     async fn left_out(
         &self,
         scope: &NamespaceScope,
@@ -336,7 +338,7 @@ impl Counting {
         let to = checkpoint.as_of.just_after();
         let records = self.core.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
         let open = checkpoint.open_bucket.iter().map(|bucket| bucket.rows);
-        // A roll that came in between has finished more: those rows are counted as the tail, or in the open bucket.
+        // A roll in between has finished more buckets: their rows are counted with the tail, or in the open bucket.
         let over = checkpoint.as_of.just_after();
         let finished = records.iter().filter(|record| record.start + scope.rules.at(record.start).bucket <= over);
         let recorded: u64 = finished.map(|record| record.rows).chain(open).sum();
@@ -379,7 +381,7 @@ impl<'a> TailNotes<'a> {
                 return;
             }
         }
-        // Totals of silent sources count on: only deltas begin anew after a silence.
+        // Totals of silent sources still count: only deltas restart from 0 after a silence.
         let is_delta = self.scope.namespace.spec.temporality == Temporality::Delta;
         if is_delta && is_silent_beyond_ttl(self.last_mutation, time, self.scope.ttl_at(time)) {
             self.restart = CountRestart::Silence(time);

@@ -17,12 +17,12 @@ use crate::engine::counting::{
 };
 use crate::ports::StoreError;
 
-/// How long a first question waits for its ranking.
+/// How long the first request waits for the ranking of its namespace.
 const RANKING_BUDGET: Duration = Duration::from_millis(1_500);
 
 impl Counting {
-    /// Lists counters with a prefix above a name. Fewer than the limit only at the end. Refused where the store of
-    /// best-effort counters lists no names.
+    /// Lists counters with a prefix, above a name. A result shorter than the limit is the end. Refused if the store
+    /// of best-effort counters cannot list names.
     pub async fn list(
         &self,
         namespace: &NamespaceName,
@@ -53,10 +53,10 @@ impl Counting {
         stream::iter(names).map(summary).buffered(CALL_READS_AT_ONCE_MAX).try_collect().await
     }
 
-    /// The greatest counters by their checkpoints.
+    /// Returns the greatest counters by their checkpoints.
     pub async fn top(&self, namespace: &NamespaceName, n: usize) -> Result<TopCountersResult, CountingError> {
         let scope = self.durable_scope(namespace, "TopCounters").await?;
-        // The time first: a value that is read later holds for it too.
+        // Read the time first: a value that is read later holds for it too.
         let limit = self.limit_for_read(&scope, WaitBudget::begin(self.core.clock.as_ref())).await;
         let is_shared = self.core.fleet.is_some();
         let reached = self.core.rolled_up_to(&scope.dataset, limit).max(scope.least_as_of(limit));
@@ -80,7 +80,7 @@ impl Counting {
         Ok(TopCountersResult { counters: ranked.into_iter().map(summary).collect(), as_of })
     }
 
-    /// Ranks a namespace by a walk over its checkpoints; rolls that end meanwhile are noted as well.
+    /// Ranks a namespace by a walk over its checkpoints. Rolls that end meanwhile are noted as well.
     async fn rank(&self, scope: &Arc<NamespaceScope>, begun: RankingStart) -> Result<Arc<TopTable>, CountingError> {
         let Some(table) = self.core.rankings.begin(scope.namespace.id, begun) else {
             return Err(ranking_in_progress());
@@ -88,7 +88,7 @@ impl Counting {
         let (done, finished) = tokio::sync::oneshot::channel();
         let ranking = Ranking { core: Arc::clone(&self.core), scope: Arc::clone(scope), table };
         self.driver.start_once(async move {
-            // A caller that went away leaves the ranking to the next one.
+            // If the caller is gone, the ranking serves the next one.
             let _ = done.send(ranking.walk().await);
         });
         tokio::select! {
@@ -105,7 +105,7 @@ fn ranking_in_progress() -> CountingError {
     CountingError::RetryLater { what: "the counters are being ranked", retry_after: Duration::from_secs(2) }
 }
 
-/// A ranking that is being built; dropping it unfinished leaves it to the next caller.
+/// A ranking that is being built. Dropping it unfinished lets the next caller start again.
 struct Ranking {
     core: Arc<EngineCore>,
     scope: Arc<NamespaceScope>,

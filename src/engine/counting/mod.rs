@@ -41,19 +41,19 @@ pub use watch::ReadingStream;
 /// Reports of sources in different stripes do not wait for each other.
 const REPORT_STRIPES: usize = 256;
 
-/// The counter half of the service. Cheap to clone.
+/// The counter use cases. Cheap to clone.
 #[derive(Clone)]
 pub struct Counting {
     core: Arc<EngineCore>,
     driver: Driver,
     verdicts: Arc<Semaphore>,
     recounts: Arc<Semaphore>,
-    /// Reports of one source are taken one at a time; by the hash of the source.
+    /// Serializes the reports of one source; indexed by the hash of the source.
     reports: Arc<[Arc<Semaphore>]>,
 }
 
 impl Counting {
-    /// Puts the use cases on the shared parts.
+    /// Builds the use cases on the shared parts of the engine.
     pub fn new(core: Arc<EngineCore>, driver: Driver) -> Self {
         let reports = (0..REPORT_STRIPES).map(|_| Arc::new(Semaphore::new(1))).collect();
         let verdicts = Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX));
@@ -80,7 +80,7 @@ impl Counting {
         }
     }
 
-    /// The scope of a namespace that keeps a log.
+    /// The scope of a namespace with a log.
     async fn durable_scope(&self, namespace: &NamespaceName, call: &str) -> Result<Arc<NamespaceScope>, CountingError> {
         let scope = self.core.scope(namespace).await?;
         match scope.namespace.spec.counter_type {
@@ -94,7 +94,7 @@ impl Counting {
     }
 }
 
-/// Refuses what may write where users only read.
+/// Refuses writes to namespaces that users may only read.
 fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
     match is_reserved(namespace) {
         true => Err(CountingError::NamespaceReadOnly { name: namespace.to_string() }),
@@ -102,7 +102,7 @@ fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
     }
 }
 
-/// Whether the namespace keeps best-effort counters, which meet none of the log.
+/// Whether the namespace has best-effort counters, which use no log.
 fn is_best_effort(scope: &NamespaceScope) -> bool {
     match scope.namespace.spec.counter_type {
         CounterType::BestEffort => true,

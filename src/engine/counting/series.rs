@@ -1,4 +1,4 @@
-//! GetCountSeries: finished steps from the store, the open ones from the checkpoint.
+//! GetCountSeries: finished steps from the store, open ones from the checkpoint.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::domain::rollup::{Checkpoint, StepSum};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, SeriesQuery, SeriesResult};
 
-/// How many steps are looked through at first for the next one after a range.
+/// Number of steps in the first search for the next step after a range.
 const STEPS_READ_FIRST: u32 = 64;
 
 impl Counting {
@@ -24,7 +24,7 @@ impl Counting {
         let counter = scope.counter(name);
         let kept = &scope.namespace.spec.series;
         let plan = series::plan(kept, question.from, question.to, question.step, self.core.now())?;
-        // The reading's as_of may lie above the checkpoint's: then nothing was written in between.
+        // The `as_of` of the reading may lie above that of the checkpoint: then nothing was written in between.
         let limit = self.limit_for_read(&scope, WaitBudget::begin(self.core.clock.as_ref())).await;
         let known = self.load_from_store(&scope, &counter).await?;
         let reading = self.rolled_up(&scope, &counter, &known, limit).await?;
@@ -55,7 +55,7 @@ impl Counting {
             rollups.series_before(counter, resolution, plan.from).await?.into_iter().collect();
         steps.extend(rollups.series(counter, resolution, plan.from, plan.to).await?);
         let newest = steps.last().map_or(Timestamp::MIN, |step| step.start);
-        // The last step of a quiet counter stays open in its checkpoint, however long ago it was.
+        // The last step of a quiet counter stays open in its checkpoint, however old it is.
         let open = open_step(plan, checkpoint).filter(|step| newest < step.start && step.start < plan.to);
         if let Some(open) = open {
             steps.push(open.clone());
@@ -63,7 +63,7 @@ impl Counting {
         Ok(steps)
     }
 
-    /// The first step after the plan's range, of a counter that changed after it. Cost: O(log(its distance)) reads.
+    /// The first step after the plan's range, for a counter that changed after it. Cost: O(log(its distance)) reads.
     async fn step_after(
         &self,
         counter: &Counter,

@@ -8,11 +8,12 @@ use crate::engine::fleet::FleetMembership;
 use crate::ports::StoreError;
 
 impl FleetMembership {
-    /// Runs one round: a frontier at or below what every member has closed, published, and a second look at the members.
-    /// Answers what may become the limit; nothing where somebody holds it back. Rounds of several members at a time do no
-    /// harm.
+    /// Runs one round: computes the least closed timestamp of all members, publishes it as the frontier, and reads
+    /// the members a second time. Returns the possible new limit; none if a member holds it back. Concurrent rounds
+    /// of several members do no harm.
     ///
-    /// `members` are as `look` has just read them, `at_most` is what this process has closed, `limit` the limit it knows.
+    /// `members` are the result of the `read_members` just before, `at_most` is the closed timestamp of this process,
+    /// and `limit` is the newest limit known here.
     pub async fn run_publish_round(
         &self,
         dataset: DatasetId,

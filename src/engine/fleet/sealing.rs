@@ -1,4 +1,4 @@
-//! The self-check of one time bucket: read from every replica, compared with its record, repaired where they differ.
+//! The self-check of one time bucket: read it from every replica, compare it with its record, repair differences.
 
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
@@ -9,8 +9,8 @@ use crate::engine::fleet::FleetMembership;
 use crate::ports::{ReadReplicas, StoreError, StoreErrorKind};
 
 impl EngineCore {
-    /// Seals a bucket that is over, of a counter that is rolled up beyond it. Two reads where nothing differs; else the
-    /// repair of a recheck, on all copies.
+    /// Seals a finished bucket of a counter that is rolled up beyond it. Costs two reads if nothing differs,
+    /// otherwise also the repair of a recheck on all replicas.
     pub async fn seal_bucket(
         &self,
         fleet: &FleetMembership,
@@ -25,7 +25,7 @@ impl EngineCore {
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let checkpoint = self.stores.rollups.read(dataset, counter).await?.base(watermark);
         let stored = self.stores.rollups.buckets(dataset, counter, bucket, bucket.just_after()).await?;
-        // A bucket that nothing came after is still the open one of its checkpoint.
+        // A bucket without later events is still the open one of its checkpoint.
         let open = checkpoint.open_bucket.clone().filter(|open| open.start == bucket);
         let recorded = open.or_else(|| stored.into_iter().find(|record| record.start == bucket));
         let width = scope.rules.at(bucket).bucket;
@@ -34,7 +34,8 @@ impl EngineCore {
         if compared.remedy(&checkpoint) == RepairAction::None {
             return Ok(());
         }
-        // Read at different moments, they may only seem to differ: the recheck reads all of it in an order that cannot.
+        // The two reads happened at different moments, so the difference may be apparent only. The recheck reads in
+        // an order that excludes that.
         self.recheck(fleet, scope, counter, bucket, ReadReplicas::All).await
     }
 
@@ -54,7 +55,7 @@ impl EngineCore {
                 Some(sealed) => VerifiedBase { verified_to: to, ..sealed.clone() },
                 None => {
                     let row = self.stores.rollups.read(dataset, counter).await?;
-                    // Of a counter that was only asked about there is nothing to seal.
+                    // A counter without a checkpoint has nothing to seal.
                     let Some(checkpoint) = row.checkpoint else { return Ok(()) };
                     let checkpoint = Checkpoint { rolled: None, ..checkpoint };
                     VerifiedBase { checkpoint, repaired: Vec::new(), verified_to: to }

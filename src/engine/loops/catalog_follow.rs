@@ -1,4 +1,4 @@
-//! Follows what other servers commit to the catalog.
+//! Follows the commits of other servers to the catalog.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::domain::limits::CATALOG_FOLLOWED_EVERY;
 use crate::engine::core::EngineCore;
 use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 
-/// The loop.
+/// The loop that reads the catalog again when another server has changed it.
 pub struct FollowLoop {
     core: Arc<EngineCore>,
 }
 
 impl FollowLoop {
-    /// Makes the loop; its first activation is at once.
+    /// Makes the loop; it runs at once.
     pub fn new(core: Arc<EngineCore>) -> Self {
         Self { core }
     }
@@ -28,7 +28,7 @@ impl BackgroundLoop for FollowLoop {
 
     async fn activate(&mut self) -> NextActivation {
         if let Err(error) = self.core.namespaces.follow().await {
-            tracing::warn!(%error, "what other servers change in the catalog cannot be read");
+            tracing::warn!(%error, "changes of other servers to the catalog cannot be read");
         }
         NextActivation::After(CATALOG_FOLLOWED_EVERY)
     }

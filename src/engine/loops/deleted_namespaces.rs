@@ -1,8 +1,8 @@
-//! Removes what is left of deleted namespaces.
+//! Removes the remains of deleted namespaces.
 //!
-//! The supervisor forgets a namespace as soon as it sees the deletion. What a crash kept it from, and what calls under way
-//! at that time wrote, is found here: by a look at the start, and by one some time after each change of the catalog, which
-//! is repeated until it finds nothing.
+//! The supervisor removes the data of a namespace as soon as it sees the deletion. A crash may prevent that, and
+//! calls in flight may write afterwards. This loop finds such remains: it checks at startup and some time after each
+//! change of the catalog, and repeats the check until it finds nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,26 @@ use crate::engine::core::EngineCore;
 use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::ports::StoreError;
 
-/// After a change of the catalog the look waits this long, so that calls under way end before it.
+/// The delay between a change of the catalog and the check, so that calls in flight end before it.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The loop.
+/// The loop that removes the remains of deleted namespaces.
 pub struct DeletedNamespacesLoop {
     core: Arc<EngineCore>,
-    /// The changes of the catalog that were followed.
+    /// The generation of the catalog that was processed last.
     seen: i64,
-    /// Whether the next activation looks, or only begins the pause before the look.
+    /// Whether the next activation runs the check, or only starts the delay before it.
     due: bool,
 }
 
 impl DeletedNamespacesLoop {
-    /// Makes the loop; its first activation looks at once.
+    /// Makes the loop; its first activation runs the check at once.
     pub fn new(core: Arc<EngineCore>) -> Self {
         let seen = core.namespaces.changes().get();
         Self { core, seen, due: true }
     }
 
-    /// Forgets what is kept of namespaces that are not in the catalog; answers of how many.
+    /// Removes the data of namespaces that are not in the catalog. Returns their number.
     async fn step(&self) -> Result<usize, StoreError> {
         let rollups = &self.core.stores.rollups;
         let (mut above, mut forgotten, mut failed) = (None, 0, Ok(()));
@@ -42,13 +42,13 @@ impl DeletedNamespacesLoop {
             let page = rollups.namespaces(above, PAGE_ROWS_MAX).await?;
             for id in self.deleted(&page).await? {
                 if let Err(error) = rollups.forget(id).await {
-                    // Of another one it may be in a store that is there.
+                    // Data of the other namespaces may be in a store that is reachable.
                     failed = failed.and(Err(error));
                     continue;
                 }
                 self.core.rankings.forget(id);
                 forgotten += 1;
-                tracing::info!(namespace = id.0, "what was left of a deleted namespace was removed");
+                tracing::info!(namespace = id.0, "the remains of a deleted namespace were removed");
             }
             above = page.last().copied();
             if page.len() < PAGE_ROWS_MAX {
@@ -57,14 +57,14 @@ impl DeletedNamespacesLoop {
         }
     }
 
-    /// Those that are not in the catalog.
+    /// The namespaces of `kept` that are not in the catalog.
     async fn deleted(&self, kept: &[NamespaceId]) -> Result<Vec<NamespaceId>, StoreError> {
         let namespaces = &self.core.namespaces;
         let is_deleted = |id: &&NamespaceId| namespaces.by_id(**id).is_none();
         if !kept.iter().any(|id| is_deleted(&id)) {
             return Ok(Vec::new());
         }
-        // A namespace is in the catalog before anything of it is kept, so the store's catalog is asked after its rows.
+        // A namespace is in the catalog before any of its data is stored. So the catalog is read after the data.
         namespaces.refresh().await?;
         let (deleted, foreign): (Vec<_>, Vec<_>) =
             kept.iter().filter(is_deleted).copied().partition(|id| namespaces.was_assigned(*id));
@@ -101,7 +101,7 @@ impl BackgroundLoop for DeletedNamespacesLoop {
             }
             Ok(_) => NextActivation::After(PAUSE),
             Err(error) => {
-                tracing::warn!(error = %error, "what is left of deleted namespaces cannot be removed yet");
+                tracing::warn!(error = %error, "the remains of deleted namespaces cannot be removed yet");
                 NextActivation::After(PAUSE)
             }
         }

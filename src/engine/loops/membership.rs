@@ -1,4 +1,5 @@
-//! Keeps this process a member of its fleet: a heartbeat and a look at the others each second, until after the last roll.
+//! Keeps this process a member of its fleet: a heartbeat and a read of the members each second, until after the last
+//! roll.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::engine::fleet::FleetMembership;
 use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::ports::{Clock, StoreError};
 
-/// The loop.
+/// The loop that sends heartbeats and reads the members.
 pub struct MembershipLoop {
     fleet: Arc<FleetMembership>,
     clock: Arc<dyn Clock>,
@@ -38,7 +39,7 @@ impl BackgroundLoop for MembershipLoop {
         let began = self.clock.elapsed();
         if let Err(error) = self.step().await {
             let left_ms = u64::try_from(self.fleet.lease_left().as_millis()).unwrap_or(u64::MAX);
-            tracing::warn!(%error, left_ms, "the membership of the fleet cannot be renewed");
+            tracing::warn!(%error, left_ms, "the membership in the fleet cannot be renewed");
         }
         NextActivation::After(HEARTBEAT.saturating_sub(self.clock.elapsed().saturating_sub(began)))
     }

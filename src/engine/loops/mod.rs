@@ -1,5 +1,5 @@
-//! Background loops. Each is an idempotent activation without input, started, named, woken, joined and reported by the
-//! driver.
+//! Background loops. Each is an idempotent activation without input. The driver starts, names, wakes, joins and
+//! reports it.
 
 mod catalog_follow;
 mod deleted_namespaces;

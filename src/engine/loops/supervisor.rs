@@ -1,4 +1,4 @@
-//! Starts the loops that datasets and rollup queues need, as they appear and change.
+//! Starts the loops of datasets and rollup queues as these appear and change.
 
 use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
@@ -17,24 +17,24 @@ use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, Waterm
 use crate::engine::rolling::RollupQueueLoop;
 use crate::ports::StoreError;
 
-/// A catalog that cannot be followed is tried again after this long.
+/// The retry delay when the catalog cannot be followed.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Told that a start has come further.
+/// A callback that reports progress of a startup.
 pub type StartupProgress = Arc<dyn Fn() + Send + Sync>;
 
-/// The supervisor.
+/// The loop that opens datasets and starts their loops.
 pub struct Supervisor {
     core: Arc<EngineCore>,
     driver: Driver,
-    /// The changes of the catalog that were followed.
+    /// The generation of the catalog that was processed last.
     seen: i64,
     datasets: HashSet<DatasetId>,
-    /// Told of each dataset and namespace that was opened.
+    /// Called for each dataset and namespace that was opened.
     progress: StartupProgress,
 }
 
-/// What is in one cluster.
+/// The datasets and namespaces in one cluster.
 #[derive(Default)]
 struct ClusterDatasets {
     /// The datasets that are not opened yet.
@@ -43,14 +43,14 @@ struct ClusterDatasets {
 }
 
 impl Supervisor {
-    /// Makes the supervisor; loops are started through the driver.
+    /// Makes the supervisor; it starts loops through the driver.
     pub fn new(core: Arc<EngineCore>, driver: Driver, progress: StartupProgress) -> Self {
         let seen = core.namespaces.changes().get();
         Self { core, driver, seen, datasets: HashSet::new(), progress }
     }
 
-    /// Opens every dataset and starts what is missing. Idempotent. Clusters are followed beside each other, so that one that is
-    /// slow delays no other, and a dataset that cannot be opened keeps none waiting; the first failure is answered.
+    /// Opens every dataset and starts the missing loops. Idempotent. Clusters are processed concurrently, so a slow
+    /// one delays no other, and a dataset that cannot be opened blocks no other. Returns the first failure.
     pub async fn follow(&mut self) -> Result<(), StoreError> {
         let followed = join_all(self.by_cluster().into_values().map(|part| self.follow_part(part))).await;
         let mut failed = Ok(());
@@ -75,8 +75,8 @@ impl Supervisor {
         parts
     }
 
-    /// Follows what is in one cluster; answers the datasets that were opened, and the first failure. The namespaces of a
-    /// dataset that cannot be opened wait for the next round: each would wait for the same failure.
+    /// Processes one cluster. Returns the opened datasets and the first failure. The namespaces of a dataset that
+    /// cannot be opened wait for the next round: each would fail in the same way.
     async fn follow_part(&self, part: ClusterDatasets) -> (Vec<DatasetId>, Result<(), StoreError>) {
         let (mut opened, mut closed, mut failed) = (Vec::new(), HashSet::new(), Ok(()));
         let opening = part.datasets.into_iter().map(|id| async move { (id, self.open_dataset(id).await) });
@@ -109,8 +109,8 @@ impl Supervisor {
         (opened, failed)
     }
 
-    /// Ends the queues of namespaces that were deleted and removes what was kept of their counters. What a store does not
-    /// remove at present is left to the loop of leftovers.
+    /// Ends the queues of deleted namespaces and removes the data of their counters. Data that a store cannot remove
+    /// now is left to `DeletedNamespacesLoop`.
     async fn forget_deleted(&self) {
         let live: HashSet<_> = self.core.namespaces.all().iter().map(|namespace| namespace.id).collect();
         let all = self.core.rollup_queues.iter().map(|queues| Arc::clone(queues.value()));
@@ -119,7 +119,7 @@ impl Supervisor {
             let id = queues.namespace();
             queues.end(&self.core.set_bytes);
             if let Err(error) = self.core.stores.rollups.forget(id).await {
-                tracing::warn!(%error, namespace = id.0, "a deleted namespace leaves something behind, which is removed later");
+                tracing::warn!(%error, namespace = id.0, "data of a deleted namespace remains; it is removed later");
             }
             self.core.rankings.forget(id);
             self.core.watchers.wake_all(id);
@@ -130,7 +130,7 @@ impl Supervisor {
 
     async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
         let dataset = self.core.dataset(id).await?;
-        // After a standstill the slices between the last known one and the present are made up for.
+        // After a downtime the slices between the last known one and the present have to be made.
         self.core.begin_slices(&dataset).await?;
         for shard in 0..TOUCH_SHARDS {
             dataset.pending.note_lost_signal(shard, dataset.watermark(shard).just_after());

@@ -1,5 +1,5 @@
-//! Gives watches their turns to begin and read, and takes out those that are over: a few at a time, so that calls go on
-//! between them.
+//! Gives watches their turns to start and read, and removes ended ones: a few at a time, so that calls run in
+//! between.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::domain::limits::WATCH_TURNS_AT_ONCE_MAX;
 use crate::engine::core::EngineCore;
 use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 
-/// The loop.
+/// The loop that gives watches their turns.
 pub struct WatchesLoop {
     core: Arc<EngineCore>,
 }

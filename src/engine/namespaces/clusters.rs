@@ -1,4 +1,4 @@
-//! Which clusters a namespace may name, and what an unlisted name stands for.
+//! The clusters that a namespace may name, and the meaning of an unlisted name.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use crate::domain::counter::NamespaceName;
 use crate::domain::namespace::Storage;
 use crate::domain::{Reason, Reject};
 
-/// What a cluster can keep.
+/// The data that a cluster can store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClusterUse {
-    /// Everything: it is the store of this server.
+    /// All data: it is the store of this server.
     Store,
-    /// The events and rollups of datasets: it is a store beside that of this server, which keeps the catalog.
+    /// The events and rollups of datasets: it is a store in addition to that of this server, which holds the catalog.
     Attached,
-    /// Counts in front of a store, and best-effort counters.
+    /// Cached counts in front of a store, and best-effort counters.
     Cache,
 }
 
-/// What a name stands for that is not listed.
+/// The meaning of a cluster name that is not listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UnlistedClusters {
     /// The store of this server, so that documents written for a fleet load on one machine.
     #[default]
     OwnStore,
-    /// Nothing: it is refused.
+    /// No cluster: the name is refused.
     Refused,
 }
 
@@ -32,12 +32,12 @@ pub enum UnlistedClusters {
 pub struct Clusters {
     /// The clusters that the settings list.
     pub listed: BTreeMap<NamespaceName, ClusterUse>,
-    /// What every other name stands for.
+    /// The meaning of every other name.
     pub unlisted: UnlistedClusters,
 }
 
 impl Clusters {
-    /// Refuses clusters that are not there or cannot keep what they should. Names all that is wrong at once.
+    /// Refuses unknown clusters and clusters that cannot store the data. The message names all faults at once.
     pub fn check(&self, storage: &Storage) -> Result<(), Reject> {
         let faults: Vec<String> = [
             ("cache_cluster", &storage.cache_cluster, [ClusterUse::Store, ClusterUse::Cache].as_slice()),
@@ -51,12 +51,12 @@ impl Clusters {
         if faults.is_empty() { Ok(()) } else { Err(Reject::new(Reason::InvalidSettings, faults.join("; "))) }
     }
 
-    /// The store beside that of this server that a name stands for, if it is one.
+    /// Returns the name if it stands for an attached store, in addition to the store of this server.
     pub fn attached<'a>(&self, name: &'a NamespaceName) -> Option<&'a NamespaceName> {
         Some(name).filter(|name| self.listed.get(*name) == Some(&ClusterUse::Attached))
     }
 
-    /// A roll reads events and writes rollups under one limit, so both are in one store.
+    /// A roll reads events and writes rollups under one limit, so both must be in one store.
     fn split_store_fault(&self, storage: &Storage) -> Option<String> {
         let Storage { rollup_cluster, event_cluster, .. } = storage;
         (self.attached(rollup_cluster) != self.attached(event_cluster)).then(|| {

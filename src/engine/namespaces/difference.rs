@@ -1,7 +1,7 @@
-//! Two specs side by side: what differs, in words that a person reads, and which differences are allowed.
+//! The differences between two specs, in words for people, and which of them are allowed.
 //!
-//! The names are the paths of the settings in the namespace message of the protocol; every setting has one line here,
-//! so a setting that this list forgot could change unseen. A test compares the list with the spec.
+//! The names are the paths of the settings in the namespace message of the protocol. Every setting must have a line
+//! here; a missing one could change unseen. A test compares the list with the spec.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::domain::namespace::{
     Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, SeriesSettings, Temporality,
 };
 
-/// One setting in words.
+/// One setting and its value, as text.
 struct SettingText {
     path: &'static str,
     value: String,
 }
 
-/// What differs between two specs of a namespace: `setting: before -> after`, one line a setting.
+/// The differences between two specs of a namespace: `setting: before -> after`, one line per setting.
 pub fn differences(before: &NamespaceSpec, after: &NamespaceSpec) -> Vec<String> {
     compare(settings_of(before), settings_of(after))
 }
 
-/// What differs between a dataset and what a namespace wants of it: `setting: dataset -> wanted`.
+/// The differences between a dataset and the settings that a namespace wants for it: `setting: dataset -> wanted`.
 pub(super) fn dataset_differences(dataset: &DatasetSettings, wanted: &DatasetSettings) -> Vec<String> {
     compare(dataset_settings_of(dataset), dataset_settings_of(wanted))
 }
 
-/// What differs and may not on a live namespace.
+/// The differences that a live namespace does not allow.
 pub(super) fn fixed_differences(before: &NamespaceSpec, after: &NamespaceSpec) -> Vec<String> {
     let type_is_fixed =
         (before.counter_type == CounterType::BestEffort) != (after.counter_type == CounterType::BestEffort);
     let is_fixed = |path: &str| match path {
         "counter_type" => type_is_fixed,
         "temporality" => true,
-        _ => path.starts_with("storage."), // every other setting may change, or belongs to the dataset
+        _ => path.starts_with("storage."), // all other settings may change, or belong to the dataset
     };
     let pairs = settings_of(before).into_iter().zip(settings_of(after));
     pairs.filter(|(before, _)| is_fixed(before.path)).filter_map(line_of).collect()
@@ -144,7 +144,7 @@ mod tests {
         NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"))
     }
 
-    /// Changes every setting there is; the destructuring breaks the build when the spec grows.
+    /// Changes every setting; the destructuring breaks the build when the spec grows.
     fn all_changed() -> NamespaceSpec {
         let other = NamespaceName::new("other").expect("a valid name");
         let mut spec = spec();

@@ -1,7 +1,7 @@
-//! The etag of a namespace: which namespace, and which of its versions.
+//! The etag of a namespace: its id and its version.
 //!
-//! It names the number of the namespace too, because a name that was deleted and created anew begins at version 1
-//! again, and an etag of the old one must not pass for the new.
+//! The id is part of it because a name that was deleted and created again starts at version 1 again. An etag of the
+//! deleted namespace must not match the new one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::domain::counter::NamespaceId;
 use crate::domain::namespace::Namespace;
 use crate::domain::{Reason, Reject};
 
-/// The version of a namespace that a caller read. Opaque outside.
+/// The version of a namespace that a caller read. Opaque to callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Etag {
     namespace: NamespaceId,
@@ -18,12 +18,12 @@ pub struct Etag {
 }
 
 impl Etag {
-    /// The etag of a namespace as it is.
+    /// The etag of the present version of a namespace.
     pub fn of(namespace: &Namespace) -> Self {
         Self::of_version(namespace.id, namespace.version)
     }
 
-    /// The etag that a namespace has, or had, at a version.
+    /// The etag of a present or past version of a namespace.
     pub fn of_version(namespace: NamespaceId, version: u64) -> Self {
         Self { namespace, version }
     }

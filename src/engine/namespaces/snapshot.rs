@@ -8,23 +8,23 @@ use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::namespace::{Dataset, Namespace};
 use crate::ports::CatalogState;
 
-/// Everything that lives in the catalog, indexed.
+/// The live namespaces and all datasets, indexed.
 #[derive(Debug, Default)]
 pub(super) struct CatalogSnapshot {
     /// In the order of names.
     pub ordered: Arc<[Arc<Namespace>]>,
-    /// In the order of numbers.
+    /// In the order of ids.
     pub datasets: Arc<[Arc<Dataset>]>,
-    /// The number that the next namespace gets.
+    /// The id of the next namespace.
     pub next_namespace_id: u64,
-    /// The number that the next dataset gets.
+    /// The id of the next dataset.
     pub next_dataset_id: u32,
     by_name: HashMap<NamespaceName, Arc<Namespace>>,
     by_id: HashMap<NamespaceId, Arc<Namespace>>,
 }
 
 impl CatalogSnapshot {
-    /// Indexes a state; whatever did not change since `before` stays the same allocation.
+    /// Indexes a state. Entries that did not change since `before` keep their allocation.
     pub fn of(state: CatalogState, before: &Self) -> Self {
         Self::index(
             state.namespaces.into_iter().map(|namespace| before.share(namespace)).collect(),

@@ -1,4 +1,4 @@
-//! The laws of the catalog use cases, on a plain catalog in memory that can be told to fail.
+//! The laws of the catalog use cases, on a simple catalog in memory with injectable faults.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::ports::{BootId, CatalogState, NamespaceRecord};
 struct PlainCatalog {
     state: Mutex<CatalogState>,
     changes: Mutex<Vec<NamespaceChange>>,
-    /// What the next commits do instead of committing, the last first.
+    /// The faults of the next commits; the last element applies first.
     faults: Mutex<Vec<Fault>>,
-    /// Commits wait for a permit where this is set.
+    /// If set, commits wait for a permit.
     gate: Option<Semaphore>,
 }
 
 enum Fault {
     /// Another server changes the catalog first.
     Overtaken(Box<NamespaceRecord>),
-    /// The commit happens, but nobody hears of it.
+    /// The commit happens, but its answer is lost.
     AnswerLost,
 }
 
@@ -238,7 +238,7 @@ async fn a_stale_etag_is_refused_and_an_empty_one_overwrites() {
     assert_eq!(reason_of(namespaces.update(next, stale, author()).await), Reason::EtagMismatch);
     assert_eq!(reason_of(namespaces.delete(&name("shop"), stale, author()).await), Reason::EtagMismatch);
     namespaces.delete(&name("shop"), None, author()).await.expect("deleted");
-    namespaces.create(draft("shop"), author()).await.expect("created anew, at version 1 again");
+    namespaces.create(draft("shop"), author()).await.expect("created again, at version 1");
     assert_eq!(reason_of(namespaces.delete(&name("shop"), stale, author()).await), Reason::EtagMismatch);
 }
 
@@ -285,10 +285,10 @@ async fn a_dataset_stays_in_the_cluster_of_its_first_namespace() {
         draft
     };
     namespaces.create(kept_in("shop", "far", "sales"), author()).await.expect("created");
-    namespaces.create(kept_in("shop2", "far", "sales"), author()).await.expect("it is kept there too");
+    namespaces.create(kept_in("shop2", "far", "sales"), author()).await.expect("the same cluster is allowed");
     let mut unsaid = draft("shop3");
     unsaid.storage.dataset = Some(name("sales"));
-    let made = namespaces.create(unsaid, author()).await.expect("what the dataset fixes comes from it");
+    let made = namespaces.create(unsaid, author()).await.expect("settings that the dataset fixes come from it");
     assert_eq!([&made.spec.storage.event_cluster, &made.spec.storage.rollup_cluster], [&name("far"); 2]);
     namespaces.create(kept_in("blog", "embedded", "reads"), author()).await.expect("created");
     for (text, cluster, dataset) in [("a", "embedded", "sales"), ("b", "far", "reads")] {
@@ -312,7 +312,7 @@ async fn a_deleted_name_is_gone_but_its_history_stays_and_its_number_is_never_us
     assert_eq!(reason_of(namespaces.get(&name("shop"))), Reason::NamespaceNotFound);
     assert_eq!(reason_of(namespaces.delete(&name("shop"), None, author()).await), Reason::NamespaceNotFound);
     assert_eq!(namespaces.by_id(made.id), None);
-    let again = namespaces.create(draft("shop"), author()).await.expect("created anew");
+    let again = namespaces.create(draft("shop"), author()).await.expect("created again");
     assert!(again.id > made.id);
     let history = namespaces.history(&name("shop"), None, 10).await.expect("read");
     let keys: Vec<_> =

@@ -1,8 +1,9 @@
-//! The catalog of queues: create, change, list; queues that come of templates. Deletions are next door.
+//! The queue catalog: creates, changes and lists queues, and creates queues from templates. `delete` has deletions.
 //!
-//! A creation makes the shards first and the name last, so a name always has its shards; a deletion takes the name first.
-//! A change is committed to the catalog, then brought to every shard, and only then answered. What a kill leaves between
-//! the two steps the next start repairs: shards without a name go, settings and blocks are brought to the shards again.
+//! A creation writes the shards first and the name last, so every name has its shards; a deletion removes the name
+//! first. A change is committed to the catalog, then applied to every shard, and only then acknowledged. The next
+//! startup repairs a crash between two steps. It drops shards without a name, and applies settings and blocks to the
+//! shards again.
 
 use std::sync::Arc;
 
@@ -25,26 +26,26 @@ use crate::engine::queues::registry::{not_found, refuse_template};
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::{QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
 
-/// The version that a creation makes.
+/// The version of a new queue.
 const FIRST_VERSION: u64 = 1;
 
-/// What a change of a queue came to.
+/// The result of a change of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueUpdateOutcome {
-    /// The queue as it is now.
+    /// The queue after the change.
     pub queue: Arc<CatalogQueue>,
-    /// What changed, one line a setting; empty for a creation and where nothing changed.
+    /// The changed settings, one line each; empty for a creation or if nothing changed.
     pub differences: Vec<String>,
 }
 
-/// A change of the history.
+/// A change in the history of a name.
 pub type PastQueueChange = QueueChange;
 
-/// What an enqueue is meant for.
+/// The target of an enqueue.
 pub(super) enum EnqueueTarget {
-    /// A queue that is there.
+    /// An existing queue.
     Live(Arc<ServedQueue>),
-    /// One that a template makes at its first message.
+    /// A queue that a template creates with its first message.
     Template {
         /// The name of the template.
         template: QueueName,
@@ -54,19 +55,19 @@ pub(super) enum EnqueueTarget {
 }
 
 impl Queues {
-    /// Reads a queue or template.
+    /// Returns a queue or template.
     pub fn get(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
         let found = self.context.find(name).ok_or_else(|| not_found(name))?;
         Ok(found.record.load_full())
     }
 
-    /// Lists queues and templates by name: those above a name whose names begin so.
+    /// Lists queues and templates with a name prefix, in the order of names, after the name `above`.
     pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<CatalogQueue>> {
         let listed = self.context.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
         listed.into_iter().map(|queue| queue.record.load_full()).collect()
     }
 
-    /// The history of a name, newest first; a name that never had one is refused.
+    /// The history of a name, newest first; a name without history is refused.
     pub async fn history(
         &self,
         name: &QueueName,
@@ -77,21 +78,21 @@ impl Queues {
         if changes.is_empty() && skip == 0 { Err(not_found(name)) } else { Ok(changes) }
     }
 
-    /// Creates a queue; one that exists with the same settings is answered, with others it is refused.
+    /// Creates a queue. If it exists with the same settings it is returned; with other settings the call is refused.
     pub async fn create(&self, draft: QueueDraft, author: Author) -> Result<Arc<CatalogQueue>, QueueError> {
         check_author(&author)?;
         let queues = self.clone();
         self.finish(async move { queues.create_now(draft, &author).await }).await
     }
 
-    /// Creates a queue or template unless its name was ever taken: what users changed or deleted stays so.
+    /// Creates a queue or template unless the name was ever used, so that changes and deletions by users persist.
     pub async fn ensure(&self, draft: QueueDraft, author: Author) -> Result<(), QueueError> {
         let known = self.context.find(&draft.name).is_some()
             || !self.context.stores.catalog.history(&draft.name, 0, 1).await?.is_empty();
         if known { Ok(()) } else { self.create(draft, author).await.map(drop) }
     }
 
-    /// Changes the settings that the draft names; `expected` is what the caller read.
+    /// Changes the settings named in the draft; `expected` is the etag that the caller read.
     pub async fn update(
         &self,
         draft: QueueDraft,
@@ -104,7 +105,7 @@ impl Queues {
         self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
     }
 
-    /// What an enqueue is meant for.
+    /// Resolves the target of an enqueue.
     pub(super) fn enqueue_target(&self, name: &QueueName) -> Result<EnqueueTarget, QueueError> {
         if let Some(found) = self.context.find(name) {
             return refuse_template(found).map(EnqueueTarget::Live);
@@ -113,14 +114,14 @@ impl Queues {
             return Err(QueueError::NoTemplate { name: name.to_string() });
         };
         if let Some(why) = &template.spec.enqueue_blocked {
-            // The queue would be blocked too; what is refused leaves nothing behind.
+            // The new queue would be blocked too; a refused enqueue must not create a queue.
             return Err(Refusal::EnqueueBlocked(why.clone()).into());
         }
         let spec = QueueSpec { name: name.clone(), template_for: None, ..template.spec.clone() };
         Ok(EnqueueTarget::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
     }
 
-    /// Makes the queue of a first enqueue.
+    /// Creates the queue of a first enqueue.
     pub(super) async fn create_from_template(
         &self,
         caller: &CallerId,
@@ -140,7 +141,7 @@ impl Queues {
         self.context.queue(&name)
     }
 
-    /// Serves what the catalog holds, and repairs what a kill left half done.
+    /// Loads the catalog, and repairs what a crash left incomplete.
     pub(super) async fn load(&self) -> Result<(), StoreError> {
         let queues = self.context.stores.catalog.load().await?;
         let known: HashSet<QueueId> =
@@ -167,14 +168,14 @@ impl Queues {
         Ok(())
     }
 
-    /// Runs a change to its end, also when the caller goes away.
+    /// Runs a change to completion, even if the caller goes away.
     pub(super) async fn finish<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {
         let (answer, receiver) = oneshot::channel();
         self.context.driver.start_once(async move {
-            // A caller that has gone reads the outcome when it looks again.
+            // The caller has gone; it can read the outcome later.
             let _ = answer.send(work.await);
         });
         let gone = |_stopped| StoreError::unknown(StoreErrorKind::Closed, "change of a queue").into();
@@ -182,13 +183,13 @@ impl Queues {
     }
 
     async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<CatalogQueue>, QueueError> {
-        // What a queue has from before a rule is no fault of who asks for it again.
+        // A setting that predates a rule is no fault of a caller that creates the queue again.
         let known = self.context.find(&draft.name).map(|live| live.record.load_full());
         let spec = draft.resolve_new(known.as_ref().map(|known| &known.spec))?;
         self.make(spec, author, None).await
     }
 
-    /// Makes a queue with these settings, unless it is there. It holds the share for as long as it is there.
+    /// Creates a queue with these settings, unless it exists. The queue holds `share` for its lifetime.
     async fn make(
         &self,
         spec: QueueSpec,
@@ -225,7 +226,7 @@ impl Queues {
         let record = record_of(None, Some(queue.clone()), entry(&queue, author, Vec::new()));
         if let Err(error) = self.context.stores.catalog.commit(record).await {
             if error.outcome == crate::ports::EffectOutcome::NotApplied {
-                // If this fails too, the next start drops the shards that no name stands for.
+                // If the drop fails too, the next startup drops shards without a name.
                 let _ = self.context.stores.shards.drop_queue(id).await;
             }
             return Err(error.into());
@@ -265,12 +266,12 @@ impl Queues {
         if before.spec.template_for.is_none() {
             self.apply_settings(&live).await?;
         }
-        // Whoever waits looks again: blocks may have come or gone.
+        // Waiters must look again: the change may have set or removed a block.
         live.waiters.wake_all();
         Ok(QueueUpdateOutcome { queue: live.record.load_full(), differences: lines })
     }
 
-    /// Of two templates with one prefix nobody could say which makes a queue.
+    /// Refuses a second template with the same prefix: the template of a queue would be ambiguous.
     fn refuse_second_template(&self, spec: &QueueSpec) -> Result<(), QueueError> {
         let Some(prefix) = &spec.template_for else { return Ok(()) };
         let Some(first) = self.context.directory.template_for(prefix) else { return Ok(()) };
@@ -281,7 +282,8 @@ impl Queues {
         Err(Reject::new(Reason::QueueExists, what.as_str()).at("queue.template_for", what.as_str()).into())
     }
 
-    /// A queue or template that requires more than the store offers is refused, whatever would be made of it.
+    /// Refuses a queue or template that requires more durability than the store offers, whatever the outcome would
+    /// be.
     fn check_durability(&self, spec: &QueueSpec) -> Result<(), QueueError> {
         let offered = self.context.stores.shards.durability();
         let Some(required) = spec.required_durability.filter(|required| offered.is_none_or(|offer| offer < *required))
@@ -297,7 +299,7 @@ impl Queues {
         Err(Reject::new(Reason::DurabilityNotOffered, what).into())
     }
 
-    /// The type changes only while the queue is empty; each shard checks that again.
+    /// The type can change only while the queue is empty; each shard checks that again.
     async fn refuse_type_of_full(
         &self,
         live: &Arc<ServedQueue>,
@@ -320,7 +322,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Brings the settings of the catalog to every shard.
+    /// Applies the settings of the catalog to every shard.
     async fn apply_settings(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let settings = live.record.load().spec.shard_settings();
         self.on_every_shard(live, &Command::Configure(Box::new(settings))).await?;
@@ -333,7 +335,7 @@ impl Queues {
         self.on_every_shard(live, &Command::Block { enqueue, dequeue }).await
     }
 
-    /// Sends a command to all shards at once, so that they share the commits of the store.
+    /// Sends a command to all shards concurrently, so that they share the commits of the store.
     async fn on_every_shard(&self, live: &Arc<ServedQueue>, command: &Command) -> Result<(), QueueError> {
         let send = |shard| self.context.call(live, shard, ShardCommand::of(command.clone()));
         for answer in join_all((0..live.shards()).map(send)).await {

@@ -1,4 +1,4 @@
-//! Causes in words: who has what since when and until when, and what to do about it.
+//! Texts for causes: who holds what, since when and until when, and the next step.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ pub(super) fn explanation(cause: &'static str, text: impl Into<String>) -> Queue
     QueueExplanation { cause, text: text.into() }
 }
 
-/// What words need to know of the queue they are about.
+/// The context of a text about a queue.
 #[derive(Clone, Copy)]
 pub(super) struct CauseText<'a> {
     pub context: &'a QueueContext,
     pub steps: NextSteps<'a>,
-    /// The message that is explained, if it is one.
+    /// The message that is explained, if any.
     pub about: Option<&'a MessageId>,
     /// The shard's time.
     pub at: Timestamp,
 }
 
 impl CauseText<'_> {
-    /// One cause in words.
+    /// The explanation of one cause.
     pub fn describe(self, cause: &Cause) -> QueueExplanation {
         match cause {
             Cause::QueueDeleted | Cause::Unknown => explanation("unknown_id", "the message is gone since it was found"),
@@ -81,7 +81,7 @@ impl CauseText<'_> {
         }
     }
 
-    /// Why the messages of an exclusivity value are held back.
+    /// Why messages of an exclusivity value are blocked.
     fn held(self, value: &RoutingValue, limit: u32, holders: &[HoldingLease], waiting: usize) -> String {
         let waits = counted(waiting as u64, "pending message waits", "pending messages wait");
         let (name, step) = (value.as_str(), self.steps.limit(value));
@@ -102,7 +102,7 @@ impl CauseText<'_> {
         }
     }
 
-    /// Which message comes first where order within a value is strict.
+    /// Which message is first where order within a value is strict.
     fn behind(
         self,
         value: &RoutingValue,
@@ -119,7 +119,7 @@ impl CauseText<'_> {
                 format!("{}; wait for that, or settle it", self.holder_text(holder, "it"))
             }
             (MessageState::Running, None) => "wait for its lease, or settle that one".to_owned(),
-            // What is over holds nothing back.
+            // A finished message blocks nothing.
             _ => format!("let that one be served, or cancel it with {}", self.steps.cancel(id)),
         };
         let value = value.as_str();
@@ -129,7 +129,7 @@ impl CauseText<'_> {
         )
     }
 
-    /// Who has a message, since when and until when.
+    /// Who holds a message, since when and until when.
     fn holder_text(self, holder: &HoldingLease, what: &str) -> String {
         let (worker, at) = (worker_of(self.context, holder.session), self.at);
         let (since, left) = (in_short(at.since(holder.since)), in_short(holder.expires.since(at)));
@@ -140,7 +140,7 @@ impl CauseText<'_> {
         )
     }
 
-    /// How a message came to be errored, and what the last failure said.
+    /// Why a message is errored, with its last error.
     fn errored(self, attempts: u32, error: Option<&AttemptError>) -> String {
         let error = error.map_or_else(
             || "its last lease ended without a word of its worker".to_owned(),
@@ -155,12 +155,13 @@ impl CauseText<'_> {
     }
 }
 
-/// A message by the name that its producer gave it.
+/// A message with its id.
 fn named(id: &MessageId) -> String {
     format!("message {:?}", &*id.text())
 }
 
-/// Who has a lease, as far as is known. The id of a session is its worker's secret; what is shown stands for it.
+/// The worker that holds a lease, as far as it is known. The session id is the worker's secret, so the text has the
+/// alias.
 fn worker_of(shared: &QueueContext, session: Option<SessionId>) -> String {
     match session.map(|id| (shared.session_alias(id), shared.sessions.label(id))) {
         None => "a worker without a session".to_owned(),
@@ -169,7 +170,7 @@ fn worker_of(shared: &QueueContext, session: Option<SessionId>) -> String {
     }
 }
 
-/// That nobody asks for what is ready; none while a worker waits.
+/// The cause that no worker dequeues; none while a worker waits.
 pub(super) fn no_worker_waits(
     steps: NextSteps<'_>,
     queue: &ServedQueue,
@@ -195,12 +196,12 @@ pub(super) fn no_worker_waits(
     Some(explanation("no_worker", text))
 }
 
-/// So many, with the words for one or for another number.
+/// A count with its singular or plural words.
 pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
 }
 
-/// That a side of a queue is blocked, and why.
+/// The cause that enqueues or dequeues of a queue are blocked.
 pub(super) fn blocked(steps: NextSteps<'_>, what: &str, why: &str) -> QueueExplanation {
     let cause = if what == "dequeue" { "dequeue_blocked" } else { "enqueue_blocked" };
     explanation(
@@ -209,7 +210,7 @@ pub(super) fn blocked(steps: NextSteps<'_>, what: &str, why: &str) -> QueueExpla
     )
 }
 
-/// Why a message was canceled, in words.
+/// Why a message was canceled.
 fn canceled_text(by: Option<&CanceledBy>) -> String {
     match by {
         Some(CanceledBy::Worker) => "by its worker".to_owned(),
@@ -221,22 +222,22 @@ fn canceled_text(by: Option<&CanceledBy>) -> String {
     }
 }
 
-/// The longest error of a worker that a sentence tells, in characters; the message has all of it.
+/// The longest error text of a worker within a sentence, in characters; the message holds the full text.
 const ERROR_TOLD_CHARS: usize = 100;
 
-/// The beginning of a text, in one line.
+/// The beginning of a text, on one line.
 fn shortened(text: &str) -> String {
     let mut chars = text.chars().map(|char| if char.is_control() { ' ' } else { char });
     let told: String = chars.by_ref().take(ERROR_TOLD_CHARS).collect();
     if chars.next().is_some() { format!("{told}…") } else { told }
 }
 
-/// A duration to the tenth of a second.
+/// A duration to a tenth of a second.
 pub(super) fn in_short(time: Duration) -> String {
     duration_text(Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX) / 100 * 100))
 }
 
-/// A time to the second, as RFC 3339; beyond the calendar its end.
+/// A time to the second, as RFC 3339; beyond the calendar, its last time.
 fn clock(time: Timestamp) -> String {
     let within = time.micros().div_euclid(1_000_000);
     let within = within.clamp(jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());

@@ -1,8 +1,9 @@
-//! The time of queues beside the clock of the machine: watched, told, and reset where it keeps callers out.
+//! Queue time against the wall clock: monitored, logged, and reset where it would refuse callers.
 //!
-//! The time of queues goes on with the time that passes, so it may lie beside wall time for long after somebody has set the
-//! clock. Leases and delays are right all the same. Only tokens of enqueues meet both: if the clock was far ahead once,
-//! those of now count as too old, until it is as late again or somebody gives the promise of before up.
+//! Queue time advances with elapsed time, so it may differ from wall time long after a change of the clock. Leases
+//! and delays stay correct. Only the age of enqueue tokens depends on both clocks. If the wall clock was once far
+//! ahead, current tokens count as too old until wall time has caught up. A reset ends this state by giving up the
+//! promise for earlier tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,49 +18,49 @@ use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;
 
-/// How often the two are compared.
+/// The interval between two comparisons.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// The time of queues beside wall time.
+/// Queue time and wall time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueClock {
-    /// The times of queues.
+    /// Queue time and the clock for token ages.
     pub step: StepTime,
     /// Wall time.
     pub wall: Timestamp,
-    /// Tokens of before this are refused since the reset; none if nothing was to reset.
+    /// Tokens from before this time are refused since the reset; none if there was nothing to reset.
     pub tokens_from: Option<Timestamp>,
 }
 
 impl Queues {
-    /// Reads the time of queues.
+    /// Reads queue time.
     pub async fn clock(&self) -> Result<QueueClock, QueueError> {
         let step = self.context.stores.shards.clock().await?;
         Ok(QueueClock { step, wall: self.context.now(), tokens_from: None })
     }
 
-    /// Judges the age of tokens by wall time again, where the clock was more than a minute ahead once. What was promised of
-    /// tokens until now is given up by refusing all of them.
+    /// Makes wall time the basis of token ages again, if the clock was once more than a minute ahead. This gives up
+    /// deduplication for all tokens made until now, by refusing them.
     pub async fn reset_clock(&self) -> Result<QueueClock, QueueError> {
         let tokens_from = self.context.stores.shards.reset_clock().await?;
         if let Some(from) = tokens_from {
             tracing::warn!(
                 ?from,
-                "the age of tokens is judged by this machine's clock again; those of before are refused"
+                "token ages are measured by this machine's clock again; all tokens made until now are refused"
             );
         }
         Ok(QueueClock { tokens_from, ..self.clock().await? })
     }
 }
 
-/// Compares the clocks and tells when they part and meet.
+/// Compares the clocks, and logs when they diverge and when they agree again.
 pub struct ClockWatch {
     context: Arc<QueueContext>,
     apart: bool,
 }
 
 impl ClockWatch {
-    /// Watches the time of these queues.
+    /// Creates the watch of the clock of these queues.
     pub fn new(shared: Arc<QueueContext>) -> Self {
         Self { context: shared, apart: false }
     }
@@ -79,8 +80,8 @@ impl ClockWatch {
         if apart {
             tracing::warn!(
                 seconds,
-                "the time of queues is ahead of this machine's clock (behind it, if negative) and follows it by a twentieth \
-                 of what passes; if messages are refused as TOKEN_EXPIRED though the clock is right, see queue reset-clock"
+                "the time of queues is ahead of this machine's clock (behind it, if negative) and converges at 5 % of \
+                 elapsed time; if messages get TOKEN_EXPIRED though the clock is right, see queue reset-clock"
             );
         } else {
             tracing::info!(seconds, "the time of queues and this machine's clock agree again");
@@ -95,7 +96,7 @@ impl BackgroundLoop for ClockWatch {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        // A store that does not answer says so elsewhere.
+        // Other components report a store that does not answer.
         if let Ok(step) = self.context.stores.shards.clock().await {
             self.tell(step);
         }

@@ -1,7 +1,7 @@
-//! Deletions of queues and templates, each done once however often it is sent.
+//! Deletions of queues and templates, each applied once however often it is sent.
 //!
-//! The history of a name keeps each deletion with its request token and what it was answered. So a repeat after a lost
-//! answer is answered as the first, over a restart too, and touches no queue that was made under the name since.
+//! The history of a name keeps each deletion with its request token and its answer. So a repeat after a lost answer
+//! gets the first answer, even across restarts. It does not touch a queue created under the name since.
 
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
@@ -15,22 +15,22 @@ use crate::engine::queues::operations::check_token;
 use crate::engine::queues::registry::{check_id, not_found};
 use crate::ports::{QueueChange, QueueDeletion};
 
-/// A deletion as it is asked for.
+/// A deletion request.
 #[derive(Clone, Debug)]
 pub struct SentDeletion {
     /// The name.
     pub name: QueueName,
-    /// The number that the queue must have.
+    /// The id that the queue must have.
     pub id: Option<QueueId>,
-    /// The version that it must have.
+    /// The etag that the queue must have.
     pub expected: Option<QueueEtag>,
-    /// The caller's name of the request.
+    /// The request token of the caller.
     pub token: Option<String>,
 }
 
 impl Queues {
-    /// Deletes a queue; answers how many messages it held. A repeat with its token answers as the first, as long as no
-    /// more than 1,000 changes of the name came after it.
+    /// Deletes a queue; returns how many messages it held. A repeat with its token gets the first answer, unless more
+    /// than 1,000 changes of the name came after it.
     pub async fn delete(&self, sent: SentDeletion, author: Author) -> Result<u64, QueueError> {
         check_author(&author)?;
         check_token(sent.token.as_deref())?;
@@ -66,7 +66,7 @@ impl Queues {
         Ok(messages)
     }
 
-    /// What an earlier deletion of the same token was answered.
+    /// The answer of an earlier deletion with the same token.
     async fn deleted_before(&self, sent: &SentDeletion) -> Result<Option<u64>, QueueError> {
         let Some(token) = &sent.token else { return Ok(None) };
         let changes = self.context.stores.catalog.history(&sent.name, 0, PAGE_ROWS_MAX).await?;
@@ -84,7 +84,7 @@ impl Queues {
                         was done";
             return Err(Reject::new(Reason::TokenReused, what).into());
         }
-        // The first call may have failed between the name and the shards.
+        // The first call may have failed after the removal of the name and before that of the shards.
         self.context.stores.shards.drop_queue(queue).await?;
         Ok(Some(messages))
     }

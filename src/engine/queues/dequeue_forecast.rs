@@ -1,7 +1,7 @@
-//! Why does this dequeue get nothing: what the shards foresee for it, in words.
+//! Explains why a dequeue gets nothing, from the forecasts of the shards.
 //!
-//! Each shard is asked what a dequeue with this very filter would meet; the totals of the queue say the rest. It changes
-//! nothing but what time has changed already.
+//! Each shard is asked what a dequeue with this exact filter would get; the totals of the queue give the rest. The
+//! only changes are those that the passage of time has made due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,31 +20,31 @@ use crate::engine::queues::explain::QueueExplanation;
 use crate::engine::queues::next_steps::NextSteps;
 use crate::engine::queues::served_queue::ServedQueue;
 
-/// What all shards together foresee for a dequeue.
+/// The forecast of all shards together for a dequeue.
 struct DequeueForecast {
-    /// How many messages of each state meet its filter; none if that is not declared.
+    /// The number of messages of each state that match the filter; none if the filter is not declared.
     counts: Option<[u64; MessageState::ALL.len()]>,
-    /// Whether a message could be served.
+    /// Whether a message could be leased.
     serves: bool,
-    /// What holds back messages that meet the filter, and the time of that, at most 10.
+    /// What blocks messages that match the filter, each with the time of the reading; at most 10.
     blocked: Vec<(Cause, Timestamp)>,
-    /// When the first invisible message that meets the filter may be served.
+    /// When the first matching invisible message becomes visible.
     next_visible: Option<Duration>,
-    /// Whether there were more messages than were looked at.
+    /// Whether there were more messages than the look covered.
     or_more: bool,
-    /// How often what is out of attempts was tried.
+    /// The attempts of the messages that are out of attempts.
     failed: FailedAttempts,
 }
 
 impl DequeueForecast {
-    /// How many messages of a state meet the filter, as far as that is known.
+    /// The number of messages of a state that match the filter, as far as it is known.
     fn of(&self, state: MessageState) -> u64 {
         self.counts.map_or(0, |counts| counts[state as usize])
     }
 }
 
 impl Queues {
-    /// Says why a dequeue gets nothing, what decides most first.
+    /// Explains why a dequeue gets nothing, most decisive cause first.
     pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<QueueExplanation>, QueueError> {
         let queue = self.context.queue(name)?;
         let spec = queue.spec();
@@ -107,7 +107,7 @@ impl Queues {
     }
 }
 
-/// What is out of attempts, and how often it was tried where that was more than once each.
+/// The messages that are out of attempts, and their number of attempts if it was more than one each.
 fn errored(steps: NextSteps<'_>, errored: u64, failed: FailedAttempts) -> Option<QueueExplanation> {
     if errored == 0 {
         return None;
@@ -166,7 +166,7 @@ fn held_text(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter) -
     )
 }
 
-/// Why nothing that is pending meets the filter.
+/// Why no pending message matches the filter.
 fn none_pending(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter) -> Vec<QueueExplanation> {
     let (invisible, running) = (outlook.of(MessageState::Invisible), outlook.of(MessageState::Running));
     let mut causes = Vec::new();
@@ -205,7 +205,7 @@ fn none_pending(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter
     causes
 }
 
-/// So many messages, and the verb.
+/// A count with its verb.
 fn are(count: u64) -> String {
     counted(count, "message is", "messages are")
 }

@@ -1,7 +1,7 @@
-//! The queues and templates that are served: by number, by name, in the order of names, and templates by their prefix.
+//! The directory of served queues and templates: by id, by name, in the order of names, and templates by prefix.
 //!
-//! Any caller may name a queue that is not there, and list them page by page; so both cost the length of the name or of the
-//! page, however many queues there are.
+//! Any caller may name a missing queue, or list queues page by page. So both operations cost the length of the name
+//! or of the page, however many queues there are.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -25,12 +25,12 @@ pub struct QueueDirectory {
 #[derive(Default)]
 struct QueuesByName {
     by_name: BTreeMap<Box<str>, Arc<ServedQueue>>,
-    /// The templates of each prefix: one, but where an older build took more.
+    /// The templates of each prefix: one, unless an older build accepted more.
     templates: HashMap<Box<str>, Vec<Arc<ServedQueue>>>,
 }
 
 impl QueueDirectory {
-    /// Takes a queue or template in. O(log n).
+    /// Adds a queue or template. O(log n).
     pub fn put(&self, queue: &Arc<ServedQueue>) {
         let record = queue.record.load();
         let spec = &record.spec;
@@ -43,7 +43,7 @@ impl QueueDirectory {
         self.by_name.insert(spec.name.clone(), Arc::clone(queue));
     }
 
-    /// Takes a queue or template out. O(log n).
+    /// Removes a queue or template. O(log n).
     pub fn remove(&self, queue: &ServedQueue) {
         let record = queue.record.load();
         let spec = &record.spec;
@@ -66,22 +66,22 @@ impl QueueDirectory {
         self.by_name.get(name).map(|queue| Arc::clone(queue.value()))
     }
 
-    /// Finds a queue by its number.
+    /// Finds a queue by its id.
     pub fn by_id(&self, id: QueueId) -> Option<Arc<ServedQueue>> {
         self.by_id.get(&id).map(|queue| Arc::clone(queue.value()))
     }
 
-    /// How many there are.
+    /// The number of queues and templates.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// All, by name. O(n).
+    /// All queues and templates, by name. O(n).
     pub fn all(&self) -> Vec<Arc<ServedQueue>> {
         self.order.read().by_name.values().map(Arc::clone).collect()
     }
 
-    /// Those above a name whose names begin so, by name. O(log n + what is answered).
+    /// Those with a name prefix, in the order of names, after the name `above`. O(log n + size of the answer).
     pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<ServedQueue>> {
         let from = match above {
             Some(above) if above.as_str() >= prefix => Bound::Excluded(above.as_str()),
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(of("timed/day/1"), Some(2));
     }
 
-    /// Names that are not there once took 5 ms each among so many, in an optimized build: a minute for all of these.
+    /// A lookup of a missing name once took 5 ms among so many queues, in an optimized build: a minute for this test.
     #[test]
     fn a_name_that_is_not_there_costs_the_same_among_the_most_queues() {
         let directory = QueueDirectory::default();

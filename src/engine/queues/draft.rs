@@ -1,7 +1,8 @@
-//! What a caller said about a queue, and the settings that come of it; two settings side by side, in words.
+//! A caller's draft of a queue, the settings that result from it, and the differences between two settings as text.
 //!
-//! What a draft leaves out is as it is on a live queue, and as the defaults say on a new one. The names are those of the
-//! fields of the protocol's `Queue`; a setting that `settings_of` forgot could change unseen, so a test compares it.
+//! A setting that the draft omits keeps its value on an existing queue and takes its default on a new one. The names
+//! are those of the fields of the protocol's `Queue`. A setting missing from `settings_of` could change unnoticed, so
+//! a test compares it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,65 +15,65 @@ use crate::domain::queue::{CatalogQueue, Durability, QueueId, QueueName, QueueSp
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::duration_text;
 
-/// What a caller said about a queue.
+/// A caller's draft of a queue.
 #[derive(Clone, Debug)]
 pub struct QueueDraft {
     /// The name.
     pub name: QueueName,
-    /// What it is for.
+    /// The description.
     pub description: Option<String>,
     /// Whether it is exclusive.
     pub exclusive: Option<bool>,
     /// The metadata key of the exclusivity value.
     pub exclusivity_key: Option<Box<str>>,
-    /// How many messages of a value may be in flight.
+    /// The most messages of one value in flight.
     pub max_in_flight_per_value: Option<u32>,
     /// Whether messages of a value keep their order.
     pub strict_order_per_value: Option<bool>,
-    /// How many shards it has.
+    /// The number of shards.
     pub shards: Option<u32>,
-    /// What the names of queues made of it begin with.
+    /// The name prefix of the queues that this template creates.
     pub template_for: Option<Box<str>>,
-    /// What its store has to offer.
+    /// The durability that its store must offer.
     pub required_durability: Option<Durability>,
-    /// The lease.
+    /// The default lease.
     pub default_lease: Option<Duration>,
-    /// How long a lease can be extended.
+    /// The longest time that a lease can be extended to.
     pub max_run_time: Option<Duration>,
-    /// The invisibility.
+    /// The default invisibility.
     pub default_invisibility: Option<Duration>,
-    /// The attempts.
+    /// The default number of attempts.
     pub default_attempts: Option<u32>,
-    /// When failed messages are tried again.
+    /// The retry policy of failed messages.
     pub retry: Option<MessageRetryPolicy>,
     /// The TTL; 0 for none.
     pub default_ttl: Option<Duration>,
-    /// How long completed, canceled and errored messages are kept.
+    /// The retention of completed, canceled and errored messages.
     pub retention: [Option<Duration>; 3],
-    /// How long answers are kept for repeats.
+    /// How long answers are kept to deduplicate repeats.
     pub dedupe_window: Option<Duration>,
-    /// What they may take.
+    /// The most bytes of the kept answers.
     pub dedupe_max_bytes: Option<usize>,
-    /// How many messages it holds.
+    /// The most messages.
     pub quota_messages: Option<u64>,
-    /// How many bytes it holds.
+    /// The most bytes.
     pub quota_bytes: Option<u64>,
-    /// How large a payload may be.
+    /// The largest payload, in bytes.
     pub payload_max_bytes: Option<u32>,
-    /// How large the metadata of a message may be.
+    /// The largest metadata of a message, in bytes.
     pub metadata_max_bytes: Option<u32>,
-    /// The classes; empty leaves them as they are.
+    /// The priority classes; empty leaves them unchanged.
     pub classes: Vec<PriorityClass>,
-    /// The filters that have an index; empty leaves them as they are.
+    /// The indexed filter shapes; empty leaves them unchanged.
     pub shapes: Vec<ShapeKeys>,
-    /// Whether nothing comes in, and why.
+    /// Whether enqueues are blocked, and why.
     pub enqueue_blocked: Option<Option<Box<str>>>,
-    /// Whether nothing goes out, and why.
+    /// Whether dequeues are blocked, and why.
     pub dequeue_blocked: Option<Option<Box<str>>>,
 }
 
 impl QueueDraft {
-    /// A draft that says nothing but the name.
+    /// A draft with nothing but the name.
     pub fn of(name: QueueName) -> Self {
         Self {
             name,
@@ -104,15 +105,15 @@ impl QueueDraft {
         }
     }
 
-    /// The settings that come of the draft over those of a live queue, or over the defaults; `reset` names settings that
-    /// return to their defaults.
+    /// The settings that result from the draft over those of an existing queue, or over the defaults. `reset` names
+    /// settings that return to their defaults.
     pub fn resolve(self, live: Option<&QueueSpec>, reset: &[String]) -> Result<QueueSpec, Reject> {
         let spec = self.over(live, reset)?;
         checked(live, spec)
     }
 
-    /// The settings that come of the draft over the defaults, for a queue that may be there: what it has from before a rule
-    /// is no fault of whoever asks for it once more.
+    /// The settings that result from the draft over the defaults, for a queue that may exist. A setting that predates
+    /// a rule is no fault of a caller that creates the queue again.
     pub fn resolve_new(self, known: Option<&QueueSpec>) -> Result<QueueSpec, Reject> {
         let spec = self.over(None, &[])?;
         checked(known, spec)
@@ -145,7 +146,7 @@ impl QueueDraft {
         set(&mut settings.default_ttl, self.default_ttl.map(|ttl| (!ttl.is_zero()).then_some(ttl)));
         let [completed, canceled, errored] = self.retention;
         set(&mut settings.dedupe_window, self.dedupe_window);
-        // A longer window keeps results longer too, unless the caller says how long.
+        // A longer window also keeps results longer, unless the caller sets the retention.
         let least = settings.dedupe_window;
         let kept = &mut settings.retention;
         for (place, said) in
@@ -206,7 +207,7 @@ impl QueueDraft {
     }
 }
 
-/// Refuses settings with faults that the live queue does not have.
+/// Refuses settings with faults that the existing queue does not have.
 fn checked(live: Option<&QueueSpec>, spec: QueueSpec) -> Result<QueueSpec, Reject> {
     let faults = new_faults(live, &spec);
     if faults.is_empty() { Ok(spec) } else { Err(out_of_range(&spec, &faults)) }
@@ -237,7 +238,7 @@ const WITH_DEFAULT: [(&str, ResetSetting); 17] = [
 
 fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(), Reject> {
     let Some((_, reset)) = WITH_DEFAULT.iter().find(|(known, _)| *known == name) else {
-        // Only what has a default can return to it; the name may be a typo of anything.
+        // Only a setting with a default can be reset; the name may be a typo of anything.
         let shown: String = name.chars().take(64).collect();
         let all = WITH_DEFAULT.map(|(known, _)| known).join(", ");
         let what = format!("reset names {shown:?}, which is no setting with a default: those are {all}");
@@ -247,8 +248,8 @@ fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(
     Ok(())
 }
 
-/// The faults that a change brings in: a setting that a live queue has from before a rule stays as it is until somebody
-/// changes it. What shards refuse is a fault in any case.
+/// The faults that a change introduces. A setting of an existing queue that predates a rule stays valid until it is
+/// changed. A fault that shards refuse is a fault in any case.
 fn new_faults(live: Option<&QueueSpec>, spec: &QueueSpec) -> Vec<AllowedRange> {
     let mut faults = setting_ranges::faults_of_queue(spec);
     let Some(live) = live.filter(|_| !faults.is_empty()) else { return faults };
@@ -262,17 +263,17 @@ fn new_faults(live: Option<&QueueSpec>, spec: &QueueSpec) -> Vec<AllowedRange> {
     faults
 }
 
-/// The value of a setting, or of the one that it is a part or the reason of.
+/// The value of a setting, or of the setting that it is a part or the reason of.
 fn value_of<'a>(values: &'a [QueueSettingText], setting: &str) -> Option<&'a str> {
     let whole = setting.strip_suffix("_reason").unwrap_or(setting);
     let whole = if whole.starts_with("retry_policy.") { "retry_policy" } else { whole };
     values.iter().find(|value| value.name == whole).map(|setting| &*setting.value)
 }
 
-/// The longest value of a setting that a refusal shows, in characters.
+/// The longest value of a setting shown in a refusal, in characters.
 const VALUE_SHOWN_CHARS: usize = 40;
 
-/// Refuses settings, each with its value, where that is short, and what it may be.
+/// Refuses settings; shows each value, if it is short, and the allowed range.
 fn out_of_range(spec: &QueueSpec, faults: &[AllowedRange]) -> Reject {
     let values = settings_of(spec);
     let words = |AllowedRange { setting, allowed }: &AllowedRange| {
@@ -290,16 +291,16 @@ fn out_of_range(spec: &QueueSpec, faults: &[AllowedRange]) -> Reject {
     fields.zip(all).fold(reject, |reject, (field, words)| reject.at(field, words))
 }
 
-/// How many a setting has that is a list.
+/// The number of elements of a list setting.
 fn count_of(settings: &Settings, setting: &str) -> Option<usize> {
     match setting {
         "filter_shapes" => Some(settings.shapes.len()),
         "priority_classes" => Some(settings.classes.len()),
-        _ => None, // every other one is a single value
+        _ => None, // every other setting is a single value
     }
 }
 
-/// The value of a setting that is a part of the retry policy.
+/// The value of a setting that is part of the retry policy.
 fn part_of(retry: &MessageRetryPolicy, setting: &str) -> Option<String> {
     match setting.strip_prefix("retry_policy.")? {
         "factor_percent" => Some(format!("{} %", retry.factor_percent)),
@@ -314,7 +315,7 @@ struct QueueSettingText {
     value: String,
 }
 
-/// What differs between two settings of a queue: `setting: before -> after`, one line a setting.
+/// The differences between two settings of a queue: `setting: before -> after`, one line a setting.
 pub fn differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
     let pairs = settings_of(before).into_iter().zip(settings_of(after));
     let line = |(before, after): (QueueSettingText, QueueSettingText)| {
@@ -323,7 +324,7 @@ pub fn differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
     pairs.filter_map(line).collect()
 }
 
-/// What differs and may not on a live queue, whatever it holds.
+/// The differences that an existing queue does not allow, whether or not it is empty.
 pub fn fixed_differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
     let is_fixed = |line: &String| line.starts_with("shards:") || line.starts_with("template_for:");
     differences(before, after).into_iter().filter(is_fixed).collect()
@@ -388,13 +389,13 @@ fn settings_of(spec: &QueueSpec) -> Vec<QueueSettingText> {
     values.into_iter().map(|(name, value)| QueueSettingText { name, value }).collect()
 }
 
-/// A class as the command line takes it, with the unit of its offset.
+/// A priority class in the syntax of the command line, with the unit of its offset.
 fn class_text(class: &PriorityClass) -> String {
     let tag = class.tag.as_ref().map_or_else(String::new, |(key, value)| format!(" for {key}={value}"));
     format!("{}={}ms{tag}", class.name, class.offset_ms)
 }
 
-/// The version of a queue that a caller read. Opaque outside.
+/// The version of a queue that a caller read. Opaque to callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueEtag {
     queue: QueueId,
@@ -402,12 +403,12 @@ pub struct QueueEtag {
 }
 
 impl QueueEtag {
-    /// The etag of a queue as it is.
+    /// The current etag of a queue.
     pub fn of(queue: &CatalogQueue) -> Self {
         Self::of_version(queue.id, queue.version)
     }
 
-    /// The etag that a queue has, or had, at a version.
+    /// The etag of a queue at a version.
     pub fn of_version(queue: QueueId, version: u64) -> Self {
         Self { queue, version }
     }
@@ -494,7 +495,7 @@ mod tests {
         old.settings.quota_messages = 0;
         old.settings.retry.initial = old.settings.retry.max + Duration::from_secs(1);
         let more = QueueDraft { default_attempts: Some(5), ..named() };
-        let changed = more.clone().resolve(Some(&old), &[]).expect("the faults are old");
+        let changed = more.clone().resolve(Some(&old), &[]).expect("the faults predate the change");
         assert_eq!(differences(&old, &changed), ["default_max_attempts: 3 -> 5"]);
         assert!(more.resolve(None, &[]).is_ok(), "a new queue has none");
         let again = QueueDraft { quota_messages: Some(0), retry: Some(old.settings.retry), ..named() };

@@ -1,4 +1,4 @@
-//! Why is this message not being served: one sentence and a next step for each cause.
+//! Explains why a message is not being served: one sentence and a next step for each cause.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::engine::queues::served_queue::ServedQueue;
 pub struct QueueExplanation {
     /// The cause, for programs.
     pub cause: &'static str,
-    /// One sentence with what to do next.
+    /// One sentence with the next step.
     pub text: String,
 }
 
 impl Queues {
-    /// Says why a message is not being served.
+    /// Explains why a message is not being served.
     pub async fn explain_message(
         &self,
         name: &QueueName,
@@ -59,8 +59,8 @@ impl Queues {
         Ok((explained, Some(found)))
     }
 
-    /// A message that may be served, and its place in line: `ahead` of a queue of one shard, where it is known who is held
-    /// back and not before it; of several shards about what lies before it.
+    /// Explains a pending message and its position. For a queue of one shard `ahead` is known and excludes blocked
+    /// messages. For several shards the number of messages before it is approximate.
     async fn explain_pending(
         &self,
         name: &QueueName,
@@ -109,7 +109,7 @@ impl Queues {
     }
 }
 
-/// That workers wait, and none of them for such a message.
+/// The text for waiting workers with filters that do not match the message.
 fn unmatched(waiting: usize) -> String {
     let who = match waiting {
         1 => "1 worker waits at this server, and its filter does not meet it".to_owned(),

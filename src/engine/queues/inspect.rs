@@ -1,6 +1,6 @@
-//! Looking into queues: single messages, the next ones, pages, totals.
+//! Reads of queues: single messages, the next ones, pages, totals.
 //!
-//! A look first lets the shard do what time has asked for, so that it shows no window or lease that is over.
+//! A read first applies the due sweeps of the shard, so that it shows no expired window or lease.
 
 use std::sync::Arc;
 
@@ -21,48 +21,48 @@ use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::{MessagesAt, ShardCommand, StoredMessage};
 
-/// The sweeps a look waits for in one shard; what is left over then is the sweeper's.
+/// The most sweeps of one shard that a read waits for; the sweeper does the rest.
 const SWEEPS_BEFORE_A_LOOK: usize = 4;
 
-/// The worker that has a message, as far as it is known: what stands for its session, and the label of that.
+/// The worker that holds a message, as far as it is known: the alias and the label of its session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseHolder {
-    /// What stands for the session; its id is the worker's secret.
+    /// The alias of the session; the session id is the worker's secret.
     pub session: String,
     /// The label; empty if it has none, or was opened before the server started.
     pub label: Box<str>,
 }
 
-/// A message that was found.
+/// A message as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageView {
     /// The message.
     pub message: StoredMessage,
-    /// Who has it; none if nobody has, or one without a session.
+    /// The holder; none if the message is not leased, or is leased without a session.
     pub worker: Option<LeaseHolder>,
     /// The shard's time.
     pub at: Timestamp,
 }
 
-/// Where the next page of a list begins.
+/// The position where the next page of a list begins.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ListCursor {
     /// The shard.
     pub shard: u32,
-    /// After this sequence.
+    /// The sequence to continue after.
     pub after: u64,
 }
 
-/// Whether listed messages bring their payloads.
+/// Whether listed messages include their payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Payloads {
-    /// They do.
+    /// With payloads.
     With,
-    /// They do not.
+    /// Without payloads.
     Without,
 }
 
-/// How many messages there are.
+/// The numbers of messages.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Depth {
     /// By state, in the order of `State::ALL`, for each shard.
@@ -70,7 +70,7 @@ pub struct Depth {
 }
 
 impl Depth {
-    /// The messages of a state in all shards.
+    /// The number of messages of a state in all shards.
     pub fn of(&self, state: MessageState) -> u64 {
         self.by_shard.iter().map(|totals| totals[state as usize].messages).sum()
     }
@@ -101,8 +101,8 @@ impl Queues {
         found.map(|(message, at)| self.context.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
     }
 
-    /// Shows the next messages, best priority first. A few shards are read at once, and of these the best are kept, so that a
-    /// queue of many shards takes no more memory than one of a few.
+    /// Returns the next messages, best priority first. It reads a few shards at a time and keeps the best messages,
+    /// so a queue of many shards takes no more memory than one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
         let queue = self.context.queue(name)?;
         self.sweep_all_due_shards(&queue).await?;
@@ -113,14 +113,14 @@ impl Queues {
             let MessagesAt { messages, at } =
                 read.map_err(|error| self.context.translate_store_error(&queue, error))?;
             best.extend(messages.into_iter().map(|message| self.context.found(message, at)));
-            // Stable, so that of equal ones those of earlier shards come first.
+            // The sort is stable, so messages of earlier shards win ties.
             best.sort_by_key(|found| found.message.head.priority);
             best.truncate(limit);
         }
         Ok(best)
     }
 
-    /// Lists messages of a state, shard by shard; and where the next page begins, if there is more.
+    /// Lists messages of a state, shard by shard, with the start of the next page if there is more.
     pub async fn list_messages(
         &self,
         name: &QueueName,
@@ -157,13 +157,13 @@ impl Queues {
         Ok((page, None))
     }
 
-    /// Counts the messages of a queue: the totals that the store keeps.
+    /// Counts the messages of a queue, from the totals of the store.
     pub async fn depth(&self, name: &QueueName, filter: Filter) -> Result<Depth, QueueError> {
         let queue = self.context.queue(name)?;
         if filter.is_empty() { self.depth_of(&queue).await } else { self.filtered_depth(&queue, filter).await }
     }
 
-    /// Counts the messages that meet a filter whose shape is declared; their bytes are not known.
+    /// Counts the messages that match a filter with a declared shape; their bytes are not known.
     pub(super) async fn filtered_depth(&self, queue: &Arc<ServedQueue>, filter: Filter) -> Result<Depth, QueueError> {
         self.sweep_all_due_shards(queue).await?;
         let mut depth = Depth::default();
@@ -196,7 +196,7 @@ impl Queues {
         self.sweep_due_shards(queue, &overdue).await
     }
 
-    /// Lets shards do what time has asked for by now, within a bound.
+    /// Applies the due sweeps of shards, up to a bound.
     async fn sweep_due_shards(&self, queue: &Arc<ServedQueue>, shards: &[u32]) -> Result<(), QueueError> {
         for _ in 0..SWEEPS_BEFORE_A_LOOK {
             let mut overdue = queue.overdue(self.context.clock.elapsed());

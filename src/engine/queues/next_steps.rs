@@ -1,11 +1,11 @@
-//! What to do next about a queue or message: the call, and the command as it is pasted into a shell.
+//! Next steps for a queue or message: the call, and the command ready to paste into a shell.
 
 use std::borrow::Cow;
 
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::message::{MessageId, RoutingValue};
 
-/// The steps that may be taken in one queue. Names of queues need no quotes.
+/// The possible next steps in one queue. Names of queues need no quotes.
 #[derive(Clone, Copy)]
 pub(super) struct NextSteps<'a>(pub &'a QueueName);
 
@@ -63,7 +63,7 @@ impl NextSteps<'_> {
     }
 }
 
-/// A word as a shell takes it for one.
+/// A word quoted for a shell, if necessary.
 fn quoted(word: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@%+=,-".contains(&byte);
     if word.bytes().all(is_plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")).into() }

@@ -1,5 +1,5 @@
-//! What waits in all queues together, for the status and the metrics page: anybody may ask for these at any rate, so one
-//! reading is shared by all who ask within a second, and names are made only of the queues that are shown.
+//! The backlog of all queues together, for the status and the metrics page. Anyone may request it at any rate, so all
+//! requests within a second share one reading. Names are built only for the queues that are shown.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,25 +12,25 @@ use crate::domain::limits::{METRIC_QUEUES_MAX, OVERVIEW_AGE_MAX, STATUS_ROWS_MAX
 use crate::engine::queues::Queues;
 use crate::engine::queues::served_queue::{Backlog, ServedQueue};
 
-/// What waits in all queues at one moment; templates hold nothing and are no queues here.
+/// The backlog of all queues at one moment; templates hold no messages and are not counted.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Overview {
-    /// All of them as one, without a name.
+    /// The sum of all queues, without a name.
     pub all: Backlog,
-    /// Those with the oldest ready messages, the oldest first, and of equals the first by name.
+    /// The queues with the oldest ready messages, oldest first; ties in the order of names.
     pub oldest: Vec<Backlog>,
-    /// The first by name.
+    /// The first queues by name.
     pub first: Vec<Backlog>,
-    /// All others as one, without a name; nothing if there are none.
+    /// The sum of all other queues, without a name; none if there are no others.
     pub others: Option<Backlog>,
 }
 
-/// The last overview, and when it was read by elapsed time.
+/// The last overview, and when it was read as elapsed time.
 #[derive(Default)]
 pub struct OverviewCache(Mutex<Option<(Duration, Arc<Overview>)>>);
 
 impl OverviewCache {
-    /// The last one if it is young enough, else what is read now. Who comes meanwhile waits for that.
+    /// The last overview if it is recent enough, else a new reading. Concurrent callers wait for the same reading.
     fn get(&self, now: Duration, read: impl FnOnce() -> Overview) -> Arc<Overview> {
         let mut last = self.0.lock();
         if let Some((at, overview)) = &*last
@@ -45,7 +45,7 @@ impl OverviewCache {
 }
 
 impl Queues {
-    /// What waits in all queues, as of a second ago at most. O(shards) once a second.
+    /// The backlog of all queues, at most a second old. O(shards) once a second.
     pub fn overview(&self) -> Arc<Overview> {
         let now = self.context.clock.elapsed();
         self.context.overview.get(now, || {
@@ -57,7 +57,7 @@ impl Queues {
     }
 }
 
-/// Of so many queues in the order of their names, by their numbers and their names.
+/// The overview of `count` queues in the order of names, from their numbers and their names.
 fn overview(count: usize, numbers: impl Fn(usize) -> Backlog, name: impl Fn(usize) -> String) -> Overview {
     let named = |place, numbers| Backlog { queue: name(place), ..numbers };
     let mut overview = Overview::default();
@@ -65,7 +65,7 @@ fn overview(count: usize, numbers: impl Fn(usize) -> Backlog, name: impl Fn(usiz
     for place in 0..count {
         let numbers = numbers(place);
         overview.all.take_in(&numbers);
-        // Numbers without a name cost nothing to copy.
+        // Numbers without a name are cheap to copy.
         oldest.push(Reverse((numbers.oldest, Reverse(place), numbers.clone())));
         if oldest.len() > STATUS_ROWS_MAX {
             oldest.pop();
@@ -106,7 +106,7 @@ mod tests {
         let made = Cell::new(0);
         let numbers = |place: usize| Backlog {
             messages: [2, 3, 0, 0, 0, 1],
-            // The later by name, the older, but all of the last ten alike.
+            // Later names have older messages, but the last ten have the same age.
             oldest: Duration::from_secs(place.min(count - 10) as u64),
             waiting: 1,
             ..Backlog::default()

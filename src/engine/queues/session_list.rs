@@ -1,6 +1,6 @@
-//! Which sessions live: who they are, when they were heard last, how many leases they hold.
+//! Lists the open sessions: their labels, when they were last heard from, and how many leases they hold.
 //!
-//! The id of a session is the secret of its worker and is not shown; what stands for it is the same wherever it is shown.
+//! The id of a session is the secret of its worker and is not shown; its alias is the same wherever it is shown.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::session_registry::ListedSession;
 
-/// A session that lives.
+/// An open session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LiveSession {
-    /// What stands for it.
+    /// The alias.
     pub alias: String,
     /// Its label; empty if it has none, or was opened before the server started.
     pub label: Box<str>,
     /// When it was opened.
     pub opened: Timestamp,
-    /// When it was heard last.
+    /// When it was last heard from.
     pub last_heard_at: Timestamp,
     /// How long it lives after each of its calls.
     pub lease: Duration,
-    /// How long it lives from now if it is heard no more.
+    /// The remaining lifetime without another call.
     pub expires_in: Duration,
-    /// The leases that it holds, of one queue those there.
+    /// The leases that it holds; within one queue if the list is of a queue.
     pub leases: u64,
 }
 
 impl Queues {
-    /// Lists the sessions that live after a place, of one queue those that may hold leases there, in the order in which they
-    /// came to be known; and where the next page begins, if there is more.
+    /// Lists the open sessions after a position, in the order of their registration. With a queue, lists only those
+    /// that may hold leases there. Also returns where the next page begins, if there is more.
     pub async fn list_sessions(
         &self,
         queue: Option<&QueueName>,
@@ -59,13 +59,13 @@ impl Queues {
         Ok((shown.collect(), next))
     }
 
-    /// How many leases sessions hold; each shard is asked once.
+    /// The number of leases of sessions; asks each shard once.
     async fn leases_held(&self, listed: &[ListedSession]) -> Result<BTreeMap<SessionId, u64>, QueueError> {
         let mut by_shard: BTreeMap<ShardId, Vec<SessionId>> = BTreeMap::new();
         for one in listed {
             one.shards.iter().for_each(|shard| by_shard.entry(*shard).or_default().push(one.id));
         }
-        // The leases of a queue that was deleted are gone with it.
+        // The leases of a deleted queue are gone with it.
         by_shard.retain(|shard, _| self.context.by_id(shard.queue).is_some());
         let reads = stream::iter(by_shard)
             .map(async |(shard, ids)| (self.context.stores.shards.leases_of(shard, ids.clone()).await, ids, shard));

@@ -1,7 +1,7 @@
-//! Sweeps shards when time alone changes something in them: windows and leases that are over, TTLs, retention.
+//! Sweeps shards when time alone changes something in them: expired windows and leases, TTLs, retention.
 //!
-//! A sweep is idempotent and bounded; a shard that is not done says so by its view, whose next event is then at once. A
-//! sweep that fails is tried again after a pause.
+//! A sweep is idempotent and bounded. A shard with more to sweep reports a next event that is due at once. A failed
+//! sweep is retried after a pause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::engine::queues::registry::QueueContext;
 use crate::ports::ShardCommand;
 
-/// Events that fall into this time are swept together.
+/// Events within this time are swept together.
 const COALESCE_WINDOW: Duration = Duration::from_millis(2);
-/// A shard that could not be swept is tried again after this time.
+/// The pause before the retry of a failed sweep.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// The sweeper.
+/// The background loop of sweeps.
 pub struct Sweeper {
     context: Arc<QueueContext>,
 }
 
 impl Sweeper {
-    /// Sweeps the shards of these queues.
+    /// Creates the sweeper of these queues.
     pub fn new(shared: Arc<QueueContext>) -> Self {
         Self { context: shared }
     }
@@ -35,7 +35,7 @@ impl Sweeper {
         let Some(queue) = self.context.by_id(shard.queue) else { return };
         let sweep = ShardCommand::of(Command::Sweep { max: BULK_MESSAGES_MAX });
         if let Err(error) = self.context.call(&queue, shard.number, sweep).await {
-            tracing::debug!(%error, "a shard cannot be swept yet");
+            tracing::debug!(%error, "cannot sweep a shard; retrying after a pause");
             self.context.alarms.set(shard, Some(self.context.clock.elapsed() + RETRY_PAUSE));
         }
     }

@@ -1,8 +1,8 @@
 //! WatchQueue: the depth of a queue, then again after changes, at most once per interval.
 //!
-//! All watches of a queue share their readings: after its first look a watch takes what another one read a moment ago, and
-//! while one reads the others wait for it. So a queue of many shards is read at most once in the least interval, however many
-//! watch it.
+//! All watches of a queue share their readings. After its first look, a watch uses another watch's recent reading;
+//! while one reads, the others wait for the result. So a queue is read at most once per minimum interval, however
+//! many watches it has.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::engine::queues::inspect::Depth;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::served_queue::ServedQueue;
 
-/// One look at a queue.
+/// One reading for a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DepthUpdate {
     /// How many messages there are.
     pub depth: Arc<Depth>,
-    /// How many workers wait at this server.
+    /// The number of workers that wait at this server.
     pub waiting: usize,
-    /// When.
+    /// The time of the reading.
     pub at: Timestamp,
 }
 
-/// Looks at a queue, one per change.
+/// A stream of readings, one per change.
 pub type DepthStream = Pin<Box<dyn Stream<Item = Result<DepthUpdate, QueueError>> + Send>>;
 
 /// The last reading for watches of a queue.
 pub struct DepthCache {
-    /// When it began, by elapsed time, and what was read.
+    /// When the reading began, as elapsed time, and its result.
     last: Mutex<Option<(Duration, Arc<Depth>)>>,
     /// One reading at a time.
     turn: Semaphore,
@@ -51,7 +51,7 @@ impl Default for DepthCache {
 }
 
 impl DepthCache {
-    /// What was read, if that began later than this.
+    /// The last reading, if it began later than `than`.
     fn after(&self, than: Duration) -> Option<Arc<Depth>> {
         let last = self.last.lock();
         last.as_ref().filter(|(began, _)| *began > than).map(|(_, depth)| Arc::clone(depth))
@@ -65,12 +65,12 @@ struct DepthWatch {
     interval: Duration,
     last_sent: Option<(Arc<Depth>, usize)>,
     ended: bool,
-    /// The place of its caller.
+    /// The caller's quota permit.
     _share: QuotaPermit,
 }
 
 impl Queues {
-    /// The depth of a queue now, then after each change.
+    /// Streams the depth of a queue: now, then after each change.
     pub fn watch(&self, caller: &CallerId, name: &QueueName, interval: Duration) -> Result<DepthStream, QueueError> {
         let share = self
             .context
@@ -94,7 +94,7 @@ impl Queues {
 }
 
 impl Queues {
-    /// The depth of a queue by a reading that began later than this: one that was made, else a new one.
+    /// The depth of a queue from a reading that began later than `than`: the last one, or a new one.
     async fn depth_after(&self, queue: &Arc<ServedQueue>, than: Duration) -> Result<Arc<Depth>, QueueError> {
         let reading = &queue.depth_cache;
         if let Some(depth) = reading.after(than) {
@@ -121,7 +121,7 @@ impl DepthWatch {
         Some(look)
     }
 
-    /// Looks until something is other than what was shown, or was silent for long.
+    /// Reads until the result differs from the last one sent, or the stream was silent for long.
     async fn look(&mut self) -> Result<DepthUpdate, QueueError> {
         let began = self.queues.context.clock.elapsed();
         loop {

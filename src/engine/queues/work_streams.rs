@@ -1,4 +1,4 @@
-//! What a work stream needs beside the calls: leases of several queues as they come, and a session that it speaks for.
+//! Support for work streams: leases from several queues as they arrive, and the session of the stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,42 +21,42 @@ use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::sessions::HeartbeatOutcome;
 use crate::engine::queues::waiters::WaiterSlot;
 
-/// What a stream asks for.
+/// The arguments of a stream's lease request.
 #[derive(Clone, Debug)]
 pub struct StreamLeaseRequest {
     /// How many messages at most, 1 to 100.
     pub max: usize,
     /// The lease.
     pub lease: Option<Duration>,
-    /// What the messages must have.
+    /// The filter that the messages must match.
     pub filter: Filter,
-    /// The call of its session that this is.
+    /// The session call of the request.
     pub call: Option<SessionCall>,
 }
 
-/// A session that a stream speaks for; it is known until this is dropped.
+/// The session of a stream; keeps the session alive until dropped.
 pub struct StreamSession {
     context: Arc<QueueContext>,
     id: SessionId,
     lease: Duration,
     end_token: CancellationToken,
-    /// The last call that was made, the last whose leases were sent, and the last whose leases the connection has taken.
+    /// The last call made, the last whose leases were sent, and the last whose leases the connection has accepted.
     last_call: u64,
     last_sent_call: Option<u64>,
     last_received_call: Option<u64>,
-    /// When the shards were last told that it lives.
+    /// When the shards last got a heartbeat.
     last_heartbeat_at: Duration,
-    /// Whether leases that may end before the worker's next heartbeat were sent and not confirmed.
+    /// Whether leases were sent and not confirmed that may expire before the worker's next heartbeat.
     has_short_lease: bool,
 }
 
 impl Queues {
-    /// Runs work that ends by itself beside the calls; it is joined when the server stops.
+    /// Runs work that ends by itself in a background task; the task is joined when the server stops.
     pub fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.context.driver.start_once(work);
     }
 
-    /// Takes a place for a work stream, which it holds as long as it is open.
+    /// Takes a quota permit for a work stream, to hold while the stream is open.
     pub fn place_for_stream(&self, caller: &CallerId) -> Result<QuotaPermit, QueueError> {
         self.context
             .streams
@@ -70,7 +70,7 @@ impl Queues {
         Some(queue.record.load().spec.name.clone())
     }
 
-    /// Lets a stream speak for a session.
+    /// Attaches a stream to a session.
     pub fn join_session(&self, id: SessionId) -> Result<StreamSession, QueueError> {
         let now = self.context.clock.elapsed();
         let admitted = self.context.sessions.admit(id, 0, 1, now)?;
@@ -89,8 +89,8 @@ impl Queues {
         })
     }
 
-    /// Leases messages of the first of these queues that has some, and waits until one has. While a queue is blocked it
-    /// counts as empty. Answers none when no lease is given any more.
+    /// Leases messages of the first of these queues that has some, waiting until one has. A blocked queue counts as
+    /// empty. Returns none when no more leases are granted.
     pub async fn next_leases(&self, names: &[QueueName], ask: StreamLeaseRequest) -> Result<LeaseBatch, QueueError> {
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(InvalidCommandPart::Lease.into());
@@ -113,7 +113,7 @@ impl Queues {
                 unfinished |= found.completeness != Completeness::Complete;
             }
             if unfinished {
-                // A bound left something over; what has no index is looked for at a measured pace.
+                // A bound cut the look short; a filter without an index is searched at a limited rate.
                 rounds += 1;
                 if rounds % DEQUEUE_ROUNDS_MAX == 0 {
                     self.context.clock.sleep(WORK_WALK_PAUSE).await;
@@ -130,7 +130,7 @@ impl Queues {
         }
     }
 
-    /// Waits until one is woken; says no when no lease is given any more.
+    /// Waits for the wake-up of any waiter; false when no more leases are granted.
     async fn any_woken(&self, places: &[WaiterSlot<'_>]) -> bool {
         let woken = select_all(places.iter().map(|place| Box::pin(place.wait_until_woken())));
         tokio::select! {
@@ -142,7 +142,7 @@ impl Queues {
 }
 
 impl StreamSession {
-    /// The next dequeue as a call of the session. It says what the connection has taken.
+    /// The next dequeue as a call of the session. It confirms the leases that the connection has accepted.
     pub fn next_call(&mut self) -> SessionCall {
         self.last_call = self.context.sessions.next_call(self.id);
         let lease = Some(self.lease);
@@ -155,38 +155,39 @@ impl StreamSession {
         }
     }
 
-    /// Notes that the leases of the last call are sent now, and how long the shortest lasts by itself.
+    /// Records that the leases of the last call are being sent; `shortest` is the shortest own duration of a lease.
     pub fn sent(&mut self, shortest: Duration) {
         self.last_sent_call = Some(self.last_call);
         self.has_short_lease |= shortest < self.lease;
     }
 
-    /// Notes that the connection has taken all that was sent; says whether the shards should hear of it at once.
+    /// Records that the connection has accepted everything sent; returns whether to send a heartbeat to the shards at
+    /// once.
     pub fn taken(&mut self) -> bool {
         self.last_received_call = self.last_sent_call;
         std::mem::take(&mut self.has_short_lease)
     }
 
-    /// Waits until the session has ended; answers how that is refused.
+    /// Waits until the session has ended; returns the refusal for it.
     pub async fn wait_for_end(&self) -> QueueError {
         self.end_token.cancelled().await;
         let refused = self.renew_session().err();
         refused.unwrap_or_else(|| Refusal::SessionNotFound.into())
     }
 
-    /// Hears the worker.
+    /// Renews the session on a call of the worker.
     pub fn renew_session(&self) -> Result<(), QueueError> {
         self.context.sessions.renew(self.id, self.context.clock.elapsed())?;
         Ok(())
     }
 
-    /// Waits until the shards should be told again that the session lives.
+    /// Waits until the next heartbeat to the shards is due.
     pub async fn wait_until_heartbeat_due(&self) {
         let due = self.last_heartbeat_at + self.lease / 4;
         self.context.clock.sleep(due.saturating_sub(self.context.clock.elapsed())).await;
     }
 
-    /// Tells the shards.
+    /// Sends a heartbeat to the shards.
     pub fn send_heartbeat(
         &mut self,
         queues: Queues,

@@ -1,7 +1,7 @@
-//! Adaptive back-pressure: how many partitions a batch reads at once, and how long the pause after it is.
+//! Adaptive back-pressure: the parallelism of a batch's reads and the pause after it.
 //!
-//! The published system waits for a batch to finish and sets the pause from how that batch performed; so do we, and the
-//! parallelism follows the tail of the reads (additive increase, multiplicative decrease).
+//! The published system waits for a batch to finish and derives the pause from the performance of that batch; so does
+//! this module. The parallelism follows the tail latency of the reads (additive increase, multiplicative decrease).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::domain::namespace::Cardinality;
 
 /// Reads slower than this at p99 halve the parallelism.
 const READ_P99_TARGET: Duration = Duration::from_millis(10);
-/// Shorter pauses are saved up, because timers are no finer.
+/// Shorter pauses are accumulated, because timers are no finer.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 
 /// The pace of one queue.
@@ -27,7 +27,7 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// How many partitions the next batch reads at once.
+    /// The number of partitions that the next batch reads at once.
     pub fn permits(&self, cardinality: Cardinality) -> usize {
         let ceiling = match cardinality {
             Cardinality::Low => ROLLUP_READS_AT_ONCE_MAX / 8,
@@ -37,7 +37,7 @@ impl Pacer {
         self.permits.min(ceiling)
     }
 
-    /// Takes the durations of a batch's reads and of the whole batch; answers how long to pause.
+    /// Takes the durations of a batch's reads and of the whole batch. Returns the pause to make; zero is possible.
     pub fn after_batch(&mut self, reads: &mut [Duration], batch: Duration) -> Duration {
         reads.sort_unstable();
         let p99 = reads.get(reads.len().saturating_sub(1) * 99 / 100).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The catalog of queues as bytes.
+//! Encodings of the catalog of queues.
 
 use prost::Message as _;
 

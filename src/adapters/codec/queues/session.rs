@@ -1,4 +1,4 @@
-//! Sessions of a shard as bytes, and leases as those of sessions.
+//! Encodings of the sessions of a shard, and of the session in a lease.
 
 use prost::Message as _;
 
@@ -10,7 +10,7 @@ use crate::proto::internal::v1::{StoredBar, StoredLeaseSession, StoredSession};
 
 const WHAT: &str = "queue session";
 
-/// Encodes a session; its number is in its key.
+/// Encodes a session; its id is in its key.
 pub fn encode_session(session: &SessionRecord) -> Vec<u8> {
     let SessionRecord { lease, expires, ended, answered, bars, floor, idle_since } = session;
     StoredSession {
@@ -55,7 +55,7 @@ fn ending_from(number: u32) -> Result<Option<Ending>, CorruptValue> {
         1 => Ok(Some(Ending::Closed)),
         2 => Ok(Some(Ending::Replaced)),
         3 => Ok(Some(Ending::Expired)),
-        // written by no version that this one can read
+        // No release that this one can read wrote such a number.
         _ => Err(CorruptValue::new(WHAT, format!("ending {number}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! What a shard has once, as bytes: its header and its settings; and the row of a queue.
+//! Encodings of the rows that a shard has once: its header and its settings. Also the row of a queue.
 
 use prost::Message as _;
 
@@ -14,11 +14,11 @@ use crate::proto::internal::v1::{
     StoredRetryPolicy, StoredShape, StoredShapeFill,
 };
 
-/// The version of the formats of a shard.
+/// Version of the formats of a shard.
 const FORMAT: u32 = 1;
 const SETTINGS: &str = "queue settings";
 
-/// Encodes the header of a shard; the number is in its key.
+/// Encodes the header of a shard; its number is in its key.
 pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
     let ShardHeader {
         number: _,
@@ -49,7 +49,7 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes the header of the shard of a number.
+/// Decodes the header of the shard with a number.
 pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptValue> {
     const WHAT: &str = "queue header";
     let stored: StoredQueueHeader = decode(WHAT, bytes)?;
@@ -81,7 +81,7 @@ pub fn decode_settings(bytes: &[u8]) -> Result<Settings, CorruptValue> {
     settings_from(decode(SETTINGS, bytes)?)
 }
 
-/// The stored form of settings.
+/// Converts settings to their stored form.
 pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
     let Settings {
         default_lease,
@@ -128,7 +128,7 @@ pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
     }
 }
 
-/// Reads the stored form of settings.
+/// Converts settings from their stored form.
 pub fn settings_from(stored: StoredQueueSettings) -> Result<Settings, CorruptValue> {
     let retry = stored.retry.ok_or_else(|| CorruptValue::new(SETTINGS, "no retry policy"))?;
     Ok(Settings {
@@ -152,7 +152,7 @@ pub fn settings_from(stored: StoredQueueSettings) -> Result<Settings, CorruptVal
         dedupe_max_bytes: usize::try_from(stored.dedupe_max_bytes).unwrap_or(usize::MAX),
         quota_messages: stored.quota_messages,
         quota_bytes: stored.quota_bytes,
-        // Settings of a time when all queues took the same.
+        // Older settings lack the field: all queues had the same limit then.
         payload_max_bytes: stored.payload_max_bytes.unwrap_or(PAYLOAD_BYTES_MAX),
         metadata_max_bytes: stored.metadata_max_bytes.unwrap_or(METADATA_BYTES_MAX),
         classes: stored.classes.into_iter().map(class_from).collect(),
@@ -191,7 +191,7 @@ fn class_from(stored: StoredPriorityClass) -> PriorityClass {
     PriorityClass { name: stored.name.into(), offset_ms: stored.offset_ms, tag }
 }
 
-/// Encodes the row of a queue: how many shards it has, none once it was dropped.
+/// Encodes the row of a queue: its number of shards, or `None` once it was dropped.
 pub fn encode_queue(shards: Option<u32>) -> Vec<u8> {
     StoredQueueShards { shards: shards.unwrap_or(0), dropped: shards.is_none() }.encode_to_vec()
 }

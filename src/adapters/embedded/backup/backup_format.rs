@@ -1,5 +1,5 @@
-//! The bytes of a backup: blocks, each with a checksum over its content and its place, so that none can be changed, left
-//! out, doubled or moved unseen.
+//! The byte format of a backup: blocks, each with a checksum over its content and position. A block that was changed,
+//! left out, duplicated or moved is detected.
 //!
 //! ```text
 //! backup    "tlyback1" block ...
@@ -19,60 +19,60 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::domain::Timestamp;
 use crate::domain::limits::BACKUP_BLOCK_BYTES_MAX;
 
-/// What a backup begins with.
+/// Magic bytes at the beginning of a backup.
 pub const MAGIC: &[u8; 8] = b"tlyback1";
-/// The format that is written, and the newest that is read.
+/// The format that is written, and the newest that can be read.
 pub const FORMAT: u32 = 1;
 
-/// What a backup says of itself.
+/// Header of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupHeader {
-    /// The release that wrote it.
+    /// Release that wrote the backup.
     pub release: String,
-    /// The number of the commit whose state it holds.
+    /// Number of the commit that the backup contains.
     pub commit: u64,
-    /// When it was begun.
+    /// Start time of the backup.
     pub time: Timestamp,
-    /// The bytes of the store's files then.
+    /// Bytes of the store's files at the start time.
     pub disk_bytes: u64,
 }
 
-/// Why bytes are no backup that can be used.
+/// The reason why a backup cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// They cannot be read.
+    /// The bytes cannot be read.
     #[error("cannot be read")]
     Io(#[from] std::io::Error),
-    /// They are not as they were written.
+    /// The bytes differ from those written.
     #[error("is damaged: {0}; use another backup")]
     Damaged(String),
-    /// A newer release wrote them.
+    /// A newer release wrote the backup, in this format.
     #[error("has format {0}, and this release reads format {FORMAT}; use the release that wrote it or a newer one")]
     Newer(u32),
 }
 
-/// A block as it was read.
+/// A decoded block.
 pub enum BackupBlock {
-    /// What the backup says of itself.
+    /// The header.
     Header(BackupHeader),
-    /// A keyspace begins.
+    /// Begin of a keyspace with this name.
     Keyspace(String),
-    /// Rows of it.
+    /// Rows of the keyspace, as keys and values.
     Rows(Vec<(Vec<u8>, Vec<u8>)>),
-    /// The keyspace ends.
+    /// End of the keyspace.
     KeyspaceEnd,
-    /// The backup ends.
+    /// End of the backup.
     End,
 }
 
-/// Makes blocks.
+/// Encodes blocks.
 #[derive(Default)]
 pub struct BackupEncoder {
     number: u64,
 }
 
 impl BackupEncoder {
-    /// The beginning of a backup.
+    /// Encodes the magic bytes and the header block.
     pub fn header(&mut self, header: &BackupHeader) -> Vec<u8> {
         let BackupHeader { release, commit, time, disk_bytes } = header;
         let micros = time.micros();
@@ -81,22 +81,22 @@ impl BackupEncoder {
         [&MAGIC[..], &self.block(b'H', text.as_bytes())].concat()
     }
 
-    /// A keyspace begins.
+    /// Encodes the begin of a keyspace.
     pub fn keyspace(&mut self, name: &str) -> Vec<u8> {
         self.block(b'K', name.as_bytes())
     }
 
-    /// Rows, as `push_row` put them together.
+    /// Encodes a block of rows collected by `push_row`.
     pub fn rows(&mut self, rows: &[u8]) -> Vec<u8> {
         self.block(b'R', rows)
     }
 
-    /// The keyspace ends after so many rows.
+    /// Encodes the end of a keyspace with its number of rows.
     pub fn keyspace_end(&mut self, rows: u64) -> Vec<u8> {
         self.block(b'E', &rows.to_be_bytes())
     }
 
-    /// The backup ends.
+    /// Encodes the end of the backup.
     pub fn end(&mut self, keyspaces: u64, rows: u64) -> Vec<u8> {
         self.block(b'Z', &[keyspaces.to_be_bytes(), rows.to_be_bytes()].concat())
     }
@@ -114,7 +114,7 @@ impl BackupEncoder {
     }
 }
 
-/// Adds a row to the rows of a block.
+/// Appends a row to the rows of a block.
 pub fn push_row(rows: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     for part in [key, value] {
         let length = u32::try_from(part.len()).expect("rows are far shorter than 4 GiB");
@@ -131,23 +131,23 @@ fn checksum(number: u64, block: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// Reads blocks and holds them to the order of a backup.
+/// Decodes blocks and checks their order.
 pub struct BackupDecoder<R> {
     input: R,
     number: u64,
     inside: bool,
     ended: bool,
     rows_of_keyspace: u64,
-    /// The rows that were read.
+    /// Number of rows read so far.
     pub rows: u64,
-    /// The keyspaces that were begun.
+    /// Number of keyspaces begun so far.
     pub keyspaces: u64,
-    /// The bytes that were read.
+    /// Number of bytes read so far.
     pub bytes: u64,
 }
 
 impl<R: Read> BackupDecoder<R> {
-    /// Begins with the first byte.
+    /// Starts a decoder; checks the magic bytes.
     pub fn begin(mut input: R) -> Result<Self, BackupError> {
         let mut magic = [0; MAGIC.len()];
         input.read_exact(&mut magic).map_err(cut_off)?;
@@ -158,12 +158,12 @@ impl<R: Read> BackupDecoder<R> {
         Ok(Self { input, number: 0, inside, ended, rows_of_keyspace: 0, rows: 0, keyspaces: 0, bytes })
     }
 
-    /// The next block; nothing after the last one.
+    /// Decodes the next block; returns `None` after the last one.
     pub fn next(&mut self) -> Result<Option<BackupBlock>, BackupError> {
         if self.ended {
             return match self.input.read(&mut [0])? {
                 0 => Ok(None),
-                _ => Err(damaged("something follows its end")), // one byte
+                _ => Err(damaged("something follows its end")), // one more byte
             };
         }
         let (kind, payload) = self.block()?;
@@ -248,7 +248,7 @@ fn rows(mut payload: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
 fn cut_off(error: std::io::Error) -> BackupError {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
-        _ => error.into(), // the system's word
+        _ => error.into(), // every other kind is an IO error
     }
 }
 

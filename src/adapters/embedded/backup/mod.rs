@@ -1,8 +1,9 @@
-//! Backups of a store that is in use, and the way back.
+//! Backups of a running store, and restores.
 //!
-//! The committer fixes the state between two commits: a snapshot of the store library over all keyspaces, which keeps what
-//! is overwritten or dropped later. Its rows are read in the order of their keys and written as blocks (`format`); a
-//! restore (`restore`) puts them into a new store. Invariant: a backup is one commit, whole, or is refused.
+//! The committer takes the snapshot between two commits. The snapshot spans all keyspaces of the store library and
+//! keeps rows that are later overwritten or dropped. Its rows are read in key order and written as blocks
+//! (`backup_format`); a restore (`restore`) writes them to a new store. Invariant: a backup is exactly one commit
+//! state, complete, or is refused.
 
 mod backup_format;
 mod restore;
@@ -36,21 +37,21 @@ pub struct BackupSnapshot {
 }
 
 impl BackupSnapshot {
-    /// Fixes the present state. Only the committer may, between two commits.
+    /// Takes a snapshot of the current state. Only the committer may call this, between two commits.
     pub fn take(library: &Library, commit: u64) -> Result<Self, fjall::Error> {
         let (keyspaces, disk_bytes) = (library.all()?, library.db.disk_space()?);
         Ok(Self { snapshot: library.db.snapshot(), keyspaces, commit, disk_bytes })
     }
 }
 
-/// Backs an open store up.
+/// Backs up an open store.
 pub struct EmbeddedBackups {
     store: EmbeddedStore,
     clock: Arc<dyn Clock>,
 }
 
 impl EmbeddedBackups {
-    /// Backs this store up, by this clock.
+    /// Creates the backups of this store; the clock dates them.
     pub fn new(store: EmbeddedStore, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock }
     }
@@ -76,7 +77,7 @@ impl Backups for EmbeddedBackups {
 /// The pieces of one backup.
 struct BackupStream {
     core: Arc<StoreCore>,
-    /// Nothing once the last piece was read, or a read failed.
+    /// `None` once the last piece was read or a read failed.
     reading: Option<SnapshotReader>,
 }
 
@@ -85,7 +86,7 @@ impl BackupPieces for BackupStream {
     async fn next(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(mut reading) = self.reading.take() else { return Ok(None) };
         let read = blocking::read(&self.core, "back up", move |core| {
-            // Only while the store is open.
+            // Fails if the store is closed.
             core.read("back up", |_| {
                 let piece = reading.next()?;
                 Ok((piece, reading))
@@ -97,7 +98,7 @@ impl BackupPieces for BackupStream {
     }
 }
 
-/// How far a backup has been read.
+/// Read position within a backup.
 struct SnapshotReader {
     frozen: BackupSnapshot,
     encoder: BackupEncoder,
@@ -108,9 +109,9 @@ struct SnapshotReader {
 
 enum ReadPosition {
     Header(BackupHeader),
-    /// Before the keyspace of this number.
+    /// Before the keyspace with this index.
     Before(usize),
-    /// Inside it, after so many rows.
+    /// Inside a keyspace: its index, its iterator, and the number of rows read.
     Inside(usize, Iter, u64),
     Ended,
 }
@@ -120,7 +121,7 @@ impl SnapshotReader {
         Self { frozen, encoder: BackupEncoder::default(), at: ReadPosition::Header(header), keyspaces: 0, rows: 0 }
     }
 
-    /// The next block.
+    /// Reads the next block.
     fn next(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
         match std::mem::replace(&mut self.at, ReadPosition::Ended) {
             ReadPosition::Header(header) => {

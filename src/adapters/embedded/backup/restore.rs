@@ -1,11 +1,11 @@
-//! A backup into a new data directory.
+//! Restores a backup into a new data directory.
 //!
-//! The whole backup is checked before anything is made. A file `restoring` stands in the directory from its first moment
-//! to the last, and no store opens beside it. When all rows are durable the store is opened once, with every check that an
-//! open makes; only then does the file go.
+//! The whole backup is checked before anything is created. A file named `restoring` exists in the directory from
+//! beginning to end of the restore, and no store opens a directory that has it. When all rows are durable, the store is
+//! opened once, with every check of a startup; only then is the file deleted.
 //!
-//! Queues get a new epoch. A restore goes back in time, so the serials of leases and messages given after the backup come
-//! again; their fence and their key begin with the epoch, so they are other ones all the same.
+//! Queues get a new epoch. A restore goes back in time, so serials of leases and messages given after the backup are
+//! given again. Their fences and keys begin with the epoch, so they still differ.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, Write as _};
@@ -27,54 +27,54 @@ use crate::adapters::embedded::{Options, lock, open_locked};
 use crate::domain::Timestamp;
 use crate::domain::limits::COMMIT_BYTES_MAX;
 
-/// What a backup holds.
+/// Contents of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupSummary {
-    /// What it says of itself.
+    /// Header of the backup.
     pub header: BackupHeader,
-    /// Its keyspaces.
+    /// Number of keyspaces.
     pub keyspaces: u64,
-    /// Their rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// Why a backup was not checked or restored.
+/// The reason why a backup was not checked or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The backup cannot be used.
     #[error("the backup {path} {fault}")]
     Backup {
-        /// The file.
+        /// The backup file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault found.
         fault: BackupError,
     },
-    /// The directory is in use for something.
+    /// The directory is not empty.
     #[error("{0} is not empty; name a directory that is not there yet")]
     NotEmpty(PathBuf),
-    /// The file system is too small.
+    /// The file system has too little free space.
     #[error(
         "{path} has {free} bytes free, and the restored store takes about {wanted}; free some, or choose another disk"
     )]
     NoRoom {
-        /// The directory.
+        /// The target directory.
         path: PathBuf,
-        /// The bytes that are free.
+        /// Free bytes.
         free: u64,
-        /// The bytes that are wanted.
+        /// Required bytes.
         wanted: u64,
     },
-    /// A newer release made something that this one does not know.
+    /// The backup has a keyspace of a newer release.
     #[error("the backup holds {0:?}, which this release does not know; restore it with the release that wrote it")]
     Unknown(String),
-    /// The new store could not be made, or does not open.
+    /// The new store could not be created or opened.
     #[error("cannot make the store")]
     Store(#[from] OpenError),
 }
 
-/// Reads a backup to its end and holds it to its checksums and counts.
+/// Reads a backup to its end and verifies its checksums and counts.
 pub fn check(path: &Path) -> Result<BackupSummary, RestoreError> {
     let of = |fault| RestoreError::Backup { path: path.to_owned(), fault };
     let mut decoder = begin(path)?;
@@ -88,7 +88,7 @@ pub fn check(path: &Path) -> Result<BackupSummary, RestoreError> {
     Ok(BackupSummary { header, keyspaces: decoder.keyspaces, rows: decoder.rows, bytes: decoder.bytes })
 }
 
-/// What the first piece of a backup says of the whole.
+/// Decodes the header from the first piece of a backup.
 pub fn header_of(piece: &[u8]) -> Option<BackupHeader> {
     match BackupDecoder::begin(piece).and_then(|mut decoder| decoder.next()) {
         Ok(Some(BackupBlock::Header(header))) => Some(header),
@@ -102,7 +102,7 @@ fn begin(path: &Path) -> Result<BackupDecoder<BufReader<File>>, RestoreError> {
     BackupDecoder::begin(BufReader::with_capacity(1 << 20, file)).map_err(of)
 }
 
-/// Whether a restore into the directory was not finished.
+/// Returns whether an earlier restore into the directory was not finished.
 pub fn is_unfinished(dir: &Path) -> bool {
     marker(dir).exists()
 }
@@ -111,7 +111,7 @@ fn marker(dir: &Path) -> PathBuf {
     dir.join("restoring")
 }
 
-/// Restores a backup into a directory that is empty or not there. `now` becomes the epoch of the queues.
+/// Restores a backup into an empty or missing directory. The epoch of the queues is derived from `now`.
 pub fn restore(path: &Path, options: &Options, now: Timestamp) -> Result<BackupSummary, RestoreError> {
     let summary = check(path)?;
     let dir = options.dir.as_path();
@@ -126,20 +126,20 @@ pub fn restore(path: &Path, options: &Options, now: Timestamp) -> Result<BackupS
     manifest.write(dir).map_err(OpenError::io(Manifest::path(dir)))?;
     let mark = AcknowledgedFile::create(dir).map_err(OpenError::io(AcknowledgedFile::path(dir)))?;
     let library = Arc::new(Library::open(manifest, options)?);
-    // The numbers go on, because rows of queues name commits.
+    // Commit numbers continue, because rows of queues refer to commits.
     let writer = Writer::new(dir, Arc::clone(&library), mark, summary.header.commit, MemtableReclaimer::start()?);
     let mut loading =
         RestoreLoader { writer: writer.map_err(OpenError::library(library::folder(dir)))?, library, dir, now };
     loading.load(path)?;
     loading.writer.finish().map_err(OpenError::library(library::folder(dir)))?;
     drop(loading);
-    // Every check of an open; what it lacks would show here and not at the next start.
+    // Run every startup check, so that a fault shows now and not at the next start.
     open_locked(options, lock)?.close();
     fs::remove_file(marker(dir)).and_then(|()| sync_folder(dir)).map_err(OpenError::io(marker(dir)))?;
     Ok(summary)
 }
 
-/// Takes an empty directory and marks it as unfinished, durably.
+/// Claims an empty directory and marks it as unfinished, durably.
 fn claim(dir: &Path) -> Result<File, RestoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(OpenError::io(dir))?;
     if fs::read_dir(dir).map_err(OpenError::io(dir))?.next().is_some() {
@@ -156,13 +156,13 @@ fn claim(dir: &Path) -> Result<File, RestoreError> {
     Ok(lock(dir)?)
 }
 
-/// Leaves an empty directory, as it was found.
+/// Empties the directory again.
 fn remove_leftovers(dir: &Path) -> io::Result<()> {
     fs::remove_file(dir.join("lock"))?;
     fs::remove_file(marker(dir))
 }
 
-/// Rows on their way into a new store.
+/// State of loading rows into a new store.
 struct RestoreLoader<'a> {
     writer: Writer,
     library: Arc<Library>,
@@ -198,16 +198,16 @@ impl RestoreLoader<'_> {
                 self.writer.commit(full, SyncMode::No).map_err(OpenError::library(library::folder(self.dir)))?;
             }
         }
-        // Also an empty one, which carries the number.
+        // Also commits an empty batch, which has the commit number.
         Ok(self.writer.commit(batch, SyncMode::Yes).map_err(OpenError::library(library::folder(self.dir)))?)
     }
 
-    /// What becomes of a row; nothing where the new store has one of its own.
+    /// Converts a row for the new store; `None` for rows that the new store writes itself.
     fn as_restored(&self, keyspace: &str, key: &[u8], value: Vec<u8>) -> Result<Option<Vec<u8>>, OpenError> {
         match (keyspace, key.first()) {
             ("meta", _) if key == meta::COMMIT || key == meta::NEWEST_ROWS => Ok(None),
             ("queue.shards", Some(b'h')) => {
-                // The number of the shard is in the key and not in the value.
+                // The shard number is in the key, not in the value.
                 let damaged = |error: crate::adapters::codec::CorruptValue| {
                     crate::adapters::embedded::recover::unreadable(self.dir, ReadError::from(error))
                 };
@@ -215,7 +215,7 @@ impl RestoreLoader<'_> {
                 header.epoch = epoch_after(header.epoch, self.now);
                 Ok(Some(encode_header(&header)))
             }
-            _ => Ok(Some(value)), // every other row is as it was
+            _ => Ok(Some(value)), // every other row is copied
         }
     }
 
@@ -228,15 +228,15 @@ impl RestoreLoader<'_> {
     }
 }
 
-/// An epoch that no earlier restore of any backup had, if restores are a minute apart: the minutes since 2025 began. They
-/// stay below 2^24, which a fence has room for, until the year 2056.
+/// Returns an epoch that no earlier restore of any backup had, if restores are a minute apart: the minutes since 2025
+/// began. Epochs stay below 2^24, the space in a fence, until the year 2056.
 fn epoch_after(epoch: u32, now: Timestamp) -> u32 {
     const YEAR_2025: i64 = 1_735_689_600;
     let minutes = (now.micros().div_euclid(1_000_000) - YEAR_2025).div_euclid(60);
     u32::try_from(minutes).unwrap_or(0).max(epoch + 1)
 }
 
-/// The settings of a keyspace, by its name.
+/// Returns the settings of a keyspace by its name.
 fn kind_of(name: &str) -> Option<KeyspaceKind> {
     let begins = |start: &str| name.starts_with(start);
     Some(match name {
@@ -247,7 +247,7 @@ fn kind_of(name: &str) -> Option<KeyspaceKind> {
         _ if begins("queue.answers.") => KeyspaceKind::QueueRanges,
         _ if begins("events.") => KeyspaceKind::Events,
         _ if begins("touches.") || begins("buckets.") || begins("series.") => KeyspaceKind::Ranges,
-        _ => return None, // of a newer release
+        _ => return None, // a keyspace of a newer release
     })
 }
 

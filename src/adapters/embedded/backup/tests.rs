@@ -1,4 +1,4 @@
-//! What a backup holds, and what is refused.
+//! Tests of the contents of backups, and of backups and directories that are refused.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The one writer: commands wait in an inbox, a thread groups them into commits, and answers.
+//! The commit path: commands, the inbox, the committer thread, and the writer.
 
 pub(super) mod command;
 pub(super) mod commit_inbox;

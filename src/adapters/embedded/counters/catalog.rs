@@ -1,11 +1,11 @@
-//! The catalog: decided in memory, kept in rows.
+//! The catalog of namespaces: checked in memory, stored in rows.
 //!
 //! ```text
-//! x                                    the greatest numbers ever given: namespace u64, dataset u32
+//! x                                    the highest ids assigned so far: namespace u64, dataset u32
 //! d dataset u32                        dataset
 //! n namespace u64                      live namespace
-//! h name | 0 | namespace u64 version   change, kept for ever
-//! v namespace u64 version u64          settings of a version, kept for ever
+//! h name | 0 | namespace u64 version   change, never deleted
+//! v namespace u64 version u64          settings of a version, never deleted
 //! ```
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::ports::{CatalogState, NamespaceChange, NamespaceRecord, ScanOrder};
 
 const NUMBERS: &[u8] = b"x";
 
-/// What lives in the catalog, as it was last committed.
+/// The catalog as last committed.
 #[derive(Default)]
 pub struct CatalogIndex {
     state: RwLock<CatalogIndexState>,
@@ -44,7 +44,7 @@ struct CatalogIndexState {
 }
 
 impl CatalogIndex {
-    /// Reads what was committed.
+    /// Reads the committed catalog at startup.
     pub fn open(library: &Library) -> Result<Self, ReadError> {
         let mut state = CatalogIndexState::default();
         for row in rows(&library.catalog, all(b'd'), ScanOrder::OldestFirst) {
@@ -65,7 +65,7 @@ impl CatalogIndex {
         Ok(Self { state: RwLock::new(state) })
     }
 
-    /// Everything that lives.
+    /// Returns all live datasets and namespaces.
     pub fn load(&self) -> CatalogState {
         let state = self.state.read();
         CatalogState {
@@ -76,12 +76,12 @@ impl CatalogIndex {
         }
     }
 
-    /// Says why a record cannot be committed, if so.
+    /// Returns an error text if a record cannot be committed.
     pub fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
         self.state.read().check(record)
     }
 
-    /// Writes the rows of a record.
+    /// Stages the rows of a record.
     pub fn stage(&self, library: &Library, batch: &mut CommitBatch, record: &NamespaceRecord) {
         let mut after = self.state.read().clone();
         after.apply(record);
@@ -103,7 +103,7 @@ impl CatalogIndex {
         batch.put(catalog, NUMBERS, numbers);
     }
 
-    /// Takes in a committed record.
+    /// Applies a committed record.
     pub fn publish(&self, record: &NamespaceRecord) {
         self.state.write().apply(record);
     }
@@ -128,13 +128,13 @@ impl CatalogIndexState {
     }
 }
 
-/// The settings of one version.
+/// Reads the settings of one version.
 pub fn version_of(library: &Library, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, ReadError> {
     let value = library.catalog.get(version_key(namespace, version))?;
     Ok(value.map(|bytes| decode_spec(&bytes)).transpose()?)
 }
 
-/// The changes of a name, newest first.
+/// Reads the changes of a name, newest first.
 pub fn history(
     library: &Library,
     name: &NamespaceName,
@@ -164,6 +164,6 @@ fn version_key(namespace: NamespaceId, version: u64) -> Vec<u8> {
 }
 
 fn change_key(name: &NamespaceName, namespace: NamespaceId, version: u64) -> Vec<u8> {
-    // 0 ends the name, because no name holds it.
+    // Names contain no 0 byte, so 0 ends the name.
     [b"h", name.as_str().as_bytes(), &[0], &namespace.0.to_be_bytes(), &version.to_be_bytes()].concat()
 }

@@ -1,6 +1,6 @@
-//! What is kept of a counter beside its events, held in memory: the checkpoint as it is stored, and what is newer.
+//! The cached row of a counter: its stored checkpoint, and the newer clear and last write.
 //!
-//! The checkpoint stays encoded (some 40 bytes instead of 300) and is decoded by the read that needs it.
+//! The checkpoint stays encoded (about 40 bytes instead of 300); the read that needs it decodes it.
 
 use crate::adapters::codec::{CorruptValue, decode_checkpoint};
 use crate::domain::Timestamp;
@@ -8,7 +8,7 @@ use crate::domain::counter::EventKey;
 use crate::domain::rollup::Checkpoint;
 use crate::ports::{CachedCount, RollupRow};
 
-/// The row of one counter, exact at every moment.
+/// Row of one counter; it always matches the committed state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CounterRow {
     checkpoint: Option<Box<[u8]>>,
@@ -18,7 +18,7 @@ pub struct CounterRow {
 }
 
 impl CounterRow {
-    /// Puts a row together of what the store holds.
+    /// Assembles a row from the stored values.
     pub fn new(
         stored: Option<&[u8]>,
         clear: Option<EventKey>,
@@ -37,12 +37,12 @@ impl CounterRow {
         Ok(row)
     }
 
-    /// How far the checkpoint goes; nothing if there is none.
+    /// Returns the `as_of` of the checkpoint, or `None` without a checkpoint.
     pub fn as_of(&self) -> Option<Timestamp> {
         self.as_of
     }
 
-    /// Takes a newer checkpoint.
+    /// Replaces the checkpoint with a newer one.
     pub fn put_checkpoint(&mut self, bytes: &[u8], checkpoint: &Checkpoint) {
         self.checkpoint = Some(bytes.into());
         self.as_of = Some(checkpoint.as_of);
@@ -54,19 +54,19 @@ impl CounterRow {
         }
     }
 
-    /// Notes a clear.
+    /// Records a clear; an older clear has no effect.
     pub fn raise_clear(&mut self, clear: &EventKey) {
         if self.clear.as_deref().is_none_or(|known| known < clear) {
             self.clear = Some(Box::new(clear.clone()));
         }
     }
 
-    /// Notes a mutation.
+    /// Records the time of a mutation; an older time has no effect.
     pub fn raise_last_write(&mut self, time: Timestamp) {
         self.last_write_time = self.last_write_time.max(Some(time));
     }
 
-    /// The row as the rollup store answers it.
+    /// Decodes the row for the rollup store.
     pub fn to_rollup_row(&self) -> Result<RollupRow, CorruptValue> {
         Ok(RollupRow {
             checkpoint: self.checkpoint.as_deref().map(decode_checkpoint).transpose()?,
@@ -76,7 +76,7 @@ impl CounterRow {
         })
     }
 
-    /// The row as the cache answers it.
+    /// Decodes the row for the count cache.
     pub fn to_cached_count(&self) -> Result<CachedCount, CorruptValue> {
         let checkpoint = self.checkpoint.as_deref().map(decode_checkpoint).transpose()?;
         let checkpoint = checkpoint.unwrap_or_else(|| Checkpoint::empty(Timestamp::MIN));
@@ -90,7 +90,7 @@ impl CounterRow {
         })
     }
 
-    /// The bytes behind the row's own.
+    /// Returns the heap bytes of the row, without the row itself.
     pub fn heap_bytes(&self) -> usize {
         let clear = self.clear.as_deref().map_or(0, |_| size_of::<EventKey>() + 16);
         self.checkpoint.as_deref().map_or(0, |bytes| bytes.len() + 16) + clear

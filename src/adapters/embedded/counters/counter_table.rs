@@ -1,9 +1,9 @@
-//! What the store keeps of its counters in memory: all recent events, and the rows of the counters in use.
+//! The in-memory state of counters: all recent events, and the rows of the counters in use.
 //!
-//! One writer, the committer, changes it, after each commit; readers take one short lock. Each shard has a floor per
-//! dataset, at or below the published limit: every event above it is here. A counter knows better: every event of it
-//! above its own `disk_to` is here, however old. A row that is here is exact; a row that is not is read from disk and
-//! taken in only if its counter did not change meanwhile.
+//! The committer is the only writer and changes the table after each commit; readers take one short lock. Each shard
+//! has a floor per dataset, at or below the published limit: the table holds every event above it. Each entry has its
+//! own bound: the tail holds every event above its `disk_to`, however old. A row in the table is exact. A row that is
+//! missing is read from disk, and is inserted only if its counter did not change during the read.
 
 use hashbrown::{HashMap, HashTable};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -18,66 +18,66 @@ mod evict;
 
 pub use entry::{CounterEntry, NameListing};
 
-/// The shards of the table; a power of two.
+/// Number of shards of the table; a power of two.
 const SHARDS: usize = 256;
 
-/// All counters in memory.
+/// All counters in memory, in shards by hash.
 pub struct CounterTable {
     shards: Box<[Mutex<CounterTableShard>]>,
-    /// The dataset of each namespace in use; none for a namespace that is used in two.
+    /// The dataset of each namespace in use; `None` for a namespace that two datasets use.
     datasets: RwLock<HashMap<NamespaceId, Option<DatasetId>>>,
-    /// The bytes that rows and names of one shard may take.
+    /// Byte limit for the rows and names of one shard.
     shard_bytes_max: usize,
 }
 
-/// The counters of one shard.
+/// The counters of one shard; the caller holds its lock.
 pub struct CounterTableShard {
     entries: HashTable<Box<CounterEntry>>,
     floors: Vec<(DatasetId, Timestamp)>,
-    /// The floor of datasets that are not listed.
+    /// Floor of the datasets without an entry of their own.
     floor: Timestamp,
-    /// Grows with every change; no two states of a counter have the same.
+    /// Increases with every change, so no two states of a counter share a stamp.
     stamp: u64,
     tail_bytes: usize,
     entry_bytes: usize,
-    /// Which part of the entries the next eviction looks at.
+    /// The part of the entries that the next eviction pass visits.
     next_part: u8,
-    /// How many entries the next eviction may pass.
+    /// Number of entries that the next eviction pass may visit.
     visit_credit: usize,
     #[cfg(test)]
     looks: usize,
 }
 
-/// What memory knows about a key.
+/// Result of an in-memory lookup by event key.
 #[derive(Debug)]
 pub enum EventLookup {
-    /// This event stands at the key.
+    /// The event with this key.
     Present(Event),
-    /// No event stands at the key.
+    /// There is no event with this key.
     Missing,
-    /// Disk has to be asked.
+    /// Unknown; read the event from disk.
     ReadDisk,
 }
 
-/// Where a read of a row from disk begins.
+/// State of an entry when a read of its row from disk begins.
 #[derive(Clone, Copy, Debug)]
 pub struct RowLoad {
     stamp: u64,
-    /// Rows above this are in memory.
+    /// Memory holds all events above this time.
     pub disk_to: Timestamp,
 }
 
-/// What a read of a row from disk found.
+/// Result of reading a row from disk.
 #[derive(Debug)]
 pub struct LoadedRow {
-    /// The row, without what is in memory.
+    /// The row from disk, without the events that memory holds.
     pub row: CounterRow,
-    /// Above this, and at or below the ticket's, disk holds no event.
+    /// Disk has no event above this time and at or below the `disk_to` of the load.
     pub disk_to: Timestamp,
 }
 
 impl CounterTable {
-    /// An empty table whose rows may take the given bytes.
+    /// Creates an empty table whose rows and names may take the given bytes.
     pub fn new(row_bytes_max: u64) -> Self {
         let shard = || {
             Mutex::new(CounterTableShard {
@@ -102,11 +102,11 @@ impl CounterTable {
 
     /// Locks the shard of a counter.
     pub fn shard(&self, counter: &Counter) -> MutexGuard<'_, CounterTableShard> {
-        // The low bits of the hash pick the touch shard.
+        // The low bits of the hash select the shard of the dirty-counter index.
         self.shards[(counter.hash() >> 56) as usize % SHARDS].lock()
     }
 
-    /// The bytes of all tails, and of all rows and names.
+    /// Returns the bytes of all tails, and the bytes of all rows and names.
     pub fn bytes(&self) -> (usize, usize) {
         self.shards.iter().fold((0, 0), |(tails, rows), shard| {
             let shard = shard.lock();
@@ -114,7 +114,7 @@ impl CounterTable {
         })
     }
 
-    /// Notes that a namespace lives in a dataset, so that its rows can be found without naming the dataset.
+    /// Records the dataset of a namespace, so that rows can be found by namespace alone.
     pub fn note_namespace(&self, namespace: NamespaceId, dataset: DatasetId) {
         if self.datasets.read().get(&namespace).is_some_and(|known| *known == Some(dataset) || known.is_none()) {
             return;
@@ -126,7 +126,7 @@ impl CounterTable {
         }
     }
 
-    /// The dataset of a namespace, if it is known and the only one.
+    /// Returns the dataset of a namespace if exactly one is known.
     pub fn dataset_of(&self, namespace: NamespaceId) -> Option<DatasetId> {
         self.datasets.read().get(&namespace).copied().flatten()
     }
@@ -141,7 +141,7 @@ impl CounterTable {
         }
     }
 
-    /// The events of a range, if all of them are here.
+    /// Returns the events of a range if memory holds all of them.
     pub fn scan(&self, dataset: DatasetId, counter: &Counter, range: &ScanRange) -> Option<Vec<Event>> {
         let shard = self.shard(counter);
         match shard.get(dataset, counter) {
@@ -150,7 +150,7 @@ impl CounterTable {
         }
     }
 
-    /// What is known of a key.
+    /// Looks up an event by its key.
     pub fn find(&self, dataset: DatasetId, counter: &Counter, key: &EventKey) -> EventLookup {
         let shard = self.shard(counter);
         match shard.get(dataset, counter) {
@@ -160,7 +160,7 @@ impl CounterTable {
         }
     }
 
-    /// What is known of a key, and whether a new event there needs neither a touch of its step nor a listed name.
+    /// Looks up an event by its key, and returns whether a new event there needs no index entry and no name.
     pub fn find_for_insert(
         &self,
         dataset: DatasetId,
@@ -176,7 +176,7 @@ impl CounterTable {
         }
     }
 
-    /// The row of a counter, if it is here.
+    /// Reads the row of a counter, if memory holds it.
     pub fn row<T>(&self, dataset: DatasetId, counter: &Counter, read: impl FnOnce(&CounterRow) -> T) -> Option<T> {
         let mut shard = self.shard(counter);
         let entry = shard.get_mut(dataset, counter)?;
@@ -184,12 +184,12 @@ impl CounterTable {
         entry.row.as_deref().map(read)
     }
 
-    /// Whether the name of a counter is listed.
+    /// Returns whether the name of a counter is listed.
     pub fn name_listing(&self, dataset: DatasetId, counter: &Counter) -> NameListing {
         self.shard(counter).get(dataset, counter).map_or(NameListing::Unknown, |entry| entry.name_listing)
     }
 
-    /// Notes that a counter gets a listed row, and an event in a step; says whether the step's touch may be missing.
+    /// Records that a counter gets a listed row, and an event in `step`; returns whether the index may lack that step.
     pub fn record_use(&self, dataset: DatasetId, counter: &Counter, step: Option<Timestamp>) -> bool {
         let mut shard = self.shard(counter);
         let entry = shard.entry(dataset, counter);
@@ -197,7 +197,7 @@ impl CounterTable {
         step.is_some_and(|step| entry.touch(step))
     }
 
-    /// Makes a counter known as one that has no row anywhere.
+    /// Inserts a counter that has no rows on disk.
     pub fn insert_unused(&self, dataset: DatasetId, counter: &Counter) {
         let mut shard = self.shard(counter);
         let entry = shard.entry(dataset, counter);
@@ -208,7 +208,7 @@ impl CounterTable {
         shard.evict(self.shard_bytes_max);
     }
 
-    /// The bytes of all tails.
+    /// Returns the bytes of all tails.
     pub fn tail_bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().tail_bytes).sum()
     }
@@ -220,7 +220,7 @@ impl CounterTable {
         RowLoad { stamp: entry.stamp, disk_to: entry.disk_to }
     }
 
-    /// Ends reading a row: takes it in and answers it, or nothing if the counter changed meanwhile.
+    /// Finishes reading a row: inserts and returns it, or returns `None` if the counter changed in the meantime.
     pub fn end_load(
         &self,
         dataset: DatasetId,
@@ -250,7 +250,7 @@ impl CounterTable {
         Some(row)
     }
 
-    /// Takes in a committed event.
+    /// Applies a committed event.
     pub fn publish(&self, dataset: DatasetId, counter: &Counter, event: &Event) {
         let mut shard = self.shard(counter);
         let stamp = shard.next_stamp();
@@ -272,7 +272,7 @@ impl CounterTable {
         shard.entry_bytes = shard.entry_bytes + after - before;
     }
 
-    /// Takes in a committed checkpoint.
+    /// Applies a committed checkpoint.
     pub fn publish_checkpoint(
         &self,
         dataset: DatasetId,
@@ -292,7 +292,7 @@ impl CounterTable {
         shard.entry_bytes = shard.entry_bytes + after - before;
     }
 
-    /// Forgets the rows of a namespace; events stay.
+    /// Drops the rows of a namespace; its events stay.
     pub fn forget_rows(&self, namespace: NamespaceId) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -307,7 +307,7 @@ impl CounterTable {
         }
     }
 
-    /// Forgets the events of a dataset with `from <= time <= to`, because their slice is gone.
+    /// Drops the events of a dataset with `from <= time <= to`, because their slice was dropped.
     pub fn forget_events(&self, dataset: DatasetId, from: Timestamp, to: Timestamp) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -324,7 +324,7 @@ impl CounterTable {
         }
     }
 
-    /// Sets the floor of a dataset in all shards; for a store that opens.
+    /// Sets the floor of a dataset in all shards; called at startup.
     pub fn set_floor(&self, dataset: DatasetId, floor: Timestamp) {
         for shard in &self.shards {
             shard.lock().raise_floor(dataset, floor);
@@ -333,17 +333,17 @@ impl CounterTable {
 }
 
 impl CounterTableShard {
-    /// The counter, if it is here.
+    /// Returns the entry of a counter, if there is one.
     pub fn get(&self, dataset: DatasetId, counter: &Counter) -> Option<&CounterEntry> {
         self.entries.find(counter.hash(), |entry| entry.matches(dataset, counter)).map(Box::as_ref)
     }
 
-    /// The counter, if it is here.
+    /// Returns the entry of a counter for a change, if there is one.
     pub fn get_mut(&mut self, dataset: DatasetId, counter: &Counter) -> Option<&mut CounterEntry> {
         self.entries.find_mut(counter.hash(), |entry| entry.matches(dataset, counter)).map(Box::as_mut)
     }
 
-    /// The counter, made if it is not here. A made one knows what its shard knows.
+    /// Returns the entry of a counter and creates it if it is missing. A new entry starts with the floor of the shard.
     pub fn entry(&mut self, dataset: DatasetId, counter: &Counter) -> &mut CounterEntry {
         let floor = self.floor_of(dataset);
         let stamp = self.next_stamp();
@@ -358,7 +358,7 @@ impl CounterTableShard {
         .into_mut()
     }
 
-    /// Every event of the dataset above this time is here.
+    /// The shard holds every event of the dataset above this time.
     pub fn floor_of(&self, dataset: DatasetId) -> Timestamp {
         self.floors.iter().find(|(known, _)| *known == dataset).map_or(self.floor, |(_, floor)| *floor)
     }

@@ -1,4 +1,4 @@
-//! The event log and the touches of an open store.
+//! The event log and the dirty-counter index of an open store.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::ports::{
     TailLookup, Touch, Touches, VerdictOutcome,
 };
 
-/// One open store, behind every port.
+/// One open store; implements every counter port.
 pub struct EmbeddedStore {
     pub(in crate::adapters::embedded) core: Arc<StoreCore>,
 }
@@ -34,8 +34,8 @@ impl EmbeddedStore {
         answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
     }
 
-    /// Lines up a command that adds rows to slices which begin then and have no keyspaces yet, once they have them. A full
-    /// disk gets none; the committer refuses the command then.
+    /// Queues a command that needs keyspaces of new slices, after these keyspaces exist. On a full disk none are
+    /// created, and the committer refuses the command.
     fn push_with_keyspaces(&self, dataset: DatasetId, starts: Vec<Timestamp>, command: StoreCommand) {
         let queue = &self.core.inbox;
         if starts.is_empty() || self.core.is_full() {

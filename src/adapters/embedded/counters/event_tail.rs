@@ -1,9 +1,10 @@
-//! The newest events of one counter, in memory, in the order of their keys.
+//! The newest events of one counter, in memory, ordered by key.
 //!
-//! Events come nearly in order and leave at the old end. They lie in chunks of at most 128 events; each chunk keeps the
-//! sums of its mutations and of all before it, so that the sum above any time costs O(log(chunks) + one chunk), or
-//! O(chunks) where there are clears or totals; an insertion one short move, and one step for each chunk above it; a look-up
-//! two binary searches, and a page of a scan what it answers, also for a counter that takes 200,000 events a second.
+//! Events arrive nearly in order and are removed at the old end. They lie in chunks of at most 128 events. Each chunk
+//! keeps the sums of its own mutations and of all chunks before it. Costs: the sum above any time is O(log(chunks) +
+//! one chunk), or O(chunks) with clears or totals. An insertion is one short move and one update for each later chunk.
+//! A lookup is two binary searches. A page of a scan costs its result, even for a counter that takes 200,000 events a
+//! second.
 
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Event, EventKey};
@@ -11,10 +12,10 @@ use crate::domain::limits::TAIL_CHUNK_EVENTS_MAX;
 use crate::domain::rollup::TailSum;
 use crate::ports::{ScanOrder, ScanRange, TailLookup as Answer};
 
-/// Events of one counter, each key once.
+/// Events of one counter; each key occurs once.
 #[derive(Default, Debug)]
 pub struct EventTail {
-    /// In the order of keys; no chunk is empty.
+    /// In key order; no chunk is empty.
     chunks: Vec<EventChunk>,
 }
 
@@ -22,11 +23,11 @@ pub struct EventTail {
 struct EventChunk {
     events: Vec<Event>,
     sums: ChunkSums,
-    /// Of all chunks before it.
+    /// Sums of all chunks before this one.
     prefix: PrefixSums,
 }
 
-/// The adds of all chunks before one, and how many chunks there are among them that are more than sums.
+/// Sum of the adds in all preceding chunks, and the number of preceding chunks that contain clears or totals.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct PrefixSums {
     mutations: u64,
@@ -34,26 +35,26 @@ struct PrefixSums {
     non_additive_chunks: u64,
 }
 
-/// The mutations of a chunk.
+/// Sums over the mutations of a chunk.
 #[derive(Clone, Copy, Default, Debug)]
 struct ChunkSums {
     mutations: u32,
-    /// The adds above the newest clear of the chunk, or all of them.
+    /// Sum of the adds above the newest clear of the chunk, or of all adds without a clear.
     sum: i128,
-    /// Where the newest clear lies.
+    /// Index of the newest clear.
     clear: Option<u32>,
     has_totals: bool,
-    /// The times of the first and the last mutation.
+    /// Times of the first and the last mutation.
     span: Option<(Timestamp, Timestamp)>,
 }
 
 impl EventTail {
-    /// Whether there is no event.
+    /// Returns whether the tail holds no event.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Inserts an event; one whose key is there changes nothing. Answers the bytes by which the tail has grown.
+    /// Inserts an event and returns the added bytes; an event with an existing key has no effect.
     pub fn insert(&mut self, event: Event) -> usize {
         let bytes = bytes_of(&event);
         let Some(at) = self.chunk_of(&event.key) else {
@@ -81,7 +82,7 @@ impl EventTail {
         bytes
     }
 
-    /// Brings the sums of all chunks above one up to date. Cost: O(chunks above it).
+    /// Recomputes the prefix sums of all chunks after one. Cost: O(chunks after it).
     fn refresh_prefixes_after(&mut self, at: usize) {
         let Some((first, above)) = self.chunks.get_mut(at..).and_then(<[EventChunk]>::split_first_mut) else { return };
         let mut before = first.prefix_after();
@@ -91,13 +92,14 @@ impl EventTail {
         }
     }
 
-    /// The event of a key.
+    /// Finds the event with a key.
     pub fn find(&self, key: &EventKey) -> Option<&Event> {
         let chunk = &self.chunks[self.chunk_of(key)?];
         chunk.position_of(key).ok().map(|at| &chunk.events[at])
     }
 
-    /// The sum of all mutations above a time. Totals have none: the newest of each source counts, whatever its place.
+    /// Sums all mutations above a time. Totals do not add up: the newest total of each source counts, whatever its
+    /// position.
     pub fn sum_above(&self, after: Timestamp) -> Answer {
         let first = self.chunks.partition_point(|chunk| chunk.last() <= after);
         let Some(chunk) = self.chunks.get(first) else { return Answer::Empty };
@@ -121,7 +123,7 @@ impl EventTail {
         })
     }
 
-    /// The same, chunk by chunk, where some chunks are more than sums.
+    /// The same sum, chunk by chunk, for tails with clears or totals.
     fn sum_chunks_above(&self, after: Timestamp) -> Answer {
         let mut total: Option<TailSum> = None;
         for chunk in self.chunks.iter().rev() {
@@ -141,7 +143,7 @@ impl EventTail {
         total.map_or(Answer::Empty, Answer::Sum)
     }
 
-    /// The events of a range. Cost: O(log(events) + events that are answered).
+    /// Returns the events of a range. Cost: O(log(events) + events returned).
     pub fn scan(&self, range: &ScanRange) -> Vec<Event> {
         let beyond = range.beyond.as_ref();
         match range.order {
@@ -165,25 +167,25 @@ impl EventTail {
         }
     }
 
-    /// The place of the first event of which something does not hold that holds of all events before it: its chunk, and
-    /// where it lies there.
+    /// Partition point: the position (chunk, index) of the first event for which `holds` is false. `holds` must be true
+    /// for all events before it.
     fn position_where(&self, holds: impl Fn(&Event) -> bool) -> (usize, usize) {
         let chunk = self.chunks.partition_point(|chunk| holds(&chunk.events[chunk.events.len() - 1]));
         (chunk, self.chunks.get(chunk).map_or(0, |chunk| chunk.events.partition_point(holds)))
     }
 
-    /// The time of the newest mutation.
+    /// Time of the newest mutation.
     pub fn newest_mutation(&self) -> Option<Timestamp> {
         self.chunks.iter().rev().find_map(|chunk| chunk.sums.span).map(|(_, last)| last)
     }
 
-    /// The key of the newest clear.
+    /// Key of the newest clear.
     pub fn newest_clear(&self) -> Option<EventKey> {
         let with_clear = self.chunks.iter().rev().find_map(|chunk| Some((chunk, chunk.sums.clear?)));
         with_clear.map(|(chunk, at)| chunk.events[at as usize].key.clone())
     }
 
-    /// Removes the events with `from <= time <= to`. Answers the newest time that went, and the freed bytes.
+    /// Removes the events with `from <= time <= to`. Returns the newest removed time and the freed bytes.
     pub fn remove(&mut self, from: Timestamp, to: Timestamp) -> (Option<Timestamp>, usize) {
         let mut newest = None;
         let mut bytes = 0;
@@ -214,12 +216,12 @@ impl EventTail {
         (newest, bytes)
     }
 
-    /// The chunk in which a key is, or would be; none if there is no chunk.
+    /// Index of the chunk that contains the key or would contain it; `None` without chunks.
     fn chunk_of(&self, key: &EventKey) -> Option<usize> {
         // Nearly every key belongs to the newest chunk.
         let last = self.chunks.len().checked_sub(1)?;
         let newest = &self.chunks[last].events;
-        // Its last event first: that is where an insertion goes on reading.
+        // Check the last event first, because an insertion reads on from there.
         if newest[newest.len() - 1].key <= *key || newest[0].key <= *key {
             return Some(last);
         }
@@ -233,7 +235,7 @@ impl EventChunk {
         Self { sums: ChunkSums::of(&events, 0), events, prefix: PrefixSums::default() }
     }
 
-    /// The sums of all chunks up to the end of this one.
+    /// Prefix sums of the chunk after this one.
     fn prefix_after(&self) -> PrefixSums {
         PrefixSums {
             mutations: self.prefix.mutations + u64::from(self.sums.mutations),
@@ -267,7 +269,7 @@ impl EventChunk {
         }
     }
 
-    /// Keeps the lower half and answers the upper one.
+    /// Keeps the lower half and returns the upper half.
     fn split(&mut self) -> Self {
         let upper = self.events.split_off(TAIL_CHUNK_EVENTS_MAX / 2);
         self.sums = ChunkSums::of(&self.events, 0);
@@ -276,7 +278,7 @@ impl EventChunk {
 }
 
 impl ChunkSums {
-    /// Whether there is a clear or a total, so that sums of adds do not say enough.
+    /// Whether the chunk has a clear or a total, so that the sum of its adds is not enough.
     fn is_non_additive(&self) -> bool {
         self.clear.is_some() || self.has_totals
     }
@@ -293,7 +295,7 @@ impl ChunkSums {
         sums
     }
 
-    /// Takes in an event that was put at a place; a clear needs its place in `clear` first.
+    /// Adds an inserted event to the sums; for a clear, `clear` must already hold its index.
     fn add(&mut self, place: usize, time: Timestamp, change: Change) {
         let place = place as u32;
         self.has_totals |= matches!(change, Change::Total(_));
@@ -313,7 +315,7 @@ impl ChunkSums {
     }
 }
 
-/// Puts the sums of an older part before those of the newer parts.
+/// Prepends the sums of an older part to the sums of the newer parts.
 fn prepend_sum(
     newer: Option<TailSum>,
     mutations: u64,
@@ -334,7 +336,7 @@ fn prepend_sum(
     }
 }
 
-/// About what an event takes in memory.
+/// Estimated memory of an event, in bytes.
 fn bytes_of(event: &Event) -> usize {
     let id = match &event.key.id {
         crate::domain::counter::EventId::Uuid(_) => 0,
@@ -352,7 +354,7 @@ mod tests {
     use super::*;
     use crate::domain::counter::{EventId, Provenance};
 
-    /// Most events of a test are of counters without totals, so that sums are worth comparing.
+    /// Most generated events belong to counters without totals, so that the comparison of sums is meaningful.
     fn event(totals: u32, clears: u32) -> impl Strategy<Value = Event> {
         let change = prop_oneof![
             400 => (-9..9_i64).prop_map(Change::Add),
@@ -367,7 +369,7 @@ mod tests {
         })
     }
 
-    /// The same in the plainest way.
+    /// The reference implementation of the sum.
     fn naive_sum(events: &BTreeMap<EventKey, Event>, after: Timestamp) -> Answer {
         let tail: Vec<&Event> =
             events.values().filter(|event| event.key.time > after && event.change.is_mutation()).collect();

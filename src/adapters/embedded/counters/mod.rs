@@ -1,4 +1,4 @@
-//! Counters on the embedded store: the ports, and the rows and recent events in memory.
+//! Counters in the embedded store: implementations of the ports, and the rows and recent events in memory.
 
 pub(super) mod catalog;
 pub(super) mod counter_row;

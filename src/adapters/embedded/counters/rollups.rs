@@ -1,4 +1,4 @@
-//! Checkpoints, series, names, limits and the cache of an open store.
+//! Checkpoints, series, names, limits and the count cache of an open store.
 
 use async_trait::async_trait;
 
@@ -15,7 +15,7 @@ use crate::ports::{
     CacheLease, CachedCount, CountCache, LimitPublisher, RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind,
 };
 
-/// The rows of a forgotten namespace that one commit removes.
+/// Rows of a forgotten namespace that one commit removes.
 const TIDY_ROWS: usize = 1_000;
 
 #[async_trait]
@@ -131,10 +131,10 @@ impl RollupStore for EmbeddedStore {
     }
 }
 
-/// Reads a row from disk and takes it into memory.
+/// Reads a row from disk and inserts it into memory.
 fn load(core: &StoreCore, dataset: DatasetId, counter: &Counter) -> Result<RollupRow, StoreError> {
     const OP: &str = "read";
-    // A reading takes some ten microseconds, a write of one counter comes once a commit at most.
+    // A read takes about ten microseconds, and a counter changes at most once a commit, so few retries suffice.
     for _ in 0..ROW_LOADS_MAX {
         let ticket = core.counters.begin_load(dataset, counter);
         let found = core.read(OP, |library| read::row(library, &core.slices, dataset, counter, ticket.disk_to))?;
@@ -152,7 +152,7 @@ impl CountCache for EmbeddedStore {
             return None;
         }
         let dataset = self.core.counters.dataset_of(counter.namespace())?;
-        // A row that cannot be decoded is no hit; the read of the store tells.
+        // A row that fails to decode counts as a miss; the read of the store reports the error.
         self.core
             .counters
             .row(dataset, counter, crate::adapters::embedded::counters::counter_row::CounterRow::to_cached_count)?
@@ -160,7 +160,7 @@ impl CountCache for EmbeddedStore {
     }
 
     async fn lease(&self, _counter: &Counter) -> CacheLease {
-        // Rows in memory follow every commit, so nobody has to fill them.
+        // Every commit updates the rows in memory, so nobody needs to fill the cache.
         CacheLease::default()
     }
 

@@ -1,5 +1,5 @@
-//! Finished steps of series: one keyspace for each resolution and period, so that old ones leave as a whole. A period is
-//! 720 steps long, a day at least.
+//! Finished series steps. Each resolution and period has its own keyspace, so old periods are dropped as a whole. A
+//! period is 720 steps long, but at least a day.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +19,20 @@ use crate::ports::ScanOrder;
 const PERIOD_STEPS: i64 = 720;
 const PERIOD_MICROS_MIN: i64 = 86_400_000_000;
 
-/// What the names of the keyspaces begin with.
+/// Prefix of the keyspace names.
 const PREFIX: &str = "series.";
 
-/// A resolution in seconds, and the number of a period.
+/// Resolution in seconds, and number of the period.
 type SeriesPeriod = (u32, i64);
 
-/// The periods that hold steps.
+/// The keyspaces of the periods that hold steps.
 #[derive(Default)]
 pub struct SeriesKeyspaces {
     periods: RwLock<BTreeMap<SeriesPeriod, Keyspace>>,
 }
 
 impl SeriesKeyspaces {
-    /// Finds the periods that a store has.
+    /// Finds the existing periods of a store.
     pub fn open(library: &Library) -> Result<Self, fjall::Error> {
         let mut periods = BTreeMap::new();
         for name in library.listed(PREFIX) {
@@ -43,7 +43,7 @@ impl SeriesKeyspaces {
         Ok(Self { periods: RwLock::new(periods) })
     }
 
-    /// The keyspace of a step, made if it is not there.
+    /// Returns the keyspace of a step and creates it if it is missing.
     pub fn make(&self, library: &Library, step: &StepSum) -> Result<Keyspace, KeyspaceError> {
         let period = period_of(step.step_seconds, step.start);
         if let Some(keyspace) = self.periods.read().get(&period) {
@@ -54,7 +54,7 @@ impl SeriesKeyspaces {
         Ok(keyspace)
     }
 
-    /// Takes out the periods of a resolution that end at or before a time.
+    /// Removes and returns the periods of a resolution that end at or before a time.
     pub fn take_before(&self, step_seconds: u32, before: Timestamp) -> Vec<Keyspace> {
         let first = period_of(step_seconds, before).1;
         let mut periods = self.periods.write();
@@ -63,24 +63,24 @@ impl SeriesKeyspaces {
         old.iter().filter_map(|period| periods.remove(period)).collect()
     }
 
-    /// The resolutions that have a period, finest first.
+    /// Resolutions that have a period, finest first.
     pub fn resolutions(&self) -> Vec<u32> {
         let mut resolutions: Vec<u32> = self.periods.read().keys().map(|(step_seconds, _)| *step_seconds).collect();
         resolutions.dedup();
         resolutions
     }
 
-    /// All keyspaces.
+    /// All keyspaces of all periods.
     pub fn all(&self) -> Vec<Keyspace> {
         self.periods.read().values().cloned().collect()
     }
 
-    /// Forgets all keyspaces, because the store closes.
+    /// Drops all keyspace handles because the store closes.
     pub fn clear(&self) {
         self.periods.write().clear();
     }
 
-    /// The steps of a counter with `from <= start < to`, oldest first.
+    /// Reads the steps of a counter with `from <= start < to`, oldest first.
     pub fn steps(
         &self,
         counter: &Counter,
@@ -101,7 +101,7 @@ impl SeriesKeyspaces {
         Ok(steps)
     }
 
-    /// The last step of a counter that starts before a time.
+    /// Reads the last step of a counter that starts before a time.
     pub fn before(
         &self,
         counter: &Counter,

@@ -1,7 +1,7 @@
-//! The time slices: their rows, and the keyspaces of those that hold anything.
+//! The time slices: their rows, and the keyspaces of the slices that hold data.
 //!
-//! A slice gets its keyspaces with its first row and loses them when it is dropped; its row stays. The committer changes
-//! the table, the maker notes keyspaces in it, readers take copies of what they need.
+//! A slice gets its keyspaces with its first row and loses them when it is dropped; its row stays. The committer
+//! changes the index, the keyspace worker adds keyspaces to it, and readers copy the entries they need.
 
 use std::collections::BTreeMap;
 
@@ -16,28 +16,28 @@ use crate::domain::rollup::{SliceStatus, TimeSlice};
 /// The keyspaces of one slice.
 #[derive(Clone)]
 pub struct SliceKeyspaces {
-    /// Events.
+    /// Events of the slice.
     pub events: Keyspace,
-    /// Touches.
+    /// Entries of the dirty-counter index.
     pub touches: Keyspace,
-    /// Records of finished buckets.
+    /// Records of finished time buckets.
     pub buckets: Keyspace,
 }
 
-/// A slice that takes rows.
+/// A slice that accepts rows.
 #[derive(Clone)]
 pub struct WritableSlice {
-    /// The dataset.
+    /// Dataset of the slice.
     pub dataset: DatasetId,
-    /// The first microsecond.
+    /// First microsecond of the slice.
     pub start: Timestamp,
-    /// The first microsecond after it.
+    /// First microsecond after the slice.
     pub end: Timestamp,
-    /// Its keyspaces, if it holds anything.
+    /// Keyspaces of the slice; `None` while it holds no data.
     pub keyspaces: Option<SliceKeyspaces>,
 }
 
-/// All slices.
+/// The slices of all datasets.
 #[derive(Default)]
 pub struct SliceIndex {
     slices: RwLock<BTreeMap<(DatasetId, Timestamp), SliceEntry>>,
@@ -49,36 +49,36 @@ struct SliceEntry {
 }
 
 impl SliceIndex {
-    /// Takes in a row, with the keyspaces that the slice has.
+    /// Inserts a row with the keyspaces of the slice.
     pub fn insert(&self, row: TimeSlice, spaces: Option<SliceKeyspaces>) {
         self.slices.write().insert((row.dataset, row.start), SliceEntry { row, keyspaces: spaces });
     }
 
-    /// The row that begins at a time.
+    /// Returns the row of the slice that begins at a time.
     pub fn row(&self, dataset: DatasetId, start: Timestamp) -> Option<TimeSlice> {
         self.slices.read().get(&(dataset, start)).map(|slice| slice.row.clone())
     }
 
-    /// All rows of a dataset, oldest first.
+    /// Returns all rows of a dataset, oldest first.
     pub fn rows(&self, dataset: DatasetId) -> Vec<TimeSlice> {
         let slices = self.slices.read();
         let range = slices.range((dataset, Timestamp::MIN)..=(dataset, Timestamp::MAX));
         range.map(|(_, slice)| slice.row.clone()).collect()
     }
 
-    /// The slice that takes rows of a time, unless it was dropped.
+    /// Returns the slice that accepts rows of a time, unless it was dropped.
     pub fn writable_slice(&self, dataset: DatasetId, time: Timestamp) -> Option<WritableSlice> {
         let slices = self.slices.read();
         slice_at(&slices, dataset, time).filter(|slice| slice.takes_rows()).map(SliceEntry::to_writable)
     }
 
-    /// Whether a slice is there, takes rows and has no keyspaces yet.
+    /// Returns whether a slice exists, accepts rows and has no keyspaces yet.
     pub fn needs_keyspaces(&self, dataset: DatasetId, start: Timestamp) -> bool {
         self.slices.read().get(&(dataset, start)).is_some_and(SliceEntry::needs_keyspaces)
     }
 
-    /// The starts of the slices that these times need and that have no keyspaces yet. Cost: one look for nearly all,
-    /// because events that come together are of one time.
+    /// Returns the starts of the slices that these times need and that have no keyspaces yet. Usually costs one lookup,
+    /// because events of one append have similar times.
     pub fn starts_without_keyspaces(
         &self,
         dataset: DatasetId,
@@ -99,7 +99,7 @@ impl SliceIndex {
         found
     }
 
-    /// The keyspaces of the slices that hold any of `from <= time <= to`, oldest first.
+    /// Returns the keyspaces of the slices that overlap `from <= time <= to`, oldest first.
     pub fn keyspaces(&self, dataset: DatasetId, from: Timestamp, to: Timestamp) -> Vec<SliceKeyspaces> {
         if from > to {
             return Vec::new();
@@ -109,24 +109,24 @@ impl SliceIndex {
         range.filter(|(_, slice)| slice.row.end > from).filter_map(|(_, slice)| slice.keyspaces.clone()).collect()
     }
 
-    /// The datasets that have slices.
+    /// Returns the datasets that have slices.
     pub fn datasets(&self) -> Vec<DatasetId> {
         let mut datasets: Vec<DatasetId> = self.slices.read().keys().map(|(dataset, _)| *dataset).collect();
         datasets.dedup();
         datasets
     }
 
-    /// All keyspaces of all slices.
+    /// Returns all keyspaces of all slices.
     pub fn all_keyspaces(&self) -> Vec<SliceKeyspaces> {
         self.slices.read().values().filter_map(|slice| slice.keyspaces.clone()).collect()
     }
 
-    /// Forgets everything, because the store closes.
+    /// Drops all entries because the store closes.
     pub fn clear(&self) {
         self.slices.write().clear();
     }
 
-    /// Takes in the row of a slice that was made or moved on; its keyspaces stay.
+    /// Inserts or replaces the row of a slice; its keyspaces stay.
     pub fn upsert_row(&self, row: &TimeSlice) {
         let mut slices = self.slices.write();
         let slice =
@@ -134,7 +134,7 @@ impl SliceIndex {
         slice.row.status = slice.row.status.max(row.status);
     }
 
-    /// Notes the keyspaces that a slice got; hands them back if the slice was dropped.
+    /// Attaches new keyspaces to a slice; returns them if the slice was dropped in the meantime.
     #[must_use = "what is handed back is to be deleted"]
     pub fn attach_keyspaces(
         &self,
@@ -152,7 +152,7 @@ impl SliceIndex {
         }
     }
 
-    /// Moves the status forward; a dropped slice hands out its keyspaces, so that they can be deleted.
+    /// Advances the status. Dropping a slice returns its keyspaces for deletion.
     pub fn advance_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Option<SliceKeyspaces> {
         let mut slices = self.slices.write();
         let slice = slices.get_mut(&(dataset, start))?;
@@ -161,7 +161,7 @@ impl SliceIndex {
     }
 }
 
-/// The slice of a time, dropped or not.
+/// Finds the slice of a time, dropped or not.
 fn slice_at(
     slices: &BTreeMap<(DatasetId, Timestamp), SliceEntry>,
     dataset: DatasetId,
@@ -187,25 +187,25 @@ impl SliceEntry {
 }
 
 impl WritableSlice {
-    /// Whether rows of a time belong here.
+    /// Returns whether rows of a time belong to this slice.
     pub fn covers(&self, dataset: DatasetId, time: Timestamp) -> bool {
         self.dataset == dataset && self.start <= time && time < self.end
     }
 }
 
 impl SliceKeyspaces {
-    /// The keyspaces of a slice, if it has them.
+    /// Finds the keyspaces of a slice, if they exist.
     pub fn find(library: &Library, dataset: DatasetId, start: Timestamp) -> Result<Option<Self>, fjall::Error> {
         let names = names(dataset, start);
         let (events, touches, buckets) = (library.get(&names[0])?, library.get(&names[1])?, library.get(&names[2])?);
         Ok(match (events, touches, buckets) {
             (Some(events), Some(touches), Some(buckets)) => Some(Self { events, touches, buckets }),
-            // They are made one after the other and used when all are there.
+            // The keyspaces are created one by one and used once all exist.
             (_, _, _) => None,
         })
     }
 
-    /// Makes the keyspaces of a slice, as far as they are not there, with pauses `between` them.
+    /// Creates the missing keyspaces of a slice; calls `between` after each one.
     pub fn make(
         library: &Library,
         dataset: DatasetId,
@@ -218,7 +218,7 @@ impl SliceKeyspaces {
         Ok(Self { events, touches, buckets })
     }
 
-    /// The keyspaces one by one.
+    /// Returns the keyspaces as a list.
     pub fn into_list(self) -> Vec<Keyspace> {
         vec![self.events, self.touches, self.buckets]
     }

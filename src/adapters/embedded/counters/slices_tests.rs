@@ -1,4 +1,4 @@
-//! What many slices at once cost, and that their keyspaces come with their first rows.
+//! Tests of the cost of many slices at once, and of keyspaces that are created with the first rows of a slice.
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -7,7 +7,7 @@ use crate::adapters::embedded::tests::{DATASET, add, all, append, at, counter, m
 use crate::domain::rollup::SliceStatus;
 use crate::ports::{EffectOutcome, StoreErrorKind};
 
-/// The slice of hundred seconds with this number.
+/// Creates the slice of 100 seconds with this number.
 async fn make(stores: &crate::ports::Stores, number: i64) {
     make_slice(stores, 100 * number, 100 * (number + 1)).await;
 }
@@ -55,7 +55,7 @@ async fn the_first_rows_of_many_slices_come_at_once_and_are_there_afterwards() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (store, stores) = open_small(dir.path());
     join_all((0..COUNT).map(|number| make(&stores, number))).await;
-    // Two appends for each slice, and one that goes to all of them.
+    // Two appends for each slice, and one append that spans all of them.
     let single = |number: i64| append(&stores, vec![add("a", 50 * number + 1, "t1", 5)]);
     let each = join_all((0..2 * COUNT).map(single));
     let whole = append(&stores, (0..COUNT).map(|number| add("b", 100 * number, "t2", 7)).collect());
@@ -120,7 +120,7 @@ async fn a_slice_that_is_dropped_while_its_keyspaces_are_made_leaves_none() {
             assert_eq!(refused.kind, StoreErrorKind::Conflict);
         }
     }
-    // The last job is over when a later one is.
+    // Jobs run in order, so the first job is done when a later one is.
     make(&stores, 10).await;
     append(&stores, vec![add("b", 1_000, "t", 1)]).await;
     let left = store.core.read("list", |library| Ok(library.listed("events."))).expect("open");

@@ -1,7 +1,8 @@
-//! The mark: the number of the last acknowledged commit, in a file of its own.
+//! The number of the last acknowledged commit, in a file of its own (the mark).
 //!
-//! It is overwritten after each commit that was synced, and never waited for: after a crash of the process it is exact,
-//! after a power cut it may be older. A store that opens below its mark has lost acknowledged work.
+//! The file is overwritten after each synced commit, without a sync of its own. After a crash of the process it is
+//! exact; after a power cut it may be older. If the last commit of a store is below the mark, acknowledged work is
+//! lost.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,19 +16,19 @@ use crate::adapters::embedded::disk::manifest::sync_folder;
 const HEAD: &[u8; 8] = b"tlymark1";
 const BYTES: usize = 24;
 
-/// The file of the mark.
+/// The open file.
 #[derive(Debug)]
 pub struct AcknowledgedFile {
     file: File,
 }
 
 impl AcknowledgedFile {
-    /// Where the mark is.
+    /// Path of the file.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("acknowledged")
     }
 
-    /// Makes the mark of a new store, durably.
+    /// Creates the file of a new store, durably.
     pub fn create(dir: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(Self::path(dir))?;
         let mark = Self { file };
@@ -37,7 +38,7 @@ impl AcknowledgedFile {
         Ok(mark)
     }
 
-    /// Opens the mark and reads its number; says what is wrong if it is not as it was written.
+    /// Opens the file and reads its number; the inner error describes damage.
     pub fn open(dir: &Path) -> io::Result<Result<(Self, u64), String>> {
         let file = match OpenOptions::new().read(true).write(true).open(Self::path(dir)) {
             Ok(file) => file,
@@ -57,12 +58,12 @@ impl AcknowledgedFile {
         Ok(Ok((Self { file }, number)))
     }
 
-    /// Moves the mark, without waiting for the disk.
+    /// Overwrites the number without waiting for the disk.
     pub fn write(&self, number: u64) -> io::Result<()> {
         self.file.write_all_at(&Self::bytes(number), 0)
     }
 
-    /// Makes the mark durable.
+    /// Makes the number durable.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }

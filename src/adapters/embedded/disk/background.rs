@@ -1,13 +1,13 @@
-//! Threads that work where nobody waits: they take a core only when no request wants it.
+//! Background threads of low priority: they get CPU time only when no request needs it.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// What the scheduler is told of such threads: about a tenth of the weight of a thread that answers requests. Not the
-/// least there is, because the store library holds locks in some of them.
+/// Niceness of such threads: about a tenth of the weight of a request thread. It is not the maximum, because the store
+/// library holds locks in some of these threads.
 const NICENESS: i32 = 10;
 
-/// Starts a thread of low priority. Threads that it starts are of low priority, too.
+/// Starts a thread of low priority. Threads that it starts inherit the priority.
 pub fn spawn<T: Send + 'static>(
     name: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -18,15 +18,15 @@ pub fn spawn<T: Send + 'static>(
     })
 }
 
-/// Elsewhere than on Linux this call speaks of the whole process.
+/// Only on Linux does this call change a single thread; elsewhere it changes the whole process.
 #[cfg(target_os = "linux")]
 fn lower_priority() {
     let lowered = rustix::process::getpriority_process(None).and_then(|niceness| {
-        // A whole service that runs with less stays there.
+        // A service that already runs at a lower priority keeps it.
         rustix::process::setpriority_process(None, NICENESS.max(niceness))
     });
     if let Err(error) = lowered {
-        tracing::debug!(%error, "a background thread keeps its priority");
+        tracing::debug!(%error, "cannot lower the priority of a background thread");
     }
 }
 

@@ -1,12 +1,11 @@
-//! Long reads leave the runtime's threads alone: they run on the runtime's pool for blocking work, and their caller waits
-//! for them.
+//! Long reads run on the runtime's pool for blocking work, not on its async threads; their caller awaits them.
 
 use std::sync::Arc;
 
 use crate::adapters::embedded::store_core::StoreCore;
 use crate::ports::{StoreError, StoreErrorKind};
 
-/// Runs a read that may take long and waits for it.
+/// Runs a read that may take long, and awaits it.
 pub async fn read<T: Send + 'static>(
     core: &Arc<StoreCore>,
     op: &'static str,

@@ -1,17 +1,17 @@
-//! How much room the file system has. Intake stops at the reserve, everything but freeing at a quarter of it, so that
-//! the store library never meets a full disk, which it would not survive.
+//! Free space of the file system. Intake stops at the reserve, and all writes except those that free space stop at a
+//! quarter of it. The store library therefore never meets a full disk, which it would not survive.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How much room there is.
+/// Level of free space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum DiskSpaceLevel {
-    /// Nothing but what frees space is allowed.
+    /// Only writes that free space are allowed.
     Exhausted,
-    /// No new events.
+    /// No new events or messages are accepted.
     Reserve,
-    /// Enough.
+    /// Enough space for all writes.
     Plenty,
 }
 
@@ -23,12 +23,12 @@ pub struct DiskSpaceMonitor {
 }
 
 impl DiskSpaceMonitor {
-    /// Watches the file system of a folder.
+    /// Creates a monitor for a folder with a reserve in bytes.
     pub fn of(dir: &Path, reserve_bytes: u64) -> Self {
         Self { dir: dir.to_owned(), reserve_bytes }
     }
 
-    /// The room there is. A file system that does not answer counts as full.
+    /// Current level. A file system that does not answer counts as full.
     pub fn level(&self) -> DiskSpaceLevel {
         match self.free_bytes() {
             Ok(free) if free >= self.reserve_bytes => DiskSpaceLevel::Plenty,
@@ -36,18 +36,18 @@ impl DiskSpaceMonitor {
             Ok(_) => DiskSpaceLevel::Exhausted,
             Err(error) => {
                 let path = self.dir.display();
-                tracing::error!(%error, %path, "the file system does not say how much room it has; writes are refused");
+                tracing::error!(%error, %path, "cannot read the free space of the file system; writes are refused");
                 DiskSpaceLevel::Exhausted
             }
         }
     }
 
-    /// Logs a change of the room there is: where, how many bytes are free, and how many must be.
+    /// Logs a change of the level: the folder, the free bytes, and the required bytes.
     pub fn report(&self, room: DiskSpaceLevel) {
         let (path, reserve_bytes) = (self.dir.display(), self.reserve_bytes);
         let free_bytes = self.free_bytes().unwrap_or(0);
         match room {
-            DiskSpaceLevel::Plenty => tracing::info!(%path, free_bytes, "the file system has room again; writes go on"),
+            DiskSpaceLevel::Plenty => tracing::info!(%path, free_bytes, "free space suffices again; writes resume"),
             DiskSpaceLevel::Reserve => tracing::warn!(
                 %path, free_bytes, reserve_bytes,
                 "less space is free than storage.reserve_bytes: adds and new messages are refused until that much is free"
@@ -60,12 +60,12 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// The folder, and the bytes that must be free for intake.
+    /// The folder, and the free bytes that intake requires.
     pub fn reserve(&self) -> (&Path, u64) {
         (&self.dir, self.reserve_bytes)
     }
 
-    /// The bytes this process may still write.
+    /// Bytes that this process may still write.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let answer = rustix::fs::statvfs(&self.dir)?;
         Ok(answer.f_bavail.saturating_mul(answer.f_frsize))

@@ -1,11 +1,12 @@
-//! Zeros ahead of the end of the journal.
+//! Writes zeros ahead of the end of the journal.
 //!
-//! The store library makes each journal as one long hole. A sync of bytes written into a hole waits until the file system
-//! has found blocks and written the inode; a sync of bytes written over zeros waits for them alone, and takes less than
-//! half the time. So zeros are written where the next commits will go. They are what a hole is read as, so nobody can
-//! tell the difference; and they are written by the committer, so never while the library writes. A file system that calls
-//! a place a hole where there are bytes must not cost us those: the first place of a journal is read, later ones must lie
-//! behind the zeros that are there.
+//! The store library creates each journal as one long hole. A sync of bytes written into a hole waits until the file
+//! system has allocated blocks and written the inode. A sync of bytes written over zeros waits for these bytes alone,
+//! and takes less than half the time. So zeros are written where the next commits will go.
+//!
+//! A hole reads as zeros, so the contents of the file do not change. The committer writes the zeros, so never while the
+//! library writes. A file system that reports a hole where there are bytes must not make us overwrite them. So the
+//! first hole of a journal is read to check it, and later ones must lie behind the zeros written earlier.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,32 +15,32 @@ use std::path::Path;
 
 use rustix::fs::{SeekFrom, seek};
 
-/// Zeros are written in such steps: few enough syncs carry them, and none carries many.
+/// Step of zeros: large enough that few syncs write zeros, and small enough that none writes many.
 const STEP_BYTES: usize = 256 * 1024;
-/// The next step is due when about so much of the last one is left.
+/// The next step is written when about this much of the last one is left.
 const LEFT_BYTES: usize = 128 * 1024;
 
 /// The zeros ahead of one journal.
 #[derive(Debug)]
 pub struct JournalPrefill {
     file: File,
-    /// About how many bytes lie ahead.
+    /// Estimated bytes of zeros still ahead.
     bytes_ahead: usize,
     zeros: Vec<u8>,
-    /// Where the zeros end that were written here; nothing before that is a hole.
+    /// End of the zeros written here; there is no hole before it.
     zeroed_to: Option<u64>,
 }
 
 impl JournalPrefill {
-    /// Looks after a journal.
+    /// Opens a journal.
     pub fn open(journal: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(journal)?;
         Ok(Self { file, bytes_ahead: 0, zeros: vec![0; STEP_BYTES], zeroed_to: None })
     }
 
-    /// Notes that a commit took about so many bytes, and writes more zeros if it is time to.
+    /// Records a commit of about `bytes` bytes, and writes more zeros when the next step is due.
     ///
-    /// Never beyond the end of the file: a journal without a hole is one that the library appends to.
+    /// Zeros never go beyond the end of the file: the library appends to a journal without a hole.
     pub fn extend_after(&mut self, bytes: usize) -> io::Result<()> {
         self.bytes_ahead = self.bytes_ahead.saturating_sub(bytes);
         if self.bytes_ahead > LEFT_BYTES {
@@ -49,7 +50,7 @@ impl JournalPrefill {
         let hole = seek(&self.file, SeekFrom::Hole(0))?;
         let length = STEP_BYTES.min(usize::try_from(end.saturating_sub(hole)).unwrap_or(STEP_BYTES));
         if length == 0 {
-            // Nothing more to do for this journal.
+            // The journal has no hole left.
             self.bytes_ahead = usize::MAX;
             return Ok(());
         }
@@ -64,7 +65,7 @@ impl JournalPrefill {
         Ok(())
     }
 
-    /// Reading costs milliseconds, because the system reads ahead: hence once for each journal.
+    /// Reads the range once for each journal, because the read takes milliseconds (the system reads ahead).
     fn is_hole(&self, place: u64, length: usize) -> io::Result<bool> {
         if let Some(to) = self.zeroed_to {
             return Ok(place >= to);

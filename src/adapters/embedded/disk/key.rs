@@ -1,18 +1,18 @@
-//! The keys of the store, as bytes that sort as their parts do.
+//! Keys of the store, as bytes whose order is the order of their parts.
 //!
 //! ```text
 //! event                               hash u32 | namespace u64 | name | 0 | time i64 | event id
 //! bucket record, series step          namespace u64 | name | 0 | time i64
 //! name                                namespace u64 | name
 //! checkpoint, clear register          dataset u32 | namespace u64 | name
-//! touch                               shard u8 | step i64 | namespace u64 | name
-//! void above the limit                255 | time i64 | namespace u64 | name
+//! dirty-counter index (touch)         shard u8 | step i64 | namespace u64 | name
+//! tombstone above the limit           255 | time i64 | namespace u64 | name
 //! ```
-//! Numbers are big endian, signed ones with the sign bit flipped. A name holds no byte below `%`, so 0 ends it and names
-//! sort as their bytes; a prefix of a key is a prefix of its parts.
+//! Numbers are big endian; signed numbers have the sign bit flipped. A name has no byte below `%`, so 0 ends it and
+//! names sort as their bytes. A prefix of a key is a prefix of its parts.
 //!
-//! The hash is the upper half of the counter's. It is there for speed alone: the store library compares the first four
-//! bytes of two keys without following a pointer, and without it all events of a namespace share them.
+//! The hash is the upper half of the counter's hash and serves speed only. The store library compares the first four
+//! bytes of two keys without following a pointer. Without the hash, all events of a namespace would share them.
 
 use std::ops::Bound;
 
@@ -27,7 +27,7 @@ const HASH_BYTES: usize = 4;
 const NAME_END: u8 = 0;
 const SIGN: u64 = 1 << 63;
 
-/// The key of the name of a counter.
+/// Key of the name of a counter.
 pub fn of_counter(counter: &Counter) -> Vec<u8> {
     let name = counter.name().as_str().as_bytes();
     let mut bytes = Vec::with_capacity(8 + name.len());
@@ -36,7 +36,7 @@ pub fn of_counter(counter: &Counter) -> Vec<u8> {
     bytes
 }
 
-/// The key of what is kept once for a counter of a dataset.
+/// Key of a row that exists once per counter and dataset.
 pub fn of_row(dataset: DatasetId, counter: &Counter) -> Vec<u8> {
     let name = counter.name().as_str().as_bytes();
     let mut bytes = Vec::with_capacity(4 + 8 + name.len());
@@ -46,52 +46,52 @@ pub fn of_row(dataset: DatasetId, counter: &Counter) -> Vec<u8> {
     bytes
 }
 
-/// What all keys of a namespace begin with.
+/// Common prefix of all keys of a namespace.
 pub fn of_namespace(namespace: NamespaceId) -> Vec<u8> {
     namespace.0.to_be_bytes().to_vec()
 }
 
-/// The rows of a namespace in a dataset.
+/// Range of the rows of a namespace in a dataset.
 pub fn of_rows(dataset: DatasetId, namespace: NamespaceId) -> KeyRange {
     let from = [&dataset.0.to_be_bytes()[..], &of_namespace(namespace)].concat();
     let mut to = from.clone();
-    // No byte of a name is as great.
+    // Greater than every byte of a name.
     to.push(u8::MAX);
     (Bound::Included(from), Bound::Excluded(to))
 }
 
-/// The names of a namespace that begin so.
+/// Range of the names of a namespace with a prefix.
 pub fn of_names(namespace: NamespaceId, prefix: &str) -> KeyRange {
     let mut from = of_namespace(namespace);
     from.extend_from_slice(prefix.as_bytes());
     let mut to = from.clone();
-    // No byte of a name is as great.
+    // Greater than every byte of a name.
     to.push(u8::MAX);
     (Bound::Included(from), Bound::Excluded(to))
 }
 
-/// A key of no namespace; rewritten whenever rows of the keyspace were removed.
+/// Key outside all namespaces; rewritten whenever rows of the keyspace are removed.
 pub const TIDIED: &[u8] = &[0];
 
-/// Reads the key of the name of a counter.
+/// Decodes the key of the name of a counter.
 pub fn to_counter(bytes: &[u8]) -> Option<Counter> {
     let (namespace, name) = bytes.split_first_chunk::<8>()?;
     counter_from(u64::from_be_bytes(*namespace), name)
 }
 
-/// The key of an event.
+/// Key of an event.
 pub fn of_event(counter: &Counter, key: &EventKey) -> Vec<u8> {
     let mut bytes = timed(&hash_of(counter), counter, key.time, key.id.stored_len());
     key.id.write_to(&mut bytes);
     bytes
 }
 
-/// The keys of the events of a counter with `from <= time <= to`.
+/// Range of the events of a counter with `from <= time <= to`.
 pub fn events(counter: &Counter, from: Timestamp, to: Timestamp) -> KeyRange {
     times_behind(&hash_of(counter), counter, from, to)
 }
 
-/// Reads the key of an event.
+/// Decodes the key of an event.
 pub fn to_event(bytes: &[u8]) -> Option<(Counter, EventKey)> {
     let (hash, rest) = bytes.split_first_chunk::<HASH_BYTES>()?;
     let (namespace, rest) = rest.split_first_chunk::<8>()?;
@@ -103,17 +103,17 @@ pub fn to_event(bytes: &[u8]) -> Option<(Counter, EventKey)> {
     Some((counter, event_key_from(&rest[end + 1..])?))
 }
 
-/// Reads the key of an event whose counter is known.
+/// Decodes the key of an event of a given counter.
 pub fn to_event_of(counter: &Counter, bytes: &[u8]) -> Option<EventKey> {
     event_key_from(bytes.get(HASH_BYTES + 8 + counter.name().as_str().len() + 1..)?)
 }
 
-/// The key of a bucket record or a series step; what the key of an event has behind its hash.
+/// Key of a bucket record or a series step: the key of an event without its hash and event id.
 pub fn of_time(counter: &Counter, time: Timestamp) -> Vec<u8> {
     timed(&[], counter, time, 0)
 }
 
-/// The key of a counter and a time behind a head, which is the counter's hash or nothing; with room for an id.
+/// Key of a counter and a time after a head, with capacity for an id. The head is the counter's hash or empty.
 fn timed(head: &[u8], counter: &Counter, time: Timestamp, id_len: usize) -> Vec<u8> {
     let name = counter.name().as_str().as_bytes();
     let mut bytes = Vec::with_capacity(head.len() + 8 + name.len() + 1 + 8 + id_len);
@@ -129,7 +129,7 @@ fn hash_of(counter: &Counter) -> [u8; HASH_BYTES] {
     ((counter.hash() >> 32) as u32).to_be_bytes()
 }
 
-/// The keys of the bucket records or series steps of a counter with `from <= time <= to`.
+/// Range of the bucket records or series steps of a counter with `from <= time <= to`.
 pub fn times(counter: &Counter, from: Timestamp, to: Timestamp) -> KeyRange {
     times_behind(&[], counter, from, to)
 }
@@ -140,37 +140,37 @@ fn times_behind(head: &[u8], counter: &Counter, from: Timestamp, to: Timestamp) 
     (Bound::Included(timed(head, counter, from, 0)), Bound::Excluded(above))
 }
 
-/// The first key behind all timed keys of a counter.
+/// First key after all timed keys of a counter.
 fn past_counter(head: &[u8], counter: &Counter) -> Vec<u8> {
     [head, &of_counter(counter), &[NAME_END + 1]].concat()
 }
 
-/// The key of a touch.
+/// Key of a dirty-counter index entry.
 pub fn of_touch(counter: &Counter, step: Timestamp) -> Vec<u8> {
     time_shard_key(shard_byte(counter.touch_shard()), step, counter)
 }
 
-/// The key of a touch whose counter need not be of the shard.
+/// Key of an index entry in a given shard, even if the counter does not hash to it.
 pub fn of_touch_in(shard: u32, touch: &Touch) -> Vec<u8> {
     time_shard_key(shard_byte(shard), touch.step, &touch.counter)
 }
 
-/// The touches of a shard with `from <= step <= to`.
+/// Range of the index entries of a shard with `from <= step <= to`.
 pub fn steps(shard: u32, from: Timestamp, to: Timestamp) -> KeyRange {
     time_shard_range(shard_byte(shard), from, to)
 }
 
-/// The key of the note that a void was put above the limit. It is no touch: nothing has to be rolled.
+/// Key of the note that a tombstone was added above the limit. It is no index entry, because it needs no rollup.
 pub fn of_void(counter: &Counter, time: Timestamp) -> Vec<u8> {
     time_shard_key(VOIDS, time, counter)
 }
 
-/// The notes of voids from a time on.
+/// Range of the notes of tombstones from a time on.
 pub fn voids(from: Timestamp) -> KeyRange {
     time_shard_range(VOIDS, from, Timestamp::MAX)
 }
 
-/// Above every touch shard.
+/// Greater than every shard of the dirty-counter index.
 const VOIDS: u8 = 255;
 
 fn time_shard_key(shard: u8, time: Timestamp, counter: &Counter) -> Vec<u8> {
@@ -193,14 +193,14 @@ fn time_shard_range(shard: u8, from: Timestamp, to: Timestamp) -> KeyRange {
     (Bound::Included(begin(from)), above)
 }
 
-/// Reads the key of a touch.
+/// Decodes the key of a dirty-counter index entry.
 pub fn to_touch(bytes: &[u8]) -> Option<Touch> {
     let (_, rest) = bytes.split_first()?;
     let (step, counter) = rest.split_first_chunk::<8>()?;
     Some(Touch { step: from_sortable(*step), counter: to_counter(counter)?, recheck: None })
 }
 
-/// Narrows a range to what lies beyond a key, upwards.
+/// Narrows a range to the keys above a key.
 pub fn above(range: KeyRange, key: Vec<u8>) -> KeyRange {
     let inside = match &range.0 {
         Bound::Included(from) => *from <= key,
@@ -210,7 +210,7 @@ pub fn above(range: KeyRange, key: Vec<u8>) -> KeyRange {
     if inside { (Bound::Excluded(key), range.1) } else { range }
 }
 
-/// Narrows a range to what lies beyond a key, downwards.
+/// Narrows a range to the keys below a key.
 pub fn below(range: KeyRange, key: Vec<u8>) -> KeyRange {
     let inside = match &range.1 {
         Bound::Included(to) => key <= *to,
@@ -220,7 +220,7 @@ pub fn below(range: KeyRange, key: Vec<u8>) -> KeyRange {
     if inside { (range.0, Bound::Excluded(key)) } else { range }
 }
 
-/// Whether a range holds no key at all; the store library refuses to be asked for one.
+/// Returns whether a range is empty; the store library does not accept empty ranges.
 pub fn is_empty(range: &KeyRange) -> bool {
     match range {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -230,12 +230,12 @@ pub fn is_empty(range: &KeyRange) -> bool {
     }
 }
 
-/// A time as bytes that sort as the time does.
+/// Encodes a time as bytes that sort as the time does.
 pub fn to_sortable(time: Timestamp) -> [u8; 8] {
     (time.micros() as u64 ^ SIGN).to_be_bytes()
 }
 
-/// Reads `flipped`.
+/// Decodes `to_sortable`.
 pub fn from_sortable(bytes: [u8; 8]) -> Timestamp {
     Timestamp::from_micros((u64::from_be_bytes(bytes) ^ SIGN) as i64)
 }

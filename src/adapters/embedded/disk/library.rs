@@ -1,13 +1,13 @@
 //! The store library: one database, its keyspaces and their settings.
 //!
 //! ```text
-//! meta                        commit number, frontiers, watermarks, slice rows
+//! meta                        commit number, limits, watermarks, slice rows
 //! catalog                     datasets, namespaces, their history
-//! names  registers  rollups   once for a counter: name, newest clear, checkpoint
+//! names  registers  rollups   one row per counter: name, newest clear, checkpoint
 //! events.D.S  touches.D.S  buckets.D.S      dataset D, slice that starts at second S; dropped with the slice
 //! series.W.P                  finished steps of W seconds, period P; dropped by the period
 //! ```
-//! Keyspaces of slices are made and deleted by a thread of their own (`maker`), all others by the committer.
+//! The keyspace worker creates and deletes the keyspaces of slices, the committer all others.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -23,60 +23,60 @@ use crate::adapters::embedded::disk::manifest::Manifest;
 use crate::adapters::embedded::error::OpenError;
 use crate::domain::limits::DESCRIPTORS_RESERVED;
 
-/// The folder of the store library.
+/// Folder of the store library.
 pub fn folder(dir: &Path) -> PathBuf {
     dir.join("store")
 }
 
-/// The database and the keyspaces that are always there.
+/// The database and its permanent keyspaces.
 pub struct Library {
-    /// The database.
+    /// Database of the store library.
     pub db: Database,
-    /// Commit number, frontiers, watermarks, slice rows.
+    /// Commit number, limits (frontiers), watermarks, slice rows.
     pub meta: Keyspace,
     /// Datasets, namespaces, their history.
     pub catalog: Keyspace,
-    /// The names of all counters.
+    /// Names of all counters.
     pub names: Keyspace,
-    /// The newest clear of each counter that has one.
+    /// Newest clear of each counter that has one.
     pub registers: Keyspace,
-    /// Checkpoints.
+    /// Checkpoints of all counters.
     pub rollups: Keyspace,
     dir: PathBuf,
     memtable_bytes: u64,
     manifest: Mutex<Manifest>,
 }
 
-/// What rows a keyspace holds; decides its settings.
+/// Kind of rows in a keyspace; decides its settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyspaceKind {
     /// Few rows.
     Small,
-    /// Rows read by their key, most of them absent or asked for once.
+    /// Rows read by key, most of them absent or read once.
     Rows,
     /// Rows read in ranges.
     Ranges,
-    /// Events: many, read in ranges.
+    /// Events: many rows, read in ranges.
     Events,
-    /// Rows of all queues together, read by their key.
+    /// Rows of all queues together, read by key.
     QueueRows,
     /// Rows of all queues together, read in ranges.
     QueueRanges,
 }
 
-/// Why a keyspace could not be made or deleted.
+/// The reason why a keyspace could not be created or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyspaceError {
-    /// The store library refused.
+    /// An error of the store library.
     #[error("the store library refused")]
     Library(#[from] fjall::Error),
-    /// The list of keyspaces could not be written.
+    /// The manifest could not be written.
     #[error("the list of keyspaces cannot be written")]
     Manifest(#[from] std::io::Error),
 }
 
 impl Library {
-    /// Opens the database of a folder whose list of keyspaces was read.
+    /// Opens the database of a folder after its manifest was read.
     pub fn open(mut manifest: Manifest, store: &Options) -> Result<Self, OpenError> {
         let Options { dir, block_bytes, memtable_bytes, journal_bytes, .. } = store;
         let (dir, memtable_bytes) = (dir.as_path(), *memtable_bytes);
@@ -84,16 +84,17 @@ impl Library {
         let fail = || OpenError::library(path.clone());
         let db = Database::builder(&path)
             .cache_size(*block_bytes)
-            // Half of what connections leave; the rest is for journals, and for files that are written or merged.
+            // Half of the descriptors that connections leave; the rest is for journals and for files being written or
+            // merged.
             .max_cached_files(Some(DESCRIPTORS_RESERVED / 2))
             .manual_journal_persist(true)
-            // The look before opening reads values in journals.
+            // The verification before startup reads values in journals.
             .journal_compression(CompressionType::None)
-            // With a single worker thread a recovery was seen to hang; one flushes while the other compacts. More of
-            // them made no pause shorter.
+            // With a single worker thread a recovery was seen to hang; with two, one flushes while the other compacts.
+            // More workers made no pause shorter.
             .worker_threads(2)
             .max_journaling_size(*journal_bytes);
-        // The library's threads inherit the priority of the one that starts them.
+        // The library's threads inherit the priority of the thread that starts them.
         let opening = background::spawn("opener", || db.open()).map_err(OpenError::Thread)?;
         let db = opening.join().unwrap_or_else(|panic| resume_unwind(panic)).map_err(fail())?;
         for (id, name) in &manifest.keyspaces {
@@ -106,7 +107,7 @@ impl Library {
         }
         for name in db.list_keyspace_names() {
             if !manifest.keyspaces.values().any(|listed| *listed == *name) {
-                tracing::debug!(keyspace = &*name, "deleting a keyspace that was being made or deleted");
+                tracing::debug!(keyspace = &*name, "deleting a keyspace whose creation or deletion was interrupted");
                 let keyspace = db.keyspace(&name, || options(KeyspaceKind::Small, 0)).map_err(fail())?;
                 db.delete_keyspace(keyspace).map_err(fail())?;
             }
@@ -132,19 +133,20 @@ impl Library {
         Ok(Self { db, meta, catalog, names, registers, rollups, dir, memtable_bytes, manifest })
     }
 
-    /// A keyspace that is there.
+    /// Returns an existing keyspace.
     pub fn get(&self, name: &str) -> Result<Option<Keyspace>, fjall::Error> {
         self.db.keyspace_exists(name).then(|| self.db.keyspace(name, || options(KeyspaceKind::Small, 0))).transpose()
     }
 
-    /// A keyspace, made if it is not there.
+    /// Returns a keyspace and creates it if it is missing.
     pub fn make(&self, name: &str, kind: KeyspaceKind) -> Result<Keyspace, KeyspaceError> {
         let [keyspace] = self.make_all([(name.to_owned(), kind)], || {})?;
         Ok(keyspace)
     }
 
-    /// Several keyspaces, made as far as they are not there, and listed at once. The library takes no commit while it
-    /// makes one; `between` two of them is the time for it. They are not deleted by others meanwhile.
+    /// Returns several keyspaces, creates the missing ones, and writes the manifest once. The library takes no commit
+    /// while it creates one, so `between` runs between two creations. Nobody else deletes these keyspaces in the
+    /// meantime.
     pub fn make_all<const N: usize>(
         &self,
         wanted: [(String, KeyspaceKind); N],
@@ -157,7 +159,7 @@ impl Library {
             }
             made.push(self.db.keyspace(&name, || options(kind, self.memtable_bytes))?);
         }
-        // Not before: whoever needs the list must not wait for what is made.
+        // Locked only here, so that readers of the manifest do not wait for the creation.
         let mut manifest = self.manifest.lock();
         if made.iter().any(|keyspace| !manifest.keyspaces.contains_key(&keyspace.id())) {
             let mut longer = manifest.clone();
@@ -165,11 +167,11 @@ impl Library {
             longer.write(&self.dir)?;
             *manifest = longer;
         }
-        Ok(made.try_into().unwrap_or_else(|_| unreachable!("one keyspace for each that is wanted")))
+        Ok(made.try_into().unwrap_or_else(|_| unreachable!("one keyspace for each requested one")))
     }
 
-    /// Deletes keyspaces, with pauses `between` them. Their files go when the last reader and the journal have let go of
-    /// them.
+    /// Deletes keyspaces and calls `between` after each one. Their files are removed when the last reader and the
+    /// journal have released them.
     pub fn delete(&self, keyspaces: Vec<Keyspace>, between: impl Fn()) -> Result<(), KeyspaceError> {
         let mut manifest = self.manifest.lock();
         let mut shorter = manifest.clone();
@@ -188,23 +190,23 @@ impl Library {
         Ok(())
     }
 
-    /// The listed keyspaces whose names begin so.
+    /// Names of the listed keyspaces with a prefix.
     pub fn listed(&self, prefix: &str) -> Vec<String> {
         let manifest = self.manifest.lock();
         manifest.keyspaces.values().filter(|name| name.starts_with(prefix)).cloned().collect()
     }
 
-    /// The sequence number of the newest row of each listed keyspace, by the number of the keyspace.
+    /// Sequence number of the newest row of each listed keyspace, by the number of the keyspace.
     pub fn newest_rows(&self) -> Result<Vec<(u64, Option<u64>)>, fjall::Error> {
         self.for_each(|keyspace| keyspace.tree.get_highest_seqno())
     }
 
-    /// The same, of the rows in tables only.
+    /// The same for rows in tables only.
     pub fn newest_rows_in_tables(&self) -> Result<Vec<(u64, Option<u64>)>, fjall::Error> {
         self.for_each(|keyspace| keyspace.tree.get_highest_persisted_seqno())
     }
 
-    /// The listed keyspaces with their names, in the order in which they were made.
+    /// Listed keyspaces with their names, in order of creation.
     pub fn all(&self) -> Result<Vec<(String, Keyspace)>, fjall::Error> {
         let found = self.for_each(|keyspace| (keyspace.name().to_string(), keyspace.clone()))?;
         Ok(found.into_iter().map(|(_, named)| named).collect())
@@ -220,14 +222,14 @@ impl Library {
     }
 }
 
-/// The settings of a new keyspace; one that is there keeps its own.
+/// Settings of a new keyspace; an existing keyspace keeps its own.
 fn options(kind: KeyspaceKind, memtable_bytes: u64) -> KeyspaceCreateOptions {
     let options = KeyspaceCreateOptions::default().manual_journal_persist(true);
     match kind {
-        // Rows that every commit writes anew lie here: each flush keeps the last of them and holds up whoever commits.
+        // Every commit rewrites rows of this kind. A flush keeps only the last version of each and delays commits.
         KeyspaceKind::Small => options.max_memtable_size(memtable_bytes).compaction_strategy(infrequent_compaction()),
         KeyspaceKind::Rows => options.max_memtable_size(memtable_bytes),
-        // Ranges have no use for filters, and building them costs more than all the rest of a flush.
+        // Ranges do not use filters, and building filters costs more than the rest of a flush.
         KeyspaceKind::Ranges => options.max_memtable_size(memtable_bytes / 2).filter_policy(FilterPolicy::disabled()),
         KeyspaceKind::Events => options
             .max_memtable_size(memtable_bytes)
@@ -244,9 +246,10 @@ fn options(kind: KeyspaceKind, memtable_bytes: u64) -> KeyspaceCreateOptions {
 }
 
 /// After each flush and each compaction the library syncs four times under a lock that every commit into that keyspace
-/// waits for, 10 to 50 ms while the cores are busy. So both come rarely where every commit writes: up to eight tables lie
-/// side by side before they are merged. Rows of queues, besides, go to files in pieces twice as large, for which journals
-/// have to be long enough (`JOURNAL_BYTES_MAX`): the oldest one makes every keyspace that it has rows of write them.
+/// waits for: 10 to 50 ms while the cores are busy. Where every commit writes, both are therefore made rare: up to
+/// eight tables accumulate before they are merged. Rows of queues also go to files in pieces twice as large. Journals
+/// must be long enough for that (`JOURNAL_BYTES_MAX`), because the oldest journal makes every keyspace with rows in it
+/// flush them.
 fn infrequent_compaction() -> Arc<fjall::compaction::Leveled> {
     Arc::new(fjall::compaction::Leveled::default().with_l0_threshold(8))
 }

@@ -1,9 +1,9 @@
-//! Which keyspaces the store has: a small text file with a checksum.
+//! The list of the store's keyspaces: a small text file with a checksum.
 //!
-//! The store library takes a keyspace without its marker file for one that was never finished, and deletes it; and a
-//! folder that is not there for one that never was. This list says otherwise. It is written after a keyspace was made
-//! and before the first row goes in, and before one is deleted; so what is listed exists whole, and what exists unlisted
-//! holds nothing that counts.
+//! The store library treats a keyspace without its marker file as unfinished and deletes it. It treats a missing folder
+//! as a keyspace that never existed. This list detects both. It is written after a keyspace was created and before its
+//! first row, and before a keyspace is deleted. So every listed keyspace exists completely, and an unlisted one holds
+//! no data that counts.
 //!
 //! ```text
 //! tallystone keyspaces 1
@@ -19,17 +19,17 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The format of the data directory, and the newest that this release reads.
+/// Format of the data directory, and the newest that this release reads.
 pub const FORMAT: u32 = 1;
 const HEAD: &str = "tallystone keyspaces 1";
 const NAME: &str = "tallystone keyspaces ";
 
-/// Why a list cannot be used.
+/// The reason why a manifest cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ManifestError {
-    /// It is not as it was written.
+    /// The contents differ from those written.
     Damaged(String),
-    /// A newer release wrote it, in this format.
+    /// A newer release wrote the manifest, in this format.
     Newer(u32),
 }
 
@@ -39,22 +39,22 @@ impl<T: Into<String>> From<T> for ManifestError {
     }
 }
 
-/// The list of keyspaces: their names by their numbers.
+/// The list of keyspaces.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Manifest {
-    /// Whether the store was made to its end.
+    /// Whether the store was created completely.
     pub is_initialized: bool,
-    /// The names by the numbers of the store library.
+    /// Names by the numbers of the store library.
     pub keyspaces: BTreeMap<u64, String>,
 }
 
 impl Manifest {
-    /// Where the list is.
+    /// Path of the manifest.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("keyspaces")
     }
 
-    /// Reads the list; nothing if there is no file.
+    /// Reads the manifest; `None` if there is no file.
     pub fn read(dir: &Path) -> io::Result<Option<Result<Self, ManifestError>>> {
         match fs::read_to_string(Self::path(dir)) {
             Ok(text) => Ok(Some(Self::parse(&text))),
@@ -64,7 +64,7 @@ impl Manifest {
         }
     }
 
-    /// Replaces the list, durably.
+    /// Replaces the manifest, durably.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         let next = dir.join("keyspaces.next");
         let mut file = File::create(&next)?;
@@ -83,7 +83,7 @@ impl Manifest {
     }
 
     fn parse(text: &str) -> Result<Self, ManifestError> {
-        // First, because only its own release knows where its checksum is.
+        // Checked first, because only the release of a format knows where its checksum is.
         let format = text.lines().next().and_then(|line| line.strip_prefix(NAME)?.parse().ok());
         if let Some(newer) = format.filter(|format| *format > FORMAT) {
             return Err(ManifestError::Newer(newer));

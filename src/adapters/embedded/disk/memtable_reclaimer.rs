@@ -1,8 +1,8 @@
-//! Where memory tables are freed.
+//! Frees memtables outside the commit path.
 //!
-//! The store library frees a memory table that was written to a file under a lock that every commit needs, and to free a
-//! full one takes 20 to 50 ms. So the writer hands each table to a thread when it begins to write to it: then the
-//! library's share of the table is never the last one, and the thread frees it where nobody waits.
+//! The store library frees a flushed memtable under a lock that every commit needs. Freeing a full one takes 20 to 50
+//! ms. The writer therefore gives a thread a reference to each memtable when it begins to write to it. The library's
+//! reference is then never the last one, and the thread frees the memtable where nobody waits.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::adapters::embedded::disk::background;
 use crate::adapters::embedded::error::OpenError;
 use crate::domain::limits::RETIRED_NEWS_MAX;
 
-/// How often tables that are no longer in use are looked at, while there are any.
+/// Interval of the check for memtables that are no longer in use, while there are retired ones.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The tables in use, and the thread that frees those that were.
+/// The memtables in use, and the thread that frees retired ones.
 pub struct MemtableReclaimer {
-    /// The number of the table in use, by keyspace.
+    /// Number of the memtable in use, by keyspace.
     in_use: HashMap<u64, u64>,
     reclaimer: Option<(SyncSender<MemtableNotice>, JoinHandle<()>)>,
 }
 
 type MemtableRef = Arc<dyn Any + Send + Sync>;
 
-/// What is in use in a keyspace from now on; nothing once the keyspace is deleted.
+/// The memtable now in use in a keyspace; `None` once the keyspace is deleted.
 type MemtableNotice = (u64, Option<MemtableRef>);
 
 impl MemtableReclaimer {
@@ -40,7 +40,7 @@ impl MemtableReclaimer {
         Ok(Self { in_use: HashMap::new(), reclaimer: Some((to_freer, freer)) })
     }
 
-    /// Notes that a keyspace is about to be written to.
+    /// Records that a keyspace is about to be written to.
     pub fn track_writes(&mut self, keyspace: &Keyspace) {
         let table = keyspace.tree.active_memtable();
         self.note_table(keyspace.id(), table.id(), table);
@@ -52,21 +52,21 @@ impl MemtableReclaimer {
         }
     }
 
-    /// Notes that a keyspace is about to be deleted.
+    /// Records that a keyspace is about to be deleted.
     pub fn forget(&mut self, keyspace: &Keyspace) {
         if self.in_use.remove(&keyspace.id()).is_some() {
-            // Untold, one table stays until the store closes.
+            // If the send fails, one memtable stays until the store closes.
             self.notify((keyspace.id(), None));
         }
     }
 
-    /// Never waits: a table of which the thread is not told is freed by the library, and only time is lost.
+    /// Never blocks. If the send fails, the library frees the memtable itself, which costs only time.
     fn notify(&self, news: MemtableNotice) -> bool {
         self.reclaimer.as_ref().is_some_and(|(freer, _)| freer.try_send(news).is_ok())
     }
 }
 
-/// Keeps each table until it is no longer in use and nobody else has it, and frees it then.
+/// Keeps each memtable until it is retired and has no other reference, then frees it.
 fn run_reclaimer(news: &Receiver<MemtableNotice>) {
     let mut in_use: HashMap<u64, MemtableRef> = HashMap::new();
     let mut retired: Vec<MemtableRef> = Vec::new();
@@ -89,7 +89,7 @@ impl Drop for MemtableReclaimer {
     fn drop(&mut self) {
         if let Some((to_freer, freer)) = self.reclaimer.take() {
             drop(to_freer);
-            // It has nothing to lose, so it does not matter how it ended.
+            // The thread has no result, so its outcome does not matter.
             let _ = freer.join();
         }
     }
@@ -101,7 +101,7 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(60);
 
-    /// Tells which thread freed it.
+    /// Reports which thread dropped the value.
     struct Told(SyncSender<Option<String>>);
 
     impl Drop for Told {
@@ -123,7 +123,7 @@ mod tests {
         retired.note_table(7, 0, first.clone());
         retired.note_table(7, 1, second.clone());
         drop(second);
-        // The freer looks at its tables until there are none; this one is still somebody's.
+        // The thread keeps checking its memtables; this one still has another reference.
         assert!(first_freed.try_recv().is_err());
         drop(first);
         assert_eq!(first_freed.recv_timeout(WITHIN).expect("freed").as_deref(), Some("freer"));

@@ -1,5 +1,4 @@
-//! What the store keeps in memory beside its counters, each as it was last committed: frontiers, watermarks, the
-//! catalog, forgotten namespaces.
+//! The committed state of `meta` in memory: limits (frontiers), watermarks and forgotten namespaces.
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::RwLock;
@@ -14,7 +13,7 @@ use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::limits::TOUCH_SHARDS;
 use crate::ports::ScanOrder;
 
-/// Frontiers, watermarks, forgotten namespaces. Small, written by the committer.
+/// Limits, watermarks, forgotten namespaces. Small; only the committer writes it.
 #[derive(Default)]
 pub struct MetaState {
     limits: RwLock<HashMap<DatasetId, Timestamp>>,
@@ -23,7 +22,7 @@ pub struct MetaState {
 }
 
 impl MetaState {
-    /// Reads what was committed.
+    /// Reads the committed state at startup.
     pub fn open(library: &Library) -> Result<Self, ReadError> {
         let book = Self::default();
         for row in rows(&library.meta, meta::all(b'f'), ScanOrder::OldestFirst) {
@@ -43,12 +42,12 @@ impl MetaState {
         Ok(book)
     }
 
-    /// The last published limit.
+    /// Last published limit of a dataset.
     pub fn limit(&self, dataset: DatasetId) -> Timestamp {
         self.limits.read().get(&dataset).copied().unwrap_or(Timestamp::MIN)
     }
 
-    /// All limits.
+    /// Limits of all datasets.
     pub fn limits(&self) -> Vec<(DatasetId, Timestamp)> {
         self.limits.read().iter().map(|(dataset, limit)| (*dataset, *limit)).collect()
     }
@@ -60,7 +59,7 @@ impl MetaState {
         *limit = to.max(*limit);
     }
 
-    /// The watermarks of all shards.
+    /// Watermarks of all shards of the dirty-counter index.
     pub fn watermarks(&self, dataset: DatasetId) -> Vec<Option<Timestamp>> {
         let none = || vec![None; TOUCH_SHARDS as usize];
         self.watermarks.read().get(&dataset).cloned().unwrap_or_else(none)
@@ -75,13 +74,13 @@ impl MetaState {
         }
     }
 
-    /// Whether a namespace was forgotten.
+    /// Returns whether a namespace was forgotten.
     pub fn is_forgotten(&self, namespace: NamespaceId) -> bool {
         let forgotten = self.forgotten.read();
         !forgotten.is_empty() && forgotten.contains(&namespace)
     }
 
-    /// Notes that a namespace was forgotten.
+    /// Records that a namespace was forgotten.
     pub fn forget(&self, namespace: NamespaceId) {
         self.forgotten.write().insert(namespace);
     }

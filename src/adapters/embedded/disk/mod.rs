@@ -1,4 +1,4 @@
-//! The files of the store: keys, manifest, acknowledged commit, free space, checks of damage.
+//! The files of the store: keys, manifest, acknowledged number, free space, verification.
 
 pub(super) mod acknowledged_file;
 pub(super) mod background;

@@ -1,21 +1,22 @@
-//! Only the owner may read the data directory: it holds payloads, names and tokens.
+//! Makes the data directory readable by its owner only: it holds payloads, names and tokens.
 //!
-//! New files get their mode from the umask of the server; this tightens a directory that an earlier build or a copy left
-//! open. Invariant: after `keep_private` no file below the directory is open to the group or to others.
+//! New files get their mode from the umask of the server. This module tightens a directory that an earlier build or a
+//! copy left open. Invariant: after `restrict_permissions`, no file below the directory is open to the group or to
+//! others.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The mode of a directory.
+/// Mode of a directory.
 const DIRECTORY: u32 = 0o700;
-/// The mode of a file.
+/// Mode of a file.
 const FILE: u32 = 0o600;
 
-/// Takes the permissions of group and others from a directory and all below it. Cost: one look at each file.
+/// Removes the permissions of group and others from a directory and everything below it. Cost: one `stat` per file.
 ///
-/// Links are left alone: what they lead to may not belong to the store. The error names the path that cannot be changed.
+/// Links are left alone: their targets may not belong to the store. The error names the path that cannot be changed.
 pub fn restrict_permissions(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -1,4 +1,4 @@
-//! Reads that go to disk. They block, see everything that was committed before they began, and answer all of a range or
+//! Reads from disk. They block, see everything that was committed before they began, and return the complete range or
 //! an error.
 
 use std::ops::Bound;
@@ -19,7 +19,7 @@ use crate::ports::{ScanOrder, ScanRange, SliceRow, Touch};
 
 type RawRow = (fjall::UserKey, fjall::UserValue);
 
-/// The rows of a range in a direction.
+/// Reads the rows of a range in an order.
 pub fn rows(
     keyspace: &Keyspace,
     range: KeyRange,
@@ -35,7 +35,7 @@ pub fn rows(
     }
 }
 
-/// The events of a range.
+/// Reads the events of a range.
 pub fn scan(
     slices: &SliceIndex,
     dataset: DatasetId,
@@ -76,7 +76,7 @@ fn event_of(counter: &Counter, (key, value): RawRow) -> Result<Event, ReadError>
     Ok(Event { key: event_key, change, provenance })
 }
 
-/// The event at a key.
+/// Reads the event with a key.
 pub fn find(
     slices: &SliceIndex,
     dataset: DatasetId,
@@ -91,7 +91,7 @@ pub fn find(
     Ok(Some(Event { key: key.clone(), change, provenance }))
 }
 
-/// Rows of a whole slice.
+/// Reads rows of a whole slice.
 pub fn scan_slice(
     slices: &SliceIndex,
     dataset: DatasetId,
@@ -114,7 +114,7 @@ pub fn scan_slice(
     rows(&spaces.events, keys, ScanOrder::OldestFirst).take(limit).map(read).collect()
 }
 
-/// The row of a counter, without what is in memory: events above `disk_to` are not looked at.
+/// Reads the row of a counter without the part that memory holds: events above `disk_to` are skipped.
 pub fn row(
     library: &Library,
     slices: &SliceIndex,
@@ -134,7 +134,7 @@ pub fn row(
     Ok(LoadedRow { row, disk_to: newest.unwrap_or(as_of).min(disk_to) })
 }
 
-/// The times of the newest event and of the newest mutation with `after < time <= to`.
+/// Times of the newest event and of the newest mutation with `after < time <= to`.
 fn newest_times(
     slices: &SliceIndex,
     dataset: DatasetId,
@@ -159,7 +159,7 @@ fn newest_times(
     Ok((newest, None))
 }
 
-/// Touches of a shard with `from <= step <= to`.
+/// Reads the dirty-counter index entries of a shard with `from <= step <= to`.
 pub fn touched(
     slices: &SliceIndex,
     dataset: DatasetId,
@@ -185,7 +185,7 @@ pub fn touched(
     Ok(touches)
 }
 
-/// Records of finished buckets with `from <= start < to`.
+/// Reads the records of finished time buckets with `from <= start < to`.
 pub fn buckets(
     slices: &SliceIndex,
     dataset: DatasetId,
@@ -206,12 +206,12 @@ pub fn buckets(
     Ok(records)
 }
 
-/// The value of a name that is listed; any other value is of a counter that has voids only.
+/// Value of a listed name; a counter with any other value has only tombstones.
 pub const LISTED: &[u8] = b"";
-/// The value of a name that has voids only.
+/// Value of a name that has only tombstones.
 pub const VOIDS_ONLY: &[u8] = b"v";
 
-/// Names with a prefix, above a name.
+/// Reads names with a prefix, above a name.
 pub fn names(
     library: &Library,
     namespace: NamespaceId,
@@ -235,8 +235,8 @@ pub fn names(
     listed.take(limit).map(read).collect()
 }
 
-/// The namespaces that have names, above one. Whatever is kept of a namespace has its counter's name beside it, and
-/// names are the last to go.
+/// Reads the namespaces that have names, above one. Every row of a namespace has its counter's name next to it, and
+/// names are removed last.
 pub fn namespaces(library: &Library, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, ReadError> {
     let mut namespaces = Vec::new();
     let mut next = above.map_or(Some(0), |above| above.0.checked_add(1));
@@ -251,7 +251,7 @@ pub fn namespaces(library: &Library, above: Option<NamespaceId>, limit: usize) -
     Ok(namespaces)
 }
 
-/// The last commit that a store holds.
+/// Reads the last commit of a store.
 pub fn last_commit(
     library: &Library,
 ) -> Result<Option<crate::adapters::embedded::commit::writer::CommitRow>, ReadError> {

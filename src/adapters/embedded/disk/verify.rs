@@ -1,11 +1,11 @@
-//! The look at every file before the store library opens them.
+//! Verifies every file before the store library opens them.
 //!
-//! The library alone would cut a journal at the first byte it cannot read, delete a keyspace whose marker file is gone
-//! and make a new database where its version file is missing. So this reads first, changes nothing, and refuses what is
-//! not as it was written, by name. Only a tail that was never acknowledged is cut, as a crash leaves one.
+//! The library itself would cut a journal at the first unreadable byte, delete a keyspace whose marker file is missing,
+//! and create a new database if its version file is missing. This check therefore reads first, and refuses damaged
+//! files by name. It changes nothing, except that it cuts a tail that was never acknowledged, as a crash leaves one.
 //!
-//! Journals are read whole (`journal`), keyspaces down to the last byte of every file that is in use (`keyspace`). What
-//! lies about unused is no damage: a crash leaves that too.
+//! Journals are read completely (`journal`), keyspaces to the last byte of every file in use (`keyspace`). Unused files
+//! are no damage, because a crash leaves them too.
 
 mod byte_reader;
 mod journal;
@@ -22,23 +22,23 @@ use crate::adapters::embedded::disk::manifest::{Manifest, sync_folder};
 use crate::adapters::embedded::error::OpenError;
 use journal::{CommitChain, JournalEnd};
 
-/// What the look found.
+/// Result of the verification.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VerifyReport {
-    /// The number of the last commit in the journals; nothing if they hold none.
+    /// Number of the last commit in the journals; `None` if they hold no commit.
     pub last_commit: Option<u64>,
-    /// What must be in tables, because it came before the oldest journal: the newest row of each keyspace.
+    /// The newest row of each keyspace before the oldest journal; tables must contain these rows.
     pub newest_rows: Vec<(u64, u64)>,
-    /// The bytes of files that were not read, because there are too many.
+    /// Bytes of files that were not read because of the size limit.
     pub bytes_unread: u64,
 }
 
-/// Looks at every file of a store that was made to its end.
+/// Verifies every file of a completely created store.
 pub fn verify(dir: &Path, manifest: &Manifest, acknowledged: u64, bytes_max: u64) -> Result<VerifyReport, OpenError> {
     let folder = folder(dir);
     check_version(&folder)?;
     let mut files = Vec::new();
-    // 0 is the library's own.
+    // Keyspace 0 belongs to the library.
     for id in std::iter::once(0).chain(manifest.keyspaces.keys().copied()) {
         files.extend(keyspace::files(&folder.join("keyspaces").join(id.to_string()))?);
     }
@@ -48,10 +48,10 @@ pub fn verify(dir: &Path, manifest: &Manifest, acknowledged: u64, bytes_max: u64
     Ok(VerifyReport { last_commit: chain.last, newest_rows, bytes_unread })
 }
 
-/// The format of the store library's files (fjall 3).
+/// Format of the store library's files (fjall 3).
 const LIBRARY_FORMAT: u8 = 3;
 
-/// Without its version file the library would begin anew; without its lock file it would not open.
+/// Without its version file the library would create a new database; without its lock file it would not open.
 fn check_version(folder: &Path) -> Result<(), OpenError> {
     let path = folder.join("version");
     match fs::read(&path) {
@@ -68,7 +68,7 @@ fn check_version(folder: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Compares files with their checksums, two at a time, the newest first. Answers the bytes that were too many.
+/// Compares files with their checksums, two at a time, newest first. Returns the bytes beyond the size limit.
 fn check_files(mut files: Vec<keyspace::ChecksummedFile>, bytes_max: u64) -> Result<u64, OpenError> {
     files.sort_by_key(|file| std::cmp::Reverse(file.written));
     let mut bytes = 0;
@@ -98,10 +98,10 @@ fn check_files(mut files: Vec<keyspace::ChecksummedFile>, bytes_max: u64) -> Res
     }
 }
 
-/// The files that are read at once.
+/// Number of files that are read concurrently.
 const READERS: usize = 2;
 
-/// Walks all journals. Commits must follow each other without a gap and reach the mark; a torn tail is cut.
+/// Walks all journals. Commits must be consecutive and reach the acknowledged number; a torn tail is cut.
 fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<CommitChain, OpenError> {
     let journals = list_journals(&folder(dir))?;
     let Some(((_, active), sealed)) = journals.split_last() else {
@@ -132,8 +132,8 @@ fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<
                     keep_copy(dir, active)?;
                     tracing::warn!(
                         journal = %active.display(),
-                        "nothing of the newest journal can be read; it is set aside as torn-journal, and the rest of the \
-                         store tells whether acknowledged work was in it"
+                        "the newest journal is unreadable from its first byte; it is set aside as torn-journal, and the \
+                         rest of the store shows whether it had acknowledged work"
                     );
                 }
             }
@@ -146,7 +146,8 @@ fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<
     }
 }
 
-/// Whether what cannot be read was never acknowledged: the mark lies before it, and nothing behind it says otherwise.
+/// Verifies that unreadable bytes were never acknowledged: the acknowledged number lies before them, and no later batch
+/// contradicts it.
 fn check_torn(path: &Path, bytes: &[u8], at: usize, chain: &CommitChain, acknowledged: u64) -> Result<(), OpenError> {
     let last = chain.last.unwrap_or(0);
     let detail = || format!("unreadable from byte {at} on, after commit {last}");
@@ -161,15 +162,15 @@ fn check_torn(path: &Path, bytes: &[u8], at: usize, chain: &CommitChain, acknowl
     Ok(())
 }
 
-/// Keeps a journal that will be cut to nothing: whether that was right shows only once the store is open.
+/// Keeps a copy of a journal that will be cut to nothing: whether the cut was right shows only once the store is open.
 fn keep_copy(dir: &Path, journal: &Path) -> Result<(), OpenError> {
     let copy = dir.join("torn-journal");
-    // Durable before the journal is cut: a power cut between the two must leave one of them.
+    // The copy is durable before the journal is cut: a power cut in between must leave one of them.
     let kept = fs::copy(journal, &copy).and_then(|_| File::open(&copy)?.sync_all()).and_then(|()| sync_folder(dir));
     kept.map_err(OpenError::io(copy))
 }
 
-/// Cuts a torn tail, because the library would refuse some and keep others.
+/// Cuts a torn tail, because the library would refuse some tails and keep others.
 fn cut(path: &Path, at: usize) -> Result<(), OpenError> {
     let file = OpenOptions::new().write(true).open(path).map_err(OpenError::io(path))?;
     file.set_len(at as u64).and_then(|()| file.sync_all()).map_err(OpenError::io(path))
@@ -196,7 +197,7 @@ fn read(path: &Path) -> Result<Vec<u8>, OpenError> {
     fs::read(path).map_err(OpenError::io(path))
 }
 
-/// Reads a file to its end through a function that takes its pieces.
+/// Reads a file to its end and passes its pieces to a function.
 fn read_through(path: &Path, mut take: impl FnMut(&[u8])) -> std::io::Result<()> {
     use std::io::Read;
     let mut file = File::open(path)?;

@@ -1,10 +1,10 @@
-//! The catalog of queues: decided in memory, kept in rows.
+//! The catalog of queues: checked in memory, stored in rows.
 //!
 //! ```text
-//! h name 0 time i64 version u64 queue u128     change, kept for ever
-//! n queue u128                                 a number that was given, kept for ever
+//! h name 0 time i64 version u64 queue u128     change, never deleted
+//! n queue u128                                 queue id in use or used before, never deleted
 //! q name                                       live queue
-//! r queue u128 token                           a purge or redrive that may be repeated, kept for some time
+//! r queue u128 token                           purge or redrive request, kept until it expires
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ use crate::domain::queue::{CatalogQueue, QueueId, QueueName};
 use crate::domain::time::Timestamp;
 use crate::ports::{QueueChange, QueueRecord, QueueRequest, ScanOrder};
 
-/// What lives in the catalog, as it was last committed.
+/// The catalog as last committed.
 #[derive(Default)]
 pub struct QueueCatalogIndex {
     state: RwLock<QueueCatalogIndexState>,
@@ -37,15 +37,15 @@ struct QueueCatalogIndexState {
     queues: BTreeMap<QueueName, CatalogQueue>,
     numbers: BTreeSet<QueueId>,
     requests: BTreeMap<RequestKey, QueueRequest>,
-    /// When each of them is over.
+    /// Expiry time of each request.
     ends: BTreeSet<(Timestamp, RequestKey)>,
 }
 
-/// What a request is found by.
+/// Key of a request: queue and token.
 type RequestKey = (QueueId, Box<str>);
 
 impl QueueCatalogIndex {
-    /// Reads what was committed.
+    /// Reads the committed catalog at startup.
     pub fn open(spaces: &QueueKeyspaces) -> Result<Self, ReadError> {
         let mut state = QueueCatalogIndexState::default();
         for row in rows(&spaces.catalog, key::all(b'q'), ScanOrder::OldestFirst) {
@@ -65,12 +65,12 @@ impl QueueCatalogIndex {
         Ok(Self { state: RwLock::new(state) })
     }
 
-    /// Every live queue, by name.
+    /// Returns all live queues, by name.
     pub fn load(&self) -> Vec<CatalogQueue> {
         self.state.read().queues.values().cloned().collect()
     }
 
-    /// Says why a record cannot be committed, if so.
+    /// Returns an error text if a record cannot be committed.
     pub fn check(&self, record: &QueueRecord) -> Result<(), String> {
         let state = self.state.read();
         let (name, number) = (&record.change.name, record.change.queue);
@@ -86,12 +86,13 @@ impl QueueCatalogIndex {
         }
     }
 
-    /// The request of a queue and token.
+    /// Finds the request of a queue and token.
     pub fn find_request(&self, queue: QueueId, token: &str) -> Option<QueueRequest> {
         self.state.read().requests.get(&(queue, token.into())).cloned()
     }
 
-    /// What gives way to a request at a time; none if there is no room for it. O(what gives way).
+    /// Returns the expired requests that a new request evicts, or `None` if there is no space for it. O(evicted
+    /// requests).
     pub fn evicted_for(&self, request: &QueueRequest, now: Timestamp) -> Option<Vec<RequestKey>> {
         let state = self.state.read();
         let own = (request.queue, request.token.clone());
@@ -102,14 +103,14 @@ impl QueueCatalogIndex {
         has_room.then_some(over)
     }
 
-    /// Takes in a committed request, and forgets what gave way to it.
+    /// Applies a committed request and removes the evicted ones.
     pub fn save_request(&self, request: QueueRequest, gone: &[RequestKey]) {
         let mut state = self.state.write();
         gone.iter().for_each(|place| state.forget(place));
         state.insert_request(request);
     }
 
-    /// Takes in a committed record.
+    /// Applies a committed record.
     pub fn publish(&self, record: QueueRecord) {
         let mut state = self.state.write();
         state.numbers.insert(record.change.queue);
@@ -135,7 +136,7 @@ impl QueueCatalogIndexState {
     }
 }
 
-/// Writes the rows of a record.
+/// Stages the rows of a record.
 pub fn stage(spaces: &QueueKeyspaces, batch: &mut CommitBatch, record: &QueueRecord) {
     let change = &record.change;
     let live = [b"q", change.name.as_str().as_bytes()].concat();
@@ -147,7 +148,7 @@ pub fn stage(spaces: &QueueKeyspaces, batch: &mut CommitBatch, record: &QueueRec
     batch.put(&spaces.catalog, change_key(change), encode_change(change));
 }
 
-/// Writes the row of a request, and removes those that give way to it.
+/// Stages the row of a request, and removes the evicted ones.
 pub fn stage_request(spaces: &QueueKeyspaces, batch: &mut CommitBatch, request: &QueueRequest, gone: &[RequestKey]) {
     for (queue, token) in gone {
         batch.remove(&spaces.catalog, of_request(*queue, token));
@@ -164,7 +165,7 @@ fn to_request(key: &[u8]) -> Option<RequestKey> {
     Some((QueueId(u128::from_be_bytes(*queue)), std::str::from_utf8(token).ok()?.into()))
 }
 
-/// The changes of a name, newest first.
+/// Reads the changes of a name, newest first.
 pub fn history(
     spaces: &QueueKeyspaces,
     name: &QueueName,
@@ -172,7 +173,7 @@ pub fn history(
     limit: usize,
 ) -> Result<Vec<QueueChange>, ReadError> {
     let mut end = of_name(name);
-    // The 0 behind the name, raised by one.
+    // The last byte is the 0 after the name; raised by one, it bounds the keys of the name.
     *end.last_mut().expect("a key is not empty") = 1;
     let range = (Bound::Included(of_name(name)), Bound::Excluded(end));
     let changes = rows(&spaces.catalog, range, ScanOrder::NewestFirst).skip(skip).take(limit);
@@ -184,7 +185,7 @@ fn change_key(change: &QueueChange) -> Vec<u8> {
     [&of_name(&change.name)[..], &to_sortable(change.time), &version, &queue].concat()
 }
 
-/// 0 ends the name, because no name holds it.
+/// Names contain no 0 byte, so 0 ends the name.
 fn of_name(name: &QueueName) -> Vec<u8> {
     [b"h", name.as_str().as_bytes(), &[0]].concat()
 }

@@ -1,4 +1,4 @@
-//! What callers ask of the committer about queues. Each carries the way to its caller; it is answered once.
+//! Commands of queues to the committer. Each carries its reply channel and is answered exactly once.
 
 use tokio::sync::oneshot;
 
@@ -13,12 +13,12 @@ use crate::domain::queue::{Command, Filter, MessageHead, MessageState, QueueId, 
 use crate::domain::time::Timestamp;
 use crate::ports::{FilteredDepth, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, ShardTotals, StoreError};
 
-/// The way to the caller of commands, who gets an answer for each.
+/// Reply channel of shard commands, with one result for each.
 pub type ApplyReplySender = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
 
-/// One request.
+/// One command.
 pub enum QueueStoreCommand {
-    /// Applies commands to a shard. The messages of leases are answered without their bodies.
+    /// Applies commands to a shard. Leased messages are answered without their bodies.
     Apply(ApplyCommands),
     /// Reads a shard.
     Read(ShardId, Moment, ShardRead, ReplySender<ShardReadResult>),
@@ -28,89 +28,89 @@ pub enum QueueStoreCommand {
     Drop(QueueId, ReplySender<()>),
     /// Lists the queues.
     List(ReplySender<Vec<(QueueId, u32)>>),
-    /// Changes the catalog.
+    /// Changes the catalog of queues.
     Catalog(Box<QueueRecord>, ReplySender<()>),
-    /// Keeps a request; those whose time is over give way to it.
+    /// Stores a request; evicts expired ones.
     SaveRequest(Box<QueueRequest>, Timestamp, ReplySender<()>),
     /// Reads the times of a step.
     Clock(Moment, ReplySender<StepTime>),
-    /// Reads the key that seals lease tokens; keeps this one if there is none.
+    /// Reads the key that seals lease tokens; stores this one if there is none.
     LeaseKey(LeaseKey, ReplySender<LeaseKey>),
-    /// Judges the age of tokens by wall time again.
+    /// Measures the age of tokens by wall time again.
     ResetClock(Moment, ReplySender<Option<Timestamp>>),
-    /// Removes some rows of dropped queues; there may be more.
+    /// Removes some rows of dropped queues; more may be left.
     PurgeDropped,
-    /// Nothing: there is a new listener.
+    /// Makes the committer pick up new listeners.
     AttachListeners,
 }
 
-/// Commands for a shard.
+/// Commands for one shard.
 pub struct ApplyCommands {
-    /// The shard.
+    /// Shard of the commands.
     pub shard: ShardId,
-    /// When.
+    /// Time of the commands.
     pub moment: Moment,
-    /// The commands.
+    /// Commands in order.
     pub commands: Vec<ShardCommand>,
-    /// The way to the caller.
+    /// Reply channel.
     pub answer: ApplyReplySender,
 }
 
-/// What is read of a shard.
+/// A read of a shard.
 pub enum ShardRead {
     /// One message.
     Get(MessageRef),
-    /// Pending messages, best first.
+    /// At most so many pending messages, best first.
     Peek(usize),
-    /// Messages of a state above a sequence.
+    /// At most so many messages in a state, above a sequence.
     List(MessageState, u64, usize),
-    /// Those of these sequences that are there.
+    /// The messages of these sequences that exist.
     BySequence(Vec<u64>),
     /// The totals only.
     Totals,
-    /// How many messages meet a filter.
+    /// Number of messages that match a filter.
     Depth(Filter),
-    /// What is known of sessions.
+    /// The records of all sessions.
     Sessions,
-    /// How many leases these sessions have.
+    /// Number of leases of these sessions.
     Leases(Vec<SessionId>),
-    /// Why a message stands where it stands.
+    /// The causes of a message's position.
     Explain(MessageRef),
-    /// What a dequeue with a filter would meet.
+    /// A preview of a dequeue with a filter.
     Prospect(Filter),
 }
 
-/// What was seen of a shard at one moment.
+/// The result of a read, as of one moment.
 pub struct ShardReadResult {
-    /// The heads, in the order asked for.
+    /// Heads of the messages, in the requested order.
     pub heads: Vec<MessageHead>,
-    /// The shard's time.
+    /// Time of the shard at the read.
     pub at: Timestamp,
-    /// What the shard holds.
+    /// Totals of the shard.
     pub totals: ShardTotals,
-    /// What else was asked for.
+    /// Result of a read other than heads.
     pub detail: ShardReadDetail,
 }
 
-/// What a read answers that is no message.
+/// The result of a read other than heads.
 #[derive(Debug)]
 pub enum ShardReadDetail {
-    /// Nothing.
+    /// No further result.
     Nothing,
-    /// How many messages meet a filter.
+    /// Number of messages that match a filter.
     Depth(FilteredDepth),
-    /// What is known of sessions.
+    /// The records of all sessions.
     Sessions(Vec<(SessionId, SessionRecord)>),
-    /// How many leases each session has.
+    /// Number of leases of each session.
     Leases(Vec<usize>),
-    /// Why a message stands where it stands.
+    /// The causes of a message's position.
     Causes(Vec<Cause>),
-    /// What a dequeue would meet.
+    /// Preview of a dequeue.
     Prospect(Box<DequeuePreview>),
 }
 
 impl QueueStoreCommand {
-    /// How it may be turned away.
+    /// Returns the admission class.
     pub fn class(&self) -> AdmissionClass {
         match self {
             Self::Apply(apply) if apply.commands.iter().any(|sent| is_intake(&sent.command)) => AdmissionClass::Intake,
@@ -129,7 +129,7 @@ impl QueueStoreCommand {
         }
     }
 
-    /// What it goes before: commands that travel together go where the most urgent of them goes.
+    /// Returns the priority lane; commands of one batch go to the lane of the most urgent one.
     pub fn lane(&self) -> CommitLane {
         match self {
             Self::Apply(apply) => {
@@ -155,7 +155,7 @@ impl QueueStoreCommand {
         }
     }
 
-    /// How many commands of shards it brings.
+    /// Number of shard commands in this command.
     pub fn items(&self) -> usize {
         match self {
             Self::Apply(apply) => apply.commands.len(),
@@ -173,7 +173,7 @@ impl QueueStoreCommand {
         }
     }
 
-    /// About what it takes while it waits, beside itself.
+    /// Estimated bytes while the command waits, without the command itself.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Apply(apply) => apply.commands.iter().map(bytes_of).sum(),
@@ -191,9 +191,9 @@ impl QueueStoreCommand {
         }
     }
 
-    /// Answers with a failure.
+    /// Answers with an error; its argument is the name of the operation.
     pub fn fail(self, error: impl Fn(&'static str) -> StoreError) {
-        // A caller that stopped waiting has nobody to tell.
+        // A failed send means that the caller stopped waiting.
         match self {
             Self::Apply(apply) => {
                 let _ = apply.answer.send(apply.commands.iter().map(|_| Err(error("apply to queue"))).collect());
@@ -212,12 +212,12 @@ impl QueueStoreCommand {
     }
 }
 
-/// Whether a command takes a message in.
+/// Returns whether a command adds a message.
 pub fn is_intake(command: &Command) -> bool {
     matches!(command, Command::Enqueue(_))
 }
 
-/// What a head takes in memory while it waits, beside its texts.
+/// Estimated memory of a waiting message without its strings, in bytes.
 const MESSAGE_BYTES: usize = 512;
 
 fn bytes_of(sent: &ShardCommand) -> usize {

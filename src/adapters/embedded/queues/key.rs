@@ -1,22 +1,22 @@
 //! The keys of the keyspaces of queues.
 //!
 //! ```text
-//! queue.shards    c                                             the moment of the last commit, on all clocks
+//! queue.shards    c                                             moment of the last commit, on all clocks
 //!                 e queue u128 shard u32 session u128           a session
 //!                 h queue u128 shard u32                        header of a shard
-//!                 q queue u128                                  a queue, also one that was dropped
+//!                 q queue u128                                  a queue, including dropped ones
 //!                 s queue u128 shard u32                        settings of a shard
 //!                 v queue u128 shard u32 value                  limit u32 of an exclusivity value
 //! queue.heads     place                                         head of a message
 //! queue.bodies    place                                         body of a message
 //! queue.answers.T queue u128 shard u32 time i64 id routing      first answer to a token; T is the second the bucket starts at
-//! queue.outbox    queue u128 shard u32 commit u64 rows u32      what one commit changed in a shard
+//! queue.outbox    queue u128 shard u32 commit u64 rows u32      transitions of one commit in a shard
 //!
 //! place           low half of the sequence u32 | queue u128 | shard u32 | high half of the sequence u32
 //! ```
-//! Numbers are big endian, a signed one with the sign bit flipped. An id and a routing value follow their length in two
-//! bytes, 0 for no routing value. A place begins with what differs between messages that come one after the other: the
-//! store library compares the first four bytes of two keys without following a pointer.
+//! Numbers are big endian; signed numbers have the sign bit flipped. An id and a routing value follow their length in
+//! two bytes, which is 0 without a routing value. A place begins with the bytes in which consecutive messages differ,
+//! because the store library compares the first four bytes of two keys without following a pointer.
 
 use std::ops::Bound;
 
@@ -27,55 +27,55 @@ use crate::domain::queue::messages::message::{MessageId, RoutingValue};
 use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::{QueueId, ShardId};
 
-/// The key of the moment of the last commit.
+/// Key of the moment of the last commit.
 pub const CLOCK: &[u8] = b"c";
 
-/// The key of a queue.
+/// Key of a queue.
 pub fn of_queue(queue: QueueId) -> Vec<u8> {
     [&b"q"[..], &queue.0.to_be_bytes()].concat()
 }
 
-/// The key of the header of a shard.
+/// Key of the header of a shard.
 pub fn of_header(shard: ShardId) -> Vec<u8> {
     tagged(b'h', shard)
 }
 
-/// The key of the settings of a shard.
+/// Key of the settings of a shard.
 pub fn of_settings(shard: ShardId) -> Vec<u8> {
     tagged(b's', shard)
 }
 
-/// The key of the limit of an exclusivity value.
+/// Key of the limit of an exclusivity value.
 pub fn of_value_limit(shard: ShardId, value: &RoutingValue) -> Vec<u8> {
     [&tagged(b'v', shard)[..], value.as_str().as_bytes()].concat()
 }
 
-/// The keys of the limits of a queue's values.
+/// Keys of all value limits of a queue.
 pub fn value_limits(queue: QueueId) -> KeyRange {
     let key = |number| tagged(b'v', ShardId { queue, number });
-    // No queue has as many shards.
+    // No queue has u32::MAX shards, so the exclusive bound loses none.
     (Bound::Included(key(0)), Bound::Excluded(key(u32::MAX)))
 }
 
-/// Reads the key of the limit of an exclusivity value.
+/// Decodes the key of the limit of an exclusivity value.
 pub fn to_value_limit(key: &[u8]) -> Option<(ShardId, RoutingValue)> {
     let (shard, value) = split_shard(key.get(1..)?)?;
     Some((shard, RoutingValue::new(std::str::from_utf8(value).ok()?).ok()?))
 }
 
-/// The key of a session.
+/// Key of a session.
 pub fn of_session(shard: ShardId, session: SessionId) -> Vec<u8> {
     [&tagged(b'e', shard)[..], &session.0.to_be_bytes()].concat()
 }
 
-/// The keys of the sessions of a queue.
+/// Keys of all sessions of a queue.
 pub fn sessions(queue: QueueId) -> KeyRange {
     let key = |number| tagged(b'e', ShardId { queue, number });
-    // No queue has as many shards.
+    // No queue has u32::MAX shards, so the exclusive bound loses none.
     (Bound::Included(key(0)), Bound::Excluded(key(u32::MAX)))
 }
 
-/// Reads the key of a session.
+/// Decodes the key of a session.
 pub fn to_session(key: &[u8]) -> Option<(ShardId, SessionId)> {
     let (shard, session) = split_shard(key.get(1..)?)?;
     Some((shard, SessionId(u128::from_be_bytes(session.try_into().ok()?))))
@@ -86,26 +86,26 @@ pub fn all(tag: u8) -> KeyRange {
     (Bound::Included(vec![tag]), Bound::Excluded(vec![tag + 1]))
 }
 
-/// Every key.
+/// All keys.
 pub fn everything() -> KeyRange {
     (Bound::Unbounded, Bound::Unbounded)
 }
 
-/// Reads the key of a queue.
+/// Decodes the key of a queue.
 pub fn to_queue(key: &[u8]) -> Option<QueueId> {
     Some(QueueId(u128::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// Reads the key of a header or of settings.
+/// Decodes the key of a header or of settings.
 pub fn to_shard(key: &[u8]) -> Option<ShardId> {
     let (shard, rest) = split_shard(key.get(1..)?)?;
     rest.is_empty().then_some(shard)
 }
 
-/// The key of the head and of the body of a message.
+/// Key of the head and of the body of a message.
 pub fn of_message(shard: ShardId, sequence: u64) -> [u8; 28] {
     let mut key = [0; 28];
-    // The halves; the casts cut on purpose.
+    // The two halves of the sequence; the casts truncate on purpose.
     key[..4].copy_from_slice(&(sequence as u32).to_be_bytes());
     key[4..20].copy_from_slice(&shard.queue.0.to_be_bytes());
     key[20..24].copy_from_slice(&shard.number.to_be_bytes());
@@ -113,7 +113,7 @@ pub fn of_message(shard: ShardId, sequence: u64) -> [u8; 28] {
     key
 }
 
-/// Reads the key of a head or of a body.
+/// Decodes the key of a head or of a body.
 pub fn to_message(key: &[u8]) -> Option<(ShardId, u64)> {
     let (low, rest) = key.split_first_chunk::<4>()?;
     let (shard, high) = split_shard(rest)?;
@@ -121,7 +121,7 @@ pub fn to_message(key: &[u8]) -> Option<(ShardId, u64)> {
     Some((shard, u64::from(u32::from_be_bytes(high)) << 32 | u64::from(u32::from_be_bytes(*low))))
 }
 
-/// The key of the first answer to a token.
+/// Key of the first answer to a token.
 pub fn of_answer(shard: ShardId, (id, routing): &TokenKey, time: Timestamp) -> Vec<u8> {
     let routing = routing.as_ref().map_or("", RoutingValue::as_str);
     let mut key = of_shard(shard);
@@ -134,7 +134,7 @@ pub fn of_answer(shard: ShardId, (id, routing): &TokenKey, time: Timestamp) -> V
     key
 }
 
-/// Reads the key of the first answer to a token.
+/// Decodes the key of the first answer to a token.
 pub fn to_answer(key: &[u8]) -> Option<(ShardId, TokenKey, Timestamp)> {
     let (shard, rest) = split_shard(key)?;
     let (time, rest) = rest.split_first_chunk::<8>()?;
@@ -144,7 +144,7 @@ pub fn to_answer(key: &[u8]) -> Option<(ShardId, TokenKey, Timestamp)> {
     rest.is_empty().then_some((shard, (MessageId::new(id).ok()?, routing), from_sortable(*time)))
 }
 
-/// The key of what a commit changed in a shard, in so many rows.
+/// Key of the transitions of a commit in a shard; `rows` is their number.
 pub fn of_outbox(shard: ShardId, commit: u64, rows: u32) -> Vec<u8> {
     let mut key = of_shard(shard);
     key.extend_from_slice(&commit.to_be_bytes());
@@ -152,7 +152,7 @@ pub fn of_outbox(shard: ShardId, commit: u64, rows: u32) -> Vec<u8> {
     key
 }
 
-/// Reads the key of what a commit changed in a shard.
+/// Decodes the key of the transitions of a commit in a shard.
 pub fn to_outbox(key: &[u8]) -> Option<(ShardId, u64, u32)> {
     let (shard, rest) = split_shard(key)?;
     let (commit, rows) = rest.split_first_chunk::<8>()?;

@@ -1,5 +1,5 @@
-//! The keyspaces of queues. They are made with the first queue, but for those of kept answers: one for each ten minutes
-//! of tokens' times, shared by all queues, made with the first answer and dropped as a whole.
+//! The keyspaces of queues, created with the first queue. The dedupe keyspaces are separate: one for each ten minutes
+//! of token time, shared by all queues, created with its first answer and dropped as a whole.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ const HEADS: &str = "queue.heads";
 const BODIES: &str = "queue.bodies";
 const OUTBOX: &str = "queue.outbox";
 const CATALOG: &str = "queue.catalog";
-/// What the names of the keyspaces of kept answers begin with.
+/// Prefix of the names of dedupe keyspaces.
 const ANSWERS: &str = "queue.answers.";
 
 /// The keyspaces of all queues.
@@ -30,14 +30,14 @@ pub struct QueueKeyspaces {
     pub heads: Keyspace,
     /// Bodies of messages.
     pub bodies: Keyspace,
-    /// What commits changed.
+    /// Transitions of commits.
     pub outbox: Keyspace,
     /// Names, settings and history of queues.
     pub catalog: Keyspace,
 }
 
 impl QueueKeyspaces {
-    /// Makes those that are not there. `queue.catalog` comes last, so that where it is all are.
+    /// Creates the missing keyspaces. `queue.catalog` comes last, so its existence proves that all exist.
     pub fn make(library: &Library) -> Result<Self, KeyspaceError> {
         Ok(Self {
             shards: library.make(SHARDS, KeyspaceKind::Small)?,
@@ -48,7 +48,7 @@ impl QueueKeyspaces {
         })
     }
 
-    /// Finds those of a store that opens; none if it never had a queue.
+    /// Finds the keyspaces at startup; `None` if the store never had a queue.
     pub fn find(library: &Library, dir: &Path) -> Result<Option<Self>, OpenError> {
         if library.listed("queue.").is_empty() {
             return Ok(None);
@@ -60,19 +60,19 @@ impl QueueKeyspaces {
             (Some(shards), Some(heads), Some(bodies), Some(outbox), Some(catalog)) => {
                 Ok(Some(Self { shards, heads, bodies, outbox, catalog }))
             }
-            // The making of them was cut off, before any row.
+            // The creation was interrupted, before any row was written.
             (_, _, _, _, None) => Ok(None),
-            _ => Err(OpenError::damaged(Manifest::path(dir), "does not list all keyspaces of queues")), // a part is there
+            _ => Err(OpenError::damaged(Manifest::path(dir), "does not list all keyspaces of queues")), // only some exist
         }
     }
 }
 
-/// The keyspaces of kept answers, by the time at which their bucket starts.
+/// The dedupe keyspaces, by the time at which their bucket starts.
 #[derive(Default)]
 pub struct DedupeKeyspaces(BTreeMap<Timestamp, Keyspace>);
 
 impl DedupeKeyspaces {
-    /// Finds those of a store that opens.
+    /// Finds the dedupe keyspaces at startup.
     pub fn find(library: &Library) -> Result<Self, fjall::Error> {
         let mut found = BTreeMap::new();
         for name in library.listed(ANSWERS) {
@@ -84,12 +84,12 @@ impl DedupeKeyspaces {
         Ok(Self(found))
     }
 
-    /// All of them, oldest first.
+    /// All dedupe keyspaces, oldest first.
     pub fn all(&self) -> impl Iterator<Item = &Keyspace> {
         self.0.values()
     }
 
-    /// The keyspace of a token's time, made if it is not there; whether it was made.
+    /// Returns the keyspace of a token's time and whether it was created by this call.
     pub fn make(&mut self, library: &Library, time: Timestamp) -> Result<(Keyspace, bool), KeyspaceError> {
         let start = time.floor_to(DEDUPE_BUCKET);
         if let Some(keyspace) = self.0.get(&start) {
@@ -101,8 +101,8 @@ impl DedupeKeyspaces {
         Ok((keyspace, true))
     }
 
-    /// Takes out those whose answers no window reaches any more, the longest of which is this. A window that is made longer
-    /// later reaches back no further than it did before, so nothing is missed.
+    /// Removes and returns the keyspaces that no dedupe window reaches any more; `window` is the longest. A window that
+    /// is extended later does not reach further back than before, so no answer is missed.
     pub fn take_outlived(&mut self, now: Timestamp, window: Duration) -> Vec<Keyspace> {
         let live = self.0.split_off(&(now - window - DEDUPE_BUCKET).just_after());
         std::mem::replace(&mut self.0, live).into_values().collect()

@@ -1,8 +1,8 @@
 //! Queues of an open store: the cores of all shards in memory, heads and bodies on disk.
 //!
-//! Commands go to the committer, which runs the cores in the order of arrival and answers when the group is durable. So
-//! reads go the same way; only bodies are read past it. A commit that fails ends the store, so memory is never ahead of
-//! the disk for anyone to see.
+//! Commands go to the committer, which runs the cores in order of arrival and answers when the group is durable. Reads
+//! take the same path; only bodies are read directly. A failed commit ends the store, so no caller sees memory ahead of
+//! the disk.
 //!
 //! ```text
 //! command ->  committer: core, staged parts  ->  commit, fsync  ->  views to listeners  ->  answer  ->  bodies
@@ -51,30 +51,30 @@ use keyspaces::QueueKeyspaces;
 use recover::RecoveredQueues;
 use store_time::StoreTime;
 
-/// What the committer and the readers of queues share.
+/// State of queues that the committer and the readers share.
 pub struct QueueSharedState {
-    /// The keyspaces, once there is a queue.
+    /// Keyspaces; `None` until the first queue is created.
     pub spaces: RwLock<Option<QueueKeyspaces>>,
     /// Names, settings and history.
     pub catalog: QueueCatalogIndex,
-    /// Listeners that the committer does not know yet.
+    /// Listeners that the committer has not added yet.
     pub new_listeners: Mutex<Vec<Arc<dyn QueueListener>>>,
 }
 
 impl QueueSharedState {
-    /// What is known of the queues of a store that opens.
+    /// Builds the state from the queues recovered at startup.
     pub fn open(found: &RecoveredQueues) -> Result<Self, ReadError> {
         let catalog = found.spaces.as_ref().map(QueueCatalogIndex::open).transpose()?.unwrap_or_default();
         Ok(Self { spaces: RwLock::new(found.spaces.clone()), catalog, new_listeners: Mutex::default() })
     }
 
-    /// Forgets all keyspaces, because the store closes.
+    /// Drops all keyspace handles because the store closes.
     pub fn clear(&self) {
         *self.spaces.write() = None;
     }
 }
 
-/// The queues of one open store, behind both ports.
+/// The queues of one open store; implements both ports.
 pub struct EmbeddedQueues {
     core: Arc<StoreCore>,
     time: StoreTime,
@@ -84,7 +84,7 @@ const APPLY: &str = "apply to queue";
 const READ: &str = "read queue";
 
 impl EmbeddedQueues {
-    /// The queues of a store, by this time.
+    /// Creates the queues of a store with its time.
     pub fn new(core: Arc<StoreCore>, time: StoreTime) -> Self {
         Self { core, time }
     }
@@ -109,12 +109,12 @@ impl EmbeddedQueues {
         let sequences = heads.iter().map(|head| head.key.sequence).collect();
         let bodies = self.bodies(READ, shard, sequences).await?;
         let pairs = heads.into_iter().zip(bodies);
-        // What came to its end since then is left out.
+        // Messages that were removed since the first read are left out.
         let messages = pairs.filter_map(|(head, body)| Some(StoredMessage { head, body: body? })).collect();
         Ok(MessagesAt { messages, at })
     }
 
-    /// The bodies of messages that were there; none for one that has come to its end since.
+    /// Reads the bodies of messages; `None` for a message that was removed since.
     async fn bodies(
         &self,
         op: &'static str,
@@ -143,7 +143,7 @@ impl EmbeddedQueues {
         Ok(bodies)
     }
 
-    /// Gives the messages of leases their bodies, all or none. A lease whose message has come to its end since is left out.
+    /// Adds the bodies to leased messages, all or none. A lease whose message was removed since is left out.
     async fn fill_bodies(
         &self,
         shard: ShardId,
@@ -234,10 +234,10 @@ impl QueueStore for EmbeddedQueues {
             Err(_) => (0..count).map(|_| Err(StoreError::unknown(StoreErrorKind::Closed, APPLY))).collect(),
         };
         if self.fill_bodies(shard, &mut answers).await.is_err() {
-            // What is wrong with one is no other's fault.
+            // Retry one by one: a fault of one message must not fail the others.
             for answer in &mut answers {
                 if let Err(error) = self.fill_bodies(shard, std::slice::from_mut(answer)).await {
-                    // The leases were given.
+                    // The leases were granted.
                     *answer = Err(StoreError::unknown(error.kind, APPLY).with_source(error));
                 }
             }
@@ -307,7 +307,7 @@ impl QueueStore for EmbeddedQueues {
 
     fn listen(&self, listener: Arc<dyn QueueListener>) {
         self.core.queues.new_listeners.lock().push(listener);
-        // If it is turned away, the committer has enough to do to find the listener by itself.
+        // If the command is refused, the committer has other commands after which it finds the listener.
         self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::AttachListeners));
     }
 }

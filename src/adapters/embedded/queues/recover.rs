@@ -1,8 +1,8 @@
-//! What memory needs of the queues of a store that opens: every shard, from its header, its settings, its heads and its
-//! kept answers. Bodies are not read.
+//! Recovers the queues at startup: every shard, from its header, its settings, its heads and its first answers. Bodies
+//! are not read.
 //!
-//! Whatever does not fit together refuses to open: a shard without its header, a head of a queue that never was, parts
-//! that no shard has stored.
+//! Inconsistent rows make startup fail: a shard without its header, a head of a queue that never existed, parts that no
+//! shard has stored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,18 +25,18 @@ use crate::domain::queue::shard_restore::{DedupeRecord, ShardHeader, ShardRestor
 use crate::domain::queue::{QueueId, Settings, ShardId};
 use crate::ports::ScanOrder;
 
-/// What a store has of queues.
+/// The recovered queues of a store.
 #[derive(Default)]
 pub struct RecoveredQueues {
-    /// The keyspaces, if there ever was a queue.
+    /// Keyspaces, if there ever was a queue.
     pub spaces: Option<QueueKeyspaces>,
-    /// The shards.
+    /// The recovered shards.
     pub table: ShardTable,
-    /// The moment of the last commit.
+    /// Moment of the last commit.
     pub moment: Option<Moment>,
 }
 
-/// Why a row is no part of any shard.
+/// The reason why a row belongs to no shard.
 #[derive(Debug, thiserror::Error)]
 enum QueueRecoveryError {
     #[error(transparent)]
@@ -97,7 +97,7 @@ fn queues(spaces: &QueueKeyspaces) -> Result<ShardCounts, QueueRecoveryError> {
     Ok(queues)
 }
 
-/// Headers and settings of all shards there are; and which of them were deleted, so that their heads are left over.
+/// Starts all shards from their headers and settings. Also returns the deleted shards, whose heads are leftovers.
 fn start_shards(
     spaces: &QueueKeyspaces,
     table: &ShardTable,
@@ -205,7 +205,7 @@ fn kept_answers(table: &ShardTable, shards: &mut ShardRestorers) -> Result<(), Q
             let (shard, token, time) = key::to_answer(&key).ok_or_else(|| malformed_key("kept answer", &key))?;
             match shards.get_mut(&shard) {
                 Some(parts) => parts.answer(DedupeRecord { token, time, answer: decode_answer(shard.number, &value)? }),
-                // Those of dropped queues go with their bucket.
+                // Answers of dropped queues are dropped with their bucket.
                 None if is_dropped(table, shard) => {}
                 None => return Err(QueueRecoveryError::Unknown(shard.queue)),
             }

@@ -1,4 +1,4 @@
-//! The shards in memory: cores, views, and what their outboxes hold. The committer's own; nobody else sees it.
+//! The shards in memory: cores, views, and the contents of their outboxes. Only the committer accesses the table.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,65 +13,65 @@ use crate::domain::queue::{MessageHead, MessageState, QueueId, Settings, Shard, 
 use crate::domain::time::Timestamp;
 use crate::ports::{ShardStatus, ShardTotals};
 
-/// The epoch of every shard: a store that opens has all that was acknowledged, so it never rises.
+/// The epoch of every shard. Startup recovers everything that was acknowledged, so the epoch never rises.
 pub const EPOCH: u32 = 1;
 
-/// One shard.
+/// One shard in memory.
 pub struct LoadedShard {
-    /// Its core.
+    /// The core of the shard.
     pub shard: Shard,
-    /// Its header as it was last staged.
+    /// The header as last staged.
     pub header: ShardHeader,
-    /// Its settings as they were last staged.
+    /// The settings as last staged.
     pub settings: Settings,
-    /// What it has to offer.
+    /// The view that listeners receive.
     pub view: ShardStatus,
-    /// What its outbox holds, oldest first.
+    /// Entries of the outbox, oldest first.
     outbox: VecDeque<OutboxEntry>,
     outbox_rows: u64,
 }
 
-/// What one commit changed in a shard.
+/// Transitions of one commit in a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutboxEntry {
-    /// The number of the commit.
+    /// Number of the commit.
     pub commit: u64,
-    /// How many rows.
+    /// Number of transitions.
     pub rows: u32,
-    /// The bytes of key and value.
+    /// Bytes of key and value.
     pub bytes: u32,
 }
 
-/// All shards.
+/// The shards of all queues.
 #[derive(Default)]
 pub struct ShardTable {
-    /// The shards there are.
+    /// Existing shards.
     pub shards: BTreeMap<ShardId, LoadedShard>,
-    /// Every queue there ever was, with the number of its shards; none once it was dropped.
+    /// Every queue ever created, with its number of shards; `None` once it was dropped.
     pub queues: BTreeMap<QueueId, Option<u32>>,
-    /// The keyspaces of kept answers.
+    /// The keyspaces of first answers to tokens.
     pub answers: DedupeKeyspaces,
-    /// What is left on disk of dropped queues: sequences by shard, and entries of outboxes.
+    /// Rows of dropped queues that are still on disk: by shard, the sequences and the outbox entries.
     pub leftovers: Vec<(ShardId, Vec<u64>, Vec<OutboxEntry>)>,
-    /// The first commit that each outbox holds.
+    /// The oldest commit in each outbox.
     oldest: BTreeSet<(u64, ShardId)>,
     outbox_bytes: u64,
 }
 
 impl LoadedShard {
-    /// A shard whose header is on disk, or will be.
+    /// Wraps a core whose header and settings are stored or will be.
     pub fn new(core: Shard) -> Self {
         let (header, settings) = (core.header(), core.settings().clone());
         let view = view_of(&core, (0, 0), header.clock);
         Self { shard: core, header, settings, view, outbox: VecDeque::new(), outbox_rows: 0 }
     }
 
-    /// Looks at the core again, after commands; so many messages came to be pending by them.
+    /// Updates the view from the core after commands that made `arrived` messages pending.
     pub fn refresh_view(&mut self, arrived: u64, at: Timestamp) {
         self.view = view_of(&self.shard, (self.view.step + 1, self.view.arrived + arrived), at);
     }
 
-    /// Reads.
+    /// Performs a read.
     pub fn read(&self, read: &ShardRead, at: Timestamp) -> ShardReadResult {
         let heads: Vec<MessageHead> = match read {
             ShardRead::Get(message) => {
@@ -112,13 +112,13 @@ impl LoadedShard {
         ShardReadResult { heads, at, totals, detail: told }
     }
 
-    /// The sequences of all its messages. O(n).
+    /// Sequences of all messages. O(n).
     pub fn sequences(&self) -> Vec<u64> {
         let messages = MessageState::ALL.into_iter().flat_map(|state| self.shard.list(state, 0));
         messages.map(|message| message.key.sequence).collect()
     }
 
-    /// The message of a key.
+    /// Finds the message of a key.
     pub fn find(&self, key: MessageKey) -> Option<&MessageHead> {
         self.shard.get(&MessageRef::Key(key))
     }
@@ -137,29 +137,29 @@ fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardSta
 }
 
 impl ShardTable {
-    /// No shards yet.
+    /// Creates a table without shards.
     pub fn new(queues: BTreeMap<QueueId, Option<u32>>, answers: DedupeKeyspaces) -> Self {
         Self { queues, answers, ..Self::default() }
     }
 
-    /// The queues that were not dropped.
+    /// Queues that were not dropped, with their numbers of shards.
     pub fn live(&self) -> Vec<(QueueId, u32)> {
         self.queues.iter().filter_map(|(queue, shards)| Some((*queue, (*shards)?))).collect()
     }
 
-    /// The longest time for which any shard keeps answers. O(shards).
+    /// The longest dedupe window of all shards. O(shards).
     pub fn longest_window(&self) -> Duration {
         self.shards.values().map(|kept| kept.shard.settings().dedupe_window).max().unwrap_or_default()
     }
 
-    /// The view of a shard, if another one of its queue has taken in a message of this id.
+    /// Returns the view of `shard` if another shard of its queue has enqueued a message with this id.
     pub fn duplicate_in_other_shard(&self, shard: ShardId, sent: &NewMessage) -> Option<ShardStatus> {
         let mut others = self.shards.range(ShardId::all_of(shard.queue)).filter(|(id, _)| **id != shard);
         let taken = others.any(|(_, other)| other.shard.has_enqueued(sent));
         self.shards.get(&shard).filter(|_| taken).map(|kept| kept.view)
     }
 
-    /// Notes a new entry of an outbox; answers the entries that have to go for it. O(log shards) each.
+    /// Adds an outbox entry; returns the entries beyond the bounds, which the caller has to remove. O(log shards) each.
     pub fn add_entry(&mut self, shard: ShardId, entry: OutboxEntry) -> Vec<(ShardId, OutboxEntry)> {
         self.push_entry(shard, entry);
         let mut gone = Vec::new();
@@ -177,7 +177,7 @@ impl ShardTable {
         gone
     }
 
-    /// Takes an entry in that is on disk already.
+    /// Adds an entry that is on disk already.
     pub fn push_entry(&mut self, shard: ShardId, entry: OutboxEntry) {
         let Some(kept) = self.shards.get_mut(&shard) else { return };
         if kept.outbox.is_empty() {
@@ -200,7 +200,7 @@ impl ShardTable {
         Some((shard, entry))
     }
 
-    /// Takes a queue out; what it has on disk is left over.
+    /// Removes a queue; its rows on disk go to `leftovers`.
     pub fn drop_queue(&mut self, queue: QueueId) {
         let shards: Vec<ShardId> = self.shards.range(ShardId::all_of(queue)).map(|(shard, _)| *shard).collect();
         for shard in shards {

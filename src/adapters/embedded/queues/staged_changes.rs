@@ -1,4 +1,5 @@
-//! What a group of commands changed in shards, gathered so that each part is written once however often it changed.
+//! Changes that a commit group makes to shards. They are collected so that each part is written once, however often it
+//! changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::domain::queue::shard_restore::{DedupeRecord, ShardChanges};
 use crate::domain::queue::{ApplyResult, QueueId, Refusal, ShardId};
 use crate::ports::{QueueListener, ShardAnswer, StoreError, StoreErrorKind};
 
-/// The changes of one group.
+/// The changes of one group, by shard.
 #[derive(Default)]
 pub struct StagedShards {
     shards: BTreeMap<ShardId, StagedShardChanges>,
-    /// The newest moment of any command.
+    /// The newest moment of all commands.
     moment: Option<Moment>,
-    /// Whether something was refused for good by that moment alone.
+    /// Whether a token was permanently refused because of that moment alone.
     refused_by_clock: bool,
     bytes: usize,
 }
@@ -37,7 +38,7 @@ pub struct StagedShards {
 /// The changes of one shard.
 #[derive(Default)]
 struct StagedShardChanges {
-    /// Of the messages that changed, in the order of the changes; one may come more than once.
+    /// Sequences of the changed messages, in order of change; may contain duplicates.
     sequences: Vec<u64>,
     transitions: Vec<Transition>,
     bodies: BTreeMap<u64, Vec<u8>>,
@@ -47,8 +48,8 @@ struct StagedShardChanges {
 }
 
 impl StagedShards {
-    /// Notes what came of a command, and takes what else it changed: the body of a new message and where kept answers go
-    /// come with it.
+    /// Records the result of a command and takes over its changes. `body` belongs to a new message; `answers` is the
+    /// keyspace for the answer to an enqueue.
     pub fn note(
         &mut self,
         shard: ShardId,
@@ -69,7 +70,8 @@ impl StagedShards {
         }
         touched.value_limits.extend(value_limits);
         touched.sessions.extend(sessions);
-        // What was refused for its age was told that it is never taken in, whatever the clock of the next start says.
+        // The caller was told that this token is never accepted. The next startup must know it, whatever its clock
+        // says.
         self.refused_by_clock |= applied.reply == Err(Refusal::TokenExpired);
         let newer = self.moment.is_none_or(|last| last.step.now <= moment.step.now);
         if newer {
@@ -77,7 +79,7 @@ impl StagedShards {
         }
     }
 
-    /// About what the bodies take in the journal.
+    /// Estimated bytes of the bodies in the journal.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -87,7 +89,7 @@ impl StagedShards {
         self.shards.keys().copied()
     }
 
-    /// Writes everything to the batch that will be the commit of this number. Answers whether that is anything.
+    /// Writes all changes to the batch of commit `commit`. Returns whether there were any.
     pub fn write(self, table: &mut ShardTable, spaces: &QueueKeyspaces, batch: &mut CommitBatch, commit: u64) -> bool {
         let Self { shards, moment, .. } = self;
         let mut any = self.refused_by_clock;
@@ -154,7 +156,7 @@ impl StagedShardChanges {
                         batch.put(&spaces.bodies, place, body.as_slice());
                     }
                 }
-                // It came and went in this group.
+                // The message was created and removed in this group.
                 None if self.bodies.contains_key(sequence) => {}
                 None => {
                     batch.remove(&spaces.heads, place);
@@ -164,14 +166,15 @@ impl StagedShardChanges {
             }
         }
         if removed {
-            // Removals vanish from the disk one day, and the newest row of a keyspace must not get older by that.
+            // Compaction eventually discards removals. This row keeps the newest row of the keyspace from getting older
+            // then.
             batch.put(&spaces.heads, TIDIED, &b""[..]);
             batch.put(&spaces.bodies, TIDIED, &b""[..]);
         }
     }
 }
 
-/// Writes what the commit changed in a shard, and removes what there is no more room for.
+/// Writes the transitions of a commit to the outbox, and removes the oldest entries beyond its bounds.
 fn write_outbox(
     shard: ShardId,
     transitions: &[Transition],
@@ -180,7 +183,7 @@ fn write_outbox(
     batch: &mut CommitBatch,
     commit: u64,
 ) {
-    // A group is bounded, so both fit.
+    // The size of a group is bounded, so both conversions succeed.
     let rows = u32::try_from(transitions.len()).unwrap_or(u32::MAX);
     let (key, value) = (key::of_outbox(shard, commit, rows), encode_transitions(transitions));
     let bytes = u32::try_from(key.len() + value.len()).unwrap_or(u32::MAX);
@@ -191,7 +194,7 @@ fn write_outbox(
 }
 
 impl LoadedShard {
-    /// Writes header and settings where they differ from what was written last.
+    /// Writes header and settings if they differ from those written last. Returns whether it wrote anything.
     pub fn write_header(&mut self, shard: ShardId, spaces: &QueueKeyspaces, batch: &mut CommitBatch) -> bool {
         let header = self.shard.header();
         let mut any = false;
@@ -209,18 +212,18 @@ impl LoadedShard {
     }
 }
 
-/// An answer that waits until its group is durable.
+/// A reply that waits until its group is durable.
 pub enum PendingQueueReply {
-    /// To commands.
+    /// Reply to commands.
     Apply(ApplyReplySender, Vec<Result<ShardAnswer, StoreError>>),
-    /// To a read.
+    /// Reply to a read.
     Read(ReplySender<ShardReadResult>, Box<ShardReadResult>),
-    /// To the list of queues.
+    /// Reply to the list of queues.
     List(ReplySender<Vec<(QueueId, u32)>>, Vec<(QueueId, u32)>),
 }
 
 impl PendingQueueReply {
-    /// Sends the answer. A caller that stopped waiting has nobody to tell.
+    /// Sends the reply; a failed send means that the caller stopped waiting.
     pub fn send(self) {
         match self {
             Self::Apply(answer, answers) => drop(answer.send(answers)),
@@ -229,10 +232,10 @@ impl PendingQueueReply {
         }
     }
 
-    /// Answers that nobody knows what happened; what was refused before stays refused.
+    /// Answers with an unknown outcome; commands that were refused stay refused.
     pub fn fail(self) {
         const KIND: StoreErrorKind = StoreErrorKind::Unavailable;
-        // A caller that stopped waiting has nobody to tell.
+        // A failed send means that the caller stopped waiting.
         match self {
             Self::Apply(answer, answers) => {
                 let failed = answers.into_iter().map(|answer| match answer {
@@ -241,21 +244,21 @@ impl PendingQueueReply {
                 });
                 let _ = answer.send(failed.collect());
             }
-            // A read may have seen what was never committed.
+            // A read may have seen changes that were never committed.
             Self::Read(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "read queue")))),
             Self::List(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "list queues")))),
         }
     }
 }
 
-/// Who is told what shards have to offer, once it is durable.
+/// The listeners that receive the views of shards after each commit.
 #[derive(Default)]
 pub struct ListenerSet {
     listeners: Vec<Arc<dyn QueueListener>>,
 }
 
 impl ListenerSet {
-    /// Takes in new ones, each told every view first.
+    /// Adds listeners and sends each all views first.
     pub fn add(&mut self, new: Vec<Arc<dyn QueueListener>>, table: &ShardTable) {
         for listener in new {
             table.shards.iter().for_each(|(shard, kept)| listener.changed(*shard, kept.view));
@@ -263,7 +266,7 @@ impl ListenerSet {
         }
     }
 
-    /// Tells the views of shards.
+    /// Sends the views of shards to all listeners.
     pub fn notify(&self, table: &ShardTable, shards: impl Iterator<Item = ShardId>) {
         for shard in shards {
             if let Some(kept) = table.shards.get(&shard) {

@@ -1,8 +1,9 @@
 //! The time of the shards of one store.
 //!
-//! It runs on the clock that counts from the machine's boot: a step of wall time moves no lease, and a process that
-//! starts again within one boot goes on where the last commit stood, plus what has passed since. After a reboot it starts
-//! at the later of the last commit's time and wall time. Wall time is approached as `domain::queue::pace` says.
+//! It runs on the clock that counts from the machine's boot, so a step of wall time moves no lease. A process that
+//! restarts within one boot continues from the last commit plus the time that has passed since. After a reboot, the
+//! time starts at the later of the last commit's time and wall time. It converges on wall time as `domain::queue::pace`
+//! says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +17,19 @@ use crate::domain::time::{Timestamp, micros_of};
 use crate::ports::{BootId, Clock};
 use crate::proto::internal::v1::StoredQueueClock;
 
-/// A moment on all clocks, as it is stored with each commit.
+/// A moment on all clocks, as stored with each commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
-    /// The times of the shards.
+    /// Times of the shards.
     pub step: StepTime,
-    /// The time since the machine booted.
+    /// Time since the machine booted.
     pub since_boot: Duration,
-    /// Which boot that was.
+    /// Identity of that boot.
     pub boot: BootId,
 }
 
 impl Moment {
-    /// Its stored form.
+    /// Encodes the moment.
     pub fn to_bytes(self) -> Vec<u8> {
         StoredQueueClock {
             time: self.step.now.micros(),
@@ -40,14 +41,14 @@ impl Moment {
         .encode_to_vec()
     }
 
-    /// Reads the stored form.
+    /// Decodes the moment.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, CorruptValue> {
         const WHAT: &str = "queue clock";
         let stored = StoredQueueClock::decode(bytes).map_err(|error| CorruptValue::new(WHAT, error.to_string()))?;
         let boot =
             stored.boot_id.as_slice().try_into().map_err(|_| CorruptValue::new(WHAT, "a boot id of another length"))?;
         let now = Timestamp::from_micros(stored.time);
-        // Before it was stored, the age of tokens was judged by the time of the shards.
+        // Rows without this field are from releases that measured the age of tokens by the time of the shards.
         let earlier = stored.earlier.map_or(now, Timestamp::from_micros);
         Ok(Self {
             step: StepTime {
@@ -62,14 +63,14 @@ impl Moment {
     }
 }
 
-/// The time of the shards; never goes back.
+/// The time of the shards; it never goes back.
 pub struct StoreTime {
     clock: Arc<dyn Clock>,
     last: Mutex<Moment>,
 }
 
 impl StoreTime {
-    /// Goes on from the moment of the last commit.
+    /// Continues from the moment of the last commit.
     pub fn new(clock: Arc<dyn Clock>, committed: Option<Moment>) -> Self {
         let (wall, since_boot, boot) = (clock.now(), clock.elapsed(), clock.boot());
         let last = match committed {
@@ -80,7 +81,7 @@ impl StoreTime {
         Self { clock, last: Mutex::new(last) }
     }
 
-    /// The moment it is.
+    /// Returns the current moment.
     pub fn now(&self) -> Moment {
         let mut last = self.last.lock();
         let (wall, since_boot) = (self.clock.now(), self.clock.elapsed());

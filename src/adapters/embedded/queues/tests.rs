@@ -1,4 +1,4 @@
-//! What only this store can show of queues: what outlives it, what it refuses to open, what it removes.
+//! Tests of queues specific to this store: what survives a restart, what startup refuses, what the store removes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::ports::{
 const QUEUE: QueueId = QueueId(3);
 const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
 
-/// Settings that a service would use.
+/// Typical settings of a service.
 pub fn settings() -> Settings {
     let hour = Duration::from_secs(3_600);
     Settings {
@@ -116,7 +116,7 @@ async fn leases(stores: &QueueStores, max: usize) -> Vec<LeaseGrant> {
     }
 }
 
-/// The rows of heads, bodies and outbox.
+/// Number of rows of heads, bodies and outbox.
 fn rows_left(store: &Embedded) -> [usize; 3] {
     let spaces = store.core.queues.spaces.read().clone().expect("there was a queue");
     let count = |keyspace: &Keyspace| {
@@ -157,10 +157,10 @@ async fn a_dropped_queue_leaves_no_row_also_if_its_removal_was_cut_off() {
     }
     assert_eq!(rows_left(&store), [200, 200, 2]);
     stores.shards.drop_queue(QUEUE).await.expect("dropped");
-    // Closed at once: what was not removed by now is found again.
+    // The store closes at once, so startup must find the rows that were not removed yet.
     store.close();
     let (store, stores) = open_queues(small(dir.path()), &clock);
-    // The removals of the start are lined up before this.
+    // The removals of the startup are queued before these commands.
     for _ in 0..4 {
         assert_eq!(stores.shards.queues().await.expect("a list"), []);
     }
@@ -184,7 +184,7 @@ async fn a_session_and_what_it_confirmed_outlive_the_store() {
     one(&stores, SHARD, ShardCommand::of(heartbeat)).await.expect("heard");
     store.close();
     let (store, stores) = open_queues(small(dir.path()), &clock);
-    // Longer than the leases were given for, and shorter than the session lives.
+    // Longer than the lease time, and shorter than the session timeout.
     clock.advance(Duration::from_secs(45));
     let recall = Command::Recall(SessionCall { attempt: 2, ..call });
     let again = one(&stores, SHARD, ShardCommand::of(recall)).await.expect("recalled");
@@ -245,7 +245,7 @@ async fn parts_that_do_not_fit_together_refuse_to_open() {
         stores.shards.create(QUEUE, 1, settings()).await.expect("created");
         fill(&stores, SHARD, 2).await;
         harm(&store.core.queues.spaces.read().clone().expect("there is a queue"));
-        // Rows that no commit wrote are cut away by a store that opens, so it is read as it stands.
+        // Startup would cut away rows that no commit wrote, so the store is read as it is.
         let recovered = store.core.read("recover", |library| Ok(recover(library, dir.path()).err()));
         let refused = recovered.expect("open").expect(word);
         assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");

@@ -1,4 +1,4 @@
-//! Requests of queues into domain values.
+//! Decodes requests of queues into domain values.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ use crate::engine::queues::{
 };
 use crate::proto::queue::v1 as wire;
 
-/// What a dequeue needs after its wait to answer before the deadline.
+/// The time between the end of a dequeue's wait and the call's deadline, for sending the answer.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
-/// The name of a queue.
+/// Decodes the name of a queue.
 pub fn queue(name: &str) -> Result<QueueName, QueueError> {
     Ok(QueueName::new(name)?)
 }
 
-/// The number that a queue must have, if one is said.
+/// Decodes the id that a queue must have, if the request has one.
 pub fn queue_id(sent: &str) -> Result<Option<QueueId>, QueueError> {
     if sent.is_empty() {
         return Ok(None);
@@ -40,41 +40,41 @@ pub fn queue_id(sent: &str) -> Result<Option<QueueId>, QueueError> {
     Ok(Some(read.ok_or_else(|| field_error("queue_id", Reason::InvalidArgument, what))?))
 }
 
-/// Refuses a stream of more queues than it may serve.
+/// The refusal of a stream with more queues than it may serve.
 pub fn too_many_queues(count: usize) -> QueueError {
     let what = format!("queues names {count}; a stream serves at most {WORK_QUEUES_MAX}, open another one");
     field_error("queues", Reason::InvalidArgument, what)
 }
 
-/// A text that is there unless it is empty.
+/// Decodes an optional text; empty means absent.
 pub fn text(sent: &str) -> Option<Box<str>> {
     (!sent.is_empty()).then(|| sent.into())
 }
 
-/// A duration that may be left out.
+/// Decodes an optional duration.
 pub fn duration(field: &str, sent: Option<prost_types::Duration>) -> Result<Option<Duration>, QueueError> {
     let read = |sent| time::read_duration(field, &sent).map_err(|reject| with_field(field, reject));
     Ok(sent.map(read).transpose()?)
 }
 
-/// A time that may be left out.
+/// Decodes an optional time.
 pub fn moment(field: &str, sent: Option<prost_types::Timestamp>) -> Result<Option<Timestamp>, QueueError> {
     let read = |sent| time::read(field, Reason::InvalidRange, &sent).map_err(|reject| with_field(field, reject));
     Ok(sent.map(read).transpose()?)
 }
 
-/// Names the argument of a call that is at fault, as the call has it.
+/// Adds the request's field name to an error of its value.
 fn with_field(field: &str, reject: Reject) -> Reject {
     let what = reject.message.clone();
     reject.at(field, what)
 }
 
-/// The same for an argument that is at fault in these words.
+/// An error of the request's field with its own message.
 fn field_error(field: &str, reason: Reason, what: impl Into<String>) -> QueueError {
     with_field(field, Reject::new(reason, what)).into()
 }
 
-/// A message to take in.
+/// Decodes a message to enqueue.
 pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
     let sent =
         sent.ok_or_else(|| Reject::new(Reason::InvalidMessage, "message is missing; send at least its payload"))?;
@@ -105,7 +105,7 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
     })
 }
 
-/// The id of a message, which is the token of its enqueue, and the time it carries.
+/// The id of a message, which is its enqueue's idempotency token, with its generation time.
 fn token(
     id: &str,
     generation_time: Option<prost_types::Timestamp>,
@@ -132,7 +132,7 @@ fn token(
     Ok((Some(id), time))
 }
 
-/// Either name of a message.
+/// Decodes a reference to a message, by id or by key.
 pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> {
     let routing = (!shard_key.is_empty()).then(|| RoutingValue::new(shard_key)).transpose();
     let routing = routing.map_err(|invalid| QueueError::Argument { field: "shard_key", invalid })?;
@@ -149,7 +149,7 @@ pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> 
     })
 }
 
-/// The one message that a call is about, if it names one.
+/// Decodes an optional reference to one message.
 pub fn optional_message_ref(id: &str, shard_key: &str) -> Result<Option<MessageRef>, QueueError> {
     match (id, shard_key) {
         ("", "") => Ok(None),
@@ -161,7 +161,7 @@ pub fn optional_message_ref(id: &str, shard_key: &str) -> Result<Option<MessageR
     }
 }
 
-/// What a redrive is asked to do.
+/// Decodes a redrive.
 pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, QueueError> {
     let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
     let rate = u32::try_from(sent.rate)
@@ -176,7 +176,7 @@ pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, Que
     Ok(RedriveRequest { message, filter, rate, dry_run: sent.dry_run, token, queue })
 }
 
-/// What a discard is asked to do: which messages must be said.
+/// Decodes a discard, which must select its messages.
 pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, QueueError> {
     let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
     let (one, signature) = (message.is_some(), sent.error_signature.as_str());
@@ -198,12 +198,12 @@ pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, Que
     Ok(DiscardRequest { message, filter, signature, until, dry_run: sent.dry_run, token, queue })
 }
 
-/// A session; a text that no session can have names none.
+/// Decodes a session; an invalid text matches no session.
 pub fn session(sent: &str) -> Result<SessionId, QueueError> {
     SessionId::parse(sent).ok_or_else(|| Refusal::SessionNotFound.into())
 }
 
-/// What a dequeue asks for, within the time of its call.
+/// Decodes a dequeue, whose wait ends before the call's deadline.
 pub fn dequeue_request(sent: wire::DequeueRequest, call_time: Option<Duration>) -> Result<DequeueRequest, QueueError> {
     let session = call_of_session(&sent)?;
     let wait = duration("wait", sent.wait)?.unwrap_or_default();
@@ -243,23 +243,23 @@ fn call_of_session(sent: &wire::DequeueRequest) -> Result<Option<SentSessionCall
     }))
 }
 
-/// The pairs that messages must have.
+/// Decodes the metadata pairs that messages must have.
 pub fn filter(sent: &std::collections::HashMap<String, String>) -> Result<Filter, QueueError> {
     Ok(Filter::new(sent.iter().map(|(key, value)| (key.as_str(), value.as_str())))?)
 }
 
-/// An exclusivity value.
+/// Decodes an exclusivity value.
 pub fn exclusivity_value(sent: &str) -> Result<RoutingValue, QueueError> {
     let what = "value is no exclusivity value; send 1 to 256 bytes";
     RoutingValue::new(sent).map_err(|_invalid| field_error("value", Reason::InvalidArgument, what))
 }
 
-/// The limit of an exclusivity value.
+/// Decodes the limit of an exclusivity value.
 pub fn value_limit(sent: i32) -> Result<u32, QueueError> {
     u32::try_from(sent).map_err(|_negative| InvalidCommandPart::ValueLimit.into())
 }
 
-/// How many messages; 0 is the default.
+/// Decodes a number of messages; 0 means the default.
 pub fn count(field: &str, sent: i32, default: usize) -> Result<usize, QueueError> {
     match usize::try_from(sent) {
         Ok(0) => Ok(default),
@@ -281,12 +281,12 @@ pub fn batch_size(field: &str, items: usize) -> Result<(), QueueError> {
     Err(field_error(field, Reason::InvalidBatchSize, what))
 }
 
-/// What a worker says about a failure.
+/// Decodes a worker's error.
 pub fn error(sent: Option<wire::WorkerError>) -> Option<AttemptError> {
     sent.map(|sent| AttemptError { signature: sent.signature.into(), text: sent.text.into() })
 }
 
-/// One settlement or extension of a batch.
+/// Decodes one settlement or extension of a batch.
 pub fn settlement(sent: wire::Settlement) -> Result<SentLeaseAction, QueueError> {
     let verb = match wire::Verb::try_from(sent.verb) {
         Ok(wire::Verb::Complete) => SettleAction::Complete,
@@ -306,7 +306,7 @@ pub fn settlement(sent: wire::Settlement) -> Result<SentLeaseAction, QueueError>
     Ok(SentLeaseAction::Settle(SentSettlement { token: sent.lease_token, verb, delay, error: error(sent.error) }))
 }
 
-/// The state that a list asks for.
+/// Decodes the state of a list's filter.
 pub fn state(sent: i32) -> Result<MessageState, QueueError> {
     match wire::MessageState::try_from(sent) {
         Ok(wire::MessageState::Unspecified | wire::MessageState::Pending) => Ok(MessageState::Pending),

@@ -1,4 +1,4 @@
-//! Answers about queues in the words of the wire.
+//! Encodes answers about queues.
 
 use crate::api::errors::ApiError;
 use crate::api::grpc::saturating_i64;
@@ -15,7 +15,7 @@ use crate::ports::StoredMessage;
 use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as wire;
 
-/// A state.
+/// Encodes the state of a message.
 pub fn state(state: MessageState) -> i32 {
     let state = match state {
         MessageState::Invisible => wire::MessageState::Invisible,
@@ -28,7 +28,7 @@ pub fn state(state: MessageState) -> i32 {
     state.into()
 }
 
-/// The time of queues.
+/// Encodes the clock of queues.
 pub fn clock(clock: QueueClock) -> wire::ResetQueueClockResponse {
     wire::ResetQueueClockResponse {
         queue_time: Some(time::write(clock.step.now)),
@@ -38,7 +38,7 @@ pub fn clock(clock: QueueClock) -> wire::ResetQueueClockResponse {
     }
 }
 
-/// Whether an answer is the whole truth.
+/// Encodes whether an answer is complete.
 pub fn completeness(completeness: Completeness) -> i32 {
     let completeness = match completeness {
         Completeness::Complete => wire::dequeue_response::Completeness::Complete,
@@ -52,7 +52,7 @@ fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// A message as it stands at a time.
+/// Encodes a message with its state at a time.
 pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
     let StoredMessage { head, body } = stored;
     let lease = head.lease;
@@ -104,14 +104,14 @@ fn cancel_reason(head: &MessageHead) -> String {
     }
 }
 
-/// A message that was found.
+/// Encodes a message that was found.
 pub fn message_view(view: MessageView) -> wire::Message {
     let (worker_label, session_ref) =
         view.worker.map_or_else(Default::default, |worker| (worker.label.into(), worker.session));
     wire::Message { worker_label, session_ref, ..message(view.message, view.at) }
 }
 
-/// A session that lives.
+/// Encodes a live session.
 pub fn session(session: LiveSession) -> wire::LiveSession {
     wire::LiveSession {
         session_ref: session.alias,
@@ -124,7 +124,7 @@ pub fn session(session: LiveSession) -> wire::LiveSession {
     }
 }
 
-/// A lease.
+/// Encodes a lease.
 pub fn lease((_, name): &(QueueId, QueueName), given: LeasedMessage) -> wire::Lease {
     wire::Lease {
         message: Some(message(given.message, given.at)),
@@ -136,7 +136,7 @@ pub fn lease((_, name): &(QueueId, QueueName), given: LeasedMessage) -> wire::Le
     }
 }
 
-/// The answer to an enqueue.
+/// Encodes the result of an enqueue.
 pub fn enqueued(enqueued: &EnqueueOutcome) -> wire::EnqueueResponse {
     wire::EnqueueResponse {
         message_id: enqueued.id.to_string(),
@@ -147,7 +147,7 @@ pub fn enqueued(enqueued: &EnqueueOutcome) -> wire::EnqueueResponse {
     }
 }
 
-/// The answer to one message of a batch.
+/// Encodes the result of one message of a batch.
 pub fn enqueue_result(id: String, answer: Result<EnqueueOutcome, QueueError>) -> wire::EnqueueResult {
     match answer {
         Ok(enqueued) => wire::EnqueueResult {
@@ -162,12 +162,12 @@ pub fn enqueue_result(id: String, answer: Result<EnqueueOutcome, QueueError>) ->
     }
 }
 
-/// The refusal of an item.
+/// Encodes the error of an item.
 pub fn item_error(error: QueueError) -> ItemError {
     ApiError::from(error).into()
 }
 
-/// The answer to one settlement of a batch.
+/// Encodes the result of one settlement of a batch.
 pub fn settle_result(lease_token: String, answer: Result<LeaseOutcome, QueueError>) -> wire::SettleResult {
     match answer {
         Ok(LeaseOutcome { settlement, extended }) => wire::SettleResult {
@@ -182,7 +182,7 @@ pub fn settle_result(lease_token: String, answer: Result<LeaseOutcome, QueueErro
     }
 }
 
-/// How many messages there are.
+/// Encodes the depth of a queue.
 pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
     let of = |state| saturating_i64(depth.of(state));
     let shard = |(number, totals): (i32, &[crate::domain::queue::totals::Total; MessageState::ALL.len()])| {
@@ -204,12 +204,13 @@ pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
         completed: of(MessageState::Completed),
         canceled: of(MessageState::Canceled),
         payload_bytes: saturating_i64(depth.bytes()),
-        // Law of the port: totals and counts of filled shapes are kept with the messages; what has none is refused.
+        // Law of the port: totals and counts of indexed filters are stored with the messages; other filters are
+        // refused.
         exact: true,
     }
 }
 
-/// One look of a watch.
+/// Encodes one update of a watch.
 pub fn depth_update(update: &DepthUpdate) -> wire::WatchQueueResponse {
     let of = |state| saturating_i64(update.depth.of(state));
     wire::WatchQueueResponse {
@@ -222,7 +223,7 @@ pub fn depth_update(update: &DepthUpdate) -> wire::WatchQueueResponse {
     }
 }
 
-/// An operation.
+/// Encodes an operation.
 pub fn operation(operation: Operation) -> wire::Operation {
     let (state, error) = match operation.state {
         OperationState::Running => (wire::OperationState::Running, None),
@@ -246,7 +247,7 @@ pub fn operation(operation: Operation) -> wire::Operation {
     }
 }
 
-/// Causes.
+/// Encodes explanations.
 pub fn explanations(causes: Vec<QueueExplanation>) -> Vec<wire::Explanation> {
     causes.into_iter().map(|one| wire::Explanation { cause: one.cause.to_owned(), text: one.text }).collect()
 }

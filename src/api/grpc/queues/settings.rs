@@ -1,7 +1,7 @@
 //! Queues between the wire and the domain.
 //!
-//! Zero and empty are what was left out where no setting may be zero or empty; where one may, the field is optional. All
-//! faults of a message are told at once.
+//! Where a setting may not be zero or empty, zero and empty mean absent. Where it may, the field is optional. All
+//! errors of a message are reported together.
 
 use std::fmt::Display;
 
@@ -15,10 +15,10 @@ use crate::domain::{Reason, Reject};
 use crate::engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
 use crate::proto::queue::v1 as wire;
 
-/// What a caller says of a block without a reason.
+/// The default reason of a block.
 const BLOCKED_WITHOUT_REASON: &str = "no reason was given";
 
-/// Reads what a caller said about a queue, and the etag it was based on.
+/// Decodes a queue from a caller, and the etag of the version that it was based on.
 pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEtag>), Reject> {
     let sent = sent.ok_or_else(|| Reject::new(Reason::InvalidQueueName, "queue is missing; send at least its name"))?;
     let mut draft = QueueDraft::of(QueueName::new(&sent.name)?);
@@ -62,7 +62,7 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
     }
 }
 
-/// A queue as it is answered.
+/// Encodes a queue.
 pub fn queue_message(queue: &CatalogQueue) -> wire::Queue {
     wire::Queue {
         id: queue.id.to_string(),
@@ -74,7 +74,7 @@ pub fn queue_message(queue: &CatalogQueue) -> wire::Queue {
     }
 }
 
-/// A change as it is answered.
+/// Encodes a change of a queue.
 pub fn change_message(change: PastQueueChange) -> wire::QueueChange {
     let queue = change.spec.as_ref().map(|spec| wire::Queue {
         id: change.queue.to_string(),
@@ -172,11 +172,11 @@ fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// What is wrong with a message, collected: the fields, and what is wrong with each.
+/// All errors of a message, each with its field.
 struct QueueFieldErrors(Vec<(&'static str, String)>);
 
 impl QueueFieldErrors {
-    /// Refuses for all of them.
+    /// Combines all errors into one refusal.
     fn reject(self) -> Reject {
         let all: Vec<_> = self.0.iter().map(|(_, what)| what.as_str()).collect();
         let reject = Reject::new(Reason::InvalidSettings, all.join("; "));

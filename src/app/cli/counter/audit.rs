@@ -182,7 +182,7 @@ impl CounterContext {
     }
 }
 
-/// How far an export has come.
+/// The progress of an export.
 struct EventExport {
     parts: IncrementalPrinter,
     events: usize,

@@ -1,4 +1,4 @@
-//! `counter explain`: what a count is made of, in words for the person who is on call.
+//! `counter explain`: describes in words how a count is composed, for operators.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ pub struct CounterExplainArgs {
 }
 
 const ROWS: &[&str] = &["sequence", "bucket_start", "event_time", "kind", "delta", "stage", "token", "provenance"];
-/// How wide a label is before what it says.
+/// The width of a label.
 const LABEL: usize = 13;
-/// The sources of a cumulative counter that are shown in words; the other formats have all.
+/// The most sources of a cumulative counter in the text; the other formats have all.
 const SOURCES_SHOWN: usize = 10;
-/// The characters of a token that are shown in words, those of a UUID; the other formats have all.
+/// The most characters of a token in the text, those of a UUID; the other formats have all.
 const TOKEN_SHOWN: usize = 36;
 
 impl CounterContext {
@@ -67,7 +67,7 @@ fn row_cells(rows: &[pb::LogRow]) -> TableRows {
     TableRows { columns: ROWS, cells: cells.collect() }
 }
 
-/// An explanation on its way to words.
+/// An explanation being converted to text.
 struct CounterExplanationText<'a> {
     explained: &'a pb::ExplainCounterResponse,
     text: String,
@@ -98,14 +98,14 @@ impl<'a> CounterExplanationText<'a> {
         self.text
     }
 
-    /// A line with a label, or one more of the same label.
+    /// Adds a line with a label, or another line of the same label.
     fn line(&mut self, label: &str, says: &str) {
         let width = LABEL;
         self.text.push_str(format!("{label:width$} {says}").trim_end());
         self.text.push('\n');
     }
 
-    /// A time and how long ago it was.
+    /// Formats a time with its age.
     fn when(&self, time: Option<&prost_types::Timestamp>) -> String {
         match (micros(time), micros(self.explained.server_time.as_ref())) {
             (Some(at), Some(now)) if at <= now => {
@@ -304,7 +304,7 @@ fn micros(time: Option<&prost_types::Timestamp>) -> Option<i64> {
     time.map(|time| time.seconds.saturating_mul(1_000_000).saturating_add(i64::from(time.nanos) / 1_000))
 }
 
-/// A number of things, with an s where that is right.
+/// A number with a noun, in the plural if needed.
 fn many(number: i64, thing: &str) -> String {
     match number {
         1 => format!("1 {thing}"),
@@ -312,7 +312,7 @@ fn many(number: i64, thing: &str) -> String {
     }
 }
 
-/// A number as it is added.
+/// A number with its sign.
 fn signed(number: i64) -> String {
     match number {
         0.. => format!("+ {number}"),
@@ -320,7 +320,7 @@ fn signed(number: i64) -> String {
     }
 }
 
-/// What the rows of a tail do.
+/// Describes the changes of the rows in a tail.
 fn changes(tail: &pb::TailPart) -> String {
     let mut kinds = Vec::new();
     if tail.adds > 0 {
@@ -334,7 +334,7 @@ fn changes(tail: &pb::TailPart) -> String {
     kinds.join(", ")
 }
 
-/// What a row does.
+/// Describes the change of a row.
 fn change(row: &pb::LogRow) -> String {
     let event = row.event.clone().unwrap_or_default();
     match event.kind() {
@@ -346,7 +346,7 @@ fn change(row: &pb::LogRow) -> String {
     }
 }
 
-/// A text of so many characters at most, with a sign where it was cut.
+/// Cuts a text to a number of characters, and marks the cut.
 fn cut(text: &str, most: usize) -> String {
     let text = single_line(text);
     match text.chars().count() > most {

@@ -1,4 +1,5 @@
-//! `counter`: add, read, clear, follow, audit and explain counters. `write`, `read`, `audit` and `explain` hold the commands.
+//! `counter`: add, read, clear, follow, audit and explain counters. The commands are in `write`, `read`, `audit` and
+//! `explain`.
 
 mod audit;
 mod explain;

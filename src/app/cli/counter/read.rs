@@ -86,7 +86,7 @@ pub struct CounterWatchArgs {
 
 const READING: &[&str] =
     &["counter_name", "count", "exactness", "as_of", "behind", "last_write_time", "checked_at", "saturated"];
-/// How wide the columns of a reading get at most, beside the name.
+/// The greatest widths of a reading's columns, without the name.
 const READING_WIDTHS: &[usize] = &[20, 11, 27, 6, 27, 27, 9];
 const SUMMARY: &[&str] = &["counter_name", "count", "as_of", "saturated"];
 
@@ -174,13 +174,13 @@ impl CounterContext {
         self.session.output.answer(&answer, &rows)
     }
 
-    /// The first page of a list of counters.
+    /// The request for the first page of a list of counters.
     pub(super) fn list_request(&self, prefix: String) -> pb::ListCountersRequest {
         let page_size = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
         pb::ListCountersRequest { namespace: self.namespace.clone(), prefix, page_size, page_token: String::new() }
     }
 
-    /// One page of a list of counters.
+    /// Reads one page of a list of counters.
     pub(super) async fn list_page(
         &self,
         request: &pb::ListCountersRequest,
@@ -215,7 +215,8 @@ impl CounterContext {
         self.session.output.answer(&CliResponse::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
     }
 
-    /// A stream has no deadline, its first reading has. A stream that breaks is a failure: changes may have been missed.
+    /// Watches without a deadline, except for the first reading. A broken stream is a failure: changes may have been
+    /// missed.
     pub(super) async fn watch(&self, args: CounterWatchArgs) -> Result<(), Failure> {
         let name_width = args.names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let request = pb::WatchCountsRequest { namespace: self.namespace.clone(), counter_names: args.names };

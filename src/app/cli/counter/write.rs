@@ -1,5 +1,5 @@
-//! Commands that change counters. Each change has one token over all retries; when a change fails, its token is shown, so
-//! that the question what became of it can be settled.
+//! Commands that change counters. Each change has one token for all retries. If a change fails, the command shows its
+//! token, so that its outcome can be looked up.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::domain::{Reason, Timestamp};
 use crate::proto::counter::v1 as pb;
 use crate::proto::error::v1::ItemError;
 
-/// How long a change that failed asks for the type of its namespace, which only its advice needs.
+/// The time that a failed change may spend looking up the namespace's type, which only its advice needs.
 const LOOKED_UP_WITHIN: Duration = Duration::from_millis(500);
 
 /// The token of a change.
@@ -191,7 +191,7 @@ impl CounterContext {
             serial: args.serial,
             items: items.collect(),
         };
-        // A report names itself by source, epoch and serial, so sending it again cannot count twice.
+        // A report is identified by source, epoch and serial, so a retry cannot count twice.
         let reported = call!(self.session, counters.report_totals, &request)?;
         let mut refused = Vec::new();
         let mut cells = Vec::with_capacity(reported.results.len());
@@ -213,11 +213,11 @@ impl CounterContext {
         all_or_partial(&refused, args.totals.len(), "totals were refused")
     }
 
-    /// A write that failed, with its token and what to do with it.
+    /// Builds the failure of a write, with its token and advice.
     async fn failed_write(&self, name: &str, error: &WriteError) -> Failure {
         let token = &error.token;
         let failure = self.session.failed(&error.error);
-        // Below the oldest slice no question about a token can be answered any more.
+        // The outcome of a token below the oldest slice can no longer be looked up.
         let is_answerable = error.error.reason().is_none_or(|reason| reason != Reason::TooOld.info().name);
         if error.error.may_be_applied && is_answerable {
             let namespace = &self.namespace;
@@ -251,7 +251,7 @@ impl CounterContext {
     }
 }
 
-/// The command that settles what became of a token.
+/// The command that looks up the outcome of a token.
 fn settling(namespace: &str, name: &str, token: &pb::IdempotencyToken) -> String {
     let time = token.generation_time.map(|time| format!("--generation-time {time} ")).unwrap_or_default();
     // Names begin with a letter or digit; a token may look like an option.
@@ -260,7 +260,7 @@ fn settling(namespace: &str, name: &str, token: &pb::IdempotencyToken) -> String
     format!("tallystone counter check-token -n {namespace} {time}{end_of_options}{name} {token}")
 }
 
-/// Fails if any item was refused: with the code for half-done work, or with that of the refusal if nothing was done.
+/// Fails if any item was refused: with the code for partial success, or with the refusal's code if nothing was done.
 pub fn all_or_partial(refused: &[&ItemError], of: usize, what: &str) -> Result<(), Failure> {
     match refused.first() {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! `dlq rm`: errored messages are thrown away, after a question that says how many.
+//! `dlq rm`: discards errored messages, after a confirmation that shows their number.
 
 use clap::{ArgGroup, Args};
 
@@ -51,11 +51,11 @@ impl ClientContext {
         match (args.ids.is_empty(), args.error_signature.as_deref()) {
             (false, _) => self.discard_named(args).await,
             (true, Some("")) => self.discard_unsigned(args).await,
-            (true, _) => self.discard_many(args).await, // the call says which
+            (true, _) => self.discard_many(args).await, // the call selects the messages
         }
     }
 
-    /// Counts first: what was counted is what goes, and nothing that failed since.
+    /// Counts first, and discards only the counted messages, not those that failed later.
     async fn discard_many(&self, args: DlqRmArgs) -> Result<(), Failure> {
         let count = pb::DiscardMessagesRequest {
             queue: args.queue.clone(),
@@ -89,8 +89,9 @@ impl ClientContext {
         self.apply_to_each(DISCARD, &args.queue, &args.ids, String::as_str, one).await
     }
 
-    /// Those without a signature: a call cannot say that, so they are read and then named. Each is looked at again before it
-    /// goes: whoever is asked may take an hour, and one that was redriven and failed again meanwhile was not meant.
+    /// Discards the messages without a signature. No call selects these, so they are listed and then discarded by key.
+    /// Each is checked again before that: the confirmation may take an hour, and a message that was redriven and failed
+    /// again meanwhile was not meant.
     async fn discard_unsigned(&self, args: DlqRmArgs) -> Result<(), Failure> {
         if args.no_wait {
             return Err(Failure::usage("--no-wait cannot be used with --error-signature '', which reads and waits"));
@@ -124,7 +125,7 @@ impl ClientContext {
         self.discarded(&request).await
     }
 
-    /// Asks whether so many may go; true if not.
+    /// Asks for confirmation; returns true if the messages must stay.
     fn is_kept(&self, args: &DlqRmArgs, count: i64) -> Result<bool, Failure> {
         let what = format!("discard {} of queue {} for ever", messages(count), args.queue);
         Ok(confirm(args.yes, &what)? == Confirmation::No)

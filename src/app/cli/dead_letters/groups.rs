@@ -1,7 +1,7 @@
-//! `dlq ls`: what went wrong, how often and since when; then the messages.
+//! `dlq ls`: lists causes of failures with their number and first time, or the messages themselves.
 //!
-//! Whoever is called at night needs to know first whether all letters have one cause, so they are grouped by the signature
-//! of their error unless messages are asked for. Only heads are read, and of large queues the first so many.
+//! An operator first needs to know whether all dead letters have one cause. So they are grouped by the signature of
+//! their error, unless messages are requested. Only heads are read, and only the first ones of large queues.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ use crate::app::cli::{ClientContext, Failure, pages};
 use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;
 
-/// The messages that are looked at for groups unless `--limit` says otherwise.
+/// The number of messages that are grouped, unless `--limit` is given.
 const LOOKED_AT: usize = 100_000;
-/// The messages that are listed unless `--limit` says otherwise.
+/// The number of messages that are listed, unless `--limit` is given.
 const LISTED: usize = 100;
 
 const COLUMNS: &[&str] = &["error_signature", "messages", "attempts", "first_time", "last_time", "example_id"];
@@ -38,14 +38,14 @@ pub struct DlqLsArgs {
     limit: Option<usize>,
 }
 
-/// Messages that failed alike.
+/// Messages with the same signature.
 #[derive(Default)]
 struct DeadLetterGroup {
     messages: u64,
     attempts: u64,
     first: Option<prost_types::Timestamp>,
     last: Option<prost_types::Timestamp>,
-    /// The one that failed last.
+    /// The message that failed last.
     example: String,
 }
 
@@ -135,12 +135,12 @@ impl ClientContext {
         parts.end(COLUMNS)
     }
 
-    /// The heads of errored messages, and the token of what is left.
+    /// Reads the heads of errored messages; also returns the page token of the rest.
     pub(super) async fn errored(&self, queue: &str, limit: usize) -> Result<(Vec<pb::Message>, String), Failure> {
         pages::rows(limit, async |page_size, page_token| self.errored_page(queue, page_size, page_token).await).await
     }
 
-    /// One page of the heads of errored messages, and the token of the next.
+    /// Reads one page of the heads of errored messages; also returns the next page token.
     pub(super) async fn errored_page(
         &self,
         queue: &str,
@@ -155,7 +155,8 @@ impl ClientContext {
     }
 }
 
-/// What kind of failure a message's last one was; empty if its last lease ended without a word, or the worker named none.
+/// Returns the signature of a message's last failure; empty if its last lease ended without an error or the error has
+/// none.
 pub(super) fn signature_of(message: &pb::Message) -> String {
     message.error.as_ref().map_or_else(String::new, |error| error.signature.clone())
 }

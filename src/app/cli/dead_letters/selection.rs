@@ -1,5 +1,6 @@
-//! Errored messages that are chosen here, because the protocol cannot say which: a redrive takes no error signature, and no
-//! call takes the absence of one. They are read first; then each is named in a call of its own, so what fails later stays.
+//! Selects errored messages on the client, where the protocol cannot: a redrive takes no error signature, and no call
+//! selects messages without one. Messages are read first and then passed to one call each, so messages that fail later
+//! stay.
 
 use crate::api::grpc::saturating_i64;
 use crate::app::cli::dead_letters::groups::signature_of;
@@ -16,33 +17,33 @@ const SELECTION_PAGE: usize = 100_000;
 /// How many messages are done between two tellings of how far it is.
 const TELL_EVERY: usize = 1_000;
 
-/// What is done to messages that are named one by one.
+/// An action on messages that are passed one by one.
 #[derive(Clone, Copy)]
 pub(super) struct DeadLetterAction {
-    /// As operations are called.
+    /// The kind of operation, in the protocol's word.
     pub kind: &'static str,
-    /// What was done.
+    /// The action in the past tense.
     pub done: &'static str,
 }
 
 /// A message as it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeadLetter {
-    /// Finds it.
+    /// The key of the message.
     pub key: String,
-    /// The number of its last change: one that was redriven and failed again has another.
+    /// The version at reading: a message that was redriven and failed again has a higher one.
     pub version: u64,
 }
 
-/// What was chosen.
+/// The selected messages.
 pub(super) struct SelectedDeadLetters {
     pub letters: Vec<DeadLetter>,
-    /// Whether more of them were left than one command takes.
+    /// Whether more messages match than one command takes.
     has_more: bool,
 }
 
 impl SelectedDeadLetters {
-    /// Fails if there are more than these.
+    /// Returns an error if more messages match than were selected.
     pub fn end(&self) -> Result<(), Failure> {
         if !self.has_more {
             return Ok(());
@@ -52,7 +53,7 @@ impl SelectedDeadLetters {
     }
 }
 
-/// Goes through all pages and keeps what is meant, so much at most.
+/// Reads all pages and selects the matching messages, up to a limit.
 async fn select(
     limit: usize,
     is_meant: impl Fn(&pb::Message) -> bool,
@@ -74,7 +75,8 @@ async fn select(
 }
 
 impl ClientContext {
-    /// The errored messages whose last error has this signature, or none if it is empty, and that have this metadata.
+    /// Selects errored messages with this signature of their last error (or without one, if it is empty) and this
+    /// metadata.
     pub(super) async fn select_dead_letters(
         &self,
         queue: &str,
@@ -89,7 +91,7 @@ impl ClientContext {
         select(SELECTION_PAGE, is_meant, async |token| self.errored_page(queue, rows, token).await).await
     }
 
-    /// Whether a message is still as it was read: not redriven since, whatever became of it.
+    /// Whether a message still has the version that was read, so that it was not redriven since.
     pub(super) async fn is_unchanged(&self, queue: &str, letter: &DeadLetter) -> Result<bool, Failure> {
         let (queue, message_id) = (queue.to_owned(), letter.key.clone());
         let request = pb::GetMessageRequest { queue, message_id, ..Default::default() };
@@ -100,13 +102,13 @@ impl ClientContext {
         }
     }
 
-    /// Says what would be done to so many messages.
+    /// Prints the number of messages that would be affected.
     pub(super) fn print_dry_run(&self, verb: DeadLetterAction, queue: &str, count: i64) -> Result<(), Failure> {
         OperationFollower::new(self).print(pb::Operation { dry_run: true, ..done(verb, queue, count, count) })
     }
 
-    /// One call for each message, by its name; the answer is of all together. None of one that is left because it has
-    /// changed. It ends early where no server answers.
+    /// Makes one call for each message, by its key, and combines the answers. A message that has changed is left alone
+    /// and yields none. Ends early if no server answers.
     pub(super) async fn apply_to_each<T>(
         &self,
         verb: DeadLetterAction,
@@ -162,7 +164,7 @@ impl ClientContext {
     }
 }
 
-/// An operation that is over.
+/// Creates a finished operation.
 fn done(verb: DeadLetterAction, queue: &str, done: i64, total: i64) -> pb::Operation {
     let state = pb::OperationState::Done.into();
     pb::Operation { queue: queue.to_owned(), kind: verb.kind.to_owned(), state, done, total, ..Default::default() }
@@ -172,14 +174,14 @@ fn done(verb: DeadLetterAction, queue: &str, done: i64, total: i64) -> pb::Opera
 mod tests {
     use super::*;
 
-    /// Chooses from ten pages of ten messages; in each the last two are meant.
+    /// Selects from ten pages of ten messages; the last two of each page match.
     async fn chosen(limit: usize) -> (Vec<u64>, bool) {
         let page = async |token: String| {
             let at: u64 = if token.is_empty() { 0 } else { token.parse().expect("a number") };
             let messages = (at * 10..at * 10 + 10).map(|version| pb::Message { version, ..Default::default() });
             Ok((messages.collect(), if at < 9 { (at + 1).to_string() } else { String::new() }))
         };
-        let chosen = select(limit, |message| message.version % 10 > 7, page).await.expect("every page comes");
+        let chosen = select(limit, |message| message.version % 10 > 7, page).await.expect("every page is served");
         assert_eq!(chosen.end().is_err(), chosen.has_more);
         (chosen.letters.iter().map(|letter| letter.version).collect(), chosen.has_more)
     }

@@ -1,5 +1,6 @@
-//! Commands that lease messages and settle them. A dequeue is sent once: a repeat would lease others, and hold those of the
-//! lost answer back until their leases end. A settlement is repeated: it answers as the first did.
+//! Commands that lease messages and settle them. A dequeue is sent once. A retry would lease other messages, and those
+//! of the lost answer would stay invisible until their leases end. A settlement is retried: every attempt gets the
+//! first one's answer.
 
 use std::time::Duration;
 
@@ -172,7 +173,7 @@ impl ClientContext {
         self.output.answer(&CliResponse::many(&full_name("DequeueResponse"), &pulled, "leases"), &rows)
     }
 
-    /// Asks for messages once, within a time; where no server was reached, once more of one that answers a question.
+    /// Leases messages once, within a time. If no server was reached, tries once more after a read has found a server.
     pub(in crate::app::cli) async fn dequeue(
         &self,
         request: pb::DequeueRequest,
@@ -182,7 +183,7 @@ impl ClientContext {
             Err(error) if error.is_unreachable() && self.depth(&request.queue).await.is_ok() => {
                 self.dequeue_once(request, within).await
             }
-            answer => answer, // of a server
+            answer => answer, // answered by a server
         }
     }
 
@@ -246,7 +247,7 @@ impl ClientContext {
         self.output.answer(&CliResponse::one(&full_name("CancelMessageResponse"), &canceled), &rows)
     }
 
-    /// Settles all leases in the same way, as many in one call as it takes.
+    /// Settles all leases in the same way, in batches of the greatest permitted size.
     async fn settle(&self, args: SettleArgs, like: &pb::Settlement) -> Result<(), Failure> {
         let mut whole = pb::SettleMessagesResponse::default();
         for leases in args.leases.chunks(QUEUE_BATCH_ITEMS_MAX) {
@@ -272,7 +273,7 @@ impl ClientContext {
         all_or_partial(&refused, whole.results.len(), "leases could not be settled")
     }
 
-    /// Extends leases one by one; a refusal is told beside its lease, as settlements are.
+    /// Extends leases one by one; a refusal is printed next to its lease, as for settlements.
     pub(super) async fn extend(&self, args: ExtendArgs) -> Result<(), Failure> {
         let mut parts = IncrementalPrinter::list(self.output);
         let (of, mut refused) = (args.settle.leases.len(), Vec::new());

@@ -1,4 +1,4 @@
-//! Commands that look at messages, and re-time them.
+//! Commands that inspect messages and change their times.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ const LISTED: &[&str] = &[
     "error",
 ];
 
-/// The same of messages of which some run.
+/// The columns for messages of which some are leased.
 const LEASED: &[&str] = &[
     "message_id",
     "state",
@@ -150,7 +150,7 @@ impl ClientContext {
         self.listed_messages(&pb::ListMessagesResponse { messages, next_page_token })
     }
 
-    /// Prints messages of a list; of running ones who has them and until when.
+    /// Prints the messages of a list, with workers and lease ends if some are leased.
     pub(in crate::app::cli) fn listed_messages(&self, page: &pb::ListMessagesResponse) -> Result<(), Failure> {
         let mut rows = TableRows { columns: LISTED, cells: self.listed(&page.messages) };
         if page.messages.iter().any(|message| message.state() == pb::MessageState::Running) {
@@ -163,7 +163,7 @@ impl ClientContext {
         self.output.answer(&CliResponse::many(&full_name("ListMessagesResponse"), page, "messages"), &rows)
     }
 
-    /// The rows of messages; people see the beginning of long errors.
+    /// The rows of messages; tables show only the beginning of long errors.
     fn listed(&self, messages: &[pb::Message]) -> Vec<Vec<String>> {
         let error = |message: &pb::Message| match self.output.is_for_people() {
             true => shortened(error_cell(message)),
@@ -201,12 +201,12 @@ impl ClientContext {
     }
 }
 
-/// The state of a message as a word.
+/// Returns the state of a message as a word.
 pub fn state(number: i32) -> String {
     word::<pb::MessageState>(number, "MESSAGE_STATE_", pb::MessageState::as_str_name)
 }
 
-/// A payload in a cell: as text if it is text.
+/// Formats a payload for a cell: as text if it is text.
 pub fn payload_cell(payload: &[u8]) -> String {
     match std::str::from_utf8(payload) {
         Ok(text) => text.to_owned(),
@@ -214,7 +214,7 @@ pub fn payload_cell(payload: &[u8]) -> String {
     }
 }
 
-/// Who has a message: the label of its session, else what stands for that, if there is one.
+/// The worker of a message: the label of its session, else the session's id, if there is one.
 fn worker_cell(message: &pb::Message) -> String {
     match (message.worker_label.as_str(), message.session_ref.as_str()) {
         ("", "") => String::new(),
@@ -253,7 +253,7 @@ fn cells(message: &pb::Message, error: String) -> Vec<String> {
     ]
 }
 
-/// The longest error in a table, in characters; `msg get` shows all of it.
+/// The greatest length of an error in a table, in characters; `msg get` shows all of it.
 const ERROR_CHARS: usize = 60;
 
 fn shortened(error: String) -> String {
@@ -263,7 +263,7 @@ fn shortened(error: String) -> String {
     }
 }
 
-/// All that is known of a message; what is not known is left out.
+/// All fields of a message, without absent ones.
 fn fields(message: &pb::Message, output: Output) -> Vec<Vec<String>> {
     let rows = [
         ("message_id", message.message_id.clone()),

@@ -1,4 +1,5 @@
-//! `msg`: put messages into queues, lease and settle them, look at them. `push`, `take` and `look` hold the commands.
+//! `msg`: enqueues messages, leases and settles them, inspects them. The commands are in `push`, `consume` and
+//! `inspect`.
 
 mod consume;
 mod inspect;

@@ -1,5 +1,5 @@
-//! `msg push`: messages into a queue. Each has an id over all retries, so that it is taken in once; when an enqueue fails
-//! for good and may have been applied, the id is shown.
+//! `msg push`: enqueues messages. Each has one id for all retries, so it is enqueued once. If an enqueue finally fails
+//! and may have been applied, the command shows the id.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -135,7 +135,7 @@ impl ClientContext {
         self.output.answer(&CliResponse::one(&full_name("EnqueueResponse"), &pushed), &rows)
     }
 
-    /// Pushes the lines batch by batch, each with an id of its own.
+    /// Pushes the lines in batches, each line with an id of its own.
     async fn push_lines(&self, queue: &str, like: &pb::Message, file: &Path) -> Result<(), Failure> {
         let mut lines = lines_of(file)?;
         let mut response = pb::BatchEnqueueResponse::default();
@@ -192,7 +192,7 @@ fn open(file: &Path) -> Result<Box<dyn Read>, Failure> {
     }
 }
 
-/// A whole file; the server refuses a payload that is too long, so no more is read than tells that it is.
+/// Reads a whole file. The server refuses a payload that is too long, so reading stops just above the limit.
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut payload = Vec::new();
     let most = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX);
@@ -200,7 +200,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(payload)
 }
 
-/// Says how far a push of lines came.
+/// Adds the progress of a push of lines to a failure.
 fn so_far(failure: Failure, done: usize) -> Failure {
     failure.hint(format!(
         "{} pushed before; go on with line {}",
@@ -209,11 +209,11 @@ fn so_far(failure: Failure, done: usize) -> Failure {
     ))
 }
 
-/// The lines of a file that is read as they are asked for.
+/// The lines of a file, read on demand.
 struct NumberedLines<'a> {
     file: &'a Path,
     reader: BufReader<Box<dyn Read>>,
-    /// How many were read.
+    /// The number of lines read.
     number: usize,
 }
 
@@ -237,7 +237,7 @@ fn next_line(lines: &mut NumberedLines) -> Result<Option<Vec<u8>>, Failure> {
     Ok((read > 0).then_some(line))
 }
 
-/// Passes over the rest of a line; answers its bytes.
+/// Skips the rest of a line; returns its bytes.
 fn rest_of_line(lines: &mut NumberedLines) -> Result<usize, Failure> {
     let mut passed = 0;
     loop {

@@ -1,23 +1,23 @@
-//! How a table for people fits into a line: numbers to the right, and not more than 100 characters.
+//! Fits a table for people into 100 characters per line, with numbers aligned to the right.
 //!
-//! A table that is too wide loses first what says least, then fractions of seconds, then whole columns where texts would
-//! be cut to nothing, then the ends of long texts. Tokens, which are copied into commands, are never cut; identifiers and
-//! names give after all other texts. The other formats have everything.
+//! A table that is too wide first loses its least important column, then empty columns and fractions of seconds. Then
+//! it loses whole columns if texts would become too short, and then the ends of long texts. Tokens, which are copied
+//! into commands, are never cut; identifiers and names are cut last. The other formats print everything.
 
 use crate::app::cli::output::{Layout, TableRows};
 use crate::app::notices::single_line;
 
-/// Tables are no wider, in characters, as far as cutting helps.
+/// The greatest width of a table in characters, if cutting can reach it.
 pub const TABLE_WIDTH: usize = 100;
 /// The blanks between two columns.
 const BETWEEN: usize = 2;
-/// A text is cut to no fewer characters, so that it can still be told from others.
+/// The least width to which a text is cut, so that it stays distinguishable.
 const CUT_TO_LEAST: usize = 12;
-/// The characters of a UUID; an identifier that is no longer is never cut.
+/// The characters of a UUID; identifiers up to this length are never cut.
 const ID_LEAST: usize = 36;
-/// A name stays so wide where leaving columns out helps.
+/// The least width of a name, as long as leaving out columns helps.
 const NAME_LEAST: usize = 36;
-/// What kind of failure it was stays so wide, beside an identifier and the time of the last one.
+/// The least width of an error, next to an identifier and the time of the last error.
 const ERROR_LEAST: usize = 30;
 
 /// Columns of numbers.
@@ -62,11 +62,11 @@ const NUMBERS: [&str; 35] = [
 const NEVER_CUT: [&str; 7] = ["lease", "lease_token", "operation", "operation_id", "session_id", "setting", "token"];
 /// Columns of names that are copied into commands.
 const NAMES: [&str; 2] = ["counter_name", "name"];
-/// The column that is left out at once of a table that does not fit.
+/// The column that a table that does not fit loses first.
 const LEAST: &str = "checked_at";
-/// The column that is left out of a table in parts where nothing else helps.
+/// The column that a table in parts loses if nothing else helps.
 const LEAST_OF_PARTS: &str = "last_write_time";
-/// Columns that are left out of a table that does not fit though its texts are cut, what says least first.
+/// Columns that a table loses if it does not fit with its texts cut, least important first.
 const LEFT_OUT: [&str; 19] = [
     "dry_run",
     "version",
@@ -91,23 +91,23 @@ const LEFT_OUT: [&str; 19] = [
 
 /// A column as it is printed.
 pub struct TableColumn {
-    /// Its name.
+    /// The name of the column.
     pub header: String,
-    /// Its cells.
+    /// The cells of the column.
     pub cells: Vec<String>,
-    /// Whether its cells are numbers, which stand to the right.
+    /// Whether the cells are numbers, which are aligned to the right.
     pub is_number: bool,
     name: &'static str,
     width: usize,
 }
 
-/// The columns of a table.
+/// Lays out the columns of a table.
 pub fn table_columns(rows: &TableRows, layout: &Layout) -> Vec<TableColumn> {
     let mut columns: Vec<TableColumn> =
         rows.columns.iter().enumerate().map(|(place, name)| TableColumn::new(name, place, rows)).collect();
     match layout {
         Layout::Natural => fit(&mut columns),
-        // One wraps what is too long, the other one has it all.
+        // `Within` wraps long texts, and `Whole` prints them in full.
         Layout::Within(_) | Layout::Whole => {}
         Layout::AtLeast(widths) => at_least(&mut columns, widths),
     }
@@ -130,7 +130,7 @@ impl TableColumn {
         self.width = texts.map(|text| text.chars().count()).max().unwrap_or_default();
     }
 
-    /// Leaves fractions of seconds out.
+    /// Removes fractions of seconds.
     fn in_seconds(&mut self) {
         for cell in &mut self.cells {
             if let Some(time) = without_fraction(cell) {
@@ -140,9 +140,9 @@ impl TableColumn {
         self.measure();
     }
 
-    /// How narrow it may become.
+    /// The least width of the column at a stage.
     fn min_width(&self, squeeze: ShrinkStage) -> usize {
-        // Times stand alone in their column: a list of settings has texts beside them.
+        // Times fill a column of their own: a list of settings mixes them with texts.
         let mut told = self.cells.iter().filter(|cell| !cell.is_empty()).peekable();
         let is_time = told.peek().is_some() && told.all(|cell| without_fraction(cell).is_some() || is_time(cell));
         let is_id = self.name.ends_with("_id") || self.name == "id";
@@ -157,7 +157,7 @@ impl TableColumn {
         least.max(self.header.chars().count()).min(self.width)
     }
 
-    /// Whether nothing is in its cells.
+    /// Whether all cells are empty.
     fn is_empty(&self) -> bool {
         !self.cells.is_empty() && self.cells.iter().all(String::is_empty)
     }
@@ -172,14 +172,14 @@ impl TableColumn {
     }
 }
 
-/// What gives way to make a table fit.
+/// The stages of cutting texts until a table fits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ShrinkStage {
-    /// Texts, while names and errors can still be told from others.
+    /// Texts; names and errors stay distinguishable.
     Texts,
-    /// Names and errors too, identifiers not.
+    /// Names and errors too, but no identifiers.
     Names,
-    /// All that may be cut.
+    /// Everything that may be cut.
     All,
 }
 
@@ -227,7 +227,7 @@ fn cut(columns: &mut [TableColumn], squeeze: ShrinkStage) {
     }
 }
 
-/// Lays the columns out for all parts alike: what a later part holds is not known yet.
+/// Lays the columns out alike for all parts: the content of later parts is unknown.
 fn at_least(columns: &mut Vec<TableColumn>, widths: &[usize]) {
     let mut planned: Vec<usize> = (0..columns.len()).map(|at| widths.get(at).copied().unwrap_or(0)).collect();
     let is_too_wide =
@@ -235,7 +235,7 @@ fn at_least(columns: &mut Vec<TableColumn>, widths: &[usize]) {
     if is_too_wide(&planned) {
         leave_out(columns, &mut planned, LEAST);
         columns.iter_mut().for_each(TableColumn::in_seconds);
-        // Times with their fractions were planned for.
+        // The planned widths include fractions of seconds.
         planned.iter_mut().filter(|width| **width == TIME_WIDTH).for_each(|width| *width = SECONDS_WIDTH);
     }
     if is_too_wide(&planned) {
@@ -258,10 +258,10 @@ fn leave_out(columns: &mut Vec<TableColumn>, planned: &mut Vec<usize>, name: &st
 
 /// The characters of a time with microseconds.
 const TIME_WIDTH: usize = 27;
-/// The characters of a time without.
+/// The characters of a time without microseconds.
 const SECONDS_WIDTH: usize = 20;
 
-/// Whether a cell is empty, or begins with a digit behind its sign.
+/// Whether a cell is empty or begins with a digit after its sign.
 fn is_number(cell: &str) -> bool {
     let digits = cell.strip_prefix(['-', '+']).unwrap_or(cell);
     cell.is_empty() || digits.starts_with(|first: char| first.is_ascii_digit())
@@ -273,7 +273,7 @@ fn is_time(cell: &str) -> bool {
     cell.len() == SECONDS_WIDTH && shape(4, b'-') && shape(7, b'-') && shape(10, b'T') && shape(19, b'Z')
 }
 
-/// A time without its fraction of a second, if the cell is one that has it.
+/// A time without its fraction of a second, if the cell is a time with one.
 fn without_fraction(cell: &str) -> Option<String> {
     let (seconds, fraction) = cell.split_once('.')?;
     let digits = fraction.strip_suffix('Z')?;

@@ -1,5 +1,5 @@
-//! Commands that change queues. Each may be repeated: a queue that is as it is asked for is answered, a purge or deletion
-//! carries a token.
+//! Commands that change queues. Each may be repeated: creating a queue that already matches succeeds, and a purge or
+//! deletion carries a token.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -119,7 +119,7 @@ pub struct QueueRmArgs {
 }
 
 impl BlockedSidesArgs {
-    /// Enqueues and dequeues.
+    /// The blocks of enqueues and dequeues that were requested.
     fn chosen(self) -> (Option<bool>, Option<bool>) {
         let both = !self.enqueue && !self.dequeue;
         ((both || self.enqueue).then_some(true), (both || self.dequeue).then_some(true))
@@ -169,7 +169,7 @@ impl ClientContext {
 
     async fn change(&self, request: pb::UpdateQueueRequest) -> Result<(), Failure> {
         let name = request.queue.as_ref().map(|queue| queue.name.clone()).unwrap_or_default();
-        // For people only: what is printed for programs is what the queue is now.
+        // Only for people: output for programs is the queue after the change.
         let before = if self.output.is_for_people() { Some(self.queue_named(&name).await?) } else { None };
         let updated = call!(self, queues.update_queue, &request)?;
         let mut rows = settings_of(updated.queue.as_ref(), self.output)?;
@@ -192,7 +192,7 @@ impl ClientContext {
         self.output.answer(&CliResponse::one(&full_name("SetValueLimitResponse"), &set), &rows)
     }
 
-    /// What a change of a limit means, in words; what the queue says is left out where it cannot be read.
+    /// Describes a change of a limit; omits the queue's own setting if it cannot be read.
     async fn limit_description(&self, request: &pb::SetValueLimitRequest) -> String {
         let value = &request.value;
         match request.limit {
@@ -232,7 +232,7 @@ impl ClientContext {
 
     pub(super) async fn remove_queue(&self, args: QueueRmArgs) -> Result<(), Failure> {
         let found = self.queue_named(&args.name).await?;
-        // What was shown is deleted and nothing else.
+        // Deletes only the queue that was shown.
         let etag = if args.etag.is_empty() { found.etag } else { args.etag };
         let is_template = !found.template_for.is_empty();
         let held = if is_template { 0 } else { held(&self.depth(&args.name).await?) };
@@ -260,7 +260,7 @@ impl ClientContext {
         self.deleted(deleted.messages)
     }
 
-    /// What a deletion answers, for programs; people are told in words.
+    /// Prints the result of a deletion for programs; people get a sentence.
     fn deleted(&self, messages: i64) -> Result<(), Failure> {
         if self.output.is_for_people() {
             return Ok(());
@@ -270,7 +270,7 @@ impl ClientContext {
             .answer(&CliResponse::one(&full_name("DeleteQueueResponse"), &pb::DeleteQueueResponse { messages }), &rows)
     }
 
-    /// What a purge would answer, for programs: an operation that was not begun.
+    /// Prints a purge that was not started, for programs.
     fn would_purge(&self, queue: String, messages: i64) -> Result<(), Failure> {
         if self.output.is_for_people() {
             return Ok(());
@@ -290,15 +290,15 @@ impl ClientContext {
     }
 }
 
-/// The messages that a queue holds in any state.
+/// The number of messages of a queue in any state.
 fn held(depth: &pb::GetDepthResponse) -> i64 {
     depth.pending + depth.invisible + depth.running + depth.errored + depth.completed + depth.canceled
 }
 
-/// What changes with every change, and so says nothing of it.
+/// The fields that every change changes.
 const CHANGES_ALWAYS: [&str; 3] = ["etag", "version", "update_time"];
 
-/// Tells whether anything was changed, and whether others did meanwhile.
+/// Prints a notice if nothing was changed, or if others changed the queue meanwhile.
 fn note_versions(before: &pb::Queue, after: &pb::Queue) {
     match after.version.saturating_sub(before.version) {
         ..=0 => print_notice("nothing was changed: the queue is as it was asked for"),
@@ -310,7 +310,7 @@ fn note_versions(before: &pb::Queue, after: &pb::Queue) {
     }
 }
 
-/// Puts the settings that changed first, as `before -> after`.
+/// Moves changed settings to the front, as `before -> after`.
 fn changed_first(rows: &mut Vec<Vec<String>>, before: Vec<Vec<String>>) {
     let mut changed = Vec::new();
     let mut same = Vec::new();
@@ -329,7 +329,7 @@ fn changed_first(rows: &mut Vec<Vec<String>>, before: Vec<Vec<String>>) {
     rows.extend(changed.into_iter().chain(same));
 }
 
-/// The settings of a queue that was answered.
+/// Returns the settings of a queue from an answer.
 pub fn settings_of(queue: Option<&pb::Queue>, output: Output) -> Result<TableRows, Failure> {
     let queue = queue.ok_or_else(|| Failure::other("the server answered without a queue"))?;
     Ok(TableRows { columns: &["setting", "value"], cells: settings::rows(queue, output) })

@@ -1,4 +1,4 @@
-//! `queue reset-clock`: the time of queues beside the server's clock.
+//! `queue reset-clock`: compares the clock of queues with the server's clock, and resets it.
 
 use clap::Args;
 

@@ -1,6 +1,5 @@
-//! `queue`: create queues, change and block them, look at them, empty and delete them. `settings` reads what a queue is made
-//! of, `change`, `clock` and `show` hold the
-//! commands.
+//! `queue`: creates, changes, blocks, inspects, purges and deletes queues. `settings` parses the settings of a queue;
+//! the commands are in `change`, `clock` and `show`.
 
 mod change;
 mod clock;
@@ -98,19 +97,19 @@ impl QueueArgs {
 }
 
 impl ClientContext {
-    /// How many messages a queue holds in each state.
+    /// Reads how many messages a queue has in each state.
     pub(super) async fn depth(&self, queue: &str) -> Result<pb::GetDepthResponse, Failure> {
         let request = pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() };
         call!(ask self, queues.get_depth, &request)
     }
 }
 
-/// The full name of a message of the queue service.
+/// Returns the full name of a message of the queue service.
 pub(super) fn full_name(message: &str) -> String {
     format!("tallystone.queue.v1.{message}")
 }
 
-/// So many messages, in words.
+/// Formats a number of messages.
 pub(super) fn messages(count: i64) -> String {
     counted(count, "message", "messages")
 }

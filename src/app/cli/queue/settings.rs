@@ -1,4 +1,4 @@
-//! What a queue is made of, on the command line and in a table.
+//! The settings of a queue, on the command line and in a table.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ pub struct QueueSettingsArgs {
 }
 
 impl QueueSettingsArgs {
-    /// The queue that the API is asked for.
+    /// Builds the queue message of the request.
     pub fn queue(self, name: String) -> pb::Queue {
         let kept = [self.keep_completed, self.keep_canceled, self.keep_errored];
         let [completed, canceled, errored] = kept.map(|kept| kept.map(write_duration));
@@ -162,7 +162,7 @@ impl QueueSettingsArgs {
     }
 }
 
-/// Reads `1s,200,5m,20`.
+/// Parses `1s,200,5m,20`.
 fn retry_policy(text: &str) -> Result<pb::RetryPolicy, String> {
     let what = "write it as FIRST,PERCENT,LONGEST,PERCENT, like 1s,200,5m,20";
     let parts: Vec<_> = text.split(',').collect();
@@ -176,7 +176,7 @@ fn retry_policy(text: &str) -> Result<pb::RetryPolicy, String> {
     })
 }
 
-/// Reads `NAME=MS` or `NAME=MS,KEY=VALUE`.
+/// Parses `NAME=MS` or `NAME=MS,KEY=VALUE`.
 fn priority_class(text: &str) -> Result<pb::PriorityClass, String> {
     let what = "write it as NAME=MS or NAME=MS,KEY=VALUE";
     let (class, tag) = text.split_once(',').map_or((text, None), |(class, tag)| (class, Some(tag)));
@@ -186,7 +186,7 @@ fn priority_class(text: &str) -> Result<pb::PriorityClass, String> {
     Ok(pb::PriorityClass { name: name.to_owned(), offset_ms, tag_key, tag_value })
 }
 
-/// Reads `KEY,KEY`.
+/// Parses `KEY,KEY`.
 fn filter_shape(text: &str) -> Result<pb::FilterShape, String> {
     match text.split(',').any(str::is_empty) {
         true => Err("a key is empty; write it as KEY or KEY,KEY".to_owned()),
@@ -194,7 +194,7 @@ fn filter_shape(text: &str) -> Result<pb::FilterShape, String> {
     }
 }
 
-/// All settings of a queue as rows of a table: for people with units, for programs as the protocol has them.
+/// Returns all settings of a queue as table rows: with units for people, as in the protocol for programs.
 pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
     let retry = queue.retry_policy.unwrap_or_default();
     let kept = queue.retention.unwrap_or_default();
@@ -242,12 +242,12 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
     rows.into_iter().map(|(setting, value)| vec![setting.to_owned(), value]).collect()
 }
 
-/// The type of a queue as a word.
+/// Returns the type of a queue as a word.
 pub fn kind(number: i32) -> String {
     word::<pb::QueueType>(number, "QUEUE_TYPE_", pb::QueueType::as_str_name)
 }
 
-/// What a queue requires, as a word.
+/// The durability of a queue as a word.
 fn durability(number: i32) -> String {
     match number {
         0 => "any".to_owned(),
@@ -255,7 +255,7 @@ fn durability(number: i32) -> String {
     }
 }
 
-/// Whether something is blocked, and why.
+/// Describes a block and its reason.
 pub fn blocked(is_blocked: Option<bool>, reason: &str) -> String {
     match (is_blocked.unwrap_or_default(), reason) {
         (false, _) => "no".to_owned(),
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_class_is_read_as_it_is_shown() {
         for text in ["urgent=-60000", "studio=5,studio=main", "x=0,k=a=b"] {
-            assert_eq!(class_cell(&priority_class(text).expect("a class")), text);
+            assert_eq!(class_cell(&priority_class(text).expect("a valid class")), text);
         }
         for text in ["", "urgent", "urgent=soon", "urgent=1,k"] {
             assert!(priority_class(text).is_err(), "{text}");
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_retry_policy_has_four_parts() {
-        let policy = retry_policy("1s,200,5m,20").expect("a policy");
+        let policy = retry_policy("1s,200,5m,20").expect("a valid policy");
         assert_eq!((policy.factor_percent, policy.jitter_percent), (200, 20));
         assert_eq!(policy.max, Some(write_duration(Duration::from_secs(300))));
         for text in ["", "1s", "1s,200,5m", "1s,200,5m,20,1", "1,200,5m,20", "1s,much,5m,20"] {

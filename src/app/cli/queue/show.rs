@@ -1,4 +1,4 @@
-//! Commands that look at queues.
+//! Commands that inspect queues.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub struct HistoryArgs {
 const DEPTH: &[&str] = &["invisible", "pending", "running", "errored", "completed", "canceled", "payload_bytes"];
 const SHARD_DEPTH: &[&str] = &["shard", "invisible", "pending", "running", "errored"];
 const WATCHED: &[&str] = &["watch_time", "invisible", "pending", "running", "errored", "waiting"];
-/// How wide the columns of a reading get for queues of up to ten million messages.
+/// The greatest widths of a reading's columns, for queues of up to ten million messages.
 const WATCHED_WIDTHS: &[usize] = &[30, 9, 8, 8, 8, 7];
 
 impl ClientContext {
@@ -107,7 +107,7 @@ impl ClientContext {
         let found = call!(ask self, queues.get_queue, &request)?;
         let mut rows = settings_of(found.queue.as_ref(), self.output)?;
         if let Some(queue) = found.queue.as_ref().filter(|queue| !queue.filter_shapes.is_empty()) {
-            // A template holds no messages.
+            // A template has no messages.
             let pending = if queue.template_for.is_empty() { self.depth(&queue.name).await?.pending } else { 0 };
             let place =
                 rows.cells.iter().position(|row| row[0] == "filter_shapes").map_or(rows.cells.len(), |at| at + 1);
@@ -141,7 +141,7 @@ impl ClientContext {
         self.output.answer(&CliResponse::one(&full_name("GetDepthResponse"), &depth), &rows)
     }
 
-    /// A stream has no deadline, its first reading has.
+    /// Watches without a deadline, except for the first reading.
     pub(super) async fn watch_queue(&self, args: QueueWatchArgs) -> Result<(), Failure> {
         let request = pb::WatchQueueRequest { queue: args.name, interval: args.interval.map(write_duration) };
         let fail = |status| self.failed(&CallError { status: Box::new(status), attempts: 1, may_be_applied: false });
@@ -203,7 +203,7 @@ impl ClientContext {
     }
 }
 
-/// About what the shapes of a queue take in memory, at most, while so many messages are pending.
+/// Estimates the memory of a queue's filter shapes: the most for this number of pending messages.
 fn memory_of_shapes(queue: &pb::Queue, pending: i64) -> String {
     let is_exclusive = queue.r#type() == pb::QueueType::Exclusive;
     let (each, of) =
@@ -216,7 +216,7 @@ fn memory_of_shapes(queue: &pb::Queue, pending: i64) -> String {
     )
 }
 
-/// Causes with what to do, as rows.
+/// Formats causes with advice as rows.
 pub fn explanation_rows(explanations: &[pb::Explanation]) -> TableRows {
     let cells = explanations.iter().map(|cause| vec![cause.cause.clone(), cause.text.clone()]);
     TableRows { columns: &["cause", "text"], cells: cells.collect() }

@@ -1,5 +1,5 @@
-//! The process that works on a message: a shell with the payload on its stdin, in a process group of its own, so that a
-//! signal to the worker does not reach it, and one to it reaches all that it started.
+//! The process that works on a message: a shell with the payload on its stdin, in its own process group. So a signal to
+//! the worker does not reach the process, and a signal to the group reaches all its descendants.
 //!
 //! Each process has three threads that end with it or its pipes: one writes stdin, one reads stderr, one waits.
 
@@ -17,18 +17,18 @@ use crate::app::notices::print_notice;
 use crate::domain::limits::QUEUE_MESSAGE_BYTES_MAX;
 use crate::proto::queue::v1 as pb;
 
-/// How long a process that was told to end may take.
+/// The time that a process has to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long what a process left running may hold its stderr open.
+/// The time that stderr may stay open after the process has exited, because of its descendants.
 const STDERR_GRACE: Duration = Duration::from_secs(1);
 
-/// How a process ended.
+/// The exit of a process.
 pub struct ProcessExit {
-    /// Its exit code; none if a signal ended it.
+    /// The exit code; none if a signal ended the process.
     pub code: Option<i32>,
-    /// The signal.
+    /// The signal that ended the process.
     signal: Option<i32>,
-    /// The last line it wrote to stderr that is not blank.
+    /// The last line on stderr that is not blank.
     pub last_line: String,
 }
 
@@ -36,14 +36,14 @@ pub struct ProcessExit {
 pub struct JobProcess {
     group: Option<Pid>,
     status: oneshot::Receiver<io::Result<ExitStatus>>,
-    /// What `status` said, once it did.
+    /// The answer of `status`, once received.
     exit_status: Option<Option<ExitStatus>>,
     stderr_over: oneshot::Receiver<()>,
     last_line: Arc<Mutex<String>>,
 }
 
 impl ProcessExit {
-    /// What kind of failure it is.
+    /// Returns the error signature for this exit.
     pub fn signature(&self) -> String {
         match (self.code, self.signal) {
             (Some(code), _) => format!("exit {code}"),
@@ -69,7 +69,7 @@ impl JobProcess {
         let read_into = Arc::clone(&last_line);
         thread::spawn(move || {
             if let Some(mut stdin) = stdin {
-                // A command need not read its stdin, and may end before it has.
+                // A command need not read its stdin, and may exit before reading all of it.
                 let _ = stdin.write_all(&message.payload);
             }
         });
@@ -77,24 +77,24 @@ impl JobProcess {
             if let Some(stderr) = stderr {
                 follow(stderr, &read_into);
             }
-            // Nobody waits if the worker has gone.
+            // The receiver is gone if the worker is.
             let _ = over_tx.send(());
         });
         thread::spawn(move || {
-            // As above.
+            // The receiver is gone if the worker is.
             let _ = status_tx.send(child.wait());
         });
         Ok(Self { group, status, exit_status: None, stderr_over, last_line })
     }
 
-    /// Waits until the process has ended. May be dropped and called again until it answered.
+    /// Waits until the process has exited. Cancel-safe: may be dropped and called again until it returns.
     pub async fn ended(&mut self) -> ProcessExit {
         let status = match self.exit_status {
             Some(status) => status,
             None => (&mut self.status).await.ok().and_then(Result::ok),
         };
         self.exit_status = Some(status);
-        // Its own lines are all there once the pipe is closed; what it left behind may keep it open.
+        // The process's own lines are complete once the pipe is closed; its descendants may keep the pipe open.
         let _ = tokio::time::timeout(STDERR_GRACE, &mut self.stderr_over).await;
         self.group = None;
         let last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -102,7 +102,7 @@ impl JobProcess {
         ProcessExit { code, signal: status.and_then(|status| status.signal()), last_line }
     }
 
-    /// Ends the process and all that it started, gently first.
+    /// Ends the process group, first with SIGTERM.
     pub async fn end(&mut self) {
         self.signal(Signal::TERM);
         if tokio::time::timeout(GRACE, self.ended()).await.is_err() {
@@ -113,13 +113,13 @@ impl JobProcess {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // It may have ended just now, which is what was wanted.
+            // The process may have just exited, which is fine.
             let _ = kill_process_group(group, signal);
         }
     }
 }
 
-/// Shows the lines of a process as they come, and keeps the last one.
+/// Copies the lines of a process to stderr as they arrive, and remembers the last one.
 fn follow(stderr: impl Read, last_line: &Mutex<String>) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -135,7 +135,7 @@ fn follow(stderr: impl Read, last_line: &Mutex<String>) {
     }
 }
 
-/// What the command is told about its message. A value that no environment can hold is left out.
+/// The environment of the command, describing its message. Omits values that an environment variable cannot contain.
 fn environment(queue: &str, lease: &pb::Lease, message: &pb::Message) -> Vec<(String, String)> {
     let metadata = serde_json::to_string(&message.metadata).unwrap_or_default();
     let told = [
@@ -156,7 +156,7 @@ fn environment(queue: &str, lease: &pb::Lease, message: &pb::Message) -> Vec<(St
     told.chain(pairs).filter(|(_, value)| !value.contains('\0')).collect()
 }
 
-/// A key as the name of a variable: capitals, and `_` for what no name can hold.
+/// Converts a key to a variable name: capitals, and `_` for invalid characters.
 fn variable(key: &str) -> String {
     key.chars()
         .map(|character| if character.is_ascii_alphanumeric() { character.to_ascii_uppercase() } else { '_' })

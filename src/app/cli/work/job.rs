@@ -1,4 +1,4 @@
-//! The work on one message: the command runs, and the way it ends says how the message is settled.
+//! The work on one message: runs the command and settles the message by its exit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,36 +6,36 @@ use crate::app::cli::work::child::{JobProcess, ProcessExit};
 use crate::app::notices::{print_notice, single_line};
 use crate::client::queues::{Job, Outcome, Shutdown};
 
-/// What all commands of a worker share.
+/// The settings that all commands of a worker share.
 pub struct JobCommand {
     /// The command, for a shell.
     pub exec: String,
-    /// The queue.
+    /// The name of the queue.
     pub queue: String,
     /// The server, for commands that call it too.
     pub server: String,
-    /// Ends the worker when the command cannot be run at all.
+    /// Stops the worker if the command cannot be run.
     pub shutdown: Shutdown,
     broken: Mutex<Option<String>>,
 }
 
 impl JobCommand {
-    /// Commands of this worker.
+    /// Creates the commands of a worker.
     pub fn new(exec: String, queue: String, server: String, shutdown: Shutdown) -> Arc<Self> {
         Arc::new(Self { exec, queue, server, shutdown, broken: Mutex::default() })
     }
 
-    /// Why the command cannot be run at all, if it cannot.
+    /// Returns the reason if the command cannot be run.
     pub fn broken(&self) -> Option<String> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether the command cannot be run at all.
+    /// Whether the command cannot be run.
     pub fn is_broken(&self) -> bool {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Runs the command of a message until it ends or its work must.
+    /// Runs the command of a message until it exits or its work is stopped.
     pub async fn run(self: Arc<Self>, mut job: Job) -> Outcome {
         let mut child = match JobProcess::start(&self.exec, &self.queue, &self.server, &job.lease) {
             Ok(child) => child,
@@ -45,7 +45,7 @@ impl JobCommand {
             ended = child.ended() => ended,
             _ = job.must_end() => {
                 child.end().await;
-                // How the message is settled then, the worker knows from why.
+                // The worker already knows how to settle the message, from the reason of the stop.
                 return Outcome::Release;
             }
         };

@@ -1,8 +1,8 @@
-//! `work`: any program as a worker. The worker of the client library takes messages, renews their leases and settles; here each
-//! is given to a command, by whose exit code it is settled.
+//! `work`: runs any program as a worker. The client library's worker leases messages, renews and settles them. Here
+//! each message is passed to a command, and the exit code decides the settlement.
 //!
-//! The first SIGTERM or ctrl-c stops taking and lets what runs finish; the second ends what runs and gives its messages back.
-//! `job` holds the work on one message, `child` the process.
+//! The first SIGTERM or ctrl-c stops leasing and lets running commands finish. The second ends them and releases their
+//! messages. `job` has the work on one message, `child` the process.
 
 mod child;
 mod job;
@@ -61,9 +61,10 @@ pub struct WorkArgs {
     client: ClientArgs,
 }
 
-/// A command that was told to end gets SIGKILL five seconds later; this leaves time for that.
+/// A command gets SIGKILL five seconds after SIGTERM; this leaves time for both.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long leases last without a heartbeat, unless `--lease` says: a third of it is how soon a cancel request is heard.
+/// The lease duration without a heartbeat, unless `--lease` is given. A third of it bounds the delay of a cancel
+/// request.
 const SESSION_LEASE: Duration = Duration::from_secs(15);
 
 impl WorkArgs {
@@ -111,7 +112,7 @@ impl WorkArgs {
     }
 }
 
-/// What a worker meets, in words.
+/// Describes an event of the worker.
 fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent<'_>) -> String {
     match event {
         WorkerEvent::CannotTake { error, pause } => {
@@ -126,7 +127,7 @@ fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent
         WorkerEvent::NotSettled { message_id, error } => {
             format!("{}: could not be settled, and comes back when its lease ends: {error}", single_line(message_id))
         }
-        // Nobody sent a signal.
+        // The worker stops because the command cannot be run, not because of a signal.
         WorkerEvent::Finishing(count) if commands.is_broken() => {
             format!("stopping, because the command cannot be run; {} in work", messages(saturating_i64(count)))
         }

@@ -1,4 +1,4 @@
-//! The commands of a shard: what each of them checks and changes.
+//! The commands of a shard: their checks and changes.
 
 pub(super) mod dequeue;
 pub(super) mod enqueue;

@@ -1,4 +1,4 @@
-//! Calls of sessions: repeats that get the same leases again, heartbeats, ends.
+//! Commands of sessions: repeats that return the same leases, heartbeats, ends.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::domain::queue::shard::{Shard, bulk_size};
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    /// Hears a call and answers what an earlier try of it was answered; none if there was none or it was empty.
+    /// Registers a call and returns the reply of an earlier attempt; `None` if no earlier attempt got leases.
     pub(in crate::domain::queue) fn replay(
         &mut self,
         call: &SessionCall,
@@ -43,22 +43,22 @@ impl Shard {
         Ok(answered.then(|| self.leases_of(call, now)))
     }
 
-    /// The sessions that are known here, for a server that starts. O(1), and O(1) for each.
+    /// Iterates over the sessions known to this shard, for a server startup. O(1), and O(1) for each.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
         self.sessions.all()
     }
 
-    /// How many leases each of these sessions has here. O(log n) each.
+    /// Counts the leases of each of these sessions. O(log n) each.
     pub fn lease_counts(&self, sessions: &[SessionId]) -> Vec<usize> {
         sessions.iter().map(|id| self.sessions.leases(*id)).collect()
     }
 
-    /// Asks what an earlier try holds without leasing anything.
+    /// Returns the leases of an earlier attempt without leasing more messages.
     pub(in crate::domain::queue) fn recall(&mut self, call: &SessionCall, now: Timestamp) -> Result<Reply, Refusal> {
         Ok(self.replay(call, now)?.unwrap_or(Reply::Unanswered))
     }
 
-    /// The leases that a call was answered with and that hold, in their order.
+    /// Returns the still valid leases of a call, in order.
     fn leases_of(&mut self, call: &SessionCall, now: Timestamp) -> Reply {
         let mut leases = Vec::new();
         for sequence in self.sessions.held_by(call.id, call.sequence) {
@@ -74,13 +74,13 @@ impl Shard {
         Reply::Leases { leases, completeness: Completeness::Complete, cursor: None }
     }
 
-    /// Remembers that a call was answered with leases.
+    /// Records that a call got leases.
     pub(in crate::domain::queue) fn record(&mut self, asked: &Dequeue, leases: &[LeaseGrant], now: Timestamp) {
         let Some(call) = asked.session.filter(|_| !leases.is_empty()) else { return };
         self.renew_session(call.id, call.lease, now);
         self.sessions.change(call.id, call.lease, now, |session| session.answer(call.sequence));
         for leased in leases {
-            // When it was leased, the session may not have been known yet.
+            // When the message was leased, the session may not have existed yet.
             let message = self.messages.get(leased.token.key.sequence).expect("it was just leased");
             self.sessions.enter(message);
         }
@@ -110,7 +110,7 @@ impl Shard {
         Ok(Reply::Beaten { expires_in: lease, cancel_requested })
     }
 
-    /// Ends a session, then its leases, as many as one step may. A repeat goes on; the first ending stands.
+    /// Ends a session, then up to `max` of its leases. A repeat continues; the kind of the first ending stays.
     pub(in crate::domain::queue) fn end_session(
         &mut self,
         id: SessionId,
@@ -135,7 +135,7 @@ impl Shard {
         Ok(Reply::Touched { count, completeness })
     }
 
-    /// Hears a session: it lives on from now.
+    /// Renews a session from now.
     fn renew_session(&mut self, id: SessionId, lease: Option<Duration>, now: Timestamp) {
         self.sessions.change(id, lease, now, |session| {
             session.lease = lease;
@@ -144,7 +144,7 @@ impl Shard {
         });
     }
 
-    /// Notes that a session was silent for too long while it held leases that end with it.
+    /// Ends a session that was silent for too long while it held confirmed leases.
     pub(in crate::domain::queue) fn expire(&mut self, id: SessionId, now: Timestamp) {
         let Some(session) = self.sessions.get(id) else { return };
         let at = session.expires;
@@ -161,7 +161,7 @@ impl Shard {
         }
     }
 
-    /// Lets the leases of calls up to one end with their session, and not before `max_run_time`.
+    /// Confirms the leases of calls up to one: they end with their session, or after `max_run_time`.
     fn confirm(&mut self, id: SessionId, up_to: u64, now: Timestamp) {
         if self.sessions.get(id).is_none_or(|session| session.lease.is_none()) {
             return;
@@ -175,7 +175,7 @@ impl Shard {
         }
     }
 
-    /// What time alone does to a message next, and when: its own event, or before that the end of its session.
+    /// Returns the next timer of a message: its own, or the end of its session if that is earlier.
     pub(in crate::domain::queue) fn next_due(&self, sequence: u64) -> Option<(Timestamp, Trigger)> {
         let message = self.message_at(sequence);
         let own = message.next_due();

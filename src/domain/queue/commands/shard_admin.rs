@@ -1,4 +1,4 @@
-//! What is done to a shard as a whole: new settings, deletion.
+//! Commands on a shard as a whole: new settings, deletion.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,13 @@ use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    /// Takes tokens from this time on and refuses all before as too old, whatever was so until now. O(answers forgotten).
+    /// Accepts tokens from this time on, and refuses all earlier ones as too old, whatever the previous floor.
+    /// O(answers forgotten).
     pub fn accept_tokens_from(&mut self, time: Timestamp) {
         self.dedupe.reset_floor(time, &self.messages);
     }
 
-    /// Tokens before this are refused as too old, whatever the time is; none if no answer went yet. O(1).
+    /// Returns the time before which tokens are always refused as too old; `None` if no reply was dropped. O(1).
     pub fn tokens_refused_before(&self) -> Option<Timestamp> {
         self.dedupe.floor()
     }
@@ -36,7 +37,7 @@ impl Shard {
         if changes_kind && !self.messages.is_empty() {
             return Err(Refusal::NotEmpty);
         }
-        // A token that was refused for its age was told that it is never applied: a longer window does not bring it back.
+        // A token refused for its age was promised never to be applied: a longer window must not accept it again.
         self.dedupe.drop_before(judged_by - self.settings.dedupe_window, &self.messages);
         match (&mut self.index.exclusive, &settings.exclusivity) {
             (Some(exclusive), Some(rule)) if !changes_kind => {
@@ -45,9 +46,9 @@ impl Shard {
             _ if changes_kind => {
                 let limits = self.index.exclusive.iter().flat_map(|exclusive| exclusive.values.limits.keys());
                 self.changes.value_limits.extend(limits.map(|value| (value.clone(), None)));
-                self.index = ShardIndex::new(&settings, BTreeMap::new()); // there are no messages, whatever it becomes
+                self.index = ShardIndex::new(&settings, BTreeMap::new()); // the kind changes only without messages
             }
-            _ => {} // a simple queue stays one
+            _ => {} // a simple queue stays simple
         }
         self.index.replace_shapes(&settings.shapes);
         self.index.recheck();
@@ -78,7 +79,7 @@ impl Shard {
         Ok(Reply::ValueLimitSet)
     }
 
-    /// Leaves a tombstone: the answers to tokens, which outlive their messages, and the count for a repeat.
+    /// Leaves a tombstone: the replies to tokens, which outlive their messages, and the message count for a repeat.
     pub(in crate::domain::queue) fn delete(&mut self) -> Reply {
         let messages = *self.deleted.get_or_insert(self.index.totals.all().messages);
         self.messages.iter().for_each(|message| self.dedupe.detach_message(message));

@@ -1,38 +1,38 @@
-//! How many messages have been ready since when, so that the age of the oldest is known without a look at any message.
+//! The ages of ready messages, counted so that the age of the oldest is known without reading any message.
 //!
-//! Times are kept to the second: a backlog takes one entry for each second of its arrival, not one for each message.
+//! Times are rounded down to the second: a backlog takes one entry per second of arrival, not one per message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::time::Timestamp;
 
-/// What ages are told to.
+/// The precision of ages.
 const PRECISION: Duration = Duration::from_secs(1);
 
-/// The times since when messages are ready, each with how many.
+/// The times since which messages are ready, each with a message count.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ReadyAges {
     ready: BTreeMap<Timestamp, u64>,
 }
 
 impl ReadyAges {
-    /// Takes in a message that is ready since then. O(log n).
+    /// Adds a message that has been ready since this time. O(log n).
     pub fn enter(&mut self, since: Timestamp) {
         *self.ready.entry(since.floor_to(PRECISION)).or_default() += 1;
     }
 
-    /// Takes it out. O(log n).
+    /// Removes a message. O(log n).
     pub fn leave(&mut self, since: Timestamp) {
         let since = since.floor_to(PRECISION);
-        let count = self.ready.get_mut(&since).expect("what leaves has entered");
+        let count = self.ready.get_mut(&since).expect("the message was added before");
         *count -= 1;
         if *count == 0 {
             self.ready.remove(&since);
         }
     }
 
-    /// Since when the oldest is ready, to the second and not later than in truth. O(log n).
+    /// Returns the time since which the oldest message is ready, rounded down to the second. O(log n).
     pub fn oldest(&self) -> Option<Timestamp> {
         self.ready.first_key_value().map(|(since, _)| *since)
     }

@@ -1,7 +1,8 @@
-//! The first answers to enqueues whose token carries its time, kept for the dedupe window.
+//! The first replies to enqueues whose token carries its time, kept for the dedupe window.
 //!
-//! As long as its message exists the message is the record; what is kept here of it is a bit. A record lies in the bucket
-//! of its token's time and buckets are dropped whole, so memory is bounded by the window and by `dedupe_max_bytes`. A token older than what is kept is refused: it may have been answered before.
+//! As long as a message exists, the message itself is the record; the index keeps only one bit for it. A record belongs
+//! to the bucket of its token's time, and buckets are dropped whole. So the window and `dedupe_max_bytes` bound the
+//! memory. A token older than the kept records is refused, because it may have been answered before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,42 +14,42 @@ use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::shard_restore::DedupeRecord;
 use crate::domain::time::Timestamp;
 
-/// A token: the id and what routed it.
+/// A token: the id and its routing value.
 pub type TokenKey = (MessageId, Option<RoutingValue>);
 
-/// What the first enqueue with a token was answered.
+/// The reply to the first enqueue with a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstResponse {
-    /// The hash of what was sent.
+    /// The hash of the request.
     pub fingerprint: u64,
-    /// The key given.
+    /// The assigned key.
     pub key: MessageKey,
-    /// The state answered.
+    /// The replied state.
     pub state: MessageState,
 }
 
 impl FirstResponse {
-    /// The first answer to the enqueue of a message.
+    /// Makes the first reply to the enqueue of a message.
     pub fn of(message: &MessageHead) -> Self {
         Self { fingerprint: message.fingerprint, key: message.key, state: message.first_state }
     }
 }
 
-/// The answers kept, in buckets of their tokens' times.
+/// The kept replies, in buckets by the time of their tokens.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DedupeIndex {
     buckets: BTreeMap<Timestamp, DedupeBucket>,
     bytes: usize,
-    /// Answers of tokens before this are gone, whatever the window.
+    /// Replies to tokens before this time are dropped, whatever the window.
     floor: Option<Timestamp>,
 }
 
-/// The answers to tokens of one stretch of time.
+/// The replies to tokens of one period.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct DedupeBucket {
-    /// The messages that exist still: they are their answers themselves.
+    /// The messages that still exist, which are their own records.
     living: Sequences,
-    /// The answers that have outlived their messages.
+    /// The replies that have outlived their messages.
     outlived: BTreeMap<(TokenKey, Timestamp), FirstResponse>,
 }
 
@@ -59,17 +60,17 @@ impl DedupeBucket {
 }
 
 impl DedupeIndex {
-    /// No answers, those of tokens before the floor dropped already.
+    /// Makes an index without replies; those to tokens before the floor are already dropped.
     pub fn with_floor(floor: Option<Timestamp>) -> Self {
         Self { floor, ..Self::default() }
     }
 
-    /// Tokens before this have no answers any more, if any was dropped. O(1).
+    /// Returns the time before which replies are dropped; `None` if none was dropped. O(1).
     pub fn floor(&self) -> Option<Timestamp> {
         self.floor
     }
 
-    /// Takes an answer back in that was kept before; one below the floor is passed over. O(log n).
+    /// Restores a stored reply; ignores one below the floor. O(log n).
     pub fn restore(&mut self, kept: DedupeRecord, messages: &MessagesBySequence) {
         let DedupeRecord { token, time, answer } = kept;
         if self.floor.is_some_and(|floor| time < floor) {
@@ -85,7 +86,7 @@ impl DedupeIndex {
         self.bytes += (bucket.len() - before) * DEDUPE_RECORD_BYTES;
     }
 
-    /// After a restoration: leaves the answers whose messages came after them to these. O(answers).
+    /// After a restoration: replaces replies by their messages where the messages were restored later. O(answers).
     pub fn relink_messages(&mut self, messages: &MessagesBySequence) {
         for bucket in self.buckets.values_mut() {
             let DedupeBucket { living, outlived } = bucket;
@@ -99,12 +100,12 @@ impl DedupeIndex {
         }
     }
 
-    /// Whether answers to tokens of this time may be gone. O(1).
+    /// Returns whether replies to tokens of this time may have been dropped. O(1).
     pub fn may_be_dropped(&self, token_time: Timestamp, window: Duration, now: Timestamp) -> bool {
         token_time < now - window || self.floor.is_some_and(|floor| token_time < floor)
     }
 
-    /// Lets no token before this time be answered any more. O(answers forgotten + one bucket).
+    /// Drops the replies to tokens before this time. O(answers forgotten + one bucket).
     pub fn drop_before(&mut self, time: Timestamp, messages: &MessagesBySequence) {
         self.floor = self.floor.max(Some(time));
         while let Some(mut oldest) = self.buckets.first_entry()
@@ -127,15 +128,15 @@ impl DedupeIndex {
         }
     }
 
-    /// The same, and later ones are answered again even if they were not until now: somebody gives up what was promised of
-    /// them while the clock was ahead.
+    /// The same, and also lowers the floor to this time. An operator thereby waives the promises made while the clock
+    /// was ahead.
     pub fn reset_floor(&mut self, time: Timestamp, messages: &MessagesBySequence) {
         self.drop_before(time, messages);
         self.floor = Some(time);
     }
 
-    /// The first answer to a token whose message is gone, and what routed that; the answer to any other is the message's to
-    /// give. O(log n).
+    /// Returns the first reply to a token whose message no longer exists, with the message's routing value. For other
+    /// tokens the message has the reply. O(log n).
     pub fn get(&self, id: &MessageId, time: Timestamp) -> Option<(&Option<RoutingValue>, &FirstResponse)> {
         let outlived = &self.buckets.get(&time.floor_to(DEDUPE_BUCKET))?.outlived;
         if outlived.is_empty() {
@@ -146,7 +147,7 @@ impl DedupeIndex {
         of_time.next().map(|(((_, routing), _), answer)| (routing, answer))
     }
 
-    /// Keeps the answer to a message that is about to go, if it is kept. O(log n).
+    /// Keeps the reply for a message that is about to be removed, if the reply is tracked. O(log n).
     pub fn detach_message(&mut self, message: &MessageHead) {
         let Some(time) = message.token_time.get() else { return };
         let Some(bucket) = self.buckets.get_mut(&time.floor_to(DEDUPE_BUCKET)) else { return };
@@ -156,15 +157,15 @@ impl DedupeIndex {
         }
     }
 
-    /// Whether one more answer fits, if need be in place of those of older buckets. O(1).
+    /// Returns whether one more reply fits, if necessary in place of those in older buckets. O(1).
     pub fn has_room(&self, time: Timestamp, bytes_max: usize) -> bool {
         let oldest_goes =
             self.buckets.first_key_value().is_some_and(|(start, _)| *start < time.floor_to(DEDUPE_BUCKET));
         oldest_goes || self.bytes + DEDUPE_RECORD_BYTES <= bytes_max
     }
 
-    /// Keeps the answer to a message; the oldest buckets go once their window is over or for want of room. O(log n), and
-    /// O(1) amortised for each record dropped.
+    /// Tracks the reply for a message. Drops the oldest buckets after their window, or when the memory bound is
+    /// reached. O(log n), and O(1) amortized for each dropped record.
     pub fn put(&mut self, sequence: u64, time: Timestamp, keep: DedupeLimits) {
         let own = time.floor_to(DEDUPE_BUCKET);
         while let Some((&start, bucket)) = self.buckets.first_key_value() {
@@ -183,19 +184,19 @@ impl DedupeIndex {
     }
 }
 
-/// Whether this is the answer to a message that exists.
+/// Returns whether this is the reply for an existing message.
 fn is_response_of_message(answer: FirstResponse, time: Timestamp, messages: &MessagesBySequence) -> bool {
     let found = messages.get(answer.key.sequence);
     found.is_some_and(|message| message.token_time.get() == Some(time) && FirstResponse::of(message) == answer)
 }
 
-/// What bounds the answers kept.
+/// The bounds of the kept replies.
 #[derive(Clone, Copy, Debug)]
 pub struct DedupeLimits {
-    /// The time by which the age of tokens is judged.
+    /// The time that judges the age of tokens.
     pub now: Timestamp,
-    /// How long answers are kept.
+    /// The duration for which replies are kept.
     pub window: Duration,
-    /// What they may take, in bytes.
+    /// The memory bound in bytes.
     pub bytes_max: usize,
 }

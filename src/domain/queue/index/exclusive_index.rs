@@ -1,9 +1,11 @@
-//! What an exclusive queue may serve: lanes of pending messages, shown or hidden by what their values have in flight.
+//! The servable messages of an exclusive queue: lanes of pending messages, shown or hidden by their value's messages in
+//! flight.
 //!
-//! The lane of a value is shown when its best message may be leased. It is decided anew whenever a message of the value
-//! changes or the value's limit does; a limit lowered for the whole queue is noticed by the dequeue that meets the value,
-//! a raised one is taken up in steps. A value may have lanes in many groups of shapes: those that no change of a message
-//! touches stay shown until a dequeue meets them; it parks them, and they return when something of the value ends.
+//! The lane of a value is shown when its best message may be leased. This is decided again whenever a message of the
+//! value or the value's limit changes. If the limit of the whole queue is lowered, the dequeue that meets a value
+//! notices it; a raised limit is applied in steps. A value may have lanes in many groups of shapes. A lane in a group
+//! that a change does not touch stays shown until a dequeue meets it. The dequeue parks such a lane, and the lane
+//! returns when a lease or blocking message of the value ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +17,24 @@ use crate::domain::queue::messages::message::{MessageHead, RoutingValue};
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::setup::settings::Exclusivity;
 
-/// A group of a shape: the number of the shape, and the values.
+/// The key of a shape's group: the number of the shape, and the values.
 pub type ShapeGroupKey = (usize, ValueSet);
 
-/// Lanes and values of one shard.
+/// The lanes and values of one shard.
 #[derive(Clone, Debug)]
 pub struct ExclusiveIndex {
-    /// What is in flight.
+    /// The messages in flight, by value.
     pub values: ExclusivityValues,
-    /// What is pending.
+    /// The pending messages, by value.
     pub lanes: ValueLanes,
-    /// Where lanes of groups are hidden, to be offered again when something of their value ends.
+    /// The groups in which a value's lane is hidden, to be shown again when a message of the value stops holding it
+    /// back.
     parked: BTreeMap<RoutingValue, BTreeSet<ShapeGroupKey>>,
-    /// While a raised limit is taken up: the last value looked at.
+    /// While a raised limit is being applied: the last value processed.
     recheck: Option<Option<RoutingValue>>,
 }
 
-/// What is parked and whether a limit is being taken up are no part of what a shard is: a restored one has it behind it.
+/// Parked lanes and the progress of applying a limit are not part of a shard's identity: a restored shard has none.
 impl PartialEq for ExclusiveIndex {
     fn eq(&self, other: &Self) -> bool {
         (&self.values, &self.lanes) == (&other.values, &other.lanes)
@@ -41,7 +44,7 @@ impl PartialEq for ExclusiveIndex {
 impl Eq for ExclusiveIndex {}
 
 impl ExclusiveIndex {
-    /// No messages yet.
+    /// Makes an index without messages.
     pub fn new(rule: Exclusivity, limits: BTreeMap<RoutingValue, u32>) -> Self {
         Self {
             values: ExclusivityValues::new(rule, limits),
@@ -51,7 +54,7 @@ impl ExclusiveIndex {
         }
     }
 
-    /// Takes a message in.
+    /// Adds a message.
     pub fn enter(&mut self, value: &RoutingValue, message: &MessageHead) {
         self.values.enter(value, message);
         if message.state == MessageState::Pending {
@@ -59,7 +62,7 @@ impl ExclusiveIndex {
         }
     }
 
-    /// Takes a message out, as it was when it entered.
+    /// Removes a message, unchanged since it was added.
     pub fn leave(&mut self, value: &RoutingValue, message: &MessageHead) {
         self.values.leave(value, message);
         if message.state == MessageState::Pending {
@@ -67,12 +70,12 @@ impl ExclusiveIndex {
         }
     }
 
-    /// Shows or hides the lane of a value, as its leases say. O(log n).
+    /// Shows or hides the lane of a value according to its leases. O(log n).
     pub fn refresh_lane(&mut self, value: &RoutingValue) {
         refresh_visibility(&self.values, &mut self.lanes, value);
     }
 
-    /// Shows or hides the lane of a value in a group of a shape, and notes a hidden one as parked there. O(log n).
+    /// Shows or hides the lane of a value in a group of a shape, and parks a hidden lane there. O(log n).
     pub fn refresh_group_lane(&mut self, place: &ShapeGroupKey, lanes: &mut ValueLanes, value: &RoutingValue) {
         match refresh_visibility(&self.values, lanes, value) {
             LaneVisibility::Hidden => drop(self.parked.entry(value.clone()).or_default().insert(place.clone())),
@@ -80,13 +83,13 @@ impl ExclusiveIndex {
         }
     }
 
-    /// The groups in which a value is parked that may be served again. O(1) if it may not.
+    /// Returns the groups in which a now servable value is parked. O(1) if the value is not servable.
     pub fn unblocked_groups(&self, value: &RoutingValue) -> Vec<ShapeGroupKey> {
         let parked = self.parked.get(value).filter(|_| self.values.has_room(value));
         parked.map(|places| places.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Forgets that a value is parked in a group.
+    /// Removes a value's parking entry for a group.
     pub fn unpark(&mut self, place: &ShapeGroupKey, value: &RoutingValue) {
         if let Some(places) = self.parked.get_mut(value) {
             places.remove(place);
@@ -96,7 +99,7 @@ impl ExclusiveIndex {
         }
     }
 
-    /// Follows shapes that got other numbers, or none.
+    /// Renumbers the parking entries after shapes got new numbers or were removed.
     pub fn renumber(&mut self, numbers: &[Option<usize>]) {
         for places in self.parked.values_mut() {
             let kept = std::mem::take(places).into_iter();
@@ -105,7 +108,7 @@ impl ExclusiveIndex {
         self.parked.retain(|_, places| !places.is_empty());
     }
 
-    /// Changes the limit of the queue. A higher one is taken up by `recheck`.
+    /// Changes the limit of the queue. `recheck` applies a higher one.
     pub fn set_limit(&mut self, max_in_flight_per_value: u32) {
         let raised = max_in_flight_per_value > self.values.rule.max_in_flight_per_value;
         self.values.rule.max_in_flight_per_value = max_in_flight_per_value;
@@ -114,12 +117,12 @@ impl ExclusiveIndex {
         }
     }
 
-    /// Whether a raised limit is not taken up everywhere yet.
+    /// Returns whether a raised limit still has to be applied to some values.
     pub fn is_rechecking(&self) -> bool {
         self.recheck.is_some()
     }
 
-    /// The next values, at most 256, for which a raised limit is to be taken up. O(values).
+    /// Returns the next values, at most 256, to which a raised limit has to be applied. O(values).
     pub fn recheck(&mut self) -> Vec<RoutingValue> {
         let Some(after) = self.recheck.take() else { return Vec::new() };
         let more = self.values.busy_after(after.as_ref()).take(VALUES_RECHECKED_MAX);
@@ -129,7 +132,7 @@ impl ExclusiveIndex {
     }
 }
 
-/// What became of a lane.
+/// The visibility of a lane after a refresh.
 enum LaneVisibility {
     Shown,
     Hidden,

@@ -1,5 +1,5 @@
-//! Finds the message of an id without keeping the id a second time: a hash of the id leads to the few sequences that have
-//! it, and the message itself says whether it is the one. A shard has at most one message of an id, whatever routed it.
+//! Lookup of messages by id without a second copy of the id. A hash of the id leads to the few sequences with that
+//! hash, and each message is compared with the id. A shard has at most one message per id, whatever routed it.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,11 +11,11 @@ use crate::domain::queue::messages::message::{MessageHead, MessageId};
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct IdIndex {
     entries: BTreeSet<(u64, u64)>,
-    /// How many of them something else than their id has routed.
+    /// The number of messages that were not routed by their id.
     routed: usize,
 }
 
-/// What a message is found by. It is the same in every process that runs the same code, and never leaves memory.
+/// The hash of an id. It is the same in every process that runs the same code, and never leaves memory.
 fn hash_of(id: &MessageId) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
@@ -27,7 +27,7 @@ fn entry_of(message: &MessageHead) -> (u64, u64) {
 }
 
 impl IdIndex {
-    /// The names of messages; the sequence of one whose id another has is an error. O(n log n).
+    /// Builds the index; the error is the sequence of a message with a duplicate id. O(n log n).
     pub fn of(messages: &MessagesBySequence) -> Result<Self, u64> {
         let routed = messages.iter().filter(|message| message.routing.is_some()).count();
         let names = Self { entries: messages.iter().map(entry_of).collect(), routed };
@@ -35,7 +35,7 @@ impl IdIndex {
         let (mut of_hash, mut alike) = (0, Vec::<u64>::new());
         for (hash, sequence) in &names.entries {
             if *hash != of_hash {
-                alike.clear(); // messages are looked at only where hashes are the same
+                alike.clear(); // messages are compared only where hashes are equal
             }
             if alike.iter().any(|other| name_of(*other) == name_of(*sequence)) {
                 return Err(*sequence);
@@ -46,7 +46,7 @@ impl IdIndex {
         Ok(names)
     }
 
-    /// The message of an id. O(log n).
+    /// Returns the message of an id. O(log n).
     pub fn find<'a>(&self, messages: &'a MessagesBySequence, id: &MessageId) -> Option<&'a MessageHead> {
         let hash = hash_of(id);
         let like_it = self.entries.range((hash, 0)..=(hash, u64::MAX));
@@ -54,24 +54,24 @@ impl IdIndex {
         found.find(|message| message.id == *id)
     }
 
-    /// Whether something else than its id has routed any of the messages. O(1).
+    /// Returns whether any message was not routed by its id. O(1).
     pub fn any_routed(&self) -> bool {
         self.routed > 0
     }
 
-    /// Takes a message in, whose id no other has. O(log n).
+    /// Adds a message, whose id must be new. O(log n).
     pub fn insert(&mut self, message: &MessageHead) {
         let is_new = self.entries.insert(entry_of(message));
         self.routed += usize::from(is_new && message.routing.is_some());
     }
 
-    /// Takes a message out. O(log n).
+    /// Removes a message. O(log n).
     pub fn remove(&mut self, message: &MessageHead) {
         let was_there = self.entries.remove(&entry_of(message));
         self.routed -= usize::from(was_there && message.routing.is_some());
     }
 
-    /// How many there are. O(1).
+    /// Counts the messages. O(1).
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -1,8 +1,8 @@
-//! Pending messages of an exclusive queue, a lane for each exclusivity value, and the heads of the lanes.
+//! The pending messages of an exclusive queue: a lane for each exclusivity value, and the heads of the lanes.
 //!
-//! A dequeue looks at heads only, so messages that wait behind their value cost it nothing. A lane is *shown* if its best
-//! message is among the heads, else *hidden*. Which lanes are shown is decided by who knows the leases (`values`); what
-//! the lanes hold is a function of the messages.
+//! A dequeue examines heads only, so messages that wait behind their value cost it nothing. A lane is *shown* if its
+//! best message is among the heads, otherwise *hidden*. `exclusivity_values`, which knows the leases, determines which
+//! lanes are shown. The contents of the lanes are a function of the messages.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +17,19 @@ use crate::domain::queue::messages::message::{Rank, RoutingValue};
 #[derive(Clone, Default, Debug)]
 pub struct ValueLanes {
     lanes: BTreeMap<LaneKey, Lane>,
-    /// The best message of each lane that is shown.
+    /// The best message of each shown lane.
     heads: BTreeSet<Rank>,
 }
 
-/// A value after its hash: which lane is meant is mostly decided by numbers that lie side by side, not by texts that lie
-/// all over memory. The order of the lanes means nothing.
+/// A value preceded by its hash. Comparing hashes, which are stored side by side, avoids most reads of texts, which are
+/// scattered in memory. The order of lanes has no meaning.
 type LaneKey = (u64, RoutingValue);
 
 fn key_of(value: &RoutingValue) -> LaneKey {
     (xxh3_64(value.as_str().as_bytes()), value.clone())
 }
 
-/// The pending messages of one value, of which there is always one. Most values have no other.
+/// The pending messages of one value, at least one. Most values have exactly one.
 #[derive(Clone, Debug)]
 struct Lane {
     first: Rank,
@@ -43,7 +43,7 @@ impl Lane {
         self.first = rank.min(self.first);
     }
 
-    /// Removes a message; whether another one is left.
+    /// Removes a message; returns whether another one is left.
     fn remove(&mut self, rank: Rank) -> bool {
         if rank != self.first {
             self.later.remove(&rank);
@@ -55,10 +55,10 @@ impl Lane {
     }
 }
 
-/// About what a lane of one message takes with its head, in bytes.
+/// The approximate memory of a lane of one message with its head, in bytes.
 pub const LANE_BYTES: usize = in_tree(size_of::<(LaneKey, Lane)>()) + in_tree(size_of::<Rank>());
 
-/// Shown and hidden come and go without a message that changes, so two sets of lanes are equal if they hold the same.
+/// Visibility can change without a change of a message, so equality compares only the contents of the lanes.
 impl PartialEq for ValueLanes {
     fn eq(&self, other: &Self) -> bool {
         fn held(lanes: &ValueLanes) -> impl Iterator<Item = (&LaneKey, Rank, &BTreeSet<Rank>)> {
@@ -71,7 +71,7 @@ impl PartialEq for ValueLanes {
 impl Eq for ValueLanes {}
 
 impl ValueLanes {
-    /// Adds a message; its lane shows what it showed. O(log n).
+    /// Adds a message. A shown lane keeps its head until the next `show`, even if the new message is better. O(log n).
     pub fn add(&mut self, value: &RoutingValue, rank: Rank) {
         match self.lanes.entry(key_of(value)) {
             Entry::Occupied(mut lane) => lane.get_mut().add(rank),
@@ -79,7 +79,7 @@ impl ValueLanes {
         }
     }
 
-    /// Removes a message; a lane that showed it is hidden, one without messages is gone. O(log n).
+    /// Removes a message. Hides the lane if that message was its head, and removes an empty lane. O(log n).
     pub fn remove(&mut self, value: &RoutingValue, rank: Rank) {
         let Entry::Occupied(mut entry) = self.lanes.entry(key_of(value)) else {
             unreachable!("a pending message is in the lane of its value")
@@ -98,7 +98,7 @@ impl ValueLanes {
         self.lanes.get(&key_of(value))
     }
 
-    /// The best message of a lane, shown or hidden. O(log n).
+    /// Returns the best message of a lane, shown or hidden. O(log n).
     pub fn first(&self, value: &RoutingValue) -> Option<Rank> {
         Some(self.lane(value)?.first)
     }
@@ -120,35 +120,35 @@ impl ValueLanes {
         lane.shown.take().inspect(|shown| assert!(self.heads.remove(shown), "what is shown is a head"));
     }
 
-    /// How many messages a lane has. O(log n).
+    /// Counts the messages of a lane. O(log n).
     pub fn len(&self, value: &RoutingValue) -> usize {
         self.lane(value).map_or(0, |lane| 1 + lane.later.len())
     }
 
-    /// The last message of a lane, shown or hidden. O(log n).
+    /// Returns the last message of a lane, shown or hidden. O(log n).
     pub fn last(&self, value: &RoutingValue) -> Option<Rank> {
         let lane = self.lane(value)?;
         Some(lane.later.last().copied().unwrap_or(lane.first))
     }
 
-    /// The first message of a lane after a rank. O(log n).
+    /// Returns the first message of a lane after a rank. O(log n).
     pub fn next_in(&self, value: &RoutingValue, after: Rank) -> Option<Rank> {
         let lane = self.lane(value)?;
         let later = || lane.later.range((Bound::Excluded(after), Bound::Unbounded)).next().copied();
         Some(lane.first).filter(|first| *first > after).or_else(later)
     }
 
-    /// The best of the messages that are shown and come after a rank. O(log n).
+    /// Returns the best head after a rank. O(log n).
     pub fn next_head(&self, after: Rank) -> Option<Rank> {
         self.heads.range((Bound::Excluded(after), Bound::Unbounded)).next().copied()
     }
 
-    /// The messages that are shown and come before a rank.
+    /// Returns the heads before a rank.
     pub fn heads_before(&self, rank: Rank) -> impl Iterator<Item = &Rank> {
         self.heads.range(..rank)
     }
 
-    /// The best of the messages that are shown. O(log n).
+    /// Returns the best head. O(log n).
     pub fn best(&self) -> Option<Rank> {
         self.heads.first().copied()
     }

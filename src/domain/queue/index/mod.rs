@@ -1,4 +1,4 @@
-//! The indexes of a shard: which message comes next, and how each message is found.
+//! The indexes of a shard: the next message to serve, and lookups of messages.
 
 pub(super) mod ages;
 pub mod dedupe_index;

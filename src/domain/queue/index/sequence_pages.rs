@@ -1,21 +1,22 @@
-//! Sets of sequences and messages by sequence, in pages of 64.
+//! Sets of sequences, and messages by sequence, in pages of 64.
 //!
-//! Sequences of a shard are given one after the other and taken away in nearly that order, so most pages are full or gone:
-//! a sequence in a set costs about a bit, and a message hardly more than itself. Either keeps the order of the sequences.
+//! A shard assigns consecutive sequences and removes them in nearly that order, so most pages are full or removed. A
+//! sequence in a set costs about one bit, and a message little more than itself. Both structures keep the order of
+//! sequences.
 
 use std::collections::BTreeMap;
 
 use crate::domain::queue::messages::message::MessageHead;
 
-/// Sequences of a page.
+/// The number of sequences in a page.
 const PAGE: u64 = 64;
 
-/// The page of a sequence, and its place there as a mask.
+/// Returns the page of a sequence, and its bit in the page's mask.
 fn place(sequence: u64) -> (u64, u64) {
     (sequence / PAGE, 1 << (sequence % PAGE))
 }
 
-/// The sequences that a mask of a page stands for, in order.
+/// Iterates over the sequences of a page's mask, in order.
 fn of_mask(page: u64, mut mask: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         let bit = mask.trailing_zeros();
@@ -26,7 +27,7 @@ fn of_mask(page: u64, mut mask: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The part of a page's mask that lies after a sequence.
+/// Returns the part of a page's mask after a sequence.
 fn after(sequence: u64, page: u64, mask: u64) -> u64 {
     let (last, bit) = place(sequence);
     if page == last { mask & !(bit | (bit - 1)) } else { mask }
@@ -40,12 +41,12 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// How many there are. O(1).
+    /// Counts the sequences. O(1).
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Adds one; whether it was not there. O(log n).
+    /// Adds a sequence; returns whether it is new. O(log n).
     pub fn insert(&mut self, sequence: u64) -> bool {
         let (page, bit) = place(sequence);
         let mask = self.pages.entry(page).or_default();
@@ -55,7 +56,7 @@ impl Sequences {
         is_new
     }
 
-    /// Removes one; whether it was there. O(log n).
+    /// Removes a sequence; returns whether it existed. O(log n).
     pub fn remove(&mut self, sequence: u64) -> bool {
         let (page, bit) = place(sequence);
         let Some(mask) = self.pages.get_mut(&page).filter(|mask| **mask & bit != 0) else { return false };
@@ -67,13 +68,13 @@ impl Sequences {
         true
     }
 
-    /// Those after one, in order. O(log n) for the first.
+    /// Iterates over the sequences after the given one, in order. O(log n) for the first.
     pub fn after(&self, sequence: u64) -> impl Iterator<Item = u64> {
         let pages = self.pages.range(place(sequence).0..);
         pages.flat_map(move |(page, mask)| of_mask(*page, after(sequence, *page, *mask)))
     }
 
-    /// All, in order.
+    /// Iterates over all sequences, in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         self.pages.iter().flat_map(|(page, mask)| of_mask(*page, *mask))
     }
@@ -86,7 +87,7 @@ pub struct MessagesBySequence {
     count: usize,
 }
 
-/// The messages of a page, in order, and which they are.
+/// The messages of a page in order, and the mask of their sequences.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct MessagePage {
     held: u64,
@@ -94,31 +95,31 @@ struct MessagePage {
 }
 
 impl MessagePage {
-    /// Where the message of a bit is, or would be.
+    /// Returns the index of a bit's message, or its insertion index.
     fn index(&self, bit: u64) -> usize {
         (self.held & (bit - 1)).count_ones() as usize
     }
 }
 
 impl MessagesBySequence {
-    /// How many there are. O(1).
+    /// Counts the messages. O(1).
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none. O(1).
+    /// Returns whether there are no messages. O(1).
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The message of a sequence. O(log n).
+    /// Returns the message of a sequence. O(log n).
     pub fn get(&self, sequence: u64) -> Option<&MessageHead> {
         let (page, bit) = place(sequence);
         let page = self.pages.get(&page).filter(|page| page.held & bit != 0)?;
         page.messages.get(page.index(bit))
     }
 
-    /// The same, to be changed.
+    /// Returns the message of a sequence for a change. O(log n).
     pub fn get_mut(&mut self, sequence: u64) -> Option<&mut MessageHead> {
         let (page, bit) = place(sequence);
         let page = self.pages.get_mut(&page).filter(|page| page.held & bit != 0)?;
@@ -126,7 +127,7 @@ impl MessagesBySequence {
         page.messages.get_mut(index)
     }
 
-    /// Takes a message in; answers one of the same sequence that was there. O(log n + 64).
+    /// Inserts a message; returns the replaced message of the same sequence. O(log n + 64).
     pub fn insert(&mut self, message: MessageHead) -> Option<MessageHead> {
         let (page, bit) = place(message.key.sequence);
         let page = self.pages.entry(page).or_default();
@@ -140,7 +141,7 @@ impl MessagesBySequence {
         None
     }
 
-    /// Takes a message out. O(log n + 64).
+    /// Removes a message. O(log n + 64).
     pub fn remove(&mut self, sequence: u64) -> Option<MessageHead> {
         let (number, bit) = place(sequence);
         let page = self.pages.get_mut(&number).filter(|page| page.held & bit != 0)?;
@@ -151,19 +152,19 @@ impl MessagesBySequence {
         if page.held == 0 {
             self.pages.remove(&number);
         } else if page.messages.len() <= page.messages.capacity() / 4 {
-            page.messages.shrink_to_fit(); // few of a page may stay for long
+            page.messages.shrink_to_fit(); // a few messages of a page may stay for long
         }
         Some(message)
     }
 
-    /// The first message after a sequence. O(log n).
+    /// Returns the first message after a sequence. O(log n).
     pub fn next_after(&self, sequence: u64) -> Option<&MessageHead> {
         let mut pages = self.pages.range(place(sequence).0..);
         let next = pages.find_map(|(number, page)| of_mask(*number, after(sequence, *number, page.held)).next());
         self.get(next?)
     }
 
-    /// All, by sequence.
+    /// Iterates over all messages, by sequence.
     pub fn iter(&self) -> impl Iterator<Item = &MessageHead> {
         self.pages.values().flat_map(|page| &page.messages)
     }
@@ -204,7 +205,7 @@ mod tests {
             for (number, (adds, sequence)) in steps.into_iter().enumerate() {
                 if adds {
                     let mut message = message(sequence);
-                    message.version = number as u64; // tells those of one sequence apart
+                    message.version = number as u64; // distinguishes messages of one sequence
                     prop_assert_eq!(messages.insert(message.clone()), wanted.insert(sequence, message));
                 } else {
                     prop_assert_eq!(messages.remove(sequence), wanted.remove(&sequence));

@@ -1,7 +1,7 @@
 //! The ordered indexes over the messages of a shard.
 //!
-//! Every index is a function of the messages: a message leaves all of them before it changes and enters them anew
-//! after, so that a rebuild from the messages gives the same. Each step costs O(log n), whatever lies ahead.
+//! Every index is a function of the messages: a message is removed from all indexes before it changes and added again
+//! afterwards. So a rebuild from the messages gives the same indexes. Each step costs O(log n), whatever the backlog.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,29 +17,29 @@ use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
-/// The indexes.
+/// The indexes of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardIndex {
     /// Pending messages by (priority, sequence): earliest deadline first, FIFO among equals.
     pub ready: BTreeSet<Rank>,
-    /// Since when they could have been served.
+    /// The times since which pending messages are ready.
     pub ages: ReadyAges,
-    /// When time changes an invisible, pending or running message next: exactly its next event, if it has one.
+    /// The next timer of each invisible, pending or running message that has one.
     pub due: BTreeSet<(Timestamp, u64)>,
-    /// When a terminal message is forgotten.
+    /// The time at which each terminal message is deleted.
     pub retention_ends: BTreeSet<(Timestamp, u64)>,
     /// The sequences of each state.
     pub by_state: [Sequences; MessageState::ALL.len()],
-    /// Counts and bytes of each state.
+    /// Message counts and payload bytes of each state.
     pub totals: Totals,
-    /// Of an exclusive queue, what is held back and what may be served.
+    /// For an exclusive queue, the messages that values hold back and those that may be served.
     pub exclusive: Option<ExclusiveIndex>,
-    /// What is declared for filters.
+    /// The declared filter shapes.
     pub shapes: Vec<ShapeIndex>,
 }
 
 impl ShardIndex {
-    /// The indexes over no messages; `limits` are those of single values.
+    /// Makes indexes without messages; `limits` are the own limits of single values.
     pub fn new(settings: &Settings, limits: BTreeMap<RoutingValue, u32>) -> Self {
         Self {
             ready: BTreeSet::new(),
@@ -53,8 +53,8 @@ impl ShardIndex {
         }
     }
 
-    /// The indexes over messages; `filled` says how far the shapes are. O(n log n), and denser than if the messages had
-    /// entered one after the other.
+    /// Builds the indexes of messages; `filled` has the fill positions of the shapes. O(n log n). The result is denser
+    /// than after adding the messages one by one.
     pub fn rebuild(
         settings: &Settings,
         limits: BTreeMap<RoutingValue, u32>,
@@ -79,7 +79,7 @@ impl ShardIndex {
         index
     }
 
-    /// Takes a message in; `settle` follows.
+    /// Adds a message; the caller must call `refresh_lanes` afterwards.
     pub fn enter(&mut self, message: &MessageHead) {
         if message.state == MessageState::Pending {
             self.ready.insert(message.rank());
@@ -90,7 +90,7 @@ impl ShardIndex {
         self.enter_counts(message);
     }
 
-    /// Takes a message into all that is neither ranked nor timed for the whole shard.
+    /// Adds a message to the indexes without a rank or timer over the whole shard.
     fn enter_counts(&mut self, message: &MessageHead) {
         if message.state == MessageState::Pending {
             self.ages.enter(message.ready_since());
@@ -108,7 +108,7 @@ impl ShardIndex {
         }
     }
 
-    /// Takes a message out, as it was when it entered; `settle` follows.
+    /// Removes a message, unchanged since it was added; the caller must call `refresh_lanes` afterwards.
     pub fn leave(&mut self, message: &MessageHead) {
         let sequence = message.key.sequence;
         if message.state == MessageState::Pending {
@@ -131,7 +131,7 @@ impl ShardIndex {
         }
     }
 
-    /// Moves the timer of a message of which nothing has changed that any other index knows.
+    /// Moves the timer of a message whose other indexed parts are unchanged.
     pub fn reschedule(&mut self, before: Option<(Timestamp, Trigger)>, message: &MessageHead) {
         let (sequence, now) = (message.key.sequence, message.next_due());
         let timers = self.timers(message.state);
@@ -139,7 +139,7 @@ impl ShardIndex {
         timers.extend(now.map(|(at, _)| (at, sequence)));
     }
 
-    /// Offers what may be served of the message's value, after the message has left or entered.
+    /// Updates the lanes of the message's value after the message was added or removed.
     pub fn refresh_lanes(&mut self, message: &MessageHead) {
         let Some((exclusive, value)) = self.exclusive.as_mut().zip(message.routing.as_ref()) else { return };
         for (number, shape) in self.shapes.iter_mut().enumerate() {
@@ -152,7 +152,7 @@ impl ShardIndex {
         self.refresh_value(value);
     }
 
-    /// Offers what may be served of a value whose limit or leases have changed. O((1 + parked places) log n).
+    /// Updates the lanes of a value whose limit or leases have changed. O((1 + parked places) log n).
     pub fn refresh_value(&mut self, value: &RoutingValue) {
         let Some(exclusive) = &mut self.exclusive else { return };
         exclusive.refresh_lane(value);
@@ -164,25 +164,25 @@ impl ShardIndex {
         }
     }
 
-    /// Withdraws the lane of a value that was met where it may not be served. O(log n).
+    /// Hides the lane of a value that a dequeue met although the value may not be served. O(log n).
     pub fn hide_lane(&mut self, place: Option<&ShapeGroupKey>, value: &RoutingValue) {
         let Some(exclusive) = &mut self.exclusive else { return };
         match place {
             None => exclusive.refresh_lane(value),
             Some(place) => {
-                let group = self.shapes[place.0].group_mut(&place.1).expect("what is met has its group");
+                let group = self.shapes[place.0].group_mut(&place.1).expect("a lane in a group has its group");
                 exclusive.refresh_group_lane(place, &mut group.lanes, value);
             }
         }
     }
 
-    /// Whether messages are held back by their values.
+    /// Returns whether values hold messages back.
     fn kind(&self) -> QueueKind {
         if self.exclusive.is_some() { QueueKind::Exclusive } else { QueueKind::Simple }
     }
 
-    /// The first message in rank that may be served, of all or of a group; one whose value was filled since is still
-    /// among them. O(log n).
+    /// Returns the servable message with the best rank, of all messages or of a group. It may belong to a value that
+    /// has reached its limit since. O(log n).
     pub fn best(&self, place: Option<&ShapeGroupKey>) -> Option<Rank> {
         match self.lanes(place) {
             Some(lanes) => lanes.best(),
@@ -190,7 +190,7 @@ impl ShardIndex {
         }
     }
 
-    /// Of an exclusive queue, the lanes of all messages or of a group.
+    /// For an exclusive queue, returns the lanes of all messages or of a group.
     pub fn lanes(&self, place: Option<&ShapeGroupKey>) -> Option<&ValueLanes> {
         let exclusive = self.exclusive.as_ref()?;
         match place {
@@ -199,7 +199,7 @@ impl ShardIndex {
         }
     }
 
-    /// Of a simple queue, the pending messages, all or those of a group.
+    /// For a simple queue, returns the pending messages, all or those of a group.
     pub fn pending(&self, place: Option<&ShapeGroupKey>) -> Option<&BTreeSet<Rank>> {
         match place {
             None => Some(&self.ready),
@@ -207,28 +207,28 @@ impl ShardIndex {
         }
     }
 
-    /// Whether a pending message may be leased: nothing else of its value holds it back.
+    /// Returns whether a pending message may be leased, that is whether its value does not hold it back.
     pub fn may_serve(&self, message: &MessageHead) -> bool {
         let held = self.exclusive.as_ref().zip(message.routing.as_ref());
         held.is_none_or(|(exclusive, value)| exclusive.values.may_serve(value, message.rank()))
     }
 
-    /// Whether a raised limit is not taken up everywhere yet.
+    /// Returns whether a raised limit still has to be applied to some values.
     pub fn is_rechecking(&self) -> bool {
         self.exclusive.as_ref().is_some_and(ExclusiveIndex::is_rechecking)
     }
 
-    /// Whether a sweep has upkeep of indexes to do.
+    /// Returns whether a sweep has index maintenance to do.
     pub fn is_unfinished(&self) -> bool {
         self.is_rechecking() || self.fill_position().is_some()
     }
 
-    /// Up to which sequence the first shape that is not complete is filled.
+    /// Returns the fill position of the first shape that is not complete.
     pub fn fill_position(&self) -> Option<u64> {
         self.shapes.iter().find_map(|shape| shape.filled_through)
     }
 
-    /// Takes the next message into the first shape that is not complete.
+    /// Adds the next message to the first shape that is not complete.
     pub fn fill(&mut self, message: &MessageHead) {
         let kind = self.kind();
         let shape = self.shapes.iter_mut().find(|shape| !shape.is_complete()).expect("a shape is being filled");
@@ -239,13 +239,13 @@ impl ShardIndex {
         self.refresh_lanes(message);
     }
 
-    /// Completes the first shape that was not.
+    /// Marks the first incomplete shape as complete.
     pub fn finish_filling(&mut self) {
         let shape = self.shapes.iter_mut().find(|shape| !shape.is_complete()).expect("a shape is being filled");
         shape.filled_through = None;
     }
 
-    /// Replaces the shapes: those that stay keep what they hold, new ones are filled by sweeps.
+    /// Replaces the shapes: retained shapes keep their contents, and sweeps fill new ones.
     pub fn replace_shapes(&mut self, shapes: &[ShapeKeys]) {
         let filled = (self.totals.all().messages > 0).then_some(0);
         let mut old: Vec<Option<ShapeIndex>> = std::mem::take(&mut self.shapes).into_iter().map(Some).collect();
@@ -263,20 +263,20 @@ impl ShardIndex {
         }
     }
 
-    /// Of an exclusive queue, whether a pending message comes before another one of its value.
+    /// For an exclusive queue, returns whether a pending message comes before another one of its value.
     pub fn is_before_others(&self, message: &MessageHead) -> bool {
         let lanes = self.exclusive.as_ref().map(|exclusive| &exclusive.lanes);
         let last = lanes.zip(message.routing.as_ref()).and_then(|(lanes, value)| lanes.last(value));
         message.state == MessageState::Pending && last.is_some_and(|last| message.rank() < last)
     }
 
-    /// Takes up a raised limit for some more values.
+    /// Applies a raised limit to some more values.
     pub fn recheck(&mut self) {
         let values = self.exclusive.as_mut().map(ExclusiveIndex::recheck).unwrap_or_default();
         values.iter().for_each(|value| self.refresh_value(value));
     }
 
-    /// The first time at which time alone changes anything.
+    /// Returns the earliest timer.
     pub fn next_event(&self) -> Option<Timestamp> {
         let firsts = [self.due.first(), self.retention_ends.first()];
         firsts.into_iter().flatten().map(|(at, _)| *at).min()

@@ -1,9 +1,9 @@
-//! The names of messages, leases and sessions as texts: how callers see and send them.
+//! The text forms of message keys, lease tokens and session numbers, as callers see and send them.
 //!
 //! A message key reads `m.<shard>.<epoch>.<sequence>`. A lease token is opaque: base64 over a version byte, the queue's
-//! number, the message's key, the fence, and the seal of all these. It names its queue, so that the token of another queue is
-//! told apart from one that was lost. The seal keeps strangers from making tokens; whether the lease still holds is decided
-//! by comparing the rest with the lease in the shard.
+//! number, the message's key, the fence, and the seal of all these. It contains the queue's number, so that a token of
+//! another queue can be distinguished from a lost lease. The seal prevents outsiders from forging tokens. Whether the
+//! lease is still valid is decided by comparing the other parts with the lease in the shard.
 
 use std::fmt;
 
@@ -15,28 +15,28 @@ use crate::domain::queue::messages::lease_seal::{LeaseKey, SEAL_BYTES};
 use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageId, MessageKey, RoutingValue};
 use crate::domain::queue::session_records::SessionId;
 
-/// What begins the text of a message key, and no message id.
+/// The prefix of a message key; no message id begins with it.
 pub const KEY_PREFIX: &str = "m.";
 
-/// What begins the text of a session's number.
+/// The prefix of a session's number.
 const SESSION_PREFIX: &str = "s.";
 
-/// The first byte of a lease token: the version of its layout. The first layout had no seal and is not read any more.
+/// The first byte of a lease token: the version of its layout. The first layout had no seal and is no longer accepted.
 const LEASE_VERSION: u8 = 2;
-/// What is sealed.
+/// The length of the sealed part.
 const LEASE_BYTES: usize = 1 + 16 + 4 + 4 + 8 + 4 + 8;
 const SEALED_BYTES: usize = LEASE_BYTES + SEAL_BYTES;
 
-/// Why a text is not the name it should be.
+/// The reason for refusing a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyTextError {
-    /// It begins like a message key and is none.
+    /// The text begins like a message key but is not one.
     #[error("a message key reads m.<shard>.<epoch>.<sequence>; send it as it was received")]
     Key,
-    /// It is no lease token.
+    /// The text is not a lease token.
     #[error("this is no lease token; send it as the dequeue answered it")]
     Lease,
-    /// It is a lease token of another queue.
+    /// The text is a lease token of another queue.
     #[error(
         "this lease token was given by another queue, or by one of this name that was deleted since; settle it at the one \
          that gave it, and if that is gone, stop working on it"
@@ -51,7 +51,7 @@ impl fmt::Display for MessageKey {
 }
 
 impl MessageKey {
-    /// Reads the text of a key, in the one form in which it is written.
+    /// Parses a key, only in its canonical form.
     pub fn parse(text: &str) -> Result<Self, KeyTextError> {
         let numbers = text.strip_prefix(KEY_PREFIX).ok_or(KeyTextError::Key)?;
         let mut parts = numbers.split('.');
@@ -71,7 +71,7 @@ impl fmt::Display for SessionId {
 }
 
 impl SessionId {
-    /// Reads the text of a session's number, in the one form in which it is written.
+    /// Parses a session's number, only in its canonical form.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(SESSION_PREFIX)?;
         let id = Self(u128::from_str_radix(digits, 16).ok()?);
@@ -79,17 +79,17 @@ impl SessionId {
     }
 }
 
-/// Why a text names no message.
+/// The reason why a text refers to no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageRefError {
-    /// It looks like a key.
+    /// It has the prefix of a key but is not a key.
     Text(KeyTextError),
-    /// It is no id.
+    /// It is not a valid id.
     Id(InvalidCommandPart),
 }
 
 impl MessageRef {
-    /// Reads either name of a message; an id is looked for under this routing value.
+    /// Parses either reference to a message; an id is combined with this routing value.
     pub fn parse(text: &str, routing: Option<RoutingValue>) -> Result<Self, MessageRefError> {
         if text.starts_with(KEY_PREFIX) {
             return MessageKey::parse(text).map(Self::Key).map_err(MessageRefError::Text);
@@ -99,7 +99,7 @@ impl MessageRef {
 }
 
 impl LeaseToken {
-    /// The token as the queue of this number hands it out: 76 characters of the URL-safe base64 alphabet.
+    /// Formats the token for the queue of this number: 76 characters of the URL-safe base64 alphabet.
     pub fn to_text(self, queue: u128, key: &LeaseKey) -> String {
         let mut bytes = Vec::with_capacity(SEALED_BYTES);
         bytes.push(LEASE_VERSION);
@@ -113,7 +113,7 @@ impl LeaseToken {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Reads the text of a token that should be one of this queue, sealed with this key.
+    /// Parses a token that must belong to this queue and be sealed with this key.
     pub fn parse(text: &str, queue: u128, key: &LeaseKey) -> Result<Self, KeyTextError> {
         let bytes = decode(text).ok_or(KeyTextError::Lease)?;
         let (sealed, seal) = split::<LEASE_BYTES>(&bytes);
@@ -141,7 +141,7 @@ impl LeaseToken {
     }
 }
 
-/// The number of the queue that the text of a lease token names, whether or not its seal is right.
+/// Returns the queue number in a lease token, whether or not its seal is valid.
 pub fn queue_of_lease(text: &str) -> Option<u128> {
     let bytes = decode(text)?;
     let (owner, _) = split::<16>(&bytes[1..]);
@@ -149,12 +149,12 @@ pub fn queue_of_lease(text: &str) -> Option<u128> {
 }
 
 fn decode(text: &str) -> Option<[u8; SEALED_BYTES]> {
-    let mut bytes = [0; SEALED_BYTES + 2]; // the decoder asks for room for whole groups
+    let mut bytes = [0; SEALED_BYTES + 2]; // the decoder requires space for whole groups
     let count = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
     if count == SEALED_BYTES { bytes.first_chunk().copied() } else { None }
 }
 
-/// The first `N` bytes, and the rest. The caller has checked the length.
+/// Splits off the first `N` bytes. The caller must have checked the length.
 fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
     bytes.split_first_chunk::<N>().map(|(first, rest)| (*first, rest)).expect("the length was checked")
 }

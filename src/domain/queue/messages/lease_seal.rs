@@ -1,7 +1,8 @@
-//! The seal of lease tokens: what a stranger cannot make, whatever it knows of queues, messages and fences.
+//! The seal of lease tokens. Without the key nobody can compute it, even with knowledge of queues, messages and fences.
 //!
-//! SipHash-2-4 with 128 bits of output is a keyed function made for short inputs; of its output a token carries 96 bits, so
-//! that a guess is right once in 2^96. The key belongs to the store: it is made once, and tokens are good over restarts.
+//! SipHash-2-4 with 128 bits of output is a keyed function for short inputs. A token carries 96 bits of the output, so
+//! a guess succeeds with probability 2^-96. The key belongs to the store: it is generated once, and tokens stay valid
+//! across restarts.
 
 use std::fmt;
 
@@ -9,17 +10,17 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use crate::domain::constant_time::same_secret;
 
-/// The bytes of a key.
+/// The length of a key in bytes.
 pub const LEASE_KEY_BYTES: usize = 16;
-/// The bytes of a seal.
+/// The length of a seal in bytes.
 pub const SEAL_BYTES: usize = 12;
 
-/// The secret of a store by which it knows the lease tokens that it gave.
+/// The secret by which a store recognizes the lease tokens that it issued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LeaseKey(pub [u8; LEASE_KEY_BYTES]);
 
 impl LeaseKey {
-    /// The seal of these bytes.
+    /// Computes the seal of these bytes.
     pub fn seal(&self, bytes: &[u8]) -> [u8; SEAL_BYTES] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         std::hash::Hasher::write(&mut hasher, bytes);
@@ -29,7 +30,7 @@ impl LeaseKey {
         seal
     }
 
-    /// Whether a seal is that of these bytes, in a time that does not tell how much of it is right.
+    /// Returns whether the seal belongs to these bytes, in constant time.
     pub fn is_sealed(&self, bytes: &[u8], seal: [u8; SEAL_BYTES]) -> bool {
         same_secret(self.seal(bytes), seal)
     }
@@ -60,7 +61,8 @@ mod tests {
         }
     }
 
-    /// The first vector of SipHash-2-4-128 by its authors: tokens that were given stay good whatever library makes them.
+    /// The first test vector of the authors of SipHash-2-4-128: issued tokens stay valid whatever library computes the
+    /// seal.
     #[test]
     fn the_function_is_siphash_2_4() {
         let key = LeaseKey(std::array::from_fn(|at| u8::try_from(at).expect("small")));

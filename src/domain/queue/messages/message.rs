@@ -1,7 +1,7 @@
-//! One message as the shard knows it: its head, without payload.
+//! The head of a message: all that the shard stores of it, without the payload.
 //!
-//! What the core decides nothing on (payload, type, trace context) stays with whoever stores the shard; the head has
-//! its size and the fingerprint of the whole. Times are the shard's clock.
+//! The store of a shard keeps the parts that do not affect decisions (payload, type, trace context). The head has the
+//! payload's size and the fingerprint of the whole message. Times are by the shard's clock.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -21,14 +21,15 @@ use crate::domain::queue::messages::state_machine::{MessageState, TransitionInpu
 use crate::domain::queue::session_records::SessionId;
 use crate::domain::time::Timestamp;
 
-/// The caller's or the server's name of a message, and the token of its enqueue: 1 to 64 bytes, not beginning `m.`.
+/// The name of a message, chosen by the caller or the server, and the token of its enqueue: 1 to 64 bytes, not
+/// beginning `m.`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MessageId(IdRepr);
 
-/// Most ids are UUIDs, and millions of them lie in memory: as a number one takes less than half of what its text takes.
+/// Most ids are UUIDs, and millions of them are in memory: the number takes less than half the space of the text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum IdRepr {
-    /// A UUID whose text is the lower-case one with hyphens.
+    /// A UUID whose text is in lower case with hyphens.
     Uuid([u8; 16]),
     /// Any other text.
     Text(Box<str>),
@@ -52,11 +53,11 @@ impl MessageId {
             return Err(InvalidCommandPart::MessageId);
         }
         let uuid = Uuid::try_parse(id).ok().map(|uuid| Self(IdRepr::Uuid(uuid.into_bytes())));
-        // The same UUID in another form is another id.
+        // The same UUID in another text form is a different id.
         Ok(uuid.filter(|uuid| *uuid.text() == *id).unwrap_or_else(|| Self(IdRepr::Text(id.into()))))
     }
 
-    /// The text, as it was given.
+    /// Returns the text exactly as given.
     pub fn text(&self) -> IdText<'_> {
         IdText(match &self.0 {
             IdRepr::Text(text) => IdTextRepr::Borrowed(text),
@@ -86,7 +87,7 @@ impl Deref for IdText<'_> {
     }
 }
 
-/// What selects the shard of a message, an exclusivity value or a shard key: 1 to 256 bytes.
+/// The value that selects the shard of a message, an exclusivity value or a shard key: 1 to 256 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RoutingValue(Arc<str>);
 
@@ -97,18 +98,18 @@ impl RoutingValue {
         if fits { Ok(Self(value.into())) } else { Err(InvalidCommandPart::Routing) }
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Up to 4 pairs, ordered by key; a key has 1 to 64 bytes, a value at most 256.
+/// Up to 4 pairs, sorted by key; a key has 1 to 64 bytes, a value at most 256.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Metadata(Box<[(Box<str>, Box<str>)]>);
 
 impl Metadata {
-    /// Validates the pairs; a key that comes twice is refused.
+    /// Validates the pairs; refuses a duplicate key.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, InvalidCommandPart> {
         let mut kept: Vec<(Box<str>, Box<str>)> = Vec::new();
         for (key, value) in pairs {
@@ -123,17 +124,17 @@ impl Metadata {
         Ok(Self(kept.into()))
     }
 
-    /// The pairs, by key.
+    /// Iterates over the pairs in the order of keys.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// How large keys and values are together. O(pairs).
+    /// Returns the total bytes of keys and values. O(pairs).
     pub fn bytes(&self) -> usize {
         self.pairs().map(|(key, value)| key.len() + value.len()).sum()
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| &**own == key).map(|(_, value)| &**value)
     }
@@ -142,7 +143,7 @@ impl Metadata {
 /// The rank of a message among pending ones, priority and sequence: lower is served first, FIFO among equals.
 pub type Rank = (i64, u64);
 
-/// The place of a message: given inside the store's atomic step, growing within a shard.
+/// The position of a message: assigned inside the store's atomic step, increasing within a shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MessageKey {
     /// The shard's number.
@@ -153,7 +154,7 @@ pub struct MessageKey {
     pub sequence: u64,
 }
 
-/// The number of a lease: given at dequeue, unchanged by extensions, growing for ever.
+/// The number of a lease: assigned at dequeue, unchanged by extensions, always increasing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fence {
     /// The shard's epoch at the dequeue.
@@ -163,79 +164,80 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The fence as one growing number, with which a worker fences its own resources: `epoch << 40 | serial`, for
-    /// epochs below 2^24.
+    /// Returns the fence as one increasing number, `epoch << 40 | serial`, for epochs below 2^24. A worker uses it to
+    /// fence its own resources.
     pub const fn as_u64(self) -> u64 {
         (self.epoch as u64) << 40 | self.serial
     }
 }
 
-/// What proves a lease: compared for equality with the lease stored in the message.
+/// The proof of a lease: compared for equality with the lease stored in the message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseToken {
-    /// The message.
+    /// The key of the message.
     pub key: MessageKey,
-    /// Its lease.
+    /// The fence of the lease.
     pub fence: Fence,
 }
 
-/// A running message's lease.
+/// The lease of a running message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
-    /// Its number.
+    /// The number of the lease.
     pub fence: Fence,
-    /// When it was given.
+    /// The time at which the lease was granted.
     pub since: Timestamp,
-    /// When it ends by itself.
+    /// The time at which the lease expires.
     pub expires: Timestamp,
-    /// Whether somebody else asked to cancel the message.
+    /// Whether another caller requested cancellation of the message.
     pub cancel_requested: bool,
-    /// The session that has it, if it was asked for by one.
+    /// The session that holds the lease, if a session asked for it.
     pub session: Option<LeaseSession>,
 }
 
-/// A lease as one of a session.
+/// The session's part of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseSession {
-    /// The session.
+    /// The session that holds the lease.
     pub id: SessionId,
-    /// The call that it answered.
+    /// The session's call that got the lease.
     pub call: u64,
-    /// Whether the session said that it has it: then it ends with the session, or at its own end if that is sooner.
+    /// Whether the session confirmed the lease. A confirmed lease ends with the session, or at its own end if that is
+    /// earlier.
     pub confirmed: bool,
 }
 
-/// What a worker says about a failure.
+/// A worker's report of a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttemptError {
-    /// What kind of failure it is, to group by.
+    /// The kind of the failure, for grouping.
     pub signature: Box<str>,
-    /// What happened, at most 1 KiB.
+    /// The description, at most 1 KiB.
     pub text: Box<str>,
 }
 
-/// Why a message was canceled.
+/// The origin of a cancellation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CanceledBy {
-    /// Its worker.
+    /// The worker canceled the message.
     Worker,
-    /// Anyone else, with the reason given.
+    /// Another caller canceled the message, for this reason.
     Request(Box<str>),
     /// A purge of the queue.
     Purge,
-    /// Nobody took it before its TTL was over.
+    /// The message's TTL ended before it was leased.
     Ttl,
 }
 
-/// A time that may be missing, in no more room than a time takes.
+/// An optional time in the size of a plain time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionalTime(Timestamp);
 
 impl OptionalTime {
-    /// Missing: the first of all times stands for it.
+    /// The missing time, represented by `Timestamp::MIN`.
     pub const NONE: Self = Self(Timestamp::MIN);
 
-    /// The time, if there is one.
+    /// Returns the time, if there is one.
     pub fn get(self) -> Option<Timestamp> {
         (self.0 != Timestamp::MIN).then_some(self.0)
     }
@@ -247,75 +249,75 @@ impl From<Option<Timestamp>> for OptionalTime {
     }
 }
 
-/// One message of a shard. What most messages do not have is in its course, whose parts are read and written as if they
-/// were the message's own.
+/// One message of a shard. Rarely used parts are in its extras, which dereference as if they were fields of the
+/// message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MessageHead {
-    /// Its place.
+    /// The position of the message.
     pub key: MessageKey,
-    /// Its name.
+    /// The name of the message.
     pub id: MessageId,
-    /// What selected its shard, if anything but the id did.
+    /// The value that selected the shard, unless the id did.
     pub routing: Option<RoutingValue>,
-    /// Its metadata.
+    /// The metadata of the message.
     pub metadata: Metadata,
-    /// The size of what is stored elsewhere, in bytes.
+    /// The size of the payload, which is stored elsewhere, in bytes.
     pub payload_bytes: u32,
-    /// A hash of everything the caller sent.
+    /// A hash of the complete request.
     pub fingerprint: u64,
-    /// Lower is served first.
+    /// The priority; lower is served first.
     pub priority: i64,
-    /// How often it may be tried.
+    /// The maximum number of attempts.
     pub max_attempts: u32,
-    /// How often it may still be tried.
+    /// The number of attempts left.
     pub attempts_left: u32,
-    /// When it arrived.
+    /// The time of the enqueue.
     pub enqueued_at: Timestamp,
-    /// When it is canceled unless somebody has it.
+    /// The time at which the message is canceled unless it is leased.
     pub ttl_at: OptionalTime,
-    /// The time of the token that its first answer is kept for.
+    /// The time of the token under which the first reply is kept.
     pub token_time: OptionalTime,
-    /// When it may be served.
+    /// The time from which the message may be served.
     pub visible_at: Timestamp,
-    /// Where it stands.
+    /// The state of the message.
     pub state: MessageState,
-    /// The number of its last change; it orders the message's history and nothing else.
+    /// The version, incremented by each change; its only use is to order the message's history.
     pub version: u64,
-    /// The state its enqueue answered.
+    /// The state that the enqueue returned.
     pub first_state: MessageState,
-    /// What it wished and went through beyond that.
+    /// The rarely used parts.
     pub extras: OptionalExtras,
 }
 
-/// What a message wished beyond the usual, and what became of it since it was first leased.
+/// The rarely used parts of a message: special settings, and its history since the first lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageExtras {
-    /// The lease duration it asks for.
+    /// The requested lease duration.
     pub lease_duration: Option<Duration>,
-    /// How many of its leases were released.
+    /// The number of released leases.
     pub releases: u32,
-    /// When it was first leased.
+    /// The time of the first lease.
     pub first_leased_at: Option<Timestamp>,
-    /// When it came to its end, once terminal; missing where that was before such times were kept.
+    /// The time at which the message became terminal; missing for messages of builds that did not record it.
     pub ended_at: OptionalTime,
-    /// When it is forgotten, once terminal.
+    /// The time at which a terminal message is deleted.
     pub delete_at: Timestamp,
-    /// Its lease while it runs.
+    /// The lease of a running message.
     pub lease: Option<Lease>,
-    /// The lease that ended by expiry, while there was none since: it may still complete.
+    /// The last lease if it expired and no lease followed; it may still complete the message.
     pub expired_lease: Option<Fence>,
-    /// The last settlement and its answer, for repeats.
+    /// The last settlement and its reply, for repeats.
     pub last_settlement: Option<(Fence, SettleAction, Settlement)>,
-    /// Why it was canceled; while it runs, why that is asked for.
+    /// The cancellation of the message; for a running message, the requested cancellation.
     pub canceled_by: Option<CanceledBy>,
-    /// What its last failure said.
+    /// The error of the last failure.
     pub error: Option<AttemptError>,
-    /// The last updates that had a token and their answers, for repeats; the newest last, at most 8.
+    /// The last updates that had a token, with their replies, for repeats; newest last, at most 8.
     pub updates: Vec<(UpdateToken, Settlement)>,
 }
 
 impl MessageExtras {
-    /// That of a message that waits for its first lease and wished nothing.
+    /// The extras of a message without special settings that was never leased.
     pub const NONE: Self = Self {
         lease_duration: None,
         releases: 0,
@@ -331,7 +333,7 @@ impl MessageExtras {
     };
 }
 
-/// The course of a message; it takes no room until something is written to it.
+/// The extras of a message; they take no memory until they are first written.
 #[derive(Clone)]
 pub struct OptionalExtras(Option<Box<MessageExtras>>);
 
@@ -379,22 +381,22 @@ impl DerefMut for MessageHead {
 }
 
 impl MessageHead {
-    /// The rank among pending messages: lower is served first.
+    /// Returns the rank among pending messages: lower is served first.
     pub fn rank(&self) -> Rank {
         (self.priority, self.key.sequence)
     }
 
-    /// Since when it has been ready, while it is pending: whatever brings it back makes it ready anew.
+    /// Returns the time since which a pending message has been ready. Each return to pending restarts it.
     pub fn ready_since(&self) -> Timestamp {
         self.visible_at
     }
 
-    /// The number of the attempt that runs, or of the last one; 0 before the first.
+    /// Returns the number of the running or last attempt; 0 before the first.
     pub fn attempt_number(&self) -> u32 {
         self.max_attempts - self.attempts_left
     }
 
-    /// What time alone does to it next, and when.
+    /// Returns the next timer of the message: its time and trigger.
     pub fn next_due(&self) -> Option<(Timestamp, Trigger)> {
         match self.state {
             MessageState::Invisible => match self.ttl_at.get() {
@@ -409,7 +411,8 @@ impl MessageHead {
         }
     }
 
-    /// What the transition table asks, given whether the command leaves a window ahead.
+    /// Returns the inputs for the transition table; `waits` says whether the command leaves an invisibility that has
+    /// not ended.
     pub fn transition_inputs(&self, waits: bool) -> TransitionInputs {
         TransitionInputs {
             state: Some(self.state),
@@ -422,7 +425,7 @@ impl MessageHead {
     }
 }
 
-/// Without the metadata, the id and the error's text: those may be about people.
+/// Omits the metadata, the id and the error's text, because those may be personal data.
 impl fmt::Debug for MessageHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")

@@ -1,4 +1,4 @@
-//! A message: its parts, its states, the text form of its key, and the tokens of its leases.
+//! Messages: their parts, states, text keys, routing, and lease tokens.
 
 pub mod key_syntax;
 pub mod lease_seal;

@@ -1,23 +1,23 @@
-//! Which shard a message belongs to.
+//! Routing of messages to shards.
 //!
-//! An exclusive queue routes by the exclusivity value, so that all messages of a value meet in one shard and its limit
-//! holds; a simple queue by the shard key, else by the message id. The hash is CRC-32 (ISO-HDLC), as Alibaba's timeout
-//! center routes, and the number of shards a power of two.
+//! An exclusive queue routes by the exclusivity value, so that all messages of a value are in one shard, which can
+//! enforce the limit. A simple queue routes by the shard key, or else by the message id. The hash is CRC-32 (ISO-HDLC),
+//! as in Alibaba's timeout center, and the number of shards is a power of two.
 
 use crate::domain::queue::command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
 use crate::domain::queue::setup::settings::Settings;
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageRoute {
-    /// What selected the shard, if anything but the id did.
+    /// The value that selected the shard, unless the id did.
     pub routing: Option<RoutingValue>,
     /// The number of the shard.
     pub shard: u32,
 }
 
-/// Finds the shard of a message in a queue of `shards` shards. O(bytes of the value).
+/// Computes the shard of a message in a queue of `shards` shards. O(bytes of the value).
 pub fn route(
     settings: &Settings,
     shards: u32,
@@ -41,7 +41,7 @@ pub fn route(
     Ok(MessageRoute { routing, shard })
 }
 
-/// The shard of a value. O(bytes).
+/// Computes the shard of a value. O(bytes).
 pub fn shard_of(shards: u32, value: &str) -> u32 {
     assert!(shards.is_power_of_two(), "a queue has 2^n shards");
     crc32fast::hash(value.as_bytes()) & (shards - 1)

@@ -1,15 +1,15 @@
-//! The states of a message and the one table of transitions, as data.
+//! The states of a message and the single table of transitions, as data.
 //!
-//! A change of state is a row of `TABLE` or it does not happen: `next` looks a row up, and whatever has none is refused
-//! with the current state. Each row applied raises the message's version by one and leaves one record. The states are
-//! those of Netflix's Timestone.
+//! Every change of state is a row of `TABLE`: `next_state` looks a row up, and a trigger without a row is refused with
+//! the current state. Each applied row increments the message's version and adds one record. The states are those of
+//! Netflix's Timestone.
 
 use std::fmt;
 
-/// Where a message stands.
+/// The state of a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum MessageState {
-    /// Not to be served before its window is over.
+    /// Not served before its invisibility ends.
     Invisible,
     /// Ready to be served.
     Pending,
@@ -17,18 +17,18 @@ pub enum MessageState {
     Running,
     /// Finished by its worker.
     Completed,
-    /// Given up on request, by a purge or because its TTL is over.
+    /// Canceled by a request, by a purge or by the end of its TTL.
     Canceled,
     /// Out of attempts.
     Errored,
 }
 
 impl MessageState {
-    /// Every state, in the order of their numbers.
+    /// All states, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Invisible, Self::Pending, Self::Running, Self::Completed, Self::Canceled, Self::Errored];
 
-    /// Whether only retention, a redrive, a discard or a late completion can still change the message.
+    /// Returns whether only retention, a redrive, a discard or a late completion can still change the message.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Canceled | Self::Errored)
     }
@@ -47,61 +47,61 @@ impl fmt::Display for MessageState {
     }
 }
 
-/// What changes a message: a command or the clock.
+/// The cause of a change: a command or the clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Trigger {
-    /// A message arrives.
+    /// A message is added.
     Enqueue,
-    /// Clock: its invisibility is over.
+    /// Clock: the invisibility ended.
     WindowOver,
-    /// A worker takes it.
+    /// A worker leases the message.
     Dequeue,
-    /// Its worker finished it.
+    /// The worker finished the message.
     Complete,
-    /// Its worker wants another lease duration, counted from now.
+    /// The worker requests another lease duration, counted from now.
     Extend,
-    /// Its worker gives it up for good.
+    /// The worker gives the message up for good.
     Cancel,
-    /// Anyone else wants it given up.
+    /// Another caller cancels the message.
     CancelMessage,
-    /// Its worker could not finish it.
+    /// The worker could not finish the message.
     Fail,
-    /// Its worker did not begin it.
+    /// The worker did not begin the message.
     Release,
-    /// Clock, or an extension by 0: the lease is over.
+    /// Clock, or an extension by 0: the lease ended.
     LeaseOver,
-    /// The worker of a lease that is over finished it after all.
+    /// The worker of an expired lease finished the message after all.
     LateComplete,
     /// The queue is emptied.
     Purge,
-    /// Clock: nobody took it in time.
+    /// Clock: the TTL ended without a lease.
     TtlOver,
-    /// Priority or visibility is changed.
+    /// The priority or the visibility changed.
     Update,
-    /// A message out of attempts gets new ones.
+    /// An errored message gets new attempts.
     Redrive,
-    /// A message out of attempts is thrown away.
+    /// An errored message is discarded.
     Discard,
-    /// Clock: the result was kept for long enough.
+    /// Clock: the retention of the result ended.
     RetentionOver,
 }
 
-/// What a row asks of the message beyond its state.
+/// The condition of a row beyond the message's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Guard {
     Always,
-    /// The command leaves a window that lies ahead.
+    /// The command leaves an invisibility that has not ended.
     Delayed,
     CancelRequested,
     NoCancelRequested,
     AttemptsLeft,
     AttemptsLeftAndDelayed,
     ReleasesLeft,
-    /// The last lease ended by expiry and there was none since.
+    /// The last lease expired and no lease followed.
     LeaseExpired,
 }
 
-/// One row: the first of a state and trigger whose guard holds decides.
+/// One row. Among the rows of a state and trigger, the first whose guard holds applies.
 struct TransitionRow {
     from: Option<MessageState>,
     trigger: Trigger,
@@ -164,20 +164,20 @@ const TABLE: &[TransitionRow] = &[
     row(ERRORED, Trigger::RetentionOver, Always, None),
 ];
 
-/// What the guards look at.
+/// The inputs of the guards.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct TransitionInputs {
-    /// The state, none for a message that does not exist.
+    /// The state; `None` for a message that does not exist.
     pub state: Option<MessageState>,
-    /// Whether the command leaves a window that lies ahead.
+    /// Whether the command leaves an invisibility that has not ended.
     pub delayed: bool,
-    /// Whether somebody else asked to cancel the running message.
+    /// Whether another caller requested cancellation of the running message.
     pub cancel_requested: bool,
     /// Whether another attempt is allowed.
     pub attempts_left: bool,
-    /// Whether a release still gives the attempt back.
+    /// Whether a release still returns its attempt.
     pub releases_left: bool,
-    /// Whether the last lease ended by expiry and there was none since.
+    /// Whether the last lease expired and no lease followed.
     pub lease_expired: bool,
 }
 
@@ -196,13 +196,13 @@ impl TransitionInputs {
     }
 }
 
-/// Answers where the trigger leads, `Some(None)` for out of existence; none if the table has no such row.
+/// Returns the next state, `Some(None)` for removal; `None` if the table has no such row.
 pub fn next_state(facts: &TransitionInputs, trigger: Trigger) -> Option<Option<MessageState>> {
     let mut rows = TABLE.iter().filter(|row| row.from == facts.state && row.trigger == trigger);
     rows.find(|row| facts.satisfies(row.guard)).map(|row| row.to)
 }
 
-/// The rows, without their guards.
+/// Iterates over the rows without their guards.
 #[cfg(test)]
 pub fn rows() -> impl Iterator<Item = (Option<MessageState>, Trigger, Option<MessageState>)> {
     TABLE.iter().map(|row| (row.from, row.trigger, row.to))
@@ -212,7 +212,7 @@ pub fn rows() -> impl Iterator<Item = (Option<MessageState>, Trigger, Option<Mes
 mod tests {
     use super::*;
 
-    /// The table once more, as a sentence for each trigger: the states it may begin in and lead to.
+    /// The table in another notation, one row per trigger: the states in which it may begin and to which it may lead.
     const LEGAL: &[(Trigger, &str, &str)] = &[
         (Trigger::Enqueue, "-", "IP"),
         (Trigger::WindowOver, "I", "P"),

@@ -1,4 +1,4 @@
-//! The settings of a queue: values, allowed ranges, and the entry in the catalog.
+//! Queue configuration: settings, their allowed ranges, and the entry in the catalog.
 
 pub mod queue_spec;
 pub mod setting_ranges;

@@ -1,7 +1,7 @@
-//! The ranges of a queue's settings, once: what is refused, and in which words, comes out of one table.
+//! The ranges of a queue's settings. One table defines both the checks and their wording.
 //!
-//! Names are those of the fields of the protocol's `Queue`. A shard holds its settings to `OF_SHARD`; a caller is held to
-//! `OF_QUEUE` as well, where also stands what would let nothing in.
+//! Names are those of the fields of the protocol's `Queue`. `OF_SHARD` applies to the settings of a shard. `OF_QUEUE`
+//! applies to callers in addition; it also excludes settings under which no message would be accepted.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::domain::queue::name::QueueName;
 use crate::domain::queue::setup::queue_spec::QueueSpec;
 use crate::domain::queue::setup::settings::{PriorityClass, Settings};
 
-/// What a setting may be.
+/// The allowed range of one setting.
 struct RangeRule<T: 'static> {
     setting: &'static str,
-    /// In words that follow "allowed is".
+    /// Words that complete the phrase "allowed is".
     allowed: fn() -> String,
     fits: fn(&T) -> bool,
 }
 
-/// A setting that leaves its range.
+/// A setting that is out of range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllowedRange {
-    /// The setting.
+    /// The name of the setting.
     pub setting: &'static str,
-    /// What it may be, in words.
+    /// The allowed range in words.
     pub allowed: String,
 }
 
@@ -150,7 +150,7 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
         },
         fits: |own| {
             let rule = own.settings.exclusivity.as_ref();
-            let least = rule.map_or(0, |rule| rule.key.len() + 1); // a value has a byte at least
+            let least = rule.map_or(0, |rule| rule.key.len() + 1); // a value has at least one byte
             (least..=METADATA_BYTES_MAX as usize).contains(&(own.settings.metadata_max_bytes as usize))
         },
     },
@@ -174,22 +174,22 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
     RangeRule { setting: "dequeue_blocked_reason", allowed: text, fits: |own| is_text(own.dequeue_blocked.as_deref()) },
 ];
 
-/// The settings of a shard that leave their ranges. O(shapes squared).
+/// Returns the settings of a shard that are out of range. O(shapes squared).
 pub fn faults_of_shard(settings: &Settings) -> Vec<AllowedRange> {
     violations(OF_SHARD, settings)
 }
 
-/// The settings of a queue that leave their ranges, each once.
+/// Returns the settings of a queue that are out of range, each once.
 pub fn faults_of_queue(spec: &QueueSpec) -> Vec<AllowedRange> {
     deduplicate(violations(OF_QUEUE, spec), faults_of_shard(&spec.settings))
 }
 
-/// What each setting may be that has a range, in words.
+/// Returns the allowed range of every setting that has one.
 pub fn all() -> Vec<AllowedRange> {
     deduplicate(OF_QUEUE.iter().map(fault).collect(), OF_SHARD.iter().map(fault).collect())
 }
 
-/// What a queue is held to says more than what its shards are held to.
+/// Drops ranges of the shard for settings that also have a range of the queue, because the latter is stricter.
 fn deduplicate(mut of_queue: Vec<AllowedRange>, of_shard: Vec<AllowedRange>) -> Vec<AllowedRange> {
     for fault in of_shard {
         if of_queue.iter().all(|other| other.setting != fault.setting) {
@@ -227,7 +227,7 @@ fn text() -> String {
     format!("at most {} bytes", number(DESCRIPTION_BYTES_MAX as u64))
 }
 
-/// A bound in time as people write it; bounds are whole seconds.
+/// Formats a bound in time for readers; bounds are whole seconds.
 fn time(bound: Duration) -> String {
     const HOUR: u64 = 3_600;
     const YEAR: u64 = 365 * 24 * HOUR;
@@ -239,7 +239,7 @@ fn time(bound: Duration) -> String {
     }
 }
 
-/// A bound in digits, three by three.
+/// Formats a bound with separators between thousands.
 fn number(bound: u64) -> String {
     let digits = bound.to_string();
     let mut shown = String::new();

@@ -60,7 +60,7 @@ fn a_redrive_touches_what_meets_its_filter_once() {
     let bulk = BulkRequest { dry_run: false, ..bulk };
     let first = bench.apply(Command::RedriveAll(bulk.clone()));
     assert_eq!(first, Ok(Reply::Walked { count: 2, next: Some(red[1]) }));
-    // A message that errs again meanwhile lies behind the cursor.
+    // A message that becomes errored again meanwhile lies behind the cursor.
     let token = bench.take(up_to(1))[0].token;
     let failed = bench.apply(Command::Settle { token, verb: SettleAction::Fail, failure: FailureReport::default() });
     assert!(failed.is_ok(), "{failed:?}");

@@ -1,4 +1,4 @@
-//! The part of the oracle that knows sessions: a list of them, and leases that name theirs.
+//! The sessions of the oracle: a list of them, and leases that name their session.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
 use crate::domain::time::Timestamp;
 
-/// What is known of a session.
+/// The record of a session.
 pub struct Known {
     pub id: SessionId,
     lease: Option<Duration>,
@@ -26,7 +26,7 @@ impl Oracle {
         self.sessions.iter().find(|known| known.id == id)
     }
 
-    /// The record of a session, which will be written.
+    /// The record of a session, for a change.
     fn known_mut(&mut self, id: SessionId, lease: Option<Duration>, now: Timestamp) -> &mut Known {
         self.wrote = true;
         if self.known(id).is_none() {
@@ -37,14 +37,14 @@ impl Oracle {
         self.sessions.iter_mut().find(|known| known.id == id).expect("just made")
     }
 
-    /// Where the messages are that a session has.
+    /// The positions of the messages that a session holds.
     pub fn held_by(&self, id: SessionId) -> Vec<usize> {
         let of =
             |item: &Item| item.state == MessageState::Running && item.session.is_some_and(|session| session.id == id);
         (0..self.items.len()).filter(|at| of(&self.items[*at])).collect()
     }
 
-    /// When and how a running message ends with its session.
+    /// The time and the trigger of a running message's end with its session.
     pub fn end_of(&self, item: &Item) -> Option<(Timestamp, Trigger)> {
         let lease = item.session?;
         let known = self.known(lease.id)?;
@@ -70,7 +70,7 @@ impl Oracle {
         }
     }
 
-    /// Notes that a message of a session does not run any more.
+    /// Records that a message of a session is no longer running.
     pub fn rest(&mut self, id: SessionId, now: Timestamp) {
         if self.held_by(id).is_empty() && self.known(id).is_some() {
             self.known_mut(id, None, now).idle_since = now;
@@ -161,7 +161,7 @@ impl Oracle {
         Ok(Some(Reply::Leases { leases, completeness: Completeness::Complete, cursor: None }))
     }
 
-    /// Remembers that a call was answered with leases.
+    /// Records that a call got leases.
     pub fn record(&mut self, call: &SessionCall, now: Timestamp) {
         self.hear(call.id, call.lease, now);
         let known = self.known_mut(call.id, call.lease, now);
@@ -203,7 +203,7 @@ impl Oracle {
         touched(count, !over(self, id).is_empty())
     }
 
-    /// The session to be forgotten first, and when.
+    /// The next session to be forgotten, and the time.
     pub fn first_forgotten(&self) -> Option<(Timestamp, SessionId)> {
         let running = self.items.iter().filter(|item| item.state == MessageState::Running);
         let busy: Vec<SessionId> = running.filter_map(|item| item.session.map(|session| session.id)).collect();

@@ -1,4 +1,4 @@
-//! Explanations: each cause for a message, and what a dequeue would meet.
+//! Explanations: each cause for a message, and previews of a dequeue.
 
 use super::*;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
@@ -22,7 +22,7 @@ fn ready(ahead: usize) -> Cause {
     Cause::Ready { ahead, or_more: false }
 }
 
-/// The holder of a lease of one second on this message, given at the start.
+/// A lease of one second on this message, granted at the start.
 fn holder(id: &str, session: Option<SessionId>) -> HoldingLease {
     let id = MessageId::new(id).expect("a legal id");
     HoldingLease { id, session, since: START, expires: START + SECOND, cancel_requested: false }

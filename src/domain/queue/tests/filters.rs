@@ -12,13 +12,13 @@ fn filter(pairs: &[(&str, &str)]) -> Filter {
     Filter::new(pairs.iter().copied()).expect("a legal filter")
 }
 
-/// Settings with room, and these shapes.
+/// Settings with large quotas and these shapes.
 fn with(shapes: &[&[&str]], settings: Settings) -> Settings {
     let shapes = shapes.iter().map(|keys| shape(keys)).collect();
     Settings { shapes, quota_messages: 10_000, ..settings }
 }
 
-/// What a dequeue answers.
+/// The leased sequences, the completeness and the cursor of a dequeue.
 fn dequeue(bench: &mut Bench, asked: Dequeue) -> (Vec<u64>, Completeness, Option<Cursor>) {
     match bench.apply(Command::Dequeue(asked)) {
         Ok(Reply::Leases { leases, completeness, cursor }) => (sequences(&leases), completeness, cursor),
@@ -191,8 +191,8 @@ fn shapes_beyond_their_number_or_twice_are_refused() {
     assert_eq!(with(&[&["a"], &["a"]], settings()).check(), Err(InvalidCommandPart::Settings));
 }
 
-/// An exclusive queue with a shape by zone: so many values with one running message and one of zone a, and a last value
-/// with one of zone a that is free.
+/// An exclusive queue with a shape by zone. It has `count` values with one running message and one of zone a, and a
+/// last value with one free message of zone a.
 fn full_values(count: usize) -> (Bench, u64) {
     let mut bench = Bench::new(with(&[&["zone"]], exclusive(1, Order::Loose)));
     for n in 0..count {
@@ -212,7 +212,8 @@ fn full_values(count: usize) -> (Bench, u64) {
 fn full_values_met_in_a_shape_are_parked_64_a_call_and_return_when_a_lease_ends() {
     let (mut bench, free) = full_values(DEQUEUE_PARKINGS_MAX + 1);
     let asked = || asking(1, &[("zone", "a")]);
-    // One was parked when its first message was leased: that touched no zone. All are met here.
+    // One was parked when its first message was leased, because that changed no zone. The dequeue meets all others
+    // here.
     assert_eq!(dequeue(&mut bench, asked()), (Vec::new(), Completeness::More, None));
     assert_eq!(dequeue(&mut bench, asked()), (vec![free], Completeness::Complete, None));
     assert_eq!(dequeue(&mut bench, asked()), (Vec::new(), Completeness::Complete, None), "all are parked");

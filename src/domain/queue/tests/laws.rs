@@ -1,7 +1,8 @@
-//! Laws of a shard: random commands against the oracle, with the clock moved by hand.
+//! Laws of a shard: random commands against the oracle, with a clock moved by hand.
 //!
-//! A command is drawn as one number, so that a failing run shrinks to few and small ones. After each command the two
-//! agree on reply, records and next event; the whole shard is held against the list and against one restored.
+//! A command is generated from one number, so that a failing run shrinks to few and simple commands. After each command
+//! shard and oracle must agree on reply, records and next event. The whole shard is compared with the list and with a
+//! restored shard.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -66,7 +67,7 @@ pub(super) enum Order {
     Strict,
 }
 
-/// The kinds of queues that random commands are run on.
+/// The kinds of queues for random commands.
 fn kinds() -> [Settings; 4] {
     let [zone, team_and_zone] = [&["zone"][..], &["team", "zone"]].map(shape);
     let exclusive_by_zone = Settings { shapes: vec![zone.clone()], ..exclusive(2, Order::Loose) };
@@ -78,7 +79,7 @@ pub(super) fn shape(keys: &[&str]) -> ShapeKeys {
     ShapeKeys::new(keys.iter().copied()).expect("legal keys")
 }
 
-/// Takes small numbers off a drawn one, low bits first, so that smaller draws are simpler commands.
+/// Takes small numbers from a random one, low bits first, so that smaller numbers give simpler commands.
 struct Draw(u64);
 
 impl Draw {
@@ -93,10 +94,10 @@ impl Draw {
     }
 }
 
-/// A row as records show it: from, by what, to.
+/// A row as shown by records: from, trigger, to.
 type Walked = (Option<MessageState>, Trigger, Option<MessageState>);
 
-/// What a store has after some commands: nothing but what the shard said had changed.
+/// The contents of a store after some commands: only the changes that the shard reported.
 struct Stored {
     header: ShardHeader,
     settings: Settings,
@@ -147,7 +148,7 @@ impl Stored {
 
     fn restore(&self) -> Result<Shard, ShardRestoreError> {
         let mut restoring = ShardRestorer::new(self.header.clone(), self.settings.clone())?;
-        // Any order does.
+        // Any order works.
         self.heads.values().rev().try_for_each(|head| restoring.message(head.clone()))?;
         self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
         self.limits.iter().for_each(|(value, limit)| restoring.value_limit(value.clone(), *limit));
@@ -156,10 +157,10 @@ impl Stored {
     }
 }
 
-/// A shard, its oracle, and what the commands so far have brought to light.
+/// A shard, its oracle, and the data collected from the commands so far.
 struct Pair {
     shard: Shard,
-    /// Kept by those laws only that ask for it.
+    /// Present only in the laws that ask for it.
     stored: Option<Stored>,
     oracle: Oracle,
     now: Timestamp,
@@ -167,7 +168,7 @@ struct Pair {
     last: StepTime,
     sent: Vec<NewMessage>,
     tokens: Vec<LeaseToken>,
-    /// Where the last walk left off.
+    /// The filter and the cursor of the last walk.
     walk: Option<(Filter, Cursor)>,
     transitions: u64,
     seen: HashSet<Walked>,
@@ -196,20 +197,20 @@ impl Pair {
         }
     }
 
-    /// With a store beside it.
+    /// Makes a pair with a store.
     fn stored(settings: &Settings) -> Self {
         let pair = Self::new(settings);
         Self { stored: Some(Stored::of(&pair.shard)), ..pair }
     }
 
-    /// Runs one drawn command on both.
+    /// Runs one random command on both.
     fn step(&mut self, number: u64) -> Result<(), TestCaseError> {
         let mut draw = Draw(number);
         let kind = draw.below(28);
         let elapsed = draw.pick(&[0, 1_000, 50_000, 250_000, 1_000_000, 3_000_000]);
         self.now = self.now + Duration::from_micros(elapsed);
         let command = self.command(kind, &mut draw);
-        // A caller whose clock lags is not heard: the shard's clock never goes back.
+        // A caller's lagging clock is ignored: the shard's clock never goes backwards.
         let said = if draw.below(8) == 7 { self.now - SECOND } else { self.now };
         let off = draw.pick(&[0, 0, 0, 0, -1, -5, 1, 100]);
         let wall = Timestamp::from_micros(self.now.micros() + off * 1_000_000);
@@ -313,7 +314,7 @@ impl Pair {
                 let (enqueue, dequeue) = draw.pick(&[(false, false), (true, false), (false, true), (false, false)]);
                 Command::Block { enqueue: reason(enqueue), dequeue: reason(dequeue) }
             }
-            _ => Command::Sweep { max: draw.pick(&[1, 5, 256]) }, // all further kinds
+            _ => Command::Sweep { max: draw.pick(&[1, 5, 256]) }, // all other kinds
         }
     }
 
@@ -331,7 +332,7 @@ impl Pair {
         asked
     }
 
-    /// A call of a session, mostly the next one; further sessions come with time. One in three only replays.
+    /// A call of a session, mostly the next one; more sessions appear with time. One in three only replays.
     fn session(&self, draw: &mut Draw) -> SessionCall {
         let passed = self.now.since(START);
         let number = 3 * u128::from(passed.as_secs() / 500) + u128::from(draw.below(3));
@@ -367,7 +368,7 @@ impl Pair {
         changed
     }
 
-    /// A new message, now and then one that was sent before, as it was or with other content.
+    /// A new message, or sometimes an earlier one, unchanged or with different content.
     fn message(&mut self, draw: &mut Draw) -> NewMessage {
         let back = usize::try_from(draw.below(48)).expect("a small number");
         if let Some(sent) = (1..=6).contains(&back).then(|| self.sent.len().checked_sub(back)).flatten() {
@@ -412,14 +413,14 @@ impl Pair {
         Filter::new(pairs.iter().copied()).expect("legal pairs")
     }
 
-    /// A token that was given, mostly one of the last ones; now and then a forged one.
+    /// An issued token, mostly a recent one; sometimes a forged one.
     fn token(&self, draw: &mut Draw) -> Option<LeaseToken> {
         let back = usize::try_from(draw.below(12)).expect("a small number");
         let mut token = *self.tokens.get(self.tokens.len().checked_sub(1 + back)?)?;
         match draw.below(40) {
             38 => token.fence.serial += 1,
             39 => token.key.epoch += 1,
-            _ => {} // every other draw leaves the token as it was given
+            _ => {} // every other draw leaves the token unchanged
         }
         Some(token)
     }
@@ -437,7 +438,7 @@ impl Pair {
         }
     }
 
-    /// Holds the whole shard against the list and against itself.
+    /// Compares the whole shard with the list and checks its consistency.
     fn check_whole(&self) -> Result<(), TestCaseError> {
         let limits = self.shard.index.exclusive.as_ref().map(|exclusive| exclusive.values.limits.clone());
         let mut rebuilt = ShardIndex::new(&self.oracle.settings, limits.unwrap_or_default());
@@ -503,7 +504,7 @@ fn a_shard_restored_from_what_was_stored_is_equal_and_goes_on_alike() {
                 pair.step(*command)?;
                 let restored = pair.stored.as_ref().expect("one with a store").restore();
                 prop_assert_eq!(restored.as_ref(), Ok(&pair.shard), "after {}", command);
-                // From here on the oracle, which was never restored, judges the restored one.
+                // From here on the oracle, which was never restored, checks the restored shard.
                 pair.shard = restored.expect("just compared");
             }
         }
@@ -512,7 +513,7 @@ fn a_shard_restored_from_what_was_stored_is_equal_and_goes_on_alike() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// What a shard with one pending and one running message has stored.
+/// The stored parts of a shard with one pending and one running message.
 fn stored_of_two() -> Stored {
     let mut pair = Pair::stored(&settings());
     for _ in 0..2 {
@@ -554,7 +555,7 @@ fn parts_that_no_shard_has_stored_are_refused() {
     assert_eq!(stored.restore().map(|_| ()), Err(ShardRestoreError::Twice(2)), "one id, two messages");
 }
 
-/// One message of one attempt, released until that costs the attempt.
+/// One message with one attempt, released until a release costs the attempt.
 fn released_until_errored() -> Result<Pair, TestCaseError> {
     let mut pair = Pair::new(&settings());
     let mut message = pair.message(&mut Draw(0));
@@ -571,7 +572,7 @@ fn released_until_errored() -> Result<Pair, TestCaseError> {
     Ok(pair)
 }
 
-/// Messages whose cancel was asked for while they ran, given up in each way that cancels them.
+/// Messages whose cancellation was requested while they ran, ended in each way that cancels them.
 fn given_up_after_a_request() -> Result<Pair, TestCaseError> {
     let mut pair = Pair::new(&settings());
     for verb in [Some(SettleAction::Fail), Some(SettleAction::Release), None] {
@@ -591,7 +592,7 @@ fn given_up_after_a_request() -> Result<Pair, TestCaseError> {
     Ok(pair)
 }
 
-/// One message whose lease ends by itself, that is put off, and then completed by whoever had it.
+/// One message whose lease expires, that is then made invisible, and then completed by the old worker.
 fn completed_late_while_invisible() -> Result<Pair, TestCaseError> {
     let mut pair = Pair::new(&settings());
     let message = NewMessage { lease_duration: None, invisibility: None, ttl: None, ..pair.message(&mut Draw(0)) };
@@ -606,7 +607,7 @@ fn completed_late_while_invisible() -> Result<Pair, TestCaseError> {
     Ok(pair)
 }
 
-/// A pair with so many messages, invisible for a second.
+/// A pair with `count` messages, invisible for a second.
 fn hidden(count: u64) -> Result<Pair, TestCaseError> {
     let mut pair = Pair::new(&settings());
     for _ in 0..count {
@@ -650,7 +651,7 @@ fn the_eleventh_release_costs_the_attempt() {
     }
 }
 
-/// What random commands on one kind of queue have brought to light.
+/// The data collected from random commands on one kind of queue.
 #[derive(Default)]
 struct Walk {
     transitions: u64,
@@ -659,7 +660,7 @@ struct Walk {
     refused: Vec<Refusal>,
 }
 
-/// Runs random commands, a quarter of a million transitions at least: the four kinds make a million.
+/// Runs random commands with at least a quarter of a million transitions: the four kinds make a million.
 fn walk(settings: &Settings) -> Walk {
     let walk = RefCell::new(Walk::default());
     let commands = proptest::collection::vec(any::<u64>(), 1_500..1_501);
@@ -693,7 +694,7 @@ fn walk(settings: &Settings) -> Walk {
 #[test]
 fn a_simple_queue_does_what_the_list_does_in_every_row_of_the_table() {
     let [settings, ..] = kinds();
-    // Chance hardly ever walks these ways.
+    // Random commands hardly ever take these paths.
     let rare = [released_until_errored(), completed_late_while_invisible(), given_up_after_a_request()];
     let walked = rare.into_iter().flat_map(|pair| pair.unwrap_or_else(|failure| panic!("{failure}")).seen);
     let seen: HashSet<Walked> = walk(&settings).seen.into_iter().chain(walked).collect();

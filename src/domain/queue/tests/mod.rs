@@ -1,4 +1,4 @@
-//! Tests of a shard: random commands against the oracle in `laws`, direct ones in a file for each subject.
+//! Tests of a shard: random commands against the oracle in `laws`, and direct tests, one file per subject.
 
 mod admin;
 mod calls;
@@ -22,7 +22,7 @@ use laws::{Order, exclusive, shape};
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A shard and the clock that its commands are given.
+/// A shard and the clock for its commands.
 struct Bench {
     shard: Shard,
     now: Timestamp,
@@ -37,7 +37,7 @@ impl Bench {
         self.shard.apply(command, self.now).reply
     }
 
-    /// Enqueues a message and answers its sequence.
+    /// Enqueues a message and returns its sequence.
     fn put(&mut self, message: NewMessage) -> u64 {
         match self.apply(Command::Enqueue(Box::new(message))) {
             Ok(Reply::Enqueued { key, .. }) => key.sequence,
@@ -45,7 +45,7 @@ impl Bench {
         }
     }
 
-    /// The leases of a dequeue, and nothing else.
+    /// Returns the leases of a dequeue that must succeed.
     fn take(&mut self, asked: Dequeue) -> Vec<LeaseGrant> {
         match self.apply(Command::Dequeue(asked)) {
             Ok(Reply::Leases { leases, .. }) => leases,
@@ -62,7 +62,7 @@ fn by_key(sequence: u64) -> MessageRef {
     MessageRef::Key(MessageKey { shard: 0, epoch: 1, sequence })
 }
 
-/// A message of a value of the exclusivity key.
+/// A message with a value for the exclusivity key.
 fn of(value: &str, id: &str, priority: i64) -> NewMessage {
     NewMessage { routing: Some(routing(value)), priority: Some(priority), ..message(id, &[("team", value)]) }
 }
@@ -75,7 +75,7 @@ fn sequences(leases: &[LeaseGrant]) -> Vec<u64> {
     leases.iter().map(|leased| leased.token.key.sequence).collect()
 }
 
-/// A message of this id and these pairs, ready at once.
+/// A message with this id and these pairs, ready at once.
 fn message(id: &str, pairs: &[(&str, &str)]) -> NewMessage {
     NewMessage {
         id: MessageId::new(id).expect("a legal id"),
@@ -93,7 +93,7 @@ fn message(id: &str, pairs: &[(&str, &str)]) -> NewMessage {
     }
 }
 
-/// A message of this sequence that waits, as the shard keeps it.
+/// A pending message of this sequence, as stored in the shard.
 pub(super) fn waiting(sequence: u64) -> MessageHead {
     let mut bench = Bench::new(settings());
     bench.put(message(&format!("m-{sequence}"), &[]));

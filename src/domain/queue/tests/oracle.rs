@@ -1,6 +1,6 @@
-//! A shard written the naive way: one list, scanned for everything, no index, no table, no promotion but by looking.
+//! A naive shard: one list, scanned for everything, without index, table or stored promotion.
 //!
-//! It answers the same commands from the prose of the rules. Where it and the shard differ, one of them is wrong.
+//! It implements the prose of the rules. Where it differs from the shard, one of them is wrong.
 
 use std::time::Duration;
 
@@ -45,10 +45,10 @@ pub struct Item {
     pub first_state: MessageState,
 }
 
-/// An answer kept: who asked, with which time and content, and what was answered.
+/// A kept reply: id, routing, time and fingerprint of the request, and the replied key and state.
 type Kept = (MessageId, Option<RoutingValue>, Timestamp, u64, MessageKey, MessageState);
 
-/// The list and what else the rules speak of.
+/// The list and the other state of the rules.
 pub struct Oracle {
     pub settings: Settings,
     pub items: Vec<Item>,
@@ -63,7 +63,7 @@ pub struct Oracle {
     pub filled: Vec<Option<u64>>,
     pub(super) moved_at: Timestamp,
     pub sessions: Vec<Known>,
-    /// Whether a command wrote what has no record.
+    /// Whether a command made a write without a record.
     pub wrote: bool,
     limits: Vec<(RoutingValue, u32)>,
     out: Vec<Transition>,
@@ -94,7 +94,7 @@ impl Oracle {
         MessageKey { shard: 0, epoch: 1, sequence }
     }
 
-    /// Applies a command of legal ranges; those are the shard's own affair.
+    /// Applies a command within its ranges; only the shard checks ranges.
     pub fn apply(&mut self, command: Command, at: StepTime) -> (Result<Reply, Refusal>, Vec<Transition>) {
         let now = at.now.max(self.clock);
         let reply = match command {
@@ -105,7 +105,7 @@ impl Oracle {
                 self.sessions.clear();
                 Ok(Reply::Deleted { messages })
             }
-            _ if self.deleted.is_some() => Err(Refusal::Deleted), // whatever else is asked of what is no more
+            _ if self.deleted.is_some() => Err(Refusal::Deleted), // all other commands on a deleted queue
             Command::Dequeue(asked) => self.dequeue(&asked, now),
             Command::Settle { token, verb, failure } => self.settle(token, verb, &failure, now),
             Command::Extend { token, lease } => self.extend(token, lease, now),
@@ -157,7 +157,7 @@ impl Oracle {
         (reply, std::mem::take(&mut self.out))
     }
 
-    /// When and how time alone changes a message.
+    /// The time and the trigger of a message's next timer.
     fn event(&self, item: &Item) -> Option<(Timestamp, Trigger)> {
         match item.state {
             Invisible | Pending => {
@@ -176,13 +176,13 @@ impl Oracle {
         }
     }
 
-    /// The first time at which anything changes without a command.
+    /// The earliest time at which the oracle changes without a command.
     pub fn next_event(&self) -> Option<Timestamp> {
         let forgotten = self.first_forgotten().map(|(at, _)| at);
         self.items.iter().filter_map(|item| self.event(item)).map(|(at, _)| at).chain(forgotten).min()
     }
 
-    /// Notes whether a message that is pending now lies before some that it did not lie before.
+    /// Records whether a newly pending message moved ahead of others.
     fn note(&mut self, at: usize, was_pending: bool, now: Timestamp) {
         let item = &self.items[at];
         let exclusive = self.settings.exclusivity.is_some();
@@ -240,7 +240,7 @@ impl Oracle {
             Trigger::LeaseOver => self.lease_over(at, now),
             Trigger::Release => self.release(at, now),
             Trigger::TtlOver => self.set(at, trigger, Canceled, now),
-            _ => self.set(at, trigger, Pending, now), // the only other event of the clock is the end of a window
+            _ => self.set(at, trigger, Pending, now), // the only other timer is the end of an invisibility
         }
         true
     }
@@ -249,7 +249,7 @@ impl Oracle {
         while self.by_time(at, now) {}
     }
 
-    /// The message that time changes first, if it has by now: terminal ones or the others.
+    /// The message with the earliest due timer, among terminal or other messages.
     fn overdue(&self, terminal: bool, now: Timestamp) -> Option<usize> {
         let of_kind = (0..self.items.len()).filter(|at| self.items[*at].state.is_terminal() == terminal);
         let due = of_kind.filter_map(|at| Some((self.event(&self.items[at])?.0, self.items[at].sequence, at)));
@@ -460,7 +460,7 @@ impl Oracle {
         LeaseGrant { token, attempt_number, expires_in }
     }
 
-    /// Whether nothing of its value holds a message back.
+    /// Whether the message's value does not hold it back.
     pub(super) fn may_serve(&self, item: &Item) -> bool {
         let Some(rule) = &self.settings.exclusivity else { return true };
         let own = self.limits.iter().find(|(value, _)| Some(value) == item.sent.routing.as_ref());
@@ -481,7 +481,7 @@ impl Oracle {
         Ok(Reply::ValueLimitSet)
     }
 
-    /// Where the message of a token is, and whether the token's lease holds.
+    /// The position of a token's message, and whether the token's lease is valid.
     fn held(&mut self, token: LeaseToken, now: Timestamp) -> Option<(usize, bool)> {
         let at = self.items.iter().position(|item| Self::key(item.sequence) == token.key)?;
         let item = &self.items[at];
@@ -527,7 +527,7 @@ impl Oracle {
         let late = own && item.lapsed && matches!(item.state, Invisible | Pending | Errored);
         match verb {
             SettleAction::Complete if holds => self.set(at, Trigger::Complete, Completed, now),
-            // A canceled message knows its lapsed lease and says what became of it.
+            // A canceled message remembers its expired lease and returns its state.
             SettleAction::Complete if own && item.lapsed && !late => return Err(Refusal::WrongState(item.state)),
             SettleAction::Complete if late => {
                 self.items[at].lapsed = false;

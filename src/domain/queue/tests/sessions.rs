@@ -8,7 +8,7 @@ use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
 
 const WORKER: SessionId = SessionId(7);
 
-/// A call of a session that lives 2 s.
+/// A call of a session with a lifetime of 2 s.
 fn call(sequence: u64) -> SessionCall {
     SessionCall { id: WORKER, lease: Some(2 * SECOND), sequence, attempt: 1, received_up_to: None }
 }
@@ -17,7 +17,7 @@ fn asking(max: usize, call: SessionCall) -> Dequeue {
     Dequeue { session: Some(call), ..up_to(max) }
 }
 
-/// A bench with so many messages, whose leases may run for 60 s.
+/// A bench with `count` messages, whose leases may run for 60 s.
 fn with(count: usize) -> Bench {
     let mut bench = Bench::new(Settings { max_run_time: 60 * SECOND, quota_messages: 10_000, ..settings() });
     for n in 0..count {

@@ -136,7 +136,7 @@ fn what_makes_a_queue_exclusive_changes_only_while_it_is_empty() {
     assert_eq!(empty.apply(configure(exclusive(0, Order::Strict))), Err(InvalidCommandPart::Settings.into()));
 }
 
-/// A bench with two messages of each of so many values, one of them running.
+/// A bench with two messages for each of `count` values, one of them running.
 fn held_values(count: usize) -> Bench {
     let large = Settings { quota_messages: 10_000, ..exclusive(1, Order::Loose) };
     let mut bench = Bench::new(large);

@@ -1,4 +1,4 @@
-//! The part of the oracle that chooses what a dequeue leases, with filters or without.
+//! The part of the oracle that chooses the messages of a dequeue, with or without filters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::domain::queue::messages::message::{LeaseSession, Rank, RoutingValue};
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::time::Timestamp;
 
-/// A dequeue under way.
+/// A dequeue in progress.
 pub struct Round {
     pub max: usize,
     pub lease: Option<Duration>,
@@ -24,14 +24,14 @@ fn rank(item: &Item) -> Rank {
     (item.priority, item.sequence)
 }
 
-/// What the filter asks of the keys of a shape.
+/// The pairs of a filter that belong to the keys of a shape.
 fn part(filter: &Filter, keys: &ShapeKeys) -> Filter {
     let shared = filter.metadata().pairs().filter(|(key, _)| keys.iter().any(|own| own == *key));
     Filter::new(shared).expect("part of a legal filter")
 }
 
 impl Oracle {
-    /// Leases what the round may have; answers where to go on.
+    /// Leases the messages that the round may have; returns the position to continue from.
     pub fn choose(&mut self, asked: &Dequeue, round: &mut Round, now: Timestamp) -> Option<Cursor> {
         let filter = &asked.filter;
         let complete = self.settings.shapes.iter().zip(&self.filled).filter(|(_, filled)| filled.is_none());
@@ -63,7 +63,7 @@ impl Oracle {
         self.walk(&within, asked, round, now)
     }
 
-    /// The best message that meets a filter and may be served.
+    /// The best servable message that matches a filter.
     fn best(&self, filter: &Filter) -> Option<usize> {
         let servable = |item: &Item| item.state == MessageState::Pending && self.may_serve(item);
         let met = (0..self.items.len()).filter(|at| filter.matches(&self.items[*at].sent.metadata));

@@ -1,7 +1,8 @@
-//! How an operation begins: once for each request token, over restarts too.
+//! The start of an operation: once for each request token, even across restarts.
 //!
-//! What has a token is kept in the catalog before it is answered: a hash of what was asked for, and up to where the shards
-//! were then; up to 0 once it is over. Of one message its version is kept, which tells by itself whether it is over.
+//! An operation with a token is stored in the catalog before its call is answered. The record holds a hash of the
+//! request and the sequence of each shard at the start; once the operation is over, these are 0. For a single message
+//! the record holds the message's version instead, which by itself tells whether the operation is over.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -22,12 +23,12 @@ use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::QueueRequest;
 
 impl OperationSpec {
-    /// Whether a repeat after a restart has to know of it.
+    /// Whether a repeat after a restart must know of it.
     fn outlives_its_server(&self) -> bool {
         !self.dry_run
     }
 
-    /// A hash of all of it, in which every part says where it ends. It is stored.
+    /// A hash of the whole request, with every part delimited. The hash is stored.
     fn fingerprint(&self) -> u64 {
         let mut hash = Xxh3::new();
         let kind = match (self.kind, &self.message) {
@@ -81,7 +82,7 @@ impl Queues {
         }
     }
 
-    /// The same for one that is kept before it is answered. One at a time, so that each is kept once.
+    /// The same for an operation that is stored before the answer. One at a time, so that each is stored once.
     async fn begin_stored(
         &self,
         queue: &Arc<ServedQueue>,
@@ -104,7 +105,7 @@ impl Queues {
                     Some(message) => self.errored_version(queue, message).await?,
                     None => self.sequences(queue).await?,
                 };
-                // What is slow on purpose is known until it can be over, and then as long as anything else.
+                // The record of a rate-limited operation lasts until the operation can be over, plus the usual time.
                 let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
                 let until = now + walk + token_lifetime(queue, work);
                 self.context.operations.reserve_stored_request(caller, until, now)?;
@@ -118,21 +119,21 @@ impl Queues {
         self.start_running(queue, asked, Some(kept))
     }
 
-    /// Keeps that nothing is left of an operation, so that no repeat does it again.
+    /// Stores that an operation is over, so that no repeat runs it again.
     pub(super) async fn store_end(&self, queue: &Arc<ServedQueue>, kept: QueueRequest) {
         let now = self.context.now();
         let through = vec![0; kept.through.len()];
         let request = QueueRequest { through, until: kept.until.max(now + longest(queue)), ..kept };
         if let Err(error) = self.context.stores.catalog.save_request(request, now).await {
-            tracing::warn!(%error, "the end of a purge, redrive or discard could not be kept: repeated after a restart it begins anew");
+            tracing::warn!(%error, "cannot store the end of an operation: a repeat after a restart runs it again");
         }
     }
 
-    /// Lets the token of a redrive that did nothing name another one.
+    /// Frees the token of a redrive that did nothing.
     pub(super) async fn free_token(&self, kept: QueueRequest) {
         let now = self.context.now();
         if let Err(error) = self.context.stores.catalog.save_request(QueueRequest { until: now, ..kept }, now).await {
-            tracing::warn!(%error, "the token of a redrive that was refused stays taken for an hour");
+            tracing::warn!(%error, "cannot free the token of a refused redrive: it stays reserved for an hour");
         }
     }
 
@@ -149,12 +150,12 @@ impl Queues {
             caller,
             queue: record.spec.name.clone(),
             work: work.clone(),
-            // Of what goes on after a restart, the time of then.
+            // An operation that continues after a restart keeps its original time.
             ended_by: kept.as_ref().map_or(ended_by, |kept| kept.ended_by),
             stored_request: kept,
             done: AtomicU64::new(0),
             total,
-            // Of a discard, what it touches had failed by this very time.
+            // The messages of a discard had failed by exactly this time.
             began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.now()),
             began_elapsed: self.context.clock.elapsed(),
             cancel: CancellationToken::new(),
@@ -171,7 +172,7 @@ impl Queues {
         Ok(running)
     }
 
-    /// The sequence and the version of a message that is errored: a redrive, like all that happens to it later, gives it
+    /// The sequence and the version of an errored message. A redrive, and every later change, gives the message
     /// another version.
     async fn errored_version(&self, queue: &ServedQueue, message: &MessageRef) -> Result<Vec<u64>, QueueError> {
         let name = queue.record.load().spec.name.clone();
@@ -182,7 +183,7 @@ impl Queues {
         }
     }
 
-    /// What a repeat after a restart goes on with: nothing, if it names a message that has changed since.
+    /// What is left for a repeat after a restart: nothing, if it names a message that has changed since.
     async fn remaining_of(
         &self,
         queue: &ServedQueue,
@@ -209,8 +210,8 @@ impl Queues {
     }
 }
 
-/// How long a token is known after its operation. That of one message is known for the least time: there may be many, and
-/// the version of the message tells as well.
+/// How long a token is kept after its operation. The token of a single message is kept for the minimum time: there
+/// may be many, and the message's version prevents a second run as well.
 fn token_lifetime(queue: &ServedQueue, work: &OperationSpec) -> Duration {
     if work.message.is_some() { OPERATION_KEPT } else { longest(queue) }
 }
@@ -219,19 +220,19 @@ fn longest(queue: &ServedQueue) -> Duration {
     queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT)
 }
 
-/// The name of an operation.
+/// The id of an operation.
 fn name_of(queue: QueueId, token: &str) -> String {
     format!("{queue}.{token}")
 }
 
-/// Refuses a token that names something else.
+/// The refusal of a token that names another request.
 fn reused() -> QueueError {
     let what = "this request_token names an earlier purge, redrive or discard of the queue, of another kind or with another \
                 filter, rate or dry_run; nothing was done";
     Reject::new(Reason::TokenReused, what).into()
 }
 
-/// Refuses a request token of an illegal length.
+/// Refuses a request token of an invalid length.
 pub fn check_token(token: Option<&str>) -> Result<(), QueueError> {
     if token.is_none_or(|token| (1..=REQUEST_TOKEN_BYTES_MAX).contains(&token.len())) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Discards: errored messages are thrown away, by id, by filter, by the signature of their error, or all of them.
+//! Discards: deletes errored messages by id, by filter, by the signature of their error, or all of them.
 //!
-//! A discard touches what had failed for good by the time it began, or by an earlier time that its caller names: so what
-//! was counted by a dry run is what goes, and what fails meanwhile stays. That time is kept with a request token.
+//! A discard covers messages that had failed for good by the time it began, or by an earlier time that its caller
+//! names. So it deletes what a dry run counted, and keeps later failures. With a request token that time is stored.
 
 use super::{Operation, OperationKind, OperationSpec};
 use crate::domain::Timestamp;
@@ -13,27 +13,27 @@ use crate::engine::queues::error::QueueError;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::ShardCommand;
 
-/// What a discard is asked to do.
+/// The arguments of a discard.
 #[derive(Clone, Debug, Default)]
 pub struct DiscardRequest {
-    /// One message; all that are errored without.
+    /// One message; none for all errored messages.
     pub message: Option<MessageRef>,
-    /// What they must have.
+    /// The filter that they must match.
     pub filter: Filter,
     /// The signature that their last error must have; none for any.
     pub signature: Option<Box<str>>,
-    /// By when they must have failed for good; none for the beginning of the discard.
+    /// The time by which they must have failed for good; none for the start of the discard.
     pub until: Option<Timestamp>,
     /// Whether to count only.
     pub dry_run: bool,
-    /// The caller's name of the request.
+    /// The request token of the caller.
     pub token: Option<String>,
-    /// The number that the queue must have.
+    /// The id that the queue must have.
     pub queue: Option<QueueId>,
 }
 
 impl Queues {
-    /// Throws errored messages away.
+    /// Discards errored messages.
     pub async fn discard(
         &self,
         caller: CallerId,
@@ -50,7 +50,7 @@ impl Queues {
         }
     }
 
-    /// By when what a discard that begins now touches has come to its end; none for what is bounded by sequences alone.
+    /// The time by which the messages of a discard must have ended; none for operations bounded by sequences alone.
     pub(super) async fn ended_by(&self, work: &OperationSpec) -> Result<Option<Timestamp>, QueueError> {
         if work.kind != OperationKind::Discard || work.message.is_some() {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! Which operations a server knows: those that go on, and for an hour those that have ended.
+//! The registry of operations: running ones, and for an hour those that have ended.
 //!
-//! Each caller has a share of the places. An operation that has ended gives its place up before a new one is refused: the
-//! oldest of the same caller first, and where all places are taken and none of them is the caller's, the oldest of all.
+//! Each caller has a quota of entries. Ended operations are evicted before a new one is refused. The oldest of the
+//! same caller goes first; if the registry is full and the caller has none, the oldest of all goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,16 +26,16 @@ pub struct Operations {
     stored_request_quota: CallerQuota,
 }
 
-/// When an operation ended, by elapsed time, and a number that tells those of one moment apart.
+/// When an operation ended, as elapsed time, with a number that breaks ties.
 type EndKey = (Duration, u64);
 
 #[derive(Default)]
 struct OperationIndex {
     by_id: HashMap<String, OperationEntry>,
-    /// Those that have ended, the oldest first: of all, and of each caller.
+    /// Ended operations, oldest first: of all callers, and of each.
     ended: BTreeMap<EndKey, Arc<RunningOperation>>,
     ended_of: HashMap<CallerId, BTreeSet<EndKey>>,
-    /// The places of requests that the store keeps, by the time until which it does.
+    /// The quota permits of stored requests, by the expiry of the record.
     stored_requests: BTreeMap<(Timestamp, u64), QuotaPermit>,
     next: u64,
 }
@@ -57,12 +57,12 @@ impl Default for Operations {
 }
 
 impl Operations {
-    /// Finds an operation by its name.
+    /// Finds an operation by its id.
     pub(super) fn get(&self, id: &str) -> Option<Arc<RunningOperation>> {
         self.index.lock().by_id.get(id).map(|place| Arc::clone(&place.running))
     }
 
-    /// Keeps an operation; an earlier one of the same name is answered instead. O(log n).
+    /// Adds an operation, or returns the existing one with the same id. O(log n).
     pub(super) fn put(
         &self,
         made: RunningOperation,
@@ -78,7 +78,7 @@ impl Operations {
                 Ok(share) => break share,
                 Err(why) => why,
             };
-            // Each round forgets one, so there are two at most.
+            // Each round evicts one, so there are at most two.
             let Some(oldest) = known.oldest_evictable(&made.caller, why) else {
                 return Err(QueueError::LimitReached { of: LimitedResource::Operation, why });
             };
@@ -90,7 +90,7 @@ impl Operations {
         Ok((made, true))
     }
 
-    /// Notes that an operation has ended: it may give way from now on.
+    /// Marks an operation as ended; from then on it may be evicted.
     pub(super) fn ended(&self, running: &Arc<RunningOperation>, now: Duration) {
         let mut known = self.index.lock();
         let at = (now, known.next());
@@ -102,12 +102,12 @@ impl Operations {
         known.ended.insert(at, Arc::clone(running));
     }
 
-    /// Forgets an operation, so that its name is free.
+    /// Removes an operation, so that its id is free.
     pub(super) fn remove(&self, id: &str) {
         self.index.lock().remove(id);
     }
 
-    /// Takes a place among the requests that the store keeps, for as long as it keeps the request.
+    /// Takes a quota permit for a stored request until the record expires.
     pub(super) fn reserve_stored_request(
         &self,
         caller: &CallerId,
@@ -151,7 +151,7 @@ impl OperationIndex {
         }
     }
 
-    /// Forgets those that ended long ago.
+    /// Removes the operations that ended long ago.
     fn forget_old(&mut self, now: Duration) {
         while let Some((&at, _)) = self.ended.first_key_value()
             && now.saturating_sub(at.0) >= OPERATION_KEPT
@@ -160,7 +160,7 @@ impl OperationIndex {
         }
     }
 
-    /// What has ended and makes room for another one of this caller.
+    /// The ended operation to evict for a new one of this caller.
     fn oldest_evictable(&self, caller: &CallerId, why: QuotaExceeded) -> Option<EndKey> {
         let own = self.ended_of.get(caller).and_then(|own| own.first());
         let any = self.ended.first_key_value().map(|(at, _)| at);
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Begins so many operations of a caller.
+    /// Begins `count` operations of a caller.
     fn begun(
         operations: &Operations,
         of: &CallerId,

@@ -1,9 +1,10 @@
-//! Purges, redrives and discards: work that goes on after its call, with progress and an end that anyone may bring about.
+//! Purges, redrives and discards: operations that continue after their call, with progress, and that anyone may
+//! cancel.
 //!
-//! An operation touches what the queue held when it began: each shard up to the sequence it had then. It lives in the
-//! memory of its server. With a request token its beginning is kept in the catalog before it is answered, so that a repeat
-//! after a restart goes on with what is left of it, and touches nothing that came since; so is its end, after which nothing
-//! is left of it.
+//! An operation covers the messages that the queue held at its start: each shard up to its sequence at that time. The
+//! operation lives in the memory of its server. With a request token its start is stored in the catalog before the
+//! answer. So a repeat after a restart continues with the rest, and touches no message enqueued since. Its end is
+//! stored too, after which nothing is left to do.
 
 mod begin;
 mod discard;
@@ -31,7 +32,7 @@ pub(super) use begin::check_token;
 pub use discard::DiscardRequest;
 pub(super) use index::Operations;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OperationKind {
     Purge,
@@ -49,52 +50,52 @@ impl OperationKind {
     }
 }
 
-/// What is done to which messages: two requests of one token must agree in it.
+/// What an operation does to which messages; two requests with one token must agree in it.
 #[derive(Clone, PartialEq, Debug)]
 struct OperationSpec {
     kind: OperationKind,
-    /// One message and no other.
+    /// A single message.
     message: Option<MessageRef>,
     filter: Filter,
-    /// Of a discard: what the last failure's signature must be.
+    /// For a discard: the signature that the last error must have.
     signature: Option<Box<str>>,
-    /// Of a discard: by when messages must have failed for good, if its caller says so.
+    /// For a discard: the time by which messages must have failed for good, if the caller names one.
     until: Option<Timestamp>,
     dry_run: bool,
-    /// At most so many a second; 0 for as fast as possible.
+    /// The most messages a second; 0 for no limit.
     rate: u32,
 }
 
 impl OperationSpec {
-    /// All that a kind may touch.
+    /// Everything that a kind may cover.
     fn all(kind: OperationKind) -> Self {
         let (message, filter, signature) = (None, Filter::default(), None);
         Self { kind, message, filter, signature, until: None, dry_run: false, rate: 0 }
     }
 
-    /// The rate that is kept: none where nothing is touched, because the caller waits for the count.
+    /// The effective rate: no limit for a dry run, because the caller waits for the count.
     fn rate_kept(&self) -> u32 {
         if self.dry_run { 0 } else { self.rate }
     }
 }
 
-/// How far an operation is.
+/// The state of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OperationState {
-    /// It goes on.
+    /// The operation is running.
     Running,
-    /// It is done.
+    /// The operation is done.
     Done,
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
-    /// It failed, for this reason and in these words.
+    /// The operation failed, with its reason and text.
     Failed(Reason, String),
 }
 
 /// An operation as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// Its name.
+    /// The id.
     pub id: String,
     /// The queue.
     pub queue: QueueName,
@@ -102,42 +103,42 @@ pub struct Operation {
     pub kind: &'static str,
     /// How far it is.
     pub state: OperationState,
-    /// Whether it only counts.
+    /// Whether it is a dry run.
     pub dry_run: bool,
-    /// The messages touched so far; of a dry run, those it would touch.
+    /// The messages processed so far; for a dry run, those it would process.
     pub done: u64,
-    /// About how many it will touch.
+    /// The estimated number of messages to process.
     pub total: u64,
-    /// When it began.
+    /// The start time.
     pub began: Timestamp,
-    /// When it ended.
+    /// The end time.
     pub ended: Option<Timestamp>,
 }
 
-/// What a redrive is asked to do.
+/// The arguments of a redrive.
 #[derive(Clone, Debug, Default)]
 pub struct RedriveRequest {
-    /// One message; all that are errored without.
+    /// One message; none for all errored messages.
     pub message: Option<MessageRef>,
-    /// What they must have.
+    /// The filter that they must match.
     pub filter: Filter,
-    /// At most so many a second; 0 for as fast as possible.
+    /// The most messages a second; 0 for no limit.
     pub rate: u32,
     /// Whether to count only.
     pub dry_run: bool,
-    /// The caller's name of the request.
+    /// The request token of the caller.
     pub token: Option<String>,
-    /// The number that the queue must have.
+    /// The id that the queue must have.
     pub queue: Option<QueueId>,
 }
 
-/// What is asked for: by whom, about how many messages it is, and the caller's name of the request.
+/// A request for an operation: its caller, its estimated size, and its request token.
 struct OperationRequest {
     caller: CallerId,
     work: OperationSpec,
     total: u64,
     token: Option<String>,
-    /// By when messages must have come to their end, of a discard of many.
+    /// For a discard of many: the time by which messages must have ended.
     ended_by: Option<Timestamp>,
 }
 
@@ -146,8 +147,8 @@ struct RunningOperation {
     caller: CallerId,
     queue: QueueName,
     work: OperationSpec,
-    /// What is kept of it, with the sequence of each shard when it began, or with the version of its one message; with none
-    /// of both where nothing is left of that one.
+    /// Its stored record, with the sequence of each shard at the start, or with the version of its single message.
+    /// Both are empty if nothing is left to do for that message.
     stored_request: Option<QueueRequest>,
     ended_by: Option<Timestamp>,
     done: AtomicU64,
@@ -180,7 +181,7 @@ impl RunningOperation {
 }
 
 impl Queues {
-    /// Cancels what a queue holds; waits for the end so long.
+    /// Cancels the messages of a queue; waits up to `patience` for the end.
     pub async fn purge(
         &self,
         caller: CallerId,
@@ -202,7 +203,7 @@ impl Queues {
         Ok(running.show())
     }
 
-    /// Gives errored messages their attempts back.
+    /// Redrives errored messages: gives them their attempts back.
     pub async fn redrive(
         &self,
         caller: CallerId,
@@ -226,7 +227,7 @@ impl Queues {
         .await
     }
 
-    /// Begins work on errored messages; waits for the end where nothing but a count comes of it.
+    /// Starts an operation on errored messages; a dry run waits for its end.
     async fn start_bulk(
         &self,
         caller: CallerId,
@@ -238,13 +239,13 @@ impl Queues {
         let ended_by = self.ended_by(&work).await?;
         let running = self.begin(queue, OperationRequest { caller, work, total, token, ended_by }).await?;
         if dry_run {
-            // Nobody asks again how far a count is.
+            // A dry run has no progress to ask for later, so the call waits for its count.
             let _ = running.end.subscribe().wait_for(Option::is_some).await;
         }
         Ok(running.show())
     }
 
-    /// Works on one errored message.
+    /// Runs an operation on one errored message.
     async fn run_single(
         &self,
         caller: CallerId,
@@ -258,7 +259,7 @@ impl Queues {
         }
     }
 
-    /// How many errored messages meet a filter; at most so many, if it is not declared.
+    /// The number of errored messages that match a filter; an upper bound if the filter is not declared.
     async fn errored(&self, queue: &Arc<ServedQueue>, filter: &Filter) -> Result<u64, QueueError> {
         match self.filtered_depth(queue, filter.clone()).await {
             Ok(depth) => Ok(depth.of(MessageState::Errored)),
@@ -267,16 +268,16 @@ impl Queues {
         }
     }
 
-    /// Reads how far an operation is.
+    /// Reads the progress of an operation.
     pub fn operation(&self, id: &str) -> Result<Operation, QueueError> {
         self.running(id).map(|running| running.show())
     }
 
-    /// Ends an operation.
+    /// Cancels an operation.
     pub async fn cancel_operation(&self, id: &str) -> Result<Operation, QueueError> {
         let running = self.running(id)?;
         running.cancel.cancel();
-        // The sender lives as long as the operation that is held here.
+        // The wait cannot fail: the sender lives as long as the operation, which is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         Ok(running.show())
     }
@@ -305,7 +306,7 @@ impl Queues {
         Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended })
     }
 
-    /// The same for a call that may be repeated; one that was refused leaves its token free.
+    /// The same for a call with a request token; a refused call frees its token.
     async fn apply_single_once(
         &self,
         caller: CallerId,
@@ -315,7 +316,7 @@ impl Queues {
     ) -> Result<Operation, QueueError> {
         let asked = OperationRequest { caller, work, total: 1, token: Some(token), ended_by: None };
         let running = self.begin(queue, asked).await?;
-        // The sender lives as long as the operation that is held here.
+        // The wait cannot fail: the sender lives as long as the operation, which is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         match running.show() {
             Operation { state: OperationState::Failed(reason, what), id, .. } => {
@@ -337,9 +338,9 @@ impl Queues {
         let is_over = match state {
             OperationState::Done => true,
             OperationState::Running | OperationState::Failed(..) => false,
-            OperationState::Cancelled => running.cancel.is_cancelled(), // not by the end of the server
+            OperationState::Cancelled => running.cancel.is_cancelled(), // not by the shutdown of the server
         };
-        // One message tells by its version whether it is over.
+        // The version of a single message tells whether the operation is over.
         if let Some(kept) = running.stored_request.clone().filter(|_| is_over && running.work.message.is_none()) {
             self.store_end(queue, kept).await;
         }
@@ -351,7 +352,7 @@ impl Queues {
         self.context.operations.ended(running, elapsed);
     }
 
-    /// Walks over all shards; says whether it came to the end.
+    /// Walks over all shards; returns whether it completed.
     async fn walk(&self, queue: &Arc<ServedQueue>, running: &RunningOperation) -> Result<bool, QueueError> {
         if running.work.message.is_some() {
             let is_over = running.stored_request.as_ref().is_some_and(|kept| kept.through.is_empty());
@@ -389,7 +390,7 @@ impl Queues {
         through: u64,
     ) -> Result<Option<u64>, QueueError> {
         let OperationSpec { kind, filter, signature, dry_run, .. } = running.work.clone();
-        // With a rate, a tenth of a second's worth at a time.
+        // With a rate, each step takes a tenth of a second's worth.
         let max = match usize::try_from(running.work.rate_kept().div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
             0 => BULK_MESSAGES_MAX,
             some => some.min(BULK_MESSAGES_MAX),
@@ -410,7 +411,7 @@ impl Queues {
         }
     }
 
-    /// Waits until the operation may go on without being faster than it should.
+    /// Waits until the operation may continue without exceeding its rate.
     async fn throttle(&self, running: &RunningOperation) {
         let rate = running.work.rate_kept();
         if rate == 0 {

@@ -1,4 +1,5 @@
-//! Slices that are made or move on: staged with other commands, because with many datasets of short slices there are many.
+//! Creation and status changes of slices. They share commits with other commands, because many datasets of short slices
+//! produce many of them.
 
 use super::group::{CommitGroup, SliceReplySender, StagedCommand};
 use super::{Committer, SyncMode};
@@ -11,7 +12,7 @@ use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::ports::{StoreError, StoreErrorKind};
 
 impl Committer {
-    /// Stages the row of a slice, unless there is one.
+    /// Stages the row of a slice unless it exists.
     pub(super) fn stage_slice(&self, group: &mut CommitGroup, slice: TimeSlice, answer: ReplySender<TimeSlice>) {
         let known = self.slice(group, slice.dataset, slice.start);
         let row = known.unwrap_or_else(|| {
@@ -21,7 +22,7 @@ impl Committer {
         group.commands.push(StagedCommand::Slice { row, answer: SliceReplySender::Created(answer) });
     }
 
-    /// Stages the next status of a slice. The last one is not staged: the slice goes with it.
+    /// Stages the next status of a slice. The last status is not staged, because it removes the slice.
     pub(super) fn stage_status(
         &self,
         group: &mut CommitGroup,
@@ -31,7 +32,7 @@ impl Committer {
         answer: ReplySender<()>,
     ) {
         let Some(mut row) = self.slice(group, dataset, start) else {
-            // A caller that stopped waiting has nobody to tell.
+            // A failed send means that the caller stopped waiting.
             return drop(answer.send(Err(no_slice(dataset, start, "set slice status"))));
         };
         if status > row.status {
@@ -54,7 +55,7 @@ impl Committer {
     }
 }
 
-/// The error of a status for a slice that nobody made.
+/// The error of a status change for a slice that does not exist.
 pub(super) fn no_slice(dataset: DatasetId, start: Timestamp, op: &'static str) -> StoreError {
     StoreError::not_applied(StoreErrorKind::Conflict, op)
         .with_source(format!("dataset {} has no slice that starts at {start:?}", dataset.0))

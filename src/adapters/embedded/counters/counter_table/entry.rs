@@ -1,4 +1,4 @@
-//! One counter in memory.
+//! The in-memory entry of one counter.
 
 use super::EventLookup;
 use crate::adapters::embedded::counters::counter_row::CounterRow;
@@ -6,37 +6,37 @@ use crate::adapters::embedded::counters::event_tail::EventTail;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, EventKey};
 
-/// Whether the name of a counter is listed.
+/// Whether the list of names contains the counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameListing {
-    /// Disk has to be asked.
+    /// Unknown; read the name from disk.
     Unknown,
-    /// It is not.
+    /// The name is not listed.
     No,
-    /// It is.
+    /// The name is listed.
     Yes,
 }
 
-/// One counter. Every event of it above `disk_to` is in `tail`.
+/// One counter; `tail` holds every event of it above `disk_to`.
 #[derive(Debug)]
 pub struct CounterEntry {
-    /// The dataset.
+    /// Dataset of the counter.
     pub dataset: DatasetId,
-    /// The counter.
+    /// Identity of the counter.
     pub counter: Counter,
-    /// Grows with every change.
+    /// Version of the entry; increases with every change.
     pub stamp: u64,
-    /// Events above this time are all in the tail.
+    /// The tail holds all events above this time.
     pub disk_to: Timestamp,
     /// Recent events.
     pub tail: EventTail,
-    /// What is kept beside the events, if it was read.
+    /// Stored values other than events: checkpoint, newest clear, last write; `None` until they are read.
     pub row: Option<Box<CounterRow>>,
     /// Whether the name is listed.
     pub name_listing: NameListing,
-    /// Whether it was used since the last look for counters to evict.
+    /// Whether the entry was used since the last eviction pass.
     pub used: bool,
-    /// The two steps last touched.
+    /// The two steps most recently entered in the dirty-counter index.
     touched: [Timestamp; 2],
 }
 
@@ -55,12 +55,12 @@ impl CounterEntry {
         }
     }
 
-    /// Whether it is this counter.
+    /// Returns whether this is the entry of the given counter.
     pub fn matches(&self, dataset: DatasetId, counter: &Counter) -> bool {
         self.counter == *counter && self.dataset == dataset
     }
 
-    /// What is known of a key.
+    /// Looks up an event by its key.
     pub fn find(&self, key: &EventKey) -> EventLookup {
         match self.tail.find(key) {
             Some(event) => EventLookup::Present(event.clone()),
@@ -69,12 +69,12 @@ impl CounterEntry {
         }
     }
 
-    /// Whether the touch of a step is known to be in the index.
+    /// Returns whether the dirty-counter index is known to have an entry for the step.
     pub fn has_touch(&self, step: Timestamp) -> bool {
         self.touched.contains(&step)
     }
 
-    /// Notes a touch; says whether it may be missing in the index.
+    /// Records a dirty-counter index entry; returns whether the index may still lack it.
     pub fn touch(&mut self, step: Timestamp) -> bool {
         if self.has_touch(step) {
             return false;
@@ -84,7 +84,7 @@ impl CounterEntry {
     }
 
     pub(super) fn own_bytes(&self) -> usize {
-        // The entry, its place in the table, its name with the head of its allocation.
+        // The entry, its slot in the table, and the name with its allocation header.
         size_of::<Self>() + 24 + self.counter.name().as_str().len() + 32
     }
 
@@ -92,7 +92,7 @@ impl CounterEntry {
         self.row.as_ref().map_or(0, |row| row.heap_bytes())
     }
 
-    /// Drops the row; answers the freed bytes.
+    /// Drops the row; returns the freed bytes.
     pub(super) fn drop_row(&mut self) -> usize {
         self.row.take().map_or(0, |row| row.heap_bytes() + size_of::<CounterRow>())
     }

@@ -1,8 +1,9 @@
-//! How memory stays bounded: events leave once the limit has passed them, rows once nobody asked for them.
+//! Bounds the memory of the table: events leave once the limit has passed them, rows when they are unused.
 //!
-//! Rows are evicted by second chance: a look marks every row unused, the next look drops those still unused. A look
-//! covers one part in sixteen of a shard, so that it frees little more than is needed. Counters with recent events stay,
-//! so a shard may be over its bytes with nothing to drop; that is why a look is paid for in calls.
+//! Rows are evicted by second chance (clock): a pass marks every row unused, and the next pass drops the rows that are
+//! still unused. A pass covers one sixteenth of a shard, so it frees little more than needed. Counters with recent
+//! events stay. A shard can therefore exceed its byte limit with nothing to drop, so each call earns a bounded number
+//! of entries that a pass may visit.
 
 use super::{CounterTable, CounterTableShard, SHARDS};
 use crate::domain::Timestamp;
@@ -10,12 +11,12 @@ use crate::domain::counter::DatasetId;
 
 const PARTS: u8 = 16;
 
-/// The counters that one call may pass on average. A whole round of looks is then paid for by one call for every eighth
-/// counter, so a shard outgrows its bytes by an eighth at most while there is anything to drop.
+/// Entries that a pass may visit for each call, on average. At this rate, one full round of passes needs one call for
+/// every eighth counter. A shard therefore exceeds its byte limit by at most an eighth while anything can be dropped.
 const VISITS_PER_CALL: usize = 256;
 
 impl CounterTable {
-    /// How many shards a whole sweep takes.
+    /// Number of shards that a full sweep visits.
     pub const SHARDS: usize = SHARDS;
 
     /// Drops the events of one shard at or below each dataset's new floor.
@@ -46,7 +47,7 @@ impl CounterTable {
 }
 
 impl CounterTableShard {
-    /// Drops rows that nobody uses until the shard is within its bytes, as far as the calls have paid for.
+    /// Drops unused rows until the shard is within its byte limit, or until the visit credit is used up.
     pub(super) fn evict(&mut self, bytes_max: usize) {
         if self.entry_bytes <= bytes_max {
             self.visit_credit = 0;

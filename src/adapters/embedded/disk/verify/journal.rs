@@ -1,13 +1,13 @@
-//! The journal of the store library (fjall 3.1), read without changing it.
+//! Reads the journal of the store library (fjall 3.1) without changing it.
 //!
 //! ```text
 //! batch   1 | items u32 | seqno u64 | item ... | 3 | checksum u64 | "FJL" 3
 //! item    2 | type u8 | compression u8 | keyspace u64 | key u16 | value u32 | stored u32 | key | stored value
 //! clear   4 | keyspace u64
 //! ```
-//! Numbers are little endian. The checksum covers the items, not the head; the count is covered by the items and the
-//! trailer behind them, the seqno by growing from batch to batch: one that is wrong within these bounds changes no
-//! answer. A new journal is filled with zeros in advance, so zeros up to the end are its clean end.
+//! Numbers are little endian. The checksum covers the items, not the head. The items and the trailer after them verify
+//! the count. The seqno is verified by its growth from batch to batch; one that is wrong within these bounds changes no
+//! result. A new journal is filled with zeros in advance, so zeros up to its end are a clean end.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -20,32 +20,33 @@ const TRAILER: [u8; 4] = [b'F', b'J', b'L', 3];
 /// The commits of consecutive journals.
 pub struct CommitChain {
     meta: u64,
-    /// The number of the last commit that was read.
+    /// Number of the last commit read.
     pub last: Option<u64>,
-    /// Its sequence number.
+    /// Sequence number of the last commit.
     seqno: u64,
-    /// The number of the first commit, and the newest rows before it where they are listed.
+    /// Number of the first commit, and the newest rows before it where they are listed.
     pub begin: Option<(u64, Option<NewestRows>)>,
 }
 
-/// The sequence number grows by one for each commit, flush, compaction and keyspace.
+/// Bound on the step between two batches. The sequence number grows by one for each commit, flush, compaction and
+/// keyspace.
 const SEQNO_STEP_MAX: u64 = 1 << 20;
-/// Far beyond any store.
+/// Bound on sequence numbers, far beyond any store.
 const SEQNO_MAX: u64 = 1 << 56;
 
 /// How the readable part of a journal ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JournalEnd {
-    /// With its last byte, or with zeros only.
+    /// At its last byte, or with zeros only.
     Clean,
-    /// Something begins here that is no batch.
+    /// With bytes at this offset that are no batch.
     Broken { at: usize },
-    /// A batch is whole, but is not the next one.
+    /// With a complete batch that is not the next one.
     Gap { at: usize, expected: u64, found: u64 },
 }
 
 impl CommitChain {
-    /// Begins before the first journal. `meta` is the number of the keyspace that holds the commit row.
+    /// Starts before the first journal. `meta` is the number of the keyspace that holds the commit row.
     pub fn new(meta: u64) -> Self {
         Self { meta, last: None, seqno: 0, begin: None }
     }
@@ -82,7 +83,7 @@ impl CommitChain {
         }
     }
 
-    /// The last whole batch anywhere in bytes that begin with something else.
+    /// Finds the last complete batch anywhere in bytes that begin with something else.
     pub fn last_batch_in(&self, bytes: &[u8]) -> Option<CommitRow> {
         let mut found = None;
         let mut at = 1;
@@ -99,7 +100,7 @@ impl CommitChain {
     }
 }
 
-/// One whole batch.
+/// One complete batch.
 struct JournalBatch {
     commit: CommitRow,
     newest_rows: Option<NewestRows>,
@@ -141,7 +142,7 @@ struct JournalItem<'a> {
 fn item<'a>(rest: &mut ByteReader<'a>) -> Option<JournalItem<'a>> {
     match rest.u8()? {
         2 => {
-            // What type and compression may be is the library's business; the checksum covers them.
+            // The library interprets type and compression; the checksum covers them.
             rest.take(2)?;
             let keyspace = rest.u64()?;
             let key_length = usize::from(rest.u16()?);
@@ -223,7 +224,7 @@ mod tests {
         }
     }
 
-    /// A flipped sequence number either does not follow the one before it, or is harmlessly near.
+    /// A changed sequence number either breaks the growth or stays within the harmless bounds.
     fn assert_seqno_is_bounded(flipped: &[u8], at: usize) {
         let seqno = u64::from_le_bytes(flipped[at..at + 8].try_into().expect("8 bytes"));
         let follows = seqno > 11 && seqno <= 11 + SEQNO_STEP_MAX;

@@ -1,5 +1,5 @@
-//! The files of one keyspace of the store library (lsm-tree 3.1): `current` names a version file and its checksum, the
-//! version file names the tables and their checksums, and a table is covered by its checksum to the last byte. The
+//! Verifies the files of one keyspace of the store library (lsm-tree 3.1). `current` names a version file and its
+//! checksum. The version file names the tables and their checksums, which cover each table to the last byte. The
 //! library itself compares neither when it opens.
 //!
 //! ```text
@@ -24,9 +24,9 @@ use crate::adapters::embedded::error::OpenError;
 pub struct ChecksummedFile {
     path: PathBuf,
     checksum: u128,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// When it was written.
+    /// Modification time.
     pub written: SystemTime,
 }
 
@@ -42,7 +42,7 @@ impl ChecksummedFile {
     }
 }
 
-/// The tables that a keyspace is made of, by way of its checked version file.
+/// Lists the tables of a keyspace from its verified version file.
 pub fn files(folder: &Path) -> Result<Vec<ChecksummedFile>, OpenError> {
     let current = folder.join("current");
     let (version, checksum) =
@@ -72,7 +72,7 @@ fn missing_or(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> OpenEr
     let path = path.into();
     move |error| match error.kind() {
         std::io::ErrorKind::NotFound => OpenError::damaged(path, "missing"),
-        // Any other kind says that the file could not be read.
+        // Any other kind means that the file could not be read.
         _ => OpenError::io(path)(error),
     }
 }

@@ -90,7 +90,7 @@ struct WorkerStream<S> {
     _place: QuotaPermit,
 }
 
-/// What happens next.
+/// The next event of a stream.
 enum WorkerStreamEvent {
     Drain,
     Request(Option<Result<wire::WorkRequest, Status>>),
@@ -132,7 +132,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         }
     }
 
-    /// The next answer; none after the end of the requests.
+    /// Waits for the next answer; none after the end of the requests.
     async fn answer(&mut self) -> Result<Option<wire::WorkResponse>, Status> {
         loop {
             match self.step().await? {
@@ -361,7 +361,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         Err(ApiError::new(Reason::InvalidArgument, what).at("queue").into())
     }
 
-    /// The queue of a lease: the one that its token names, if the stream serves it.
+    /// The queue of a lease: the one in its token, if the stream serves it.
     fn queue_of(&self, token: &str) -> &QueueName {
         if let [only] = &self.names[..] {
             return only;

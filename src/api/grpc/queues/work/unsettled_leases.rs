@@ -1,5 +1,5 @@
-//! The leases that a stream has sent and heard nothing of since: the newest of them, so that a worker that settles them
-//! elsewhere costs no memory. Those that are not remembered end by themselves.
+//! The leases that a stream has sent and not seen settled. Only the newest are remembered, so a worker that settles
+//! leases over other calls costs no memory. The others end by themselves.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use crate::domain::limits::WORK_LEASES_KEPT_MAX;
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::{QueueId, QueueName};
 
-/// One lease.
+/// A lease that was sent on a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SentLease {
-    /// Its queue.
+    /// The queue.
     pub queue: (QueueId, QueueName),
-    /// Its message.
+    /// The key of the message.
     pub key: MessageKey,
-    /// Its token, as text.
+    /// The lease token, as text.
     pub token: String,
 }
 
-/// The leases of a stream.
+/// The unsettled leases of a stream.
 #[derive(Default)]
 pub struct UnsettledLeases {
     in_order: BTreeMap<u64, SentLease>,
@@ -30,12 +30,12 @@ pub struct UnsettledLeases {
 }
 
 impl UnsettledLeases {
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.in_order.is_empty()
     }
 
-    /// Takes a lease in; the oldest is forgotten for it if there are too many. O(log n).
+    /// Adds a lease, and drops the oldest one above the bound. O(log n).
     pub fn add(&mut self, sent: SentLease) {
         if self.in_order.len() >= WORK_LEASES_KEPT_MAX
             && let Some((_, oldest)) = self.in_order.first_key_value()
@@ -50,24 +50,24 @@ impl UnsettledLeases {
         self.in_order.insert(number, sent);
     }
 
-    /// Takes a lease out, by its token. O(log n).
+    /// Removes a lease by its token. O(log n).
     pub fn remove(&mut self, token: &str) {
         let Some(number) = self.by_token.remove(token) else { return };
         let Some(sent) = self.in_order.remove(&number) else { return };
         let message = (sent.queue.0, sent.key);
-        // It may have been leased again on the same stream.
+        // The message may have been leased again on the same stream.
         if self.by_message.get(&message) == Some(&number) {
             self.by_message.remove(&message);
         }
     }
 
-    /// The token of the newest lease of a message.
+    /// Returns the token of the newest lease of a message.
     pub fn token_of(&self, queue: QueueId, key: MessageKey) -> Option<&str> {
         let number = self.by_message.get(&(queue, key))?;
         self.in_order.get(number).map(|sent| sent.token.as_str())
     }
 
-    /// Takes all out, oldest first.
+    /// Takes all leases, oldest first.
     pub fn take_all(&mut self) -> Vec<SentLease> {
         std::mem::take(self).in_order.into_values().collect()
     }
