@@ -2,7 +2,7 @@
 //!
 //! One service, one binary. The layers, from the bottom: `domain` (pure rules), `ports` (the seams), `engine` (use cases
 //! and loops), `adapters` (stores, clock), `api` (gRPC, JSON), `app` (composition). A layer uses only those named before
-//! it; `docs/architecture.md` has the map, `tests/it/tidy` keeps it true.
+//! it; `docs/architecture.md` has the map, `tests/it/repository/tidy` keeps it true.
 //!
 //! Without the feature `server` the crate is the protocol and the client only.
 

@@ -8,7 +8,7 @@ mod allocated;
 mod descriptors;
 mod driver;
 #[allow(dead_code, reason = "each test binary takes what it needs")]
-#[path = "../it/harness.rs"]
+#[path = "../it/support/harness.rs"]
 mod harness;
 mod mutate;
 mod requests;

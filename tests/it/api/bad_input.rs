@@ -6,7 +6,7 @@ use tallystone::proto::counter::v1 as wire;
 use tonic::Code;
 
 use super::{COUNTERS, Wire, at, item, reason};
-use crate::harness::HttpAnswer;
+use crate::support::harness::HttpAnswer;
 
 fn check(what: &str, answer: &HttpAnswer, expected: Reason, words: &[&str]) {
     let body = super::json(&answer.body);

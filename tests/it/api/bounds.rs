@@ -20,7 +20,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 use super::{COUNTERS, Wire, item, reason};
-use crate::harness::{Launch, eventually, http};
+use crate::support::harness::{Launch, eventually, http};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const WITHIN: Duration = Duration::from_secs(30);

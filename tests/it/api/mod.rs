@@ -7,6 +7,7 @@ mod json;
 mod life;
 mod queues;
 mod readiness;
+mod shares;
 mod stores;
 mod stream_adds;
 mod watches;
@@ -37,7 +38,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
 
-use crate::harness::{HttpAnswer, http};
+use crate::support::harness::{HttpAnswer, http};
 use stores::{Gate, gated};
 
 const COUNTERS: &str = "/tallystone.counter.v1.CounterService";

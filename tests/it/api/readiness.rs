@@ -12,8 +12,8 @@ use tallystone::ports::{Clock, StoreHandle};
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use super::{DRAIN_DEADLINE, Wire};
-use crate::cassandra::{patience, run, settings};
-use crate::readiness::{AWAY_WITHIN, BACK_WITHIN, COUNTERS, QUEUES, Watched, health};
+use crate::engines::cassandra::{patience, run, settings};
+use crate::server::readiness::{AWAY_WITHIN, BACK_WITHIN, COUNTERS, QUEUES, Watched, health};
 use crate::servers::cassandra;
 
 const COUNTERS_ALONE: ServicesOfStore = ServicesOfStore { counters: true, queues: false };

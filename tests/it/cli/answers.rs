@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Desk;
-use crate::golden;
+use crate::support::golden;
 
 const PUBLISHED: &str = include_str!("../../golden/documents/published_fragment.json");
 const OURS: &str = include_str!("../../golden/documents/ours.toml");

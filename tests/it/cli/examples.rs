@@ -5,9 +5,9 @@ use tallystone::app::cli;
 use std::process::Command;
 
 use super::Desk;
-use crate::harness::Launch;
+use crate::support::harness::Launch;
 
-/// Commands on a Cassandra cluster; a test of `tests/it/cassandra.rs` runs them on one.
+/// Commands on a Cassandra cluster; a test of `tests/it/engines/cassandra.rs` runs them on one.
 const ON_CASSANDRA: &str = "tallystone migrate ";
 /// Commands that run until they are told to stop; each has a test of its own.
 const SERVERS: [&str; 2] = ["tallystone dev ", "tallystone server start "];

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use super::Desk;
-use crate::harness::Launch;
+use crate::support::harness::Launch;
 
 fn binary() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tallystone"))

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tallystone::app::cli;
 
-use crate::golden;
+use crate::support::golden;
 
 #[test]
 fn the_help_of_every_command_is_as_kept() {

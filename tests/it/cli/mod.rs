@@ -23,7 +23,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use crate::harness::{Launch, Server};
+use crate::support::harness::{Launch, Server};
 
 /// A namespace that keeps series.
 const VIEWS: &str = "name = \"views\"\n\n[[series]]\nstep = \"10s\"\nkeep = \"1d\"\n";

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{Desk, Ran};
-use crate::harness::Launch;
+use crate::support::harness::Launch;
 
 /// Variables of the environment, whose values need not be text.
 type Variables<'a> = &'a [(&'a str, &'a [u8])];

@@ -2,7 +2,7 @@
 
 use super::Desk;
 use super::settings::alone;
-use crate::harness::Launch;
+use crate::support::harness::Launch;
 
 #[test]
 fn a_server_in_good_order_is_shown_at_one_glance() {

@@ -17,6 +17,7 @@ mod leftovers;
 mod logs;
 mod long_exports;
 mod long_folds;
+mod namespaces;
 mod races;
 mod reads;
 mod retention;

@@ -9,7 +9,7 @@ use tonic::Status;
 use super::Chance;
 use super::load::{Client, Heard, NAMESPACE, Records, connect, reason, send, token};
 use super::tagged::{Fate, Ledger, Tagged, What};
-use crate::harness::{Server, eventually};
+use crate::support::harness::{Server, eventually};
 
 /// What a server that is up must have settled by; in a fleet the lease of a member that was killed comes first.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);

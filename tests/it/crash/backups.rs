@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::queues::connect;
 use super::{World, rounds};
-use crate::harness::{Launch, Server, eventually};
+use crate::support::harness::{Launch, Server, eventually};
 
 const WRITERS: usize = 4;
 /// What anything may take on a busy machine.

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::load::{self, Load, Plan, WhenGone};
 use super::on_a_fleet::{nothing_was_told_too_early, settle};
 use super::{World, rounds};
-use crate::fleet::metric;
-use crate::harness::{Launch, Server, eventually};
+use crate::fleet::several_servers::metric;
 use crate::servers::cassandra;
+use crate::support::harness::{Launch, Server, eventually};
 
 /// What a change of settings may take on a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);

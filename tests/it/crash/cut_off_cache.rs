@@ -4,9 +4,9 @@
 use super::load::{self, Load, Plan, WhenGone};
 use super::on_a_fleet::{nothing_was_told_too_early, settle};
 use super::{World, rounds};
-use crate::harness::{Launch, Server};
 use crate::servers::proxy::{Fault, Proxy, Wire};
 use crate::servers::{Memcached, cassandra};
+use crate::support::harness::{Launch, Server};
 
 /// Adds that go on during a fault, and after it.
 const MEANWHILE: u64 = 40;

@@ -10,10 +10,10 @@ use uuid::Uuid;
 
 use super::on_a_fleet::nothing_was_told_too_early;
 use super::rounds;
-use crate::fleet::{add_to, metric};
-use crate::harness::{HttpAnswer, Launch, Server, eventually, http_within};
+use crate::fleet::several_servers::{add_to, metric};
 use crate::servers::cassandra;
 use crate::servers::proxy::{Proxy, Wire};
+use crate::support::harness::{HttpAnswer, Launch, Server, eventually, http_within};
 
 /// What anything may take on a busy machine, a lapse of half a minute included.
 const WITHIN: Duration = Duration::from_secs(180);

@@ -16,11 +16,11 @@ use tonic::{Code, Status};
 
 use super::queues::{Client, HOUR, connect, on_runtime};
 use super::{Chance, World, rounds, start_under};
-use crate::harness::{Launch, Server};
 use crate::linear::model::{ATTEMPTS, Standing};
 use crate::linear::search::check;
 use crate::linear::{Answer, Call, Recorder, Verb};
-use crate::powerloss::{Moment, PowerCut};
+use crate::support::harness::{Launch, Server};
+use crate::support::powerloss::{Moment, PowerCut};
 
 const QUEUE: &str = "story";
 const CALLERS: u64 = 6;

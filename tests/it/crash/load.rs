@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::history::History;
 use super::tagged::{BITS, Fate, Ledger, Tagged, What};
 use super::{Chance, watching};
-use crate::harness::{Server, eventually};
+use crate::support::harness::{Server, eventually};
 
 pub const NAMESPACE: &str = "default";
 /// Workers of a load that nobody said otherwise of.

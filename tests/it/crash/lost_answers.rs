@@ -7,9 +7,9 @@ use super::load::{self, Load, Plan, WhenGone};
 use super::on_a_fleet::{nothing_was_told_too_early, settle};
 use super::tagged::Fate;
 use super::{World, rounds};
-use crate::harness::{Launch, eventually};
 use crate::servers::cassandra;
 use crate::servers::proxy::{Fault, Proxy, Wire};
+use crate::support::harness::{Launch, eventually};
 
 /// What a write may take until its caller hears that its outcome is unknown, on a busy machine.
 const WITHIN: Duration = Duration::from_secs(120);

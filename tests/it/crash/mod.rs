@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::harness::{Launch, Server};
-use crate::powerloss::{Moment, PowerCut};
+use crate::support::harness::{Launch, Server};
+use crate::support::powerloss::{Moment, PowerCut};
 use asking::Broken;
 use load::{Plan, Records, WORKERS, WhenGone};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::asking::{self, Broken};
 use super::load::{self, Plan};
 use super::{World, rounds};
-use crate::harness::{Launch, Server, eventually};
 use crate::servers::cassandra;
+use crate::support::harness::{Launch, Server, eventually};
 
 /// What happens to one of the two servers.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 //! The same on a Cassandra keyspace: the server is killed and another one takes over when its lease has lapsed.
 
 use super::{World, asking, load, rounds};
-use crate::harness::{Launch, Server};
 use crate::servers::cassandra;
+use crate::support::harness::{Launch, Server};
 
 fn start(node: std::net::SocketAddr) -> Server {
     let keyspace = "clusters.cassandra.keyspace=crash_of_the_server";

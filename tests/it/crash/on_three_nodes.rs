@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::load::{self, Load, Plan, WhenGone};
 use super::on_a_fleet::{nothing_was_told_too_early, settle};
 use super::{World, rounds};
-use crate::cassandra::{run, settings};
-use crate::harness::{Launch, Server, eventually, http};
+use crate::engines::cassandra::{run, settings};
 use crate::servers::cluster::{Cluster, NODES, lent};
+use crate::support::harness::{Launch, Server, eventually, http};
 
 const WORKERS: usize = 5;
 /// What adds may take to be refused, or to come back, on a busy machine.

@@ -23,8 +23,8 @@ use tonic::{Code, Status};
 use uuid::Uuid;
 
 use super::{Chance, World, rounds, start_under};
-use crate::harness::{Launch, Server};
-use crate::powerloss::Moment;
+use crate::support::harness::{Launch, Server};
+use crate::support::powerloss::Moment;
 
 const QUEUE: &str = "crash";
 const PRODUCERS: u64 = 4;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sessions::{ask, reason};
-use crate::harness::{Launch, Server, eventually};
+use crate::support::harness::{Launch, Server, eventually};
 
 fn depth(answer: &Value) -> [&Value; 2] {
     [&answer["pending"], &answer["canceled"]]

@@ -11,9 +11,9 @@ use tokio::runtime::Runtime;
 
 use super::on_a_fleet::nothing_was_told_too_early;
 use super::rounds;
-use crate::harness::{EndsWith, Launch, Server, eventually};
 use crate::servers::cassandra;
 use crate::servers::proxy::{Proxy, Wire};
+use crate::support::harness::{EndsWith, Launch, Server, eventually};
 
 const CALLERS: usize = 4;
 /// What anything may take on a busy machine.

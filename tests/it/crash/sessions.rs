@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Launch, Server};
+use crate::support::harness::{Launch, Server};
 
 pub(super) fn ask(server: &Server, method: &str, body: &Value) -> Value {
     let path = format!("/tallystone.queue.v1.QueueService/{method}");

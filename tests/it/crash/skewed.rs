@@ -4,9 +4,9 @@
 use super::load::{self, Load, Plan, WhenGone};
 use super::on_a_fleet::{nothing_was_told_too_early, settle};
 use super::{World, rounds};
-use crate::clockskew::Clock;
-use crate::harness::{Launch, Server};
 use crate::servers::cassandra;
+use crate::support::clockskew::Clock;
+use crate::support::harness::{Launch, Server};
 
 const OFF_MS: i64 = 2_000;
 

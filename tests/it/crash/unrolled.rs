@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tallystone::domain::limits::COALESCE_MS_MAX;
 
-use crate::harness::{Launch, Server, eventually};
+use crate::support::harness::{Launch, Server, eventually};
 
 /// The shortest life a slice can have; nothing is rolled up by itself.
 fn namespace(coalesce_ms: u64) -> Value {

@@ -15,7 +15,7 @@ use super::Chance;
 use super::history::Read;
 use super::load::{Client, Heard, Load, NAMESPACE, Noted, WhenGone, connect_to, fresh, heard_of, reason, send, token};
 use super::tagged::{Fate, Tagged, What};
-use crate::harness::Server;
+use crate::support::harness::Server;
 
 const READERS: usize = 2;
 /// The pause between two readings of a reader, and between two steps of whoever clears.

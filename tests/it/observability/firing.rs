@@ -7,11 +7,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::{alerts, metrics_in, root, use_it, used_server};
-use crate::fleet::{add_to, metric, metric_of};
-use crate::harness::{Launch, Server, eventually};
+use crate::fleet::several_servers::{add_to, metric, metric_of};
 use crate::servers::Memcached;
 use crate::servers::cassandra::{Cassandra, shared};
 use crate::servers::prometheus::promtool;
+use crate::support::harness::{Launch, Server, eventually};
 
 /// How far readings are apart when they are played.
 const STEP: Duration = Duration::from_secs(5);
@@ -149,7 +149,7 @@ fn a_killed_server_raises_the_alert_that_it_is_down() {
     let seen = Seen::well("a", settled(&server));
     let address = server.address;
     server.kill();
-    let is_silent = crate::harness::http(address, "GET", "/metrics", &[], "").is_err();
+    let is_silent = crate::support::harness::http(address, "GET", "/metrics", &[], "").is_err();
     assert!(is_silent, "a killed server shows nothing");
     expect_firing(&[seen.then(None, TROUBLE)], &[("TallystoneDown", "a")]);
 }
@@ -280,7 +280,7 @@ fn a_stopped_store_raises_its_alerts() {
     let is_over = eventually(WITHIN, || {
         // A call that is told nothing ends with its deadline.
         let add = r#"{"namespace": "default", "counterName": "views", "delta": 1}"#;
-        let _ = crate::harness::http(
+        let _ = crate::support::harness::http(
             server.address,
             "POST",
             "/tallystone.counter.v1.CounterService/AddCount",

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::harness::{Launch, Server};
+use crate::support::harness::{Launch, Server};
 
 /// An alert of `alerts.yml`.
 pub struct Alert {

@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tallystone::domain::limits::METRIC_NAMESPACES_MAX;
 
 use super::used_server;
-use crate::fleet::metric;
-use crate::harness::{Launch, Server};
+use crate::fleet::several_servers::metric;
+use crate::support::harness::{Launch, Server};
 
 fn done(server: &Server, method: &str, body: &str) {
     let answer = server.post(&format!("/tallystone.{method}"), body);

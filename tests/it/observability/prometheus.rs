@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::firing::settled;
 use super::{Target, alerts, metrics_in, root, samples, targets, text, use_it, used_server};
-use crate::harness::{Server, eventually, http};
 use crate::servers::prometheus::{Prometheus, promtool};
+use crate::support::harness::{Server, eventually, http};
 
 const WITHIN: Duration = Duration::from_secs(60);
 

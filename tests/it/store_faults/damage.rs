@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::{add, add_to_many, count, data_directory};
-use crate::harness::Launch;
+use crate::support::harness::Launch;
 
 /// What is done to a file.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{add, add_to_many, count, data_directory};
-use crate::harness::{HttpAnswer, Launch, Server, eventually};
+use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
 
 const MIB: u64 = 1024 * 1024;
 const NOTICED_WITHIN: Duration = Duration::from_secs(20);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{HttpAnswer, Launch, Server};
+use crate::support::harness::{HttpAnswer, Launch, Server};
 
 /// A data directory on a disk; a temporary one may be memory.
 fn data_directory() -> (TempDir, PathBuf) {

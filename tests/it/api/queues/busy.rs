@@ -21,7 +21,7 @@ use tallystone::ports::QueueStores;
 use tokio::sync::watch;
 
 use super::super::{DRAIN_DEADLINE, Wire};
-use crate::judging::{Judged, Judging};
+use crate::support::judging::{Judged, Judging};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

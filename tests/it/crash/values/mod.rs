@@ -29,8 +29,8 @@ use ledger::{Known, Ledger, Settling, wrong};
 
 use super::queues::{Broken, Client, HOUR, connect, on_runtime};
 use super::{Chance, World, rounds, start_under};
-use crate::harness::{Launch, Server};
-use crate::powerloss::Moment;
+use crate::support::harness::{Launch, Server};
+use crate::support::powerloss::Moment;
 
 const QUEUE: &str = "values";
 const VALUES: u64 = 5;

@@ -1,0 +1,6 @@
+//! Several servers on one Cassandra keyspace, and servers on several clusters.
+
+pub mod clusters;
+pub mod several_servers;
+pub mod strangers;
+pub mod two_clusters;

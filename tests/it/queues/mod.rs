@@ -1,0 +1,4 @@
+//! Queues on the real binary.
+
+mod queue_clock;
+mod undeclared_filters;

@@ -1,0 +1,66 @@
+//! Who can reach a server. A page of a stranger, whose name was led to this machine, does not reach a development server
+//! through a browser; a server that listens beyond its machine says so.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use crate::support::harness::{Launch, Server};
+
+/// The status and the text that a request under a host is answered with.
+fn status(server: &Server, request: &str, host: &str) -> String {
+    let body = r#"{"namespace": "default", "counterName": "views", "delta": 1}"#;
+    let mut stream = TcpStream::connect(server.address).expect("it takes connections");
+    let head = format!("{request} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n");
+    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn a_development_server_answers_no_name_that_a_page_could_have() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).arg("--set").arg("server.hosts=counts.example").start();
+    let port = server.address.port();
+    let add = "POST /tallystone.counter.v1.CounterService/AddCount";
+    for own in [format!("127.0.0.1:{port}"), format!("localhost:{port}"), "counts.example".to_owned()] {
+        assert!(status(&server, add, &own).starts_with("HTTP/1.1 200"), "{own}");
+    }
+    for request in [add, "GET /metrics", "GET /healthz", "GET /"] {
+        let refused = status(&server, request, &format!("evil.example:{port}"));
+        assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("HOST_NOT_ALLOWED"), "{request}: {refused}");
+    }
+    let get = r#"{"namespace": "default", "counterName": "views", "freshness": "UP_TO_DATE"}"#;
+    let counted = server.post("/tallystone.counter.v1.CounterService/GetCount", get).json();
+    assert_eq!(counted["count"], "3", "what was refused changed nothing");
+}
+
+/// A server without files, at an address.
+fn start_at(address: &str) -> Server {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    command.args(["server", "start", "--set", "storage.kind=memory", "--listen", address]);
+    Launch::of(command).env("TALLYSTONE__LOG__FORMAT", "json").start()
+}
+
+#[test]
+fn a_server_that_listens_beyond_its_machine_warns_on_its_terminal_and_in_its_log() {
+    const WARNING: &str =
+        "there is no authentication and no TLS: everybody who reaches this address may read and change";
+    let mut server = start_at("0.0.0.0:0");
+    server.wait_for_line(&format!("warning: {WARNING}"));
+    let logged: serde_json::Value =
+        serde_json::from_str(&server.wait_for_line(&format!("\"message\":\"{WARNING}"))).expect("JSON");
+    assert_eq!(
+        (&logged["level"], &logged["address"]),
+        (&"WARN".into(), &server.address.to_string().into()),
+        "{logged}"
+    );
+    server.signal(libc::SIGTERM);
+    assert!(server.wait().success());
+
+    let mut server = start_at("127.0.0.1:0");
+    server.signal(libc::SIGTERM);
+    assert!(server.wait().success());
+    assert!(!server.printed().contains(WARNING), "{}", server.printed());
+}

@@ -1,0 +1,9 @@
+//! The life of a server process: startup, readiness, logs, traces, stop.
+
+mod hosts;
+mod logs;
+mod private_files;
+pub mod readiness;
+mod refused_starts;
+mod stop;
+mod traces;
