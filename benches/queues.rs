@@ -76,7 +76,7 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
     let before = resident();
     let began = Instant::now();
     let (store, stores) = open(dir)?;
-    let pending = stores.shards.totals(SHARD).await?.totals.all().messages;
+    let pending = stores.reader.totals(SHARD).await?.totals.all().messages;
     println!(
         "opened {pending} messages in {:.2} s, {} MiB resident, {before} before",
         began.elapsed().as_secs_f64(),

@@ -131,9 +131,9 @@ impl EngineCore {
         let FleetOptions { rules, profile, signals, seal_delay } = of_fleet;
         let stats: Arc<Stats> = Arc::default();
         let (name, began) = (Arc::from(profile.name.as_str()), clock.now());
-        let fleet = stores.fleet.as_ref().map(|store| {
-            let (store, clock, entropy) = (Arc::clone(store), Arc::clone(&clock), Arc::clone(&entropy));
-            Arc::new(FleetMembership::new(store, clock, entropy, Arc::clone(&stats), (rules, profile)))
+        let fleet = stores.fleet.as_ref().map(|shared| {
+            let (clock, entropy) = (Arc::clone(&clock), Arc::clone(&entropy));
+            Arc::new(FleetMembership::new(shared.clone(), clock, entropy, Arc::clone(&stats), (rules, profile)))
         });
         Self {
             stores,

@@ -1,9 +1,8 @@
-//! The state that servers of one store share through it.
+//! The state of counters that servers of one store share through it, apart from their membership.
 
 use async_trait::async_trait;
 
 use crate::domain::counter::{Counter, DatasetId, Event};
-use crate::domain::fleet::{Heartbeat, MemberId};
 use crate::domain::rollup::VerifiedBase;
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
@@ -17,29 +16,17 @@ pub enum ReadReplicas {
     All,
 }
 
-/// The members of a fleet, the frontier of each dataset, and repairs of counters.
+/// The frontier of each dataset, marks for rechecks, and repairs of counters.
 ///
 /// Laws:
-/// 1. Every `members` that begins after an acknowledged heartbeat returns it, until one with a greater number exists or the
-///    member is removed. Of two heartbeats the greater number stays, whatever the order of arrival.
-/// 2. A removed member is not listed again, even if more of its heartbeats arrive.
-/// 3. A frontier never goes back. Every `frontier` that begins after a raise returns at least the raised value.
-/// 4. `Touches::touched` returns an acknowledged mark in the step of its time.
-/// 5. `seal` is a compare-and-set: it changes the sealed value only if it equals the expected one, and returns whether the
+/// 1. A frontier never goes back. Every `frontier` that begins after a raise returns at least the raised value.
+/// 2. `Touches::touched` returns an acknowledged mark in the step of its time.
+/// 3. `seal` is a compare-and-set: it changes the sealed value only if it equals the expected one, and returns whether the
 ///    new value is now stored. `RollupStore::read` returns the sealed value until a checkpoint with its number of repairs
 ///    is put.
-/// 6. The sealed time of a shard never goes back. Every `sealed_to` that begins after a put returns at least its value.
+/// 4. The sealed time of a shard never goes back. Every `sealed_to` that begins after a put returns at least its value.
 #[async_trait]
 pub trait FleetStore: Send + Sync + 'static {
-    /// Writes the heartbeat of a member.
-    async fn beat(&self, member: MemberId, beat: &Heartbeat) -> Result<(), StoreError>;
-
-    /// Reads the newest heartbeat of every member. Cost: O(members).
-    async fn members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError>;
-
-    /// Removes a member for good.
-    async fn remove(&self, member: MemberId) -> Result<(), StoreError>;
-
     /// Raises the frontier of a dataset; a lower one changes nothing.
     async fn raise_frontier(&self, dataset: DatasetId, frontier: Timestamp) -> Result<(), StoreError>;
 

@@ -14,6 +14,7 @@ mod export;
 mod fast_counts;
 mod fleet_store;
 mod limit_publisher;
+mod membership;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -40,10 +41,11 @@ pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{FleetStore, ReadReplicas};
 pub use limit_publisher::LimitPublisher;
+pub use membership::Membership;
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
-    FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardStatus,
-    ShardTotals, StoredMessage,
+    FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueTime, ShardAnswer, ShardCommand, ShardReader,
+    ShardStatus, ShardStore, ShardTotals, StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupRow, RollupStore};
@@ -73,16 +75,36 @@ pub struct Stores {
     /// Namespaces and datasets.
     pub catalog: Arc<dyn Catalog>,
     /// The state that servers share through the store; none where one process owns it.
-    pub fleet: Option<Arc<dyn FleetStore>>,
+    pub fleet: Option<SharedStores>,
+}
+
+/// The state that the servers of a fleet share. Cheap to clone.
+#[derive(Clone)]
+pub struct SharedStores {
+    /// The members.
+    pub members: Arc<dyn Membership>,
+    /// Frontiers and repairs of counters.
+    pub counters: Arc<dyn FleetStore>,
 }
 
 /// The stores of queues. Cheap to clone.
 #[derive(Clone)]
 pub struct QueueStores {
-    /// The shards.
-    pub shards: Arc<dyn QueueStore>,
+    /// The shards, as commands change them.
+    pub shards: Arc<dyn ShardStore>,
+    /// Reads of the same shards.
+    pub reader: Arc<dyn ShardReader>,
+    /// The time that the steps of the shards use.
+    pub time: Arc<dyn QueueTime>,
     /// The catalog.
     pub catalog: Arc<dyn QueueCatalog>,
+}
+
+impl QueueStores {
+    /// The stores of an engine that keeps the shards, with their reads and their time, in one object.
+    pub fn of(store: Arc<impl ShardStore + ShardReader + QueueTime>, catalog: Arc<dyn QueueCatalog>) -> Self {
+        Self { shards: Arc::clone(&store) as _, reader: Arc::clone(&store) as _, time: store, catalog }
+    }
 }
 
 /// A cache cluster: servers that several processes share.

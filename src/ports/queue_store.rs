@@ -123,9 +123,9 @@ pub trait QueueListener: Send + Sync + 'static {
     fn changed(&self, shard: ShardId, view: ShardStatus);
 }
 
-/// The queue store.
+/// The shards of all queues, as commands change them. Their store also answers [`ShardReader`] and [`QueueTime`].
 ///
-/// Laws:
+/// Laws of the three ports:
 /// 1. A command is one atomic step of its shard: shards are linearizable, and the commands of one call are steps in their
 ///    order. Its answer comes when the step is durable.
 /// 2. A shard answers as `domain::queue::Shard` does (except for law 11), at the store's time of the step. That time never
@@ -149,7 +149,7 @@ pub trait QueueListener: Send + Sync + 'static {
 ///     is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next step on, and
 ///     tokens of before the time that it answers are refused as too old, durably.
 #[async_trait]
-pub trait QueueStore: Send + Sync + 'static {
+pub trait ShardStore: Send + Sync + 'static {
     /// The durability of an answer; none where queues end with the process.
     fn durability(&self) -> Option<Durability>;
 
@@ -166,6 +166,13 @@ pub trait QueueStore: Send + Sync + 'static {
     /// stops waiting after the first poll.
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>>;
 
+    /// Adds a listener. It first receives the status of every shard, before any later call is answered.
+    fn listen(&self, listener: Arc<dyn QueueListener>);
+}
+
+/// Reads of shards. Laws 2, 6 and 8 of [`ShardStore`] hold for each.
+#[async_trait]
+pub trait ShardReader: Send + Sync + 'static {
     /// Reads a message.
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError>;
 
@@ -199,15 +206,16 @@ pub trait QueueStore: Send + Sync + 'static {
 
     /// Says what a dequeue with this filter would find, at the shard's time.
     async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError>;
+}
 
+/// The time of a queue store, which its steps use. Law 13 of [`ShardStore`].
+#[async_trait]
+pub trait QueueTime: Send + Sync + 'static {
     /// Reads the times of a step that came now.
     async fn clock(&self) -> Result<StepTime, StoreError>;
 
     /// Judges the age of tokens by wall time again. Returns the time from which tokens are accepted, if a reset was needed.
     async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError>;
-
-    /// Adds a listener. It first receives the status of every shard, before any later call is answered.
-    fn listen(&self, listener: Arc<dyn QueueListener>);
 }
 
 /// The totals of a shard.

@@ -1,4 +1,4 @@
-//! The laws of `FleetStore`, on the backends that several servers may share.
+//! The laws of `Membership` and `FleetStore`, on the backends that several servers may share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tallystone::domain::fleet::{FleetSecret, Heartbeat, MemberId, Roles, SECRET_
 use tallystone::domain::limits::STEP;
 use tallystone::domain::rollup::{BucketRecord, Checkpoint, VerifiedBase};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{FleetStore, ReadReplicas, Stores};
+use tallystone::ports::{FleetStore, Membership, ReadReplicas, Stores};
 use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;
@@ -18,7 +18,17 @@ use crate::given::{DATASET, OTHER_DATASET, append, at, counter, event, roll};
 async fn on_every_fleet(law: impl AsyncFn(Stores, Arc<dyn FleetStore>)) {
     on_every_backend(async |bench| {
         if let Some(fleet) = bench.stores.fleet.clone() {
-            law(bench.stores.clone(), fleet).await;
+            law(bench.stores.clone(), fleet.counters).await;
+        }
+    })
+    .await;
+}
+
+/// Runs a law of membership on every backend that has a fleet.
+async fn on_every_membership(law: impl AsyncFn(Arc<dyn Membership>)) {
+    on_every_backend(async |bench| {
+        if let Some(fleet) = bench.stores.fleet {
+            law(fleet.members).await;
         }
     })
     .await;
@@ -35,8 +45,8 @@ const ONE: MemberId = MemberId([1; 16]);
 const OTHER: MemberId = MemberId([2; 16]);
 
 #[tokio::test]
-async fn fleet_store_law_1_the_heartbeat_with_the_greatest_number_stays() {
-    on_every_fleet(async |_, fleet| {
+async fn membership_law_1_the_heartbeat_with_the_greatest_number_stays() {
+    on_every_membership(async |fleet| {
         assert_eq!(fleet.members().await.expect("members"), []);
         for number in [3, 1, 7, 2, 7] {
             fleet.beat(ONE, &beat(number)).await.expect("a heartbeat");
@@ -48,8 +58,8 @@ async fn fleet_store_law_1_the_heartbeat_with_the_greatest_number_stays() {
 }
 
 #[tokio::test]
-async fn fleet_store_law_2_a_member_that_was_removed_does_not_come_back() {
-    on_every_fleet(async |_, fleet| {
+async fn membership_law_2_a_member_that_was_removed_does_not_come_back() {
+    on_every_membership(async |fleet| {
         fleet.beat(ONE, &beat(1)).await.expect("a heartbeat");
         fleet.remove(ONE).await.expect("a removal");
         fleet.beat(ONE, &beat(1_000_000)).await.expect("a heartbeat");
@@ -60,7 +70,7 @@ async fn fleet_store_law_2_a_member_that_was_removed_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn fleet_store_law_3_a_frontier_never_goes_back() {
+async fn fleet_store_law_1_a_frontier_never_goes_back() {
     on_every_fleet(async |_, fleet| {
         assert_eq!(fleet.frontier(DATASET).await.expect("a frontier"), Timestamp::MIN);
         for (millis, expected) in [(5, 5), (3, 5), (5, 5), (9, 9)] {
@@ -73,7 +83,7 @@ async fn fleet_store_law_3_a_frontier_never_goes_back() {
 }
 
 #[tokio::test]
-async fn fleet_store_law_4_a_mark_stands_in_the_step_of_its_own_time_beside_touches() {
+async fn fleet_store_law_2_a_mark_stands_in_the_step_of_its_own_time_beside_touches() {
     on_every_fleet(async |stores, fleet| {
         let views = counter("views");
         append(&stores, &views, event(0, "a", Change::Add(1))).await;
@@ -108,7 +118,7 @@ fn sealed(count: i128, repairs: u64, millis: i64) -> VerifiedBase {
 }
 
 #[tokio::test]
-async fn fleet_store_law_5_of_racing_repairs_one_is_taken() {
+async fn fleet_store_law_3_of_racing_repairs_one_is_taken() {
     on_every_fleet(async |_, fleet| {
         let views = counter("views");
         assert_eq!(fleet.sealed(DATASET, &views).await.expect("nothing"), None);
@@ -133,7 +143,7 @@ async fn fleet_store_law_5_of_racing_repairs_one_is_taken() {
 }
 
 #[tokio::test]
-async fn fleet_store_law_5_a_repaired_value_counts_and_no_roll_of_the_one_before_brings_that_back() {
+async fn fleet_store_law_3_a_repaired_value_counts_and_no_roll_of_the_one_before_brings_that_back() {
     on_every_fleet(async |stores, fleet| {
         let views = counter("views");
         let read = async || stores.rollups.read(DATASET, &views).await.expect("a row");
@@ -157,7 +167,7 @@ async fn put(stores: &Stores, counter: &Counter, checkpoint: Checkpoint) {
 }
 
 #[tokio::test]
-async fn fleet_store_law_5_a_value_is_sealed_without_a_repair_and_the_roll_of_its_number_counts() {
+async fn fleet_store_law_3_a_value_is_sealed_without_a_repair_and_the_roll_of_its_number_counts() {
     on_every_fleet(async |stores, fleet| {
         let views = counter("views");
         let live = |count, millis| Checkpoint { count, ..Checkpoint::empty(at(millis)) };
@@ -176,7 +186,7 @@ async fn fleet_store_law_5_a_value_is_sealed_without_a_repair_and_the_roll_of_it
 }
 
 #[tokio::test]
-async fn fleet_store_law_6_how_far_a_shard_is_sealed_never_goes_back() {
+async fn fleet_store_law_4_how_far_a_shard_is_sealed_never_goes_back() {
     on_every_fleet(async |_, fleet| {
         let sealed_to = async || fleet.sealed_to(DATASET).await.expect("times");
         assert!(sealed_to().await.iter().all(Option::is_none));

@@ -1,4 +1,4 @@
-//! The laws of `QueueStore` about its time: tokens beside a wall clock that is wrong, and what is done about it.
+//! The laws of the queue store about its time: tokens beside a wall clock that is wrong, and what is done about it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn answered(bench: &QueueBench, id: &str, time: Timestamp) -> Result<Reply
 }
 
 async fn reset(bench: &QueueBench) -> Option<Timestamp> {
-    bench.stores.shards.reset_clock().await.expect("the store answers")
+    bench.stores.time.reset_clock().await.expect("the store answers")
 }
 
 fn is_repeat(reply: &Result<Reply, Refusal>) -> bool {
@@ -67,10 +67,10 @@ async fn queue_store_law_13_a_reset_takes_tokens_of_now_again_and_refuses_all_of
         bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(settings())))).await.reply.expect("configured");
         let locked_out = answered(&bench, "locked out", real).await;
         assert_eq!(locked_out, Err(Refusal::TokenExpired), "what was refused for its age stays refused");
-        let clock = bench.stores.shards.clock().await.expect("the times");
+        let clock = bench.stores.time.clock().await.expect("the times");
         assert_eq!((clock.now, clock.token_age_clock), (T0, T0));
         assert_eq!(reset(&bench).await, Some(real + MINUTE));
-        assert_eq!(bench.stores.shards.clock().await.expect("the times").token_age_clock, real);
+        assert_eq!(bench.stores.time.clock().await.expect("the times").token_age_clock, real);
         bench.clock.advance(2 * MINUTE);
         let bench = bench.reopen(ending);
         assert_eq!(answered(&bench, "locked out", real).await, Err(Refusal::TokenExpired), "over a restart too");
@@ -127,7 +127,7 @@ async fn queue_store_law_13_a_reset_takes_tokens_of_now_where_answers_of_an_ahea
         assert_eq!(answered(&bench, "locked out", T0 + HOUR).await, Err(Refusal::TokenExpired));
         assert_eq!(
             reset(&bench).await,
-            Some(bench.stores.shards.clock().await.expect("the times").token_age_clock + MINUTE)
+            Some(bench.stores.time.clock().await.expect("the times").token_age_clock + MINUTE)
         );
         bench.clock.advance(2 * MINUTE);
         let now = bench.clock.now();
@@ -198,13 +198,13 @@ async fn queue_store_law_1_an_answer_that_went_by_a_wrong_clock_is_never_given_a
         bench.clock.advance(48 * HOUR);
         bench.clock.set_wall(T0);
         bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await.reply.expect("swept");
-        assert_eq!(bench.stores.shards.clock().await.expect("the times").token_age_clock, T0);
+        assert_eq!(bench.stores.time.clock().await.expect("the times").token_age_clock, T0);
         assert!(is_repeat(&answered(&bench, "done", T0).await));
         // A server starts while the clock is a day ahead, and only reads.
         bench.clock.set_wall(T0 + 24 * HOUR);
         let bench = bench.reopen(Ending::Closed);
         for _ in 0..2 {
-            bench.stores.shards.clock().await.expect("the times");
+            bench.stores.time.clock().await.expect("the times");
         }
         bench.clock.set_wall(T0 + MINUTE / 2);
         let bench = bench.reopen(Ending::Closed);

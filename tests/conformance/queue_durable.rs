@@ -1,4 +1,4 @@
-//! The laws of `QueueStore` over restarts: whatever was answered holds in the store that is opened next, after a close and
+//! The laws of the queue store over restarts: whatever was answered holds in the store that is opened next, after a close and
 //! after a kill alike.
 
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn enqueue_at(id: &str, time: Timestamp) -> ShardCommand {
 }
 
 async fn state_of(bench: &QueueBench, id: &str) -> Option<MessageState> {
-    let found = bench.stores.shards.get(SHARD, by_id(id)).await.expect("a read");
+    let found = bench.stores.reader.get(SHARD, by_id(id)).await.expect("a read");
     found.map(|(message, _)| message.head.state)
 }
 
@@ -80,10 +80,10 @@ async fn queue_store_laws_1_and_2_a_shard_answers_as_the_core_does_over_restarts
             assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "step {step}");
         }
         let bench = bench.reopen(ending);
-        let shards = &bench.stores.shards;
-        assert_eq!(shards.totals(SHARD).await.expect("totals").totals, *core.totals());
+        let reader = &bench.stores.reader;
+        assert_eq!(reader.totals(SHARD).await.expect("totals").totals, *core.totals());
         for state in MessageState::ALL {
-            let listed = shards.list(SHARD, state, 0, 2_000).await.expect("a read").messages;
+            let listed = reader.list(SHARD, state, 0, 2_000).await.expect("a read").messages;
             let heads: Vec<_> = listed.iter().map(|message| message.head.clone()).collect();
             assert_eq!(heads, core.list(state, 0).cloned().collect::<Vec<_>>(), "{state}");
         }
@@ -218,7 +218,7 @@ async fn queue_store_law_1_a_deleted_shard_stays_deleted_and_answers_repeats() {
             assert_eq!(bench.one(SHARD, dequeue(1)).await.reply, Err(Refusal::Deleted));
             let repeat = bench.one(SHARD, enqueue_at("t", T0)).await.reply;
             assert!(matches!(repeat, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{repeat:?}");
-            assert_eq!(bench.stores.shards.totals(SHARD).await.expect("totals").totals.all().messages, 0);
+            assert_eq!(bench.stores.reader.totals(SHARD).await.expect("totals").totals.all().messages, 0);
         }
     })
     .await;

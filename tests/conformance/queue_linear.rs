@@ -1,4 +1,4 @@
-//! What racing callers saw of a shard, on every store of queues: law 1 of `QueueStore` by recorded histories.
+//! What racing callers saw of a shard, on every store of queues: law 1 of the queue store by recorded histories.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl Caller {
     async fn get(&mut self, id: String) {
         let call = self.recorder.begin(Call::Get { id: id.clone() });
         let message = MessageRef::Id(MessageId::new(&id).expect("a valid id"), None);
-        let found = self.stores.shards.get(self.shard, message).await.expect("a read");
+        let found = self.stores.reader.get(self.shard, message).await.expect("a read");
         let standing = found.map(|(message, _)| standing(message.head.state));
         self.recorder.answered(call, Answer::Found(standing));
     }

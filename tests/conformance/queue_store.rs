@@ -1,4 +1,4 @@
-//! The laws of `QueueStore`.
+//! The laws of the queue store: `ShardStore`, `ShardReader`, `QueueTime`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
             assert_eq!(answer.view.messages, of_each, "step {step}");
             assert_eq!(answer.view.head, core.peek().next().map(|message| message.priority), "step {step}");
         }
-        assert_eq!(bench.stores.shards.totals(SHARD).await.expect("totals").totals, *core.totals());
+        assert_eq!(bench.stores.reader.totals(SHARD).await.expect("totals").totals, *core.totals());
     })
     .await;
 }
@@ -139,11 +139,11 @@ async fn queue_store_law_4_a_message_comes_out_with_its_first_body() {
         let repeat = bench.one(SHARD, repeat).await;
         assert!(matches!(repeat.reply, Ok(Reply::Enqueued { already_enqueued: true, .. })));
         assert_eq!(bench.one(SHARD, enqueue("a", 0, b"reused")).await.reply, Err(Refusal::TokenReused));
-        let shards = &bench.stores.shards;
+        let reader = &bench.stores.reader;
         let wanted = body(&payload);
-        assert_eq!(shards.get(SHARD, by_id("a")).await.expect("a read").expect("it is there").0.body, wanted);
-        assert_eq!(shards.peek(SHARD, 1).await.expect("a read").messages[0].body, wanted);
-        assert_eq!(shards.list(SHARD, MessageState::Pending, 0, 1).await.expect("a read").messages[0].body, wanted);
+        assert_eq!(reader.get(SHARD, by_id("a")).await.expect("a read").expect("it is there").0.body, wanted);
+        assert_eq!(reader.peek(SHARD, 1).await.expect("a read").messages[0].body, wanted);
+        assert_eq!(reader.list(SHARD, MessageState::Pending, 0, 1).await.expect("a read").messages[0].body, wanted);
         for attempt in 1..=2 {
             let (lease, message) = bench.dequeue(SHARD, 1).await.remove(0);
             assert_eq!((lease.attempt_number, message.body), (attempt, wanted.clone()));
@@ -152,12 +152,12 @@ async fn queue_store_law_4_a_message_comes_out_with_its_first_body() {
                 .await;
             bench.clock.advance(Duration::from_secs(2));
         }
-        let done = shards.get(SHARD, by_id("a")).await.expect("a read").expect("it is kept for a while").0;
+        let done = reader.get(SHARD, by_id("a")).await.expect("a read").expect("it is kept for a while").0;
         assert_eq!((done.head.state, done.body), (MessageState::Completed, wanted));
         bench.clock.advance(Duration::from_secs(3_600));
         let swept = bench.one(SHARD, ShardCommand::of(Command::Sweep { max: 9 })).await;
         assert_eq!(swept.reply, Ok(Reply::Touched { count: 1, completeness: Completeness::Complete }));
-        assert_eq!(shards.get(SHARD, by_id("a")).await.expect("a read"), None);
+        assert_eq!(reader.get(SHARD, by_id("a")).await.expect("a read"), None);
         assert!(is_new(&bench.one(SHARD, enqueue("a", 0, b"anew")).await.reply));
         assert_eq!(&bench.dequeue(SHARD, 1).await[0].1.body.payload[..], b"anew");
     })
@@ -182,7 +182,7 @@ async fn queue_store_law_5_a_queue_is_created_once() {
 #[tokio::test]
 async fn queue_store_law_6_nothing_of_a_dropped_queue_answers() {
     on_every_queue_store(async |bench| {
-        let shards = &bench.stores.shards;
+        let (shards, reader) = (&bench.stores.shards, &bench.stores.reader);
         let never = ShardId { queue: QueueId(99), number: 0 };
         bench.one(SHARD, enqueue("a", 0, b"")).await;
         shards.drop_queue(QUEUE).await.expect("it is there");
@@ -192,10 +192,10 @@ async fn queue_store_law_6_nothing_of_a_dropped_queue_answers() {
             for answer in bench.apply(shard, vec![enqueue("b", 0, b""), dequeue(1)]).await {
                 check_absent(answer);
             }
-            check_absent(shards.get(shard, by_id("a")).await);
-            check_absent(shards.peek(shard, 1).await);
-            check_absent(shards.list(shard, MessageState::Pending, 0, 1).await);
-            check_absent(shards.totals(shard).await);
+            check_absent(reader.get(shard, by_id("a")).await);
+            check_absent(reader.peek(shard, 1).await);
+            check_absent(reader.list(shard, MessageState::Pending, 0, 1).await);
+            check_absent(reader.totals(shard).await);
         }
     })
     .await;
@@ -232,23 +232,23 @@ async fn queue_store_law_8_reads_see_what_was_answered() {
         for (id, priority) in [("c", 3), ("a", 1), ("b", 2)] {
             bench.one(SHARD, enqueue(id, priority, id.as_bytes())).await;
         }
-        let shards = &bench.stores.shards;
+        let reader = &bench.stores.reader;
         let ids = |read: tallystone::ports::MessagesAt| {
             read.messages.iter().map(|message| message.head.id.to_string()).collect::<String>()
         };
-        assert_eq!(ids(shards.peek(SHARD, 2).await.expect("a read")), "ab", "in the order of service");
+        assert_eq!(ids(reader.peek(SHARD, 2).await.expect("a read")), "ab", "in the order of service");
         assert_eq!(
-            ids(shards.list(SHARD, MessageState::Pending, 0, 2).await.expect("a read")),
+            ids(reader.list(SHARD, MessageState::Pending, 0, 2).await.expect("a read")),
             "ca",
             "in that of arrival"
         );
-        assert_eq!(ids(shards.list(SHARD, MessageState::Pending, 2, 2).await.expect("a read")), "b");
-        assert_eq!(ids(shards.list(SHARD, MessageState::Running, 0, 2).await.expect("a read")), "");
-        let totals = shards.totals(SHARD).await.expect("a read");
+        assert_eq!(ids(reader.list(SHARD, MessageState::Pending, 2, 2).await.expect("a read")), "b");
+        assert_eq!(ids(reader.list(SHARD, MessageState::Running, 0, 2).await.expect("a read")), "");
+        let totals = reader.totals(SHARD).await.expect("a read");
         assert_eq!((totals.totals.of(MessageState::Pending).messages, totals.sequence), (3, 3));
-        assert_eq!(shards.get(OTHER_SHARD, by_id("a")).await.expect("a read"), None, "another shard");
+        assert_eq!(reader.get(OTHER_SHARD, by_id("a")).await.expect("a read"), None, "another shard");
         let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
-        let (held, at) = shards.get(SHARD, MessageRef::Key(lease.token.key)).await.expect("a read").expect("it runs");
+        let (held, at) = reader.get(SHARD, MessageRef::Key(lease.token.key)).await.expect("a read").expect("it runs");
         assert_eq!((held.head.state, at), (MessageState::Running, T0));
     })
     .await;
@@ -257,7 +257,7 @@ async fn queue_store_law_8_reads_see_what_was_answered() {
 #[tokio::test]
 async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
     on_every_queue_store(async |bench| {
-        let shards = &bench.stores.shards;
+        let (shards, reader) = (&bench.stores.shards, &bench.stores.reader);
         let shape = ShapeKeys::new(["team"]).expect("a valid shape");
         let settings = Settings { shapes: vec![shape.clone()], ..settings() };
         shards.create(QueueId(8), 1, settings).await.expect("a new queue");
@@ -269,11 +269,11 @@ async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
             bench.one(shard, sent).await;
         }
         let filter = |pairs: &[(&str, &str)]| Filter::new(pairs.iter().copied()).expect("a valid filter");
-        let red = shards.depth(shard, filter(&[("team", "red")])).await.expect("a read").expect("it is declared");
+        let red = reader.depth(shard, filter(&[("team", "red")])).await.expect("a read").expect("it is declared");
         assert_eq!(red[MessageState::Pending as usize], 2);
-        let other = shards.depth(shard, filter(&[("zone", "a")])).await.expect("a read").expect_err("it is not");
+        let other = reader.depth(shard, filter(&[("zone", "a")])).await.expect("a read").expect_err("it is not");
         assert_eq!(other.nearest, Some(shape));
-        let all = shards.depth(shard, Filter::default()).await.expect("a read").expect("no filter needs no shape");
+        let all = reader.depth(shard, Filter::default()).await.expect("a read").expect("no filter needs no shape");
         assert_eq!(all[MessageState::Pending as usize], 3);
     })
     .await;
@@ -288,10 +288,10 @@ async fn queue_store_law_8_what_a_shard_knows_of_sessions_is_read() {
         let call = SessionCall { id, lease, sequence: 3, attempt: 1, received_up_to: None };
         let asked = Dequeue { max: 1, session: Some(call), ..Dequeue::default() };
         let first = bench.one(SHARD, ShardCommand::of(Command::Dequeue(asked))).await;
-        let known = bench.stores.shards.sessions(SHARD).await.expect("a read");
+        let known = bench.stores.reader.sessions(SHARD).await.expect("a read");
         let known: Vec<_> = known.iter().map(|(id, session)| (*id, session.lease, session.answered.clone())).collect();
         assert_eq!(known, [(id, lease, [3].into())]);
-        assert_eq!(bench.stores.shards.sessions(OTHER_SHARD).await.expect("a read"), [], "it was never there");
+        assert_eq!(bench.stores.reader.sessions(OTHER_SHARD).await.expect("a read"), [], "it was never there");
         let again = bench.one(SHARD, ShardCommand::of(Command::Recall(call))).await;
         assert_eq!((&again.reply, &again.messages), (&first.reply, &first.messages), "leases come with their messages");
         let other = SessionCall { sequence: 4, ..call };
@@ -306,20 +306,20 @@ async fn queue_store_law_8_why_a_message_waits_is_read() {
         for (id, priority) in [("a", 1), ("b", 2)] {
             bench.one(SHARD, enqueue(id, priority, b"")).await;
         }
-        let shards = &bench.stores.shards;
-        let causes = async |id: &str| shards.explain(SHARD, by_id(id)).await.expect("a read").0;
+        let reader = &bench.stores.reader;
+        let causes = async |id: &str| reader.explain(SHARD, by_id(id)).await.expect("a read").0;
         assert_eq!(causes("b").await, [Cause::Ready { ahead: 1, or_more: false }]);
         assert_eq!(causes("c").await, [Cause::Unknown]);
         bench.dequeue(SHARD, 1).await;
         let held = causes("a").await;
         assert!(matches!(&held[..], [Cause::Running(holder)] if *holder.id.text() == *"a"), "{held:?}");
-        let (prospect, _) = shards.preview_dequeue(SHARD, Filter::default()).await.expect("a read");
+        let (prospect, _) = reader.preview_dequeue(SHARD, Filter::default()).await.expect("a read");
         assert_eq!(prospect.first.map(|key| key.sequence), Some(2));
         let absent = ShardId { queue: QueueId(77), number: 0 };
-        check_absent(shards.explain(absent, by_id("a")).await);
-        check_absent(shards.preview_dequeue(absent, Filter::default()).await);
-        check_absent(shards.sessions(absent).await);
-        check_absent(shards.leases_of(absent, Vec::new()).await);
+        check_absent(reader.explain(absent, by_id("a")).await);
+        check_absent(reader.preview_dequeue(absent, Filter::default()).await);
+        check_absent(reader.sessions(absent).await);
+        check_absent(reader.leases_of(absent, Vec::new()).await);
     })
     .await;
 }
@@ -358,7 +358,7 @@ async fn queue_store_law_11_an_id_is_one_message_of_its_queue() {
             assert!(refused(shard, enqueue("a", 0, b"")).await, "no shard key any more");
             assert!(refused(shard, routed("b", "us")).await, "a shard key only later");
         }
-        assert_eq!(bench.stores.shards.totals(OTHER_SHARD).await.expect("totals").sequence, 1, "nothing was taken in");
+        assert_eq!(bench.stores.reader.totals(OTHER_SHARD).await.expect("totals").sequence, 1, "nothing was taken in");
         assert!(is_new(&bench.one(other_queue, routed("a", "us")).await.reply), "ids are those of one queue");
         let repeat = bench.one(SHARD, routed("a", "eu")).await.reply;
         assert!(matches!(repeat, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{repeat:?}");
@@ -379,7 +379,7 @@ async fn cancel_and_forget(bench: &QueueBench) {
     bench.clock.advance(settings().retention.canceled + Duration::from_secs(1));
     for shard in [SHARD, OTHER_SHARD] {
         bench.one(shard, ShardCommand::of(Command::Sweep { max: 9 })).await;
-        let left = bench.stores.shards.totals(shard).await.expect("totals").totals.all().messages;
+        let left = bench.stores.reader.totals(shard).await.expect("totals").totals.all().messages;
         assert_eq!(left, 0);
     }
 }

@@ -5,11 +5,12 @@ use async_trait::async_trait;
 use crate::adapters::by_dataset::ByDataset;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
-use crate::domain::fleet::{Heartbeat, MemberId};
+
 use crate::domain::rollup::{SliceStatus, TimeSlice, VerifiedBase};
 use crate::ports::{
     AppendGuard, AppendOutcome, EventLog, FleetStore, LimitPublisher, LogCapabilities, NewEvent, ReadReplicas,
-    ScanRange, SliceRow, StoreError, StoreErrorKind, TailLookup, TimeSlices, Touch, Touches, VerdictOutcome,
+    ScanRange, SharedStores, SliceRow, StoreError, StoreErrorKind, TailLookup, TimeSlices, Touch, Touches,
+    VerdictOutcome,
 };
 
 #[async_trait]
@@ -131,38 +132,25 @@ impl LimitPublisher for ByDataset {
 impl ByDataset {
     /// Shared state between the servers of the primary store.
     fn primary_fleet(&self) -> Result<&dyn FleetStore, StoreError> {
-        require_fleet(self.primary.fleet.as_deref())
+        require_fleet(self.primary.fleet.as_ref())
     }
 
     async fn fleet(&self, dataset: DatasetId) -> Result<&dyn FleetStore, StoreError> {
-        require_fleet(self.stores_of_dataset(dataset).await?.fleet.as_deref())
+        require_fleet(self.stores_of_dataset(dataset).await?.fleet.as_ref())
     }
 }
 
 /// All stores next to a shared primary store must be shared as well; mixing them is an error.
-fn require_fleet(fleet: Option<&dyn FleetStore>) -> Result<&dyn FleetStore, StoreError> {
-    fleet.ok_or_else(|| {
+fn require_fleet(shared: Option<&SharedStores>) -> Result<&dyn FleetStore, StoreError> {
+    shared.map(|shared| shared.counters.as_ref()).ok_or_else(|| {
         StoreError::not_applied(StoreErrorKind::Unavailable, "tell other servers")
             .with_source("the store of the dataset belongs to one process, and its catalog to several")
     })
 }
 
-/// Membership is stored in the primary store, with the frontiers that joining needs. A server is therefore one member,
-/// whatever stores it writes to. An unreachable store keeps no server from joining.
+/// Frontiers are stored in the primary store beside the members, because joining needs them.
 #[async_trait]
 impl FleetStore for ByDataset {
-    async fn beat(&self, member: MemberId, beat: &Heartbeat) -> Result<(), StoreError> {
-        self.primary_fleet()?.beat(member, beat).await
-    }
-
-    async fn members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError> {
-        self.primary_fleet()?.members().await
-    }
-
-    async fn remove(&self, member: MemberId) -> Result<(), StoreError> {
-        self.primary_fleet()?.remove(member).await
-    }
-
     async fn raise_frontier(&self, dataset: DatasetId, frontier: Timestamp) -> Result<(), StoreError> {
         self.primary_fleet()?.raise_frontier(dataset, frontier).await
     }

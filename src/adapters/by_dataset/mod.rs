@@ -15,7 +15,7 @@ use std::sync::Arc;
 use dashmap::DashMap;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::ports::{FleetStore, StoreError, StoreErrorKind, Stores};
+use crate::ports::{SharedStores, StoreError, StoreErrorKind, Stores};
 
 /// The stores, and where each dataset is.
 pub struct ByDataset {
@@ -29,7 +29,6 @@ pub struct ByDataset {
 /// One store of a store at home and stores beside it, by the names of their clusters. The catalogs of those beside it are not
 /// asked. Cost: one lookup in memory a call, one read of the catalog for a dataset that was never asked for.
 pub fn by_dataset(home: Stores, beside: BTreeMap<NamespaceName, Stores>) -> Stores {
-    let is_shared = home.fleet.is_some();
     let outer = home.clone();
     let all = Arc::new(ByDataset {
         primary: home,
@@ -43,7 +42,8 @@ pub fn by_dataset(home: Stores, beside: BTreeMap<NamespaceName, Stores>) -> Stor
         slices: Arc::clone(&all) as Arc<_>,
         rollups: Arc::clone(&all) as Arc<_>,
         progress: Arc::clone(&all) as Arc<_>,
-        fleet: is_shared.then_some(all as Arc<dyn FleetStore>),
+        // A server is one member, whatever stores it writes to: an unreachable attached store keeps no server from joining.
+        fleet: outer.fleet.map(|shared| SharedStores { members: shared.members, counters: all }),
         ..outer
     }
 }

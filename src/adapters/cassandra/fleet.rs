@@ -20,7 +20,7 @@ use crate::domain::counter::{Counter, DatasetId, Event};
 use crate::domain::fleet::{Heartbeat, MemberId};
 use crate::domain::limits::STEP;
 use crate::domain::rollup::VerifiedBase;
-use crate::ports::{FleetStore, ReadReplicas, StoreError};
+use crate::ports::{FleetStore, Membership, ReadReplicas, StoreError};
 
 /// The tables that only servers use among themselves.
 pub struct CqlFleetStore {
@@ -45,7 +45,7 @@ impl CqlFleetStore {
 }
 
 #[async_trait]
-impl FleetStore for CqlFleetStore {
+impl Membership for CqlFleetStore {
     async fn beat(&self, member: MemberId, beat: &Heartbeat) -> Result<(), StoreError> {
         let number = i64::try_from(beat.number).unwrap_or(i64::MAX);
         let at = self.requests.register_time(number);
@@ -68,7 +68,10 @@ impl FleetStore for CqlFleetStore {
         let values = (Uuid::from_bytes(member.0),);
         self.requests.write("remove member", self.requests.statement("delete_member"), values).await
     }
+}
 
+#[async_trait]
+impl FleetStore for CqlFleetStore {
     async fn raise_frontier(&self, dataset: DatasetId, frontier: Timestamp) -> Result<(), StoreError> {
         let at = self.requests.register_time(frontier.micros());
         let values = (at, frontier.micros(), stored_dataset(dataset));

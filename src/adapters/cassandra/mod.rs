@@ -56,7 +56,7 @@ use crate::adapters::cassandra::value::Bind as _;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
 use crate::ports::{
-    CacheLease, CachedCount, Clock, CountCache, FastCounts, StoreCheck, StoreError, StoreHandle, Stores,
+    CacheLease, CachedCount, Clock, CountCache, FastCounts, SharedStores, StoreCheck, StoreError, StoreHandle, Stores,
 };
 
 pub use catalog::Catalog;
@@ -157,7 +157,8 @@ impl Cassandra {
             Arc::clone(&scanning),
         );
         let rollups = Arc::clone(&self.rollups);
-        let fleet = CqlFleetStore::new(Arc::clone(link), Arc::clone(slices), Arc::clone(touching), scanning, rollups);
+        let fleet =
+            Arc::new(CqlFleetStore::new(Arc::clone(link), Arc::clone(slices), Arc::clone(touching), scanning, rollups));
         Stores {
             log: Arc::new(log),
             touches: Arc::new(TouchIndex::new(Arc::clone(link), Arc::clone(slices))),
@@ -168,7 +169,7 @@ impl Cassandra {
             progress: Arc::new(PublishedLimits::new(Arc::clone(link), Arc::clone(slices))),
             fast,
             catalog: Arc::clone(&self.catalog) as Arc<_>,
-            fleet: Some(Arc::new(fleet)),
+            fleet: Some(SharedStores { members: fleet.clone(), counters: fleet }),
         }
     }
 

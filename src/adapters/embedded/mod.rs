@@ -253,7 +253,7 @@ impl Embedded {
     pub fn queue_stores(&self, clock: Arc<dyn Clock>) -> QueueStores {
         let time = StoreTime::new(clock, self.queue_moment);
         let queues = Arc::new(EmbeddedQueues::new(Arc::clone(&self.core), time));
-        QueueStores { shards: queues.clone(), catalog: queues }
+        QueueStores::of(queues.clone(), queues)
     }
 
     /// The way to back the store up while it is written; backups carry the time of this clock.

@@ -60,7 +60,7 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
 
 /// Fresh, empty stores of queues whose time is that of the clock.
 pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
-    QueueStores { shards: Arc::new(MemoryQueues::new(clock)), catalog: Arc::new(QueueCatalog::default()) }
+    QueueStores::of(Arc::new(MemoryQueues::new(clock)), Arc::new(QueueCatalog::default()))
 }
 
 /// Opens stores for both roles in the memory of this process.

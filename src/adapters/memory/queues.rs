@@ -18,8 +18,8 @@ use crate::domain::queue::session_records::{SessionId, SessionRecord};
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Settings, Shard};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardStatus,
-    ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueTime, ShardAnswer, ShardCommand, ShardReader,
+    ShardStatus, ShardStore, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// The epoch of every shard. Nothing here goes back in time, so the epoch never rises.
@@ -151,7 +151,7 @@ impl MemoryShard {
 }
 
 #[async_trait]
-impl QueueStore for MemoryQueues {
+impl ShardStore for MemoryQueues {
     fn durability(&self) -> Option<Durability> {
         None
     }
@@ -210,6 +210,16 @@ impl QueueStore for MemoryQueues {
         answers.into_iter().map(Ok).collect()
     }
 
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        // Under both locks, so that no update is lost between the first views and later ones.
+        let state = self.state.lock();
+        self.listeners.lock().push(Arc::clone(&listener));
+        state.shards.iter().for_each(|(shard, kept)| listener.changed(*shard, kept.view));
+    }
+}
+
+#[async_trait]
+impl ShardReader for MemoryQueues {
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
         self.read(shard, |kept, at| {
             kept.shard.get(&message).map(|head| (kept.stored(&kept.shard.with_effective_expiry(head)), at))
@@ -264,7 +274,10 @@ impl QueueStore for MemoryQueues {
     async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
         self.read(shard, |kept, at| (kept.shard.preview_dequeue(&filter, at), at))
     }
+}
 
+#[async_trait]
+impl QueueTime for MemoryQueues {
     async fn clock(&self) -> Result<StepTime, StoreError> {
         Ok(self.state.lock().tick(self.clock.as_ref()))
     }
@@ -277,12 +290,5 @@ impl QueueStore for MemoryQueues {
         let from = reset.accepts_tokens_from();
         state.shards.values_mut().for_each(|kept| kept.shard.accept_tokens_from(from));
         Ok(Some(from))
-    }
-
-    fn listen(&self, listener: Arc<dyn QueueListener>) {
-        // Under both locks, so that no update is lost between the first views and later ones.
-        let state = self.state.lock();
-        self.listeners.lock().push(Arc::clone(&listener));
-        state.shards.iter().for_each(|(shard, kept)| listener.changed(*shard, kept.view));
     }
 }

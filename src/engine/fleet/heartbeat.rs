@@ -46,7 +46,7 @@ impl FleetMembership {
             life.has_left = true;
             life.id
         };
-        self.store.remove(id).await
+        self.members.remove(id).await
     }
 
     async fn turn(&self) -> SemaphorePermit<'_> {
@@ -70,7 +70,7 @@ impl FleetMembership {
         }
         if let Some(before) = before {
             // The lease is over for its owner, so others need not wait for it. If this fails, they wait.
-            let removed = self.store.remove(before).await;
+            let removed = self.members.remove(before).await;
             removed.unwrap_or_else(|error| tracing::debug!(%error, "the member of the life before stays listed"));
         }
         let (opened, unjoined) = self.open_datasets().await;
@@ -114,7 +114,7 @@ impl FleetMembership {
     async fn send_heartbeat(&self) -> Result<Renewal, StoreError> {
         let sent = self.clock.elapsed();
         let (id, beat) = self.next_heartbeat();
-        self.store.beat(id, &beat).await?;
+        self.members.beat(id, &beat).await?;
         let now = self.clock.elapsed();
         let mut life = self.incarnation.lock();
         let renewal = match &mut life.lease {

@@ -26,7 +26,7 @@ use crate::domain::fleet::{
 use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
 use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, FleetStore, StoreError};
+use crate::ports::{Clock, Entropy, FleetStore, Membership, SharedStores, StoreError};
 
 pub use routes::SignalRoute;
 
@@ -49,8 +49,9 @@ pub struct WriteRefusal(pub &'static str);
 
 /// The membership of this process, with its view of the other members.
 pub struct FleetMembership {
-    /// The shared state of the members.
+    /// The state of counters that the members share.
     pub store: Arc<dyn FleetStore>,
+    members: Arc<dyn Membership>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     stats: Arc<Stats>,
@@ -109,7 +110,7 @@ impl PeerMembers {
 impl FleetMembership {
     /// A process that is not a member yet.
     pub fn new(
-        store: Arc<dyn FleetStore>,
+        shared: SharedStores,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         stats: Arc<Stats>,
@@ -127,7 +128,8 @@ impl FleetMembership {
         };
         let routes = routes::routes(life.id, &profile, &[]);
         Self {
-            store,
+            store: shared.counters,
+            members: shared.members,
             clock,
             entropy,
             stats,
@@ -237,7 +239,7 @@ impl FleetMembership {
     /// Reads the members. Lapsed members are removed, which changes nothing for others.
     pub async fn read_members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError> {
         let begun = self.clock.elapsed();
-        let read = self.store.members().await?;
+        let read = self.members.members().await?;
         let ended = self.clock.elapsed();
         let own = self.incarnation.lock().id;
         let lapsed = {
@@ -252,7 +254,7 @@ impl FleetMembership {
         for id in lapsed {
             tracing::warn!(member = ?id, "a member has lapsed: its heartbeat stood still for the whole lease");
             self.stats.members_lapsed.increment();
-            if let Err(error) = self.store.remove(id).await {
+            if let Err(error) = self.members.remove(id).await {
                 tracing::warn!(member = ?id, %error, "a lapsed member stays listed; it counts for nobody");
             }
         }

@@ -35,14 +35,14 @@ pub struct QueueClock {
 impl Queues {
     /// Reads queue time.
     pub async fn clock(&self) -> Result<QueueClock, QueueError> {
-        let step = self.context.stores.shards.clock().await?;
+        let step = self.context.stores.time.clock().await?;
         Ok(QueueClock { step, wall: self.context.now(), tokens_from: None })
     }
 
     /// Makes wall time the basis of token ages again, if the clock was once more than a minute ahead. This gives up
     /// deduplication for all tokens made until now, by refusing them.
     pub async fn reset_clock(&self) -> Result<QueueClock, QueueError> {
-        let tokens_from = self.context.stores.shards.reset_clock().await?;
+        let tokens_from = self.context.stores.time.reset_clock().await?;
         if let Some(from) = tokens_from {
             tracing::warn!(
                 ?from,
@@ -97,7 +97,7 @@ impl BackgroundLoop for ClockWatch {
 
     async fn activate(&mut self) -> NextActivation {
         // Other components report a store that does not answer.
-        if let Ok(step) = self.context.stores.shards.clock().await {
+        if let Ok(step) = self.context.stores.time.clock().await {
             self.tell(step);
         }
         NextActivation::After(LOOK_EVERY)

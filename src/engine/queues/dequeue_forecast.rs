@@ -83,12 +83,12 @@ impl Queues {
     }
 
     async fn forecast(&self, queue: &Arc<ServedQueue>, filter: &Filter) -> Result<DequeueForecast, QueueError> {
-        let shards = &self.context.stores.shards;
+        let reader = &self.context.stores.reader;
         let (counts, held) = (Some(Default::default()), Vec::new());
         let failed = FailedAttempts::default();
         let mut outlook =
             DequeueForecast { counts, serves: false, blocked: held, next_visible: None, or_more: false, failed };
-        let reads = (0..queue.shards()).map(|number| shards.preview_dequeue(queue.shard(number).id, filter.clone()));
+        let reads = (0..queue.shards()).map(|number| reader.preview_dequeue(queue.shard(number).id, filter.clone()));
         for read in join_all(reads).await {
             let (prospect, at) = read.map_err(|error| self.context.translate_store_error(queue, error))?;
             let room = EXPLAIN_HOLDERS_MAX.saturating_sub(outlook.blocked.len());

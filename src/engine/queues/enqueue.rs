@@ -84,7 +84,7 @@ impl Queues {
         let queue = match self.enqueue_target(name)? {
             EnqueueTarget::Live(queue) => queue,
             EnqueueTarget::Template { template, spec } => {
-                let step = self.context.stores.shards.clock().await?;
+                let step = self.context.stores.time.clock().await?;
                 self.check_on_empty_shard(&spec, sent.clone(), step)?;
                 self.create_from_template(caller, &template, *spec).await?
             }
@@ -103,7 +103,7 @@ impl Queues {
         let (queue, sent) = match self.enqueue_target(name)? {
             EnqueueTarget::Live(queue) => (queue, sent),
             EnqueueTarget::Template { template, spec } => {
-                let step = self.context.stores.shards.clock().await?;
+                let step = self.context.stores.time.clock().await?;
                 let tried = |sent: Result<SentMessage, QueueError>| {
                     let sent = sent?;
                     self.check_on_empty_shard(&spec, sent.clone(), step).map(|()| sent)

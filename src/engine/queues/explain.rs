@@ -41,7 +41,7 @@ impl Queues {
         };
         let shard = found.message.head.key.shard;
         let key = MessageRef::Key(found.message.head.key);
-        let told = self.context.stores.shards.explain(queue.shard(shard).id, key).await;
+        let told = self.context.stores.reader.explain(queue.shard(shard).id, key).await;
         let (causes, at) = told.map_err(|error| self.context.translate_store_error(&queue, error))?;
         let mut explained = Vec::with_capacity(causes.len() + 1);
         let is_blocked = causes.iter().any(|cause| matches!(cause, Cause::DequeueBlocked(_)));

@@ -96,7 +96,7 @@ impl Queues {
         let queue = self.context.queue(name)?;
         let shard = self.shard_of(&queue, &message).await?;
         self.sweep_due_shards(&queue, &[shard]).await?;
-        let found = self.context.stores.shards.get(queue.shard(shard).id, message).await;
+        let found = self.context.stores.reader.get(queue.shard(shard).id, message).await;
         let found = found.map_err(|error| self.context.translate_store_error(&queue, error))?;
         found.map(|(message, at)| self.context.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
     }
@@ -107,7 +107,7 @@ impl Queues {
         let queue = self.context.queue(name)?;
         self.sweep_all_due_shards(&queue).await?;
         let mut best: Vec<MessageView> = Vec::new();
-        let reads = (0..queue.shards()).map(|number| self.context.stores.shards.peek(queue.shard(number).id, limit));
+        let reads = (0..queue.shards()).map(|number| self.context.stores.reader.peek(queue.shard(number).id, limit));
         let mut reads = stream::iter(reads).buffered(PEEK_SHARDS_AT_ONCE_MAX);
         while let Some(read) = reads.next().await {
             let MessagesAt { messages, at } =
@@ -135,7 +135,7 @@ impl Queues {
         while cursor.shard < queue.shards() {
             let id = queue.shard(cursor.shard).id;
             let wanted = (limit - page.len()).min(LIST_STEP_MESSAGES_MAX);
-            let read = self.context.stores.shards.list(id, state, cursor.after, wanted).await;
+            let read = self.context.stores.reader.list(id, state, cursor.after, wanted).await;
             let MessagesAt { messages, at } =
                 read.map_err(|error| self.context.translate_store_error(&queue, error))?;
             let ended = messages.len() < wanted;
@@ -167,8 +167,8 @@ impl Queues {
     pub(super) async fn filtered_depth(&self, queue: &Arc<ServedQueue>, filter: Filter) -> Result<Depth, QueueError> {
         self.sweep_all_due_shards(queue).await?;
         let mut depth = Depth::default();
-        let shards = &self.context.stores.shards;
-        let reads = (0..queue.shards()).map(|number| shards.depth(queue.shard(number).id, filter.clone()));
+        let reader = &self.context.stores.reader;
+        let reads = (0..queue.shards()).map(|number| reader.depth(queue.shard(number).id, filter.clone()));
         for read in join_all(reads).await {
             let counts = read.map_err(|error| self.context.translate_store_error(queue, error))?;
             let counts = counts.map_err(|UndeclaredFilter { nearest, is_filling }| QueueError::FilterNotDeclared {
@@ -183,7 +183,7 @@ impl Queues {
     pub(super) async fn depth_of(&self, queue: &Arc<ServedQueue>) -> Result<Depth, QueueError> {
         self.sweep_all_due_shards(queue).await?;
         let mut depth = Depth::default();
-        let reads = (0..queue.shards()).map(|number| self.context.stores.shards.totals(queue.shard(number).id));
+        let reads = (0..queue.shards()).map(|number| self.context.stores.reader.totals(queue.shard(number).id));
         for read in join_all(reads).await {
             let read = read.map_err(|error| self.context.translate_store_error(queue, error))?;
             depth.by_shard.push(MessageState::ALL.map(|state| read.totals.of(state)));

@@ -164,7 +164,7 @@ impl Queues {
     }
 
     async fn shard_has(&self, queue: &ServedQueue, number: u32, message: &MessageRef) -> Result<bool, QueueError> {
-        let found = self.context.stores.shards.get(queue.shard(number).id, message.clone()).await;
+        let found = self.context.stores.reader.get(queue.shard(number).id, message.clone()).await;
         Ok(found.map_err(|error| self.context.translate_store_error(queue, error))?.is_some())
     }
 }

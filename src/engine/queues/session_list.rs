@@ -68,7 +68,7 @@ impl Queues {
         // The leases of a deleted queue are gone with it.
         by_shard.retain(|shard, _| self.context.by_id(shard.queue).is_some());
         let reads = stream::iter(by_shard)
-            .map(async |(shard, ids)| (self.context.stores.shards.leases_of(shard, ids.clone()).await, ids, shard));
+            .map(async |(shard, ids)| (self.context.stores.reader.leases_of(shard, ids.clone()).await, ids, shard));
         let mut reads = std::pin::pin!(reads.buffer_unordered(SESSION_SHARDS_AT_ONCE_MAX));
         let mut held = BTreeMap::new();
         while let Some((counts, ids, shard)) = reads.next().await {

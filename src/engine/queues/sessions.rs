@@ -191,7 +191,7 @@ impl Queues {
             }
             for number in 0..queue.shards() {
                 let shard = queue.shard(number).id;
-                for (id, session) in self.context.stores.shards.sessions(shard).await? {
+                for (id, session) in self.context.stores.reader.sessions(shard).await? {
                     self.context.sessions.restore(shard, id, &session, now);
                 }
             }

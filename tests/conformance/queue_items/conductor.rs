@@ -63,7 +63,7 @@ async fn item_26_what_never_was_is_not_found() {
         bench.one(SHARD, enqueue("a", 0, b"")).await;
         assert_eq!(bench.found("b").await, None);
         let key = MessageRef::Key(MessageKey { shard: 0, epoch: 1, sequence: 2 });
-        assert_eq!(bench.stores.shards.get(SHARD, key).await.expect("a read"), None);
+        assert_eq!(bench.stores.reader.get(SHARD, key).await.expect("a read"), None);
     })
     .await;
 }
@@ -190,7 +190,7 @@ async fn item_34_the_ready_size_counts_what_is_due_and_the_head_tells_what_is_fi
         bench.stores.shards.listen(news.clone());
         let commands = vec![enqueue("a", 7, b""), enqueue("b", 5, b""), enqueue_later("c", secs(9))];
         bench.all(SHARD, commands).await;
-        let totals = bench.stores.shards.totals(SHARD).await.expect("a read");
+        let totals = bench.stores.reader.totals(SHARD).await.expect("a read");
         assert_eq!((totals.view.ready(), totals.view.head, totals.view.next_event_in), (2, Some(5), Some(secs(9))));
         assert_eq!(news.newest(SHARD).map(|view| (view.ready(), view.head)), Some((2, Some(5))));
     })
@@ -200,7 +200,7 @@ async fn item_34_the_ready_size_counts_what_is_due_and_the_head_tells_what_is_fi
 #[tokio::test]
 async fn item_34_the_lag_is_the_age_of_the_oldest_ready_message() {
     on_every_queue_store(async |bench| {
-        let lag = async || bench.stores.shards.totals(SHARD).await.expect("a read").view.ready_for;
+        let lag = async || bench.stores.reader.totals(SHARD).await.expect("a read").view.ready_for;
         assert_eq!(lag().await, None, "nothing waits");
         bench.all(SHARD, vec![enqueue("worse", 7, b""), enqueue_later("later", secs(60))]).await;
         bench.clock.advance(secs(20));
@@ -344,7 +344,7 @@ async fn item_42_what_waits_is_listed_whether_due_or_not() {
         bench.all(SHARD, commands).await;
         for (state, wanted) in [(MessageState::Pending, &["due", "due too"][..]), (MessageState::Invisible, &["later"])]
         {
-            let read = bench.stores.shards.list(SHARD, state, 0, 9).await.expect("a read").messages;
+            let read = bench.stores.reader.list(SHARD, state, 0, 9).await.expect("a read").messages;
             let ids: Vec<_> = read.iter().map(|message| message.head.id.to_string()).collect();
             assert_eq!(ids, wanted);
         }
@@ -367,9 +367,9 @@ async fn item_43_each_queue_and_shard_tells_its_own_sizes() {
             assert_eq!(sizes, (count - 1, 1), "{shard:?}");
         }
         let absent = ShardId { queue: QueueId(77), number: 0 };
-        bench.stores.shards.totals(absent).await.expect_err("there is no such queue");
+        bench.stores.reader.totals(absent).await.expect_err("there is no such queue");
         assert_eq!(bench.one(SHARD, dequeue(1)).await.messages.len(), 0);
-        assert!(bench.stores.shards.get(other, by_id("m-2")).await.expect("a read").is_some());
+        assert!(bench.stores.reader.get(other, by_id("m-2")).await.expect("a read").is_some());
     })
     .await;
 }

@@ -107,7 +107,7 @@ async fn item_07_a_completed_message_leaves_nothing_once_its_retention_is_over()
         assert_eq!(bench.state("a").await, Some(MessageState::Completed), "it is kept for a while");
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
-        let left = bench.stores.shards.totals(SHARD).await.expect("a read").totals.all();
+        let left = bench.stores.reader.totals(SHARD).await.expect("a read").totals.all();
         assert_eq!((left.messages, left.bytes, bench.found("a").await), (0, 0, None));
     })
     .await;
@@ -280,13 +280,13 @@ async fn item_17_the_payloads_kept_are_those_of_the_messages_there_are() {
         for (id, payload) in [("a", &b"four"[..]), ("b", b""), ("c", b"seven..")] {
             bench.one(SHARD, enqueue(id, 0, payload)).await;
         }
-        let all = bench.stores.shards.totals(SHARD).await.expect("a read").totals.all();
+        let all = bench.stores.reader.totals(SHARD).await.expect("a read").totals.all();
         assert_eq!((all.messages, all.bytes), (3, 11));
         let token = bench.lease(SHARD).await;
         bench.all(SHARD, vec![settle(token, SettleAction::Complete)]).await;
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
-        let all = bench.stores.shards.totals(SHARD).await.expect("a read").totals.all();
+        let all = bench.stores.reader.totals(SHARD).await.expect("a read").totals.all();
         assert_eq!((all.messages, all.bytes), (2, 7));
     })
     .await;
@@ -300,7 +300,7 @@ async fn item_18_a_removed_message_is_not_served_and_frees_its_payload() {
         assert!(bench.served(SHARD, 1).await.is_empty());
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
-        let left = bench.stores.shards.totals(SHARD).await.expect("a read").totals.all();
+        let left = bench.stores.reader.totals(SHARD).await.expect("a read").totals.all();
         assert_eq!((left.messages, left.bytes, bench.found("a").await), (0, 0, None));
     })
     .await;
@@ -312,7 +312,7 @@ async fn item_19_clearing_a_queue_takes_what_waits_and_deleting_it_takes_all() {
         bench.all(SHARD, vec![enqueue("leased", 0, b"")]).await;
         let token = bench.lease(SHARD).await;
         bench.all(SHARD, vec![enqueue("waits", 0, b""), enqueue_later("later", secs(60))]).await;
-        let through = bench.stores.shards.totals(SHARD).await.expect("a read").sequence;
+        let through = bench.stores.reader.totals(SHARD).await.expect("a read").sequence;
         let purge = Command::Purge(BulkRequest { through, max: 256, ..BulkRequest::default() });
         let purged = bench.one(SHARD, ShardCommand::of(purge)).await.reply;
         assert_eq!(purged, Ok(Reply::Walked { count: 2, next: None }));
@@ -324,7 +324,7 @@ async fn item_19_clearing_a_queue_takes_what_waits_and_deleting_it_takes_all() {
         let deleted = bench.one(SHARD, ShardCommand::of(Command::Delete)).await.reply;
         assert_eq!(deleted, Ok(Reply::Deleted { messages: 3 }));
         assert_eq!(bench.one(SHARD, dequeue(1)).await.reply, Err(Refusal::Deleted));
-        assert_eq!(bench.stores.shards.totals(SHARD).await.expect("a read").totals.all().messages, 0);
+        assert_eq!(bench.stores.reader.totals(SHARD).await.expect("a read").totals.all().messages, 0);
     })
     .await;
 }

@@ -113,7 +113,7 @@ impl QueueBench {
 
     /// A message of the first shard.
     async fn found(&self, id: &str) -> Option<StoredMessage> {
-        self.stores.shards.get(SHARD, by_id(id)).await.expect("a read").map(|(message, _)| message)
+        self.stores.reader.get(SHARD, by_id(id)).await.expect("a read").map(|(message, _)| message)
     }
 
     async fn state(&self, id: &str) -> Option<MessageState> {
@@ -122,12 +122,12 @@ impl QueueBench {
 
     /// How many messages a shard has in a state.
     async fn count(&self, shard: ShardId, state: MessageState) -> u64 {
-        self.stores.shards.totals(shard).await.expect("a read").totals.of(state).messages
+        self.stores.reader.totals(shard).await.expect("a read").totals.of(state).messages
     }
 
     /// The ids of pending messages, as a peek shows them.
     async fn peeked(&self, shard: ShardId, limit: usize) -> Vec<String> {
-        let read = self.stores.shards.peek(shard, limit).await.expect("a read");
+        let read = self.stores.reader.peek(shard, limit).await.expect("a read");
         read.messages.iter().map(|message| message.head.id.to_string()).collect()
     }
 }

@@ -201,7 +201,7 @@ async fn item_73_news_that_were_lost_are_made_up_for_by_any_later_look() {
         bench.all(SHARD, vec![enqueue("a", 4, b""), enqueue_later("b", secs(9))]).await;
         let news = Arc::new(News::default());
         bench.stores.shards.listen(news.clone());
-        let view = bench.stores.shards.totals(SHARD).await.expect("a read").view;
+        let view = bench.stores.reader.totals(SHARD).await.expect("a read").view;
         assert_eq!((view.ready(), view.head, view.next_event_in), (1, Some(4), Some(secs(9))));
         assert_eq!(news.newest(SHARD).map(|heard| (heard.step, heard.ready())), Some((view.step, view.ready())));
         bench.clock.advance(secs(9));

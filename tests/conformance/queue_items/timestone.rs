@@ -370,7 +370,7 @@ async fn item_59_messages_that_are_over_are_kept_for_their_retention_and_then_go
         assert_eq!(bench.state("errored").await, Some(MessageState::Errored), "it is kept for longer");
         bench.clock.advance(secs(3_600));
         bench.all(SHARD, vec![sweep()]).await;
-        assert_eq!(bench.stores.shards.totals(SHARD).await.expect("a read").totals.all().messages, 0);
+        assert_eq!(bench.stores.reader.totals(SHARD).await.expect("a read").totals.all().messages, 0);
     })
     .await;
 }

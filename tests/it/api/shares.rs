@@ -22,7 +22,7 @@ use tallystone::engine::namespaces::Author;
 use tallystone::engine::queues::{OperationState, QueueDraft, QueueError, Queues, SentMessage};
 use tallystone::ports::{Clock, QueueStores};
 
-use crate::support::judging::{Judged, Judging};
+use crate::support::judging::CountedReads;
 
 /// The queues of a server in memory.
 async fn queues() -> Queues {
@@ -120,9 +120,9 @@ async fn watches_of_a_queue_share_their_readings() {
     const WATCHES: usize = 300;
     const SHARDS: u32 = 8;
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000_000)));
-    let QueueStores { shards, catalog } = memory::queue_stores(clock.clone());
-    let store = Arc::new(Judging::new(shards, |_| Judged::Taken));
-    let queues = start(QueueStores { shards: store.clone(), catalog }, clock.clone()).await;
+    let stores = memory::queue_stores(clock.clone());
+    let store = Arc::new(CountedReads::of(stores.reader));
+    let queues = start(QueueStores { reader: store.clone(), ..stores }, clock.clone()).await;
     let at_rest = clock.sleepers();
     let draft = QueueDraft { shards: Some(SHARDS), ..QueueDraft::of(name("mail")) };
     let author = Author { actor: String::new(), reason: String::new() };

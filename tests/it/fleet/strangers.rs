@@ -41,7 +41,7 @@ async fn beats() -> Vec<Heartbeat> {
     let opened = Cassandra::open(&options, None, clock.clone(), &crate::engines::cassandra::patience()).await;
     let opened = opened.expect("the keyspace opens");
     let fleet = opened.stores(Arc::new(FastTable::new(clock, 1 << 20))).fleet.expect("several servers may share it");
-    let members = fleet.members().await.expect("it answers");
+    let members = fleet.members.members().await.expect("it answers");
     opened.close().await;
     members.into_iter().map(|(_, beat)| beat).collect()
 }

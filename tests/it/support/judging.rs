@@ -5,15 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use tallystone::domain::Timestamp;
-use tallystone::domain::queue::clock::StepTime;
 use tallystone::domain::queue::command::MessageRef;
 use tallystone::domain::queue::commands::explain::{Cause, DequeuePreview};
 use tallystone::domain::queue::filter::Filter;
 use tallystone::domain::queue::session_records::{SessionId, SessionRecord};
 use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Settings, ShardId};
 use tallystone::ports::{
-    FilteredDepth, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardTotals, StoreError,
-    StoreErrorKind, StoredMessage,
+    FilteredDepth, MessagesAt, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardReader, ShardStore,
+    ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// What becomes of a command.
@@ -25,15 +24,28 @@ pub enum Judged {
 
 /// A store that judges each command before it takes it.
 pub struct Judging {
-    inner: Arc<dyn QueueStore>,
+    inner: Arc<dyn ShardStore>,
     judge: Box<dyn Fn(&Command) -> Judged + Send + Sync>,
-    totals_read: AtomicU64,
 }
 
 impl Judging {
-    /// A store in front of another one.
-    pub fn new(inner: Arc<dyn QueueStore>, judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> Self {
-        Self { inner, judge: Box::new(judge), totals_read: AtomicU64::new(0) }
+    /// The same stores, with a judge of their commands.
+    pub fn before(stores: QueueStores, judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> QueueStores {
+        let QueueStores { shards: inner, reader, time, catalog } = stores;
+        QueueStores { shards: Arc::new(Self { inner, judge: Box::new(judge) }), reader, time, catalog }
+    }
+}
+
+/// A reader that counts reads of totals.
+pub struct CountedReads {
+    inner: Arc<dyn ShardReader>,
+    totals_read: AtomicU64,
+}
+
+impl CountedReads {
+    /// Counts the reads of another reader.
+    pub fn of(inner: Arc<dyn ShardReader>) -> Self {
+        Self { inner, totals_read: AtomicU64::new(0) }
     }
 
     /// How often the totals of a shard were read.
@@ -43,7 +55,7 @@ impl Judging {
 }
 
 #[async_trait]
-impl QueueStore for Judging {
+impl ShardStore for Judging {
     fn durability(&self) -> Option<Durability> {
         self.inner.durability()
     }
@@ -74,6 +86,13 @@ impl QueueStore for Judging {
         self.inner.queues().await
     }
 
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.inner.listen(listener);
+    }
+}
+
+#[async_trait]
+impl ShardReader for CountedReads {
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
         self.inner.get(shard, message).await
     }
@@ -115,17 +134,5 @@ impl QueueStore for Judging {
 
     async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
         self.inner.preview_dequeue(shard, filter).await
-    }
-
-    async fn clock(&self) -> Result<StepTime, StoreError> {
-        self.inner.clock().await
-    }
-
-    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.inner.reset_clock().await
-    }
-
-    fn listen(&self, listener: Arc<dyn QueueListener>) {
-        self.inner.listen(listener);
     }
 }

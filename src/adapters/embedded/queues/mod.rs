@@ -43,7 +43,8 @@ use crate::domain::queue::{
 use crate::domain::time::Timestamp;
 use crate::ports::{
     FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueRequest,
-    QueueStore, ShardAnswer, ShardCommand, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError, StoreErrorKind,
+    StoredMessage,
 };
 use catalog::QueueCatalogIndex;
 use command::{ApplyCommands, QueueStoreCommand, ShardRead, ShardReadDetail, ShardReadResult};
@@ -191,7 +192,7 @@ fn read_bodies(
 }
 
 #[async_trait]
-impl QueueStore for EmbeddedQueues {
+impl ShardStore for EmbeddedQueues {
     fn durability(&self) -> Option<Durability> {
         Some(Durability::Safe)
     }
@@ -207,16 +208,6 @@ impl QueueStore for EmbeddedQueues {
 
     async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
         self.request("list queues", QueueStoreCommand::List).await
-    }
-
-    async fn clock(&self) -> Result<StepTime, StoreError> {
-        let moment = self.time.now();
-        self.request("read queue clock", |answer| QueueStoreCommand::Clock(moment, answer)).await
-    }
-
-    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
-        let moment = self.time.now();
-        self.request("reset queue clock", |answer| QueueStoreCommand::ResetClock(moment, answer)).await
     }
 
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
@@ -245,6 +236,15 @@ impl QueueStore for EmbeddedQueues {
         answers
     }
 
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.core.queues.new_listeners.lock().push(listener);
+        // If the command is refused, the committer has other commands after which it finds the listener.
+        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::AttachListeners));
+    }
+}
+
+#[async_trait]
+impl ShardReader for EmbeddedQueues {
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
         let MessagesAt { mut messages, at } = self.messages(shard, ShardRead::Get(message)).await?;
         Ok(messages.pop().map(|message| (message, at)))
@@ -304,11 +304,18 @@ impl QueueStore for EmbeddedQueues {
             other => unreachable!("a read of a prospect answers it, not {other:?}"),
         }
     }
+}
 
-    fn listen(&self, listener: Arc<dyn QueueListener>) {
-        self.core.queues.new_listeners.lock().push(listener);
-        // If the command is refused, the committer has other commands after which it finds the listener.
-        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::AttachListeners));
+#[async_trait]
+impl QueueTime for EmbeddedQueues {
+    async fn clock(&self) -> Result<StepTime, StoreError> {
+        let moment = self.time.now();
+        self.request("read queue clock", |answer| QueueStoreCommand::Clock(moment, answer)).await
+    }
+
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
+        let moment = self.time.now();
+        self.request("reset queue clock", |answer| QueueStoreCommand::ResetClock(moment, answer)).await
     }
 }
 

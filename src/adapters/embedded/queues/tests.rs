@@ -217,7 +217,7 @@ async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
     let (_store, stores) = open_queues(Options { reserve_bytes: u64::MAX, ..small(dir.path()) }, &clock);
     let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("no room at all");
     assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
-    assert_eq!(stores.shards.peek(SHARD, 9).await.expect("a read").messages.len(), 1);
+    assert_eq!(stores.reader.peek(SHARD, 9).await.expect("a read").messages.len(), 1);
     let block = Command::Block { enqueue: Some("no room".into()), dequeue: None };
     let blocked = one(&stores, SHARD, ShardCommand::of(block)).await;
     assert!(matches!(blocked, Ok(Reply::Blocked)), "what a server does that starts: {blocked:?}");
@@ -261,7 +261,7 @@ async fn a_message_without_its_body_is_an_error_and_never_absent() {
     fill(&stores, SHARD, 2).await;
     let spaces = store.core.queues.spaces.read().clone().expect("there is a queue");
     spaces.bodies.remove(key::of_message(SHARD, 1)).expect("removed");
-    let refused = stores.shards.peek(SHARD, 9).await.expect_err("damaged");
+    let refused = stores.reader.peek(SHARD, 9).await.expect_err("damaged");
     assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Corrupt, EffectOutcome::NotApplied));
     let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("damaged");
     assert_eq!(

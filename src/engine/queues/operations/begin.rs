@@ -203,7 +203,7 @@ impl Queues {
     pub(super) async fn sequences(&self, queue: &Arc<ServedQueue>) -> Result<Vec<u64>, QueueError> {
         let mut sequences = Vec::new();
         for number in 0..queue.shards() {
-            let read = self.context.stores.shards.totals(queue.shard(number).id).await;
+            let read = self.context.stores.reader.totals(queue.shard(number).id).await;
             sequences.push(read.map_err(|error| self.context.translate_store_error(queue, error))?.sequence);
         }
         Ok(sequences)

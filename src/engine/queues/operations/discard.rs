@@ -55,7 +55,7 @@ impl Queues {
         if work.kind != OperationKind::Discard || work.message.is_some() {
             return Ok(None);
         }
-        let now = self.context.stores.shards.clock().await?.now;
+        let now = self.context.stores.time.clock().await?.now;
         Ok(Some(work.until.map_or(now, |until| until.min(now))))
     }
 

@@ -17,7 +17,6 @@ use tallystone::engine::loops::driver::Driver;
 use tallystone::engine::namespaces::Author;
 use tallystone::engine::queues::{QueueDraft, Queues, SentMessage};
 use tallystone::engine::stats::Stats;
-use tallystone::ports::QueueStores;
 use tokio::sync::watch;
 
 use super::super::{DRAIN_DEADLINE, Wire};
@@ -28,9 +27,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// A server on such a store.
 async fn with_judge(judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> Wire {
     let clock = Arc::new(SystemClock);
-    let QueueStores { shards, catalog } = memory::queue_stores(clock.clone());
-    let shards = Arc::new(Judging::new(shards, judge));
-    let mut server = Wire::bind_to(memory::stores(), QueueStores { shards, catalog }, DRAIN_DEADLINE, clock).await;
+    let queues = Judging::before(memory::queue_stores(clock.clone()), judge);
+    let mut server = Wire::bind_to(memory::stores(), queues, DRAIN_DEADLINE, clock).await;
     server.open().await;
     server
 }
@@ -119,13 +117,11 @@ async fn a_panic_of_the_store_hangs_no_call_and_the_next_ones_go_on() {
 #[tokio::test]
 async fn a_panic_of_the_store_is_counted() {
     let clock = Arc::new(SystemClock);
-    let QueueStores { shards, catalog } = memory::queue_stores(clock.clone());
-    let shards = Arc::new(Judging::new(shards, |command| match command {
+    let stores = Judging::before(memory::queue_stores(clock.clone()), |command| match command {
         Command::Enqueue(_) => Judged::Panics,
         _ => Judged::Taken, // only enqueues meet the defect
-    }));
+    });
     let (driver, stats) = (Driver::new(clock.clone()), Arc::new(Stats::default()));
-    let stores = QueueStores { shards, catalog };
     let queues = Queues::start(stores, clock, Arc::new(SystemEntropy), driver, Arc::clone(&stats)).await;
     let (queues, name) = (queues.expect("an empty store"), QueueName::new("mail").expect("a name"));
     let author = Author { actor: String::new(), reason: String::new() };

@@ -58,7 +58,7 @@ pub async fn content(store: &Embedded) -> Vec<(&'static str, String)> {
     parts.push(("shards", format!("{shards:?}")));
     if !shards.is_empty() {
         for state in MessageState::ALL {
-            let listed = queues.shards.list(SHARD, state, 0, usize::MAX).await.expect("readable").messages;
+            let listed = queues.reader.list(SHARD, state, 0, usize::MAX).await.expect("readable").messages;
             let texts: Vec<_> = listed.iter().map(|message| (&message.head.id, &message.head, &message.body)).collect();
             parts.push(("messages", format!("{texts:?}")));
         }
