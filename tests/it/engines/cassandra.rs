@@ -1,7 +1,7 @@
 //! A server on a real Cassandra: the schema from the command line, and a Cassandra that is killed and restarted under load.
 //! `refused_starts` has what it says when it cannot start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use prost_types::Timestamp;
 use serde_json::Value;
 use tallystone::adapters::cassandra::schema::{self, Replication, SchemaState};
-use tallystone::adapters::cassandra::{Credentials, Options, StartupDeadline, connect};
+use tallystone::adapters::cassandra::{self as adapter, Credentials, Options, StartupDeadline, connect};
 use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
 
@@ -60,6 +60,22 @@ pub fn run(verb: &[&str], settings: &[String]) -> (i32, String) {
 /// As long as a start waits.
 pub fn patience() -> Arc<StartupDeadline> {
     Arc::new(StartupDeadline::start(Arc::new(SystemClock)))
+}
+
+/// Opens a keyspace of the shared node, which the first call of the process makes.
+pub async fn keyspace(name: &str) -> adapter::Cassandra {
+    static MADE: tokio::sync::Mutex<BTreeSet<String>> = tokio::sync::Mutex::const_new(BTreeSet::new());
+    let options = options(&node().to_string(), name);
+    let mut made = MADE.lock().await;
+    if made.insert(name.to_owned()) {
+        let session = connect(&options, &patience()).await.expect("a session");
+        let replication = Replication::new(vec![("datacenter1".to_owned(), 1)]);
+        schema::make_keyspace(&session, name, &replication, &SystemClock).await.expect("a new keyspace");
+        schema::apply(&session, name, schema::MIGRATIONS, &SystemClock, &|| ()).await.expect("the tables");
+    }
+    drop(made);
+    let opened = Box::pin(adapter::Cassandra::open(&options, None, Arc::new(SystemClock), &patience())).await;
+    opened.expect("the keyspace opens")
 }
 
 /// Sends a statement, as an administrator does.

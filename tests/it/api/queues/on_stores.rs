@@ -5,13 +5,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::memory;
+use tallystone::adapters::memory::{self, FastTable};
 use tallystone::adapters::system::SystemClock;
-use tallystone::ports::Clock;
+use tallystone::ports::{Clock, FastCounts};
 use tempfile::TempDir;
 
 use super::super::{DRAIN_DEADLINE, Wire};
 use super::clock;
+use crate::engines::cassandra::keyspace;
 
 /// What keeps the messages of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,9 +21,14 @@ pub enum Store {
     Memory,
     /// A directory.
     Embedded,
+    /// A directory, with the counters of the server on Cassandra.
+    EmbeddedBesideCassandra,
 }
 
 const STORES: [Store; 2] = [Store::Memory, Store::Embedded];
+
+/// Set to the backends that the laws of the ports run on; without Cassandra among them, these tests do without it too.
+const SELECTED: &str = "TALLYSTONE_BACKENDS";
 
 /// The queue `mail` as it is made without settings.
 pub fn mail() -> Value {
@@ -33,6 +39,9 @@ pub fn mail() -> Value {
 pub async fn on_every_store(queue: Value, law: impl AsyncFn(&Wire)) {
     for store in STORES {
         on(store, Arc::new(SystemClock), &queue, &law).await;
+    }
+    if std::env::var(SELECTED).map_or(true, |names| names.contains("cassandra")) {
+        on(Store::EmbeddedBesideCassandra, Arc::new(SystemClock), &queue, &law).await;
     }
 }
 
@@ -55,13 +64,17 @@ async fn on(store: Store, clock: Arc<dyn Clock>, queue: &Value, law: &impl Async
     println!("on {store:?}");
     let kept = match store {
         Store::Memory => None,
-        Store::Embedded => Some(open()),
+        Store::Embedded | Store::EmbeddedBesideCassandra => Some(open()),
+    };
+    let counters = match store {
+        Store::Memory | Store::Embedded => memory::stores(),
+        Store::EmbeddedBesideCassandra => keyspace("queue_laws").await.stores(fast_counts(Arc::clone(&clock))),
     };
     let queues = match &kept {
         Some((store, _)) => store.queue_stores(Arc::clone(&clock)),
         None => memory::queue_stores(Arc::clone(&clock)),
     };
-    let mut server = Wire::bind_to(memory::stores(), queues, DRAIN_DEADLINE, clock).await;
+    let mut server = Wire::bind_to(counters, queues, DRAIN_DEADLINE, clock).await;
     server.open().await;
     server.done("CreateQueue", json!({"queue": queue})).await;
     law(&server).await;
@@ -74,4 +87,8 @@ fn open() -> (Embedded, TempDir) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = Options { reserve_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir.path()) };
     (embedded::open(options).expect("the store opens"), dir)
+}
+
+fn fast_counts(clock: Arc<dyn Clock>) -> Arc<dyn FastCounts> {
+    Arc::new(FastTable::new(clock, 1 << 20))
 }
