@@ -14,6 +14,7 @@ mod export;
 mod fast_counts;
 mod fleet_store;
 mod limit_publisher;
+mod metric;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -40,6 +41,8 @@ pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{FleetStore, ReadReplicas};
 pub use limit_publisher::LimitPublisher;
+pub(crate) use metric::metrics;
+pub use metric::{Metric, MetricValue};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardStatus,
