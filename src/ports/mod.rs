@@ -15,6 +15,7 @@ mod fast_counts;
 mod fleet_store;
 mod limit_publisher;
 mod membership;
+mod metric;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -42,6 +43,8 @@ pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCou
 pub use fleet_store::{FleetStore, ReadReplicas};
 pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
+pub(crate) use metric::metrics;
+pub use metric::{Metric, MetricValue};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueTime, ShardAnswer, ShardCommand, ShardReader,

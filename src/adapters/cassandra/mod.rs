@@ -56,15 +56,35 @@ use crate::adapters::cassandra::value::Bind as _;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
 use crate::ports::{
-    CacheLease, CachedCount, Clock, CountCache, FastCounts, SharedStores, StoreCheck, StoreError, StoreHandle, Stores,
+    CacheLease, CachedCount, Clock, CountCache, FastCounts, Metric, SharedStores, StoreCheck, StoreError, StoreHandle,
+    Stores, metrics,
 };
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers, within_deadline};
-pub use counting_store::RequestCounts;
 pub use request_failure::RequestFailure;
 pub use slices::{RowSettings, SettingsSource};
 pub use startup_deadline::StartupDeadline;
+
+/// The metrics of all keyspaces together.
+pub const METRICS: &[Metric<Vec<Arc<Cassandra>>>] = metrics! { all:
+    Count "tallystone_cassandra_reads" = sum(all, |one| one.request_counters.requests().reads),
+        "Reads of the keyspace, a page each";
+    Count "tallystone_cassandra_writes" = sum(all, |one| one.request_counters.requests().writes),
+        "Plain writes; rows that went together are one";
+    Count "tallystone_cassandra_rows_written" = sum(all, |one| one.request_counters.requests().rows),
+        "The rows that these writes carried";
+    Count "tallystone_cassandra_conditional" = sum(all, |one| one.request_counters.requests().conditional),
+        "Conditional requests";
+    Count "tallystone_cassandra_failed" = sum(all, |one| one.request_counters.requests().failed),
+        "Requests of these kinds that failed; most of them are repeated";
+    Count "tallystone_cassandra_wide_counters" = sum(all, |one| one.rollups.wide_rows.warning_count()),
+        "Counters too hot for their partitions, which are larger than 10 MiB; one for each slice";
+};
+
+fn sum(keyspaces: &[Arc<Cassandra>], count: fn(&Cassandra) -> u64) -> u64 {
+    keyspaces.iter().map(|keyspace| count(keyspace)).sum()
+}
 
 /// An opened keyspace.
 pub struct Cassandra {
@@ -140,11 +160,6 @@ impl Cassandra {
         Arc::clone(&self.catalog)
     }
 
-    /// How often the keyspace was asked so far.
-    pub fn request_counts(&self) -> RequestCounts {
-        self.request_counters.requests()
-    }
-
     /// The stores of the keyspace, beside those best-effort counters.
     pub fn stores(&self, fast: Arc<dyn FastCounts>) -> Stores {
         let Self { requests: link, slices, touch_writer: touching, appender: appending, .. } = self;
@@ -190,11 +205,6 @@ impl Cassandra {
             backups: None,
             handle: Arc::clone(self) as Arc<dyn StoreHandle>,
         }
-    }
-
-    /// How many counters were found whose partitions are too large, one for each slice.
-    pub fn wide_counters(&self) -> u64 {
-        self.rollups.wide_rows.warning_count()
     }
 
     /// Ends what is under way.

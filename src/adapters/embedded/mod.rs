@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 
 use crate::adapters::Opened;
 use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
-use crate::ports::{Backups, Clock, FastCounts, QueueStores, StoreDisk, StoreHandle, Stores};
+use crate::ports::{Backups, Clock, FastCounts, Metric, QueueStores, StoreDisk, StoreHandle, Stores, metrics};
 use commit::committer::Committer;
 use commit::writer::Writer;
 use counters::counter_table::CounterTable;
@@ -115,6 +115,24 @@ pub struct Health {
     /// The bytes that the file system still has for this process, if it says.
     pub free_bytes: Option<u64>,
 }
+
+/// The metrics of a store.
+pub const METRICS: &[Metric<Health>] = metrics! { health:
+    KnownGauge "tallystone_store_free_bytes" = health.free_bytes.map(|bytes| bytes as f64),
+        "Bytes that the file system of the data directory still has";
+    Gauge "tallystone_store_disk_bytes" = health.disk_bytes as f64, "Bytes of the store's files";
+    Gauge "tallystone_store_journal_bytes" = health.journal_bytes as f64, "Bytes of the store's journals";
+    Gauge "tallystone_store_waiting_bytes" = health.waiting_bytes as f64, "Bytes of writes that wait for a commit";
+    Gauge "tallystone_store_tail_bytes" = health.tail_bytes as f64, "Bytes of recent events in memory";
+    Gauge "tallystone_store_row_bytes" = health.row_bytes as f64, "Bytes of counters in memory";
+    Gauge "tallystone_store_flushes_waiting" = health.outstanding_flushes as f64,
+        "Memory tables that wait to be written to files";
+    Gauge "tallystone_store_full" = f64::from(u8::from(health.full)),
+        "1 while adds are refused for want of room on the file system";
+    Gauge "tallystone_store_failed" = f64::from(u8::from(health.failure.is_some())),
+        "1 once the store has failed and takes nothing any more";
+    Count "tallystone_store_commits" = health.commit_number, "Commits since the store was made";
+};
 
 /// An open store. Dropping it closes it.
 pub struct Embedded {

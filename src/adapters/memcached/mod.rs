@@ -28,7 +28,7 @@ use crate::adapters::memcached::wire::{CommandResponse, Network, Tcp};
 use crate::domain::counter::Counter;
 use crate::domain::fleet::ProtocolRules;
 use crate::domain::limits::MEMCACHED_START_WITHIN;
-use crate::ports::{CacheCluster, Clock, CountCache, FastCounts, StoreError, StoreHandle};
+use crate::ports::{CacheCluster, Clock, CountCache, FastCounts, Metric, StoreError, StoreHandle, metrics};
 
 /// What a cluster of memcached servers is.
 #[derive(Clone, Debug)]
@@ -71,6 +71,18 @@ pub struct Health {
     /// The servers that are not asked for the moment.
     pub servers_down: u64,
 }
+
+/// The metrics of a cluster.
+pub const METRICS: &[Metric<Health>] = metrics! { health:
+    Count "tallystone_memcached_calls" = health.calls, "Calls of memcached servers; one add on two replicas is two";
+    Count "tallystone_memcached_calls_failed" = health.failed, "Calls of memcached servers that failed";
+    Count "tallystone_memcached_calls_unknown" = health.unknown, "Those of them that may have had their effect";
+    Count "tallystone_memcached_calls_refused" = health.refused,
+        "Those of them that were not sent, because the server was paused";
+    Gauge "tallystone_memcached_servers" = health.servers as f64, "memcached servers in use";
+    Gauge "tallystone_memcached_servers_down" = health.servers_down as f64,
+        "memcached servers that are paused, because they did not answer";
+};
 
 /// Servers that were not there at the start, each with what is wrong.
 pub type UnreachableServers = Vec<(String, String)>;

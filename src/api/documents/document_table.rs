@@ -8,6 +8,9 @@ use crate::api::documents::document_value::DocumentValue;
 use crate::api::documents::reject_at;
 use crate::domain::Reject;
 
+/// Decodes a table.
+type DocumentReader<T> = fn(&mut DocumentTable) -> Result<T, Reject>;
+
 /// A table during decoding.
 #[derive(Debug)]
 pub(super) struct DocumentTable {
@@ -79,15 +82,8 @@ impl DocumentTable {
     /// Takes an integer, which may be written as a text.
     pub fn whole<T: TryFrom<i128>>(&mut self, field: &'static str) -> Result<Option<T>, Reject> {
         self.take_as(field, |place, node| {
-            let number = match &node {
-                DocumentValue::Integer(number) => Some(*number),
-                DocumentValue::Text(text) => text.parse().ok(),
-                DocumentValue::Float(_)
-                | DocumentValue::Null
-                | DocumentValue::Bool(_)
-                | DocumentValue::List(_)
-                | DocumentValue::Table(_) => None,
-            };
+            let number =
+                if let DocumentValue::Integer(number) = node { Some(number) } else { node.text().parse().ok() };
             let Some(number) = number else {
                 return Err(reject_at(place, &format!("a whole number is expected here, found {}", shown(&node))));
             };
@@ -98,16 +94,7 @@ impl DocumentTable {
     /// Takes a duration: a text with a unit, such as `5s`.
     pub fn duration(&mut self, field: &'static str) -> Result<Option<Duration>, Reject> {
         self.take_as(field, |place, node| {
-            let text = match &node {
-                DocumentValue::Text(text) => text.as_str(),
-                DocumentValue::Null
-                | DocumentValue::Bool(_)
-                | DocumentValue::Integer(_)
-                | DocumentValue::Float(_)
-                | DocumentValue::List(_)
-                | DocumentValue::Table(_) => "",
-            };
-            duration_of(text).ok_or_else(|| {
+            duration_of(node.text()).ok_or_else(|| {
                 reject_at(
                     place,
                     &format!("a duration is expected here, as \"5s\" or \"500ms\", found {}", shown(&node)),
@@ -148,6 +135,23 @@ impl DocumentTable {
     /// Takes a table.
     pub fn table(&mut self, field: &'static str) -> Result<Option<DocumentTable>, Reject> {
         self.take(field).map(|(place, node)| Self::of(place, node)).transpose()
+    }
+
+    /// Takes a table and decodes it; a field that `read` does not take is refused.
+    pub fn part<T>(&mut self, field: &'static str, read: DocumentReader<T>) -> Result<Option<T>, Reject> {
+        self.take(field).map(|(place, node)| Self::read_all(place, node, read)).transpose()
+    }
+
+    /// Takes a list of tables and decodes each in the same way; an absent list is empty.
+    pub fn parts<T>(&mut self, field: &'static str, read: DocumentReader<T>) -> Result<Vec<T>, Reject> {
+        let items = self.list(field)?.unwrap_or_default();
+        items.into_iter().map(|(place, node)| Self::read_all(place, node, read)).collect()
+    }
+
+    fn read_all<T>(place: String, node: DocumentValue, read: DocumentReader<T>) -> Result<T, Reject> {
+        let mut fields = Self::of(place, node)?;
+        let part = read(&mut fields)?;
+        fields.refuse_rest().map(|()| part)
     }
 
     /// Takes a list, each item with its path.

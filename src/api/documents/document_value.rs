@@ -60,6 +60,11 @@ impl DocumentValue {
             Self::Table(_) => "a table",
         }
     }
+
+    /// Returns the text; empty for every other value.
+    pub fn text(&self) -> &str {
+        if let Self::Text(text) = self { text } else { "" }
+    }
 }
 
 /// Detects the language from the first character and from the character after the first key.

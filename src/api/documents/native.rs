@@ -40,24 +40,12 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     draft.temporality = fields.word("temporality", "TEMPORALITY_", TEMPORALITIES)?;
     draft.ttl = fields.duration("ttl")?;
     draft.cardinality = fields.word("counter_cardinality", "CARDINALITY_", CARDINALITIES)?;
-    if let Some(table) = fields.table("storage")? {
-        draft.storage = storage(table)?;
-    }
-    if let Some(table) = fields.table("dataset")? {
-        draft.dataset = dataset(table)?;
-    }
-    if let Some(table) = fields.table("time_partition")? {
-        draft.partition = partition(table)?;
-    }
-    let hot = fields.list("hot_counters")?.unwrap_or_default().into_iter();
-    let hot = hot.map(|(place, node)| hot_counter(DocumentTable::of(place, node)?));
-    draft.hot_counters = hot.collect::<Result<_, Reject>>()?;
-    if let Some(table) = fields.table("rollup")? {
-        draft.rollup = rollup(table)?;
-    }
-    for (place, node) in fields.list("series")?.unwrap_or_default() {
-        draft.series.push(series(DocumentTable::of(place, node)?)?);
-    }
+    draft.storage = fields.part("storage", storage)?.unwrap_or_default();
+    draft.dataset = fields.part("dataset", dataset)?.unwrap_or_default();
+    draft.partition = fields.part("time_partition", partition)?.unwrap_or_default();
+    draft.hot_counters = fields.parts("hot_counters", hot_counter)?.into_iter().collect();
+    draft.rollup = fields.part("rollup", rollup)?.unwrap_or_default();
+    draft.series = fields.parts("series", series)?;
     for answered in ANSWERED_ONLY {
         fields.take(answered);
     }
@@ -65,51 +53,43 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     Ok(DocumentNamespace { draft, etag, unmapped: Vec::new() })
 }
 
-fn storage(mut fields: DocumentTable) -> Result<StorageDraft, Reject> {
-    let storage = StorageDraft {
-        cache_cluster: named(&mut fields, "cache_cluster")?,
-        rollup_cluster: named(&mut fields, "rollup_cluster")?,
-        event_cluster: named(&mut fields, "event_cluster")?,
-        dataset: named(&mut fields, "dataset")?,
-    };
-    fields.refuse_rest()?;
-    Ok(storage)
+fn storage(fields: &mut DocumentTable) -> Result<StorageDraft, Reject> {
+    Ok(StorageDraft {
+        cache_cluster: named(fields, "cache_cluster")?,
+        rollup_cluster: named(fields, "rollup_cluster")?,
+        event_cluster: named(fields, "event_cluster")?,
+        dataset: named(fields, "dataset")?,
+    })
 }
 
-fn dataset(mut fields: DocumentTable) -> Result<DatasetDraft, Reject> {
-    let dataset = DatasetDraft {
-        seconds_per_slice: whole_seconds(&mut fields, "slice_width")?,
+fn dataset(fields: &mut DocumentTable) -> Result<DatasetDraft, Reject> {
+    Ok(DatasetDraft {
+        seconds_per_slice: whole_seconds(fields, "slice_width")?,
         close_after: fields.duration("close_after")?,
         delete_after: fields.duration("delete_after")?,
         accept_limit: fields.duration("accept_limit")?,
         future_limit: fields.duration("future_limit")?,
         export_before_drop: fields.flag("export_before_drop")?,
-    };
-    fields.refuse_rest()?;
-    Ok(dataset)
+    })
 }
 
-fn partition(mut fields: DocumentTable) -> Result<PartitionDraft, Reject> {
-    let partition = PartitionDraft {
+fn partition(fields: &mut DocumentTable) -> Result<PartitionDraft, Reject> {
+    Ok(PartitionDraft {
         buckets_per_id: fields.whole("buckets_per_id")?,
         seconds_per_bucket: fields.whole("seconds_per_bucket")?,
-    };
-    fields.refuse_rest()?;
-    Ok(partition)
+    })
 }
 
-fn rollup(mut fields: DocumentTable) -> Result<RollupDraft, Reject> {
-    let rollup = RollupDraft {
+fn rollup(fields: &mut DocumentTable) -> Result<RollupDraft, Reject> {
+    Ok(RollupDraft {
         num_queues: fields.whole("num_queues")?,
         coalesce_ms: fields.whole("coalesce_ms")?,
         capacity_bytes: fields.whole("capacity_bytes")?,
         rollup_batch_count: fields.whole("rollup_batch_count")?,
-    };
-    fields.refuse_rest()?;
-    Ok(rollup)
+    })
 }
 
-fn hot_counter(mut fields: DocumentTable) -> Result<HotCounter, Reject> {
+fn hot_counter(fields: &mut DocumentTable) -> Result<HotCounter, Reject> {
     let place = fields.path().to_owned();
     let missing = |field: &str| {
         reject_at(&place, &format!("{field} is missing; a hot counter is {{ counter_name, buckets_per_id }}"))
@@ -120,19 +100,16 @@ fn hot_counter(mut fields: DocumentTable) -> Result<HotCounter, Reject> {
     let counter_name =
         counter_name.map_err(|reject| reject_at(&name_place, reject.message.trim_start_matches("counter name ")))?;
     let buckets_per_id = fields.whole("buckets_per_id")?.ok_or_else(|| missing("buckets_per_id"))?;
-    fields.refuse_rest()?;
     Ok(HotCounter { counter_name, buckets_per_id })
 }
 
-fn series(mut fields: DocumentTable) -> Result<SeriesSettings, Reject> {
+fn series(fields: &mut DocumentTable) -> Result<SeriesSettings, Reject> {
     let place = fields.path().to_owned();
     let missing = |field: &str| reject_at(&place, &format!("{field} is missing; a series is {{ step, keep }}"));
-    let series = SeriesSettings {
-        step_seconds: whole_seconds(&mut fields, "step")?.ok_or_else(|| missing("step"))?,
+    Ok(SeriesSettings {
+        step_seconds: whole_seconds(fields, "step")?.ok_or_else(|| missing("step"))?,
         keep: fields.duration("keep")?.ok_or_else(|| missing("keep"))?,
-    };
-    fields.refuse_rest()?;
-    Ok(series)
+    })
 }
 
 /// Takes the name of a cluster or dataset.

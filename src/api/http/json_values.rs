@@ -84,21 +84,10 @@ fn float(kind: &Kind, value: f64) -> Option<Value> {
     match kind {
         Kind::Double => Some(Value::F64(value)),
         Kind::Float => Some(Value::F32(value as f32)),
-        Kind::Int32
-        | Kind::Sint32
-        | Kind::Sfixed32
-        | Kind::Uint32
-        | Kind::Fixed32
-        | Kind::Int64
-        | Kind::Sint64
-        | Kind::Sfixed64
-        | Kind::Uint64
-        | Kind::Fixed64
-        | Kind::Enum(_) => {
+        _ => {
             let exact = value.fract() == 0.0 && value.abs() <= EXACT_MAX;
-            exact.then_some(value as i128).and_then(|value| integer(kind, value))
+            exact.then_some(value as i128).and_then(|value| integer(kind, value)) // which refuses kinds without numbers
         }
-        Kind::Bool | Kind::String | Kind::Bytes | Kind::Message(_) => None,
     }
 }
 
@@ -113,17 +102,7 @@ fn text(kind: &Kind, value: &str) -> Option<Value> {
             "-Infinity" => float(kind, f64::NEG_INFINITY),
             number => number.parse().ok().and_then(|value| float(kind, value)),
         },
-        Kind::Int32
-        | Kind::Sint32
-        | Kind::Sfixed32
-        | Kind::Uint32
-        | Kind::Fixed32
-        | Kind::Int64
-        | Kind::Sint64
-        | Kind::Sfixed64
-        | Kind::Uint64
-        | Kind::Fixed64 => value.parse().ok().and_then(|value| integer(kind, value)),
-        Kind::Bool | Kind::Message(_) => None,
+        _ => value.parse().ok().and_then(|value| integer(kind, value)), // which refuses kinds without numbers
     }
 }
 

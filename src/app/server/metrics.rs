@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -20,8 +20,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::app::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
 use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::queues::Queues;
-use crate::engine::stats::{CountsBy, GaugeValue, NamespaceCounts, Stats};
+use crate::engine::stats::{CountsBy, NamespaceCounts, Stats};
 use crate::engine::{DatasetGauges, Engine};
+use crate::ports::{Metric, MetricValue, metrics};
 
 pub use process::ProcessMetrics;
 
@@ -53,183 +54,131 @@ impl<T: MetricSource> Collector for MetricCollector<T> {
     }
 }
 
-type StatsMetric = (&'static str, &'static str, fn(&Stats) -> u64);
+const COUNTS: &[Metric<Stats>] = metrics! { counts:
+    Count "tallystone_writes_applied" = counts.writes_applied.get(), "Adds, clears and totals that were applied";
+    Count "tallystone_writes_repeated" = counts.writes_repeated.get(), "Writes whose token had been applied before";
+    Count "tallystone_verdicts" = counts.verdicts.get(), "Verdicts that were given";
+    Count "tallystone_verdicts_void" = counts.verdicts_void.get(), "Verdicts that wrote or found a void";
+    Count "tallystone_count_cache_hits" = counts.cache_hits.get(), "Reads served from the count cache";
+    Count "tallystone_count_cache_misses" = counts.cache_misses.get(), "Reads that went to the rollup store";
+    Count "tallystone_inline_rolls" = counts.inline_rolls.get(), "Rolls that a read ran itself";
+    Count "tallystone_rolls_written" = counts.rolls_written.get(), "Rolls that wrote a checkpoint";
+    Count "tallystone_rolls_empty" = counts.rolls_empty.get(), "Rolls that found nothing new";
+    Count "tallystone_rolls_failed" = counts.rolls_failed.get(), "Rolls that failed and are tried again";
+    Count "tallystone_events_folded" = counts.events_folded.get(), "Events folded by rolls";
+    Count "tallystone_rollup_batches" = counts.batches.get(), "Rollup batches";
+    Count "tallystone_rollup_signals_lost" = counts.signals_lost.get(), "Signals for which a Set had no room";
+    Count "tallystone_rollup_signals_taken" = counts.signals_taken.get(), "Signals of other servers that were taken in";
+    Count "tallystone_touches_replayed" = counts.touches_replayed.get(),
+        "Touches read again after a restart or a lost signal";
+    Count "tallystone_limits_published" = counts.limits_published.get(), "Limits published";
+    Count "tallystone_late_rows" = counts.late_rows.get(),
+        "Rows that came after their bucket was rolled up and were taken into the count";
+    Count "tallystone_repairs" = counts.repairs.get(), "Repairs of counters, one for each bucket that differed";
+    Count "tallystone_buckets_rechecked" = counts.buckets_rechecked.get(),
+        "Buckets that were compared because of a recheck mark";
+    Count "tallystone_buckets_sealed" = counts.buckets_sealed.get(),
+        "Buckets that were read from all replicas and compared after the seal delay";
+    Count "tallystone_seals_failed" = counts.seals_failed.get(),
+        "Times the buckets of a touch shard could not be compared; tried again";
+    Count "tallystone_leases_lapsed" = counts.leases_lapsed.get(), "Lapses of this server's own lease in its fleet";
+    Count "tallystone_members_lapsed" = counts.members_lapsed.get(), "Other members that this server has seen lapse";
+    Count "tallystone_slices_dropped" = counts.slices_dropped.get(), "Slices dropped";
+    Count "tallystone_slices_kept_back" = counts.slices_kept_back.get(), "Times a slice past its time had to stay";
+    Count "tallystone_messages_enqueued" = counts.messages_enqueued.get(), "Messages that were taken in";
+    Count "tallystone_messages_repeated" = counts.messages_repeated.get(), "Enqueues whose id had been taken in before";
+    Count "tallystone_leases_given" = counts.leases_given.get(), "Leases that were given";
+    Count "tallystone_messages_completed" = counts.messages_completed.get(), "Messages that were completed";
+    Count "tallystone_leases_settled" = counts.leases_settled.get(), "Leases that were settled, repeats included";
+    Count "tallystone_dequeues_empty" = counts.dequeues_empty.get(), "Looks of dequeues that found nothing";
+    Count "tallystone_leases_out_of_rank" = counts.leases_out_of_rank.get(),
+        "Leases given while another shard had a better message";
+    Count "tallystone_messages_promoted" = counts.messages_promoted.get(),
+        "Messages whose window was over and that became ready";
+    Count "tallystone_promotions_late" = counts.promotions_late.get(),
+        "Messages that became ready more than a second after their time";
+    Count "tallystone_queue_commands" = counts.queue_commands.get(), "Commands that were sent to shards of queues";
+    Count "tallystone_queue_store_calls" = counts.queue_store_calls.get(), "Store calls that brought these commands";
+    Count "tallystone_queue_panics" = counts.queue_panics.get(), "Store calls of queues that panicked: defects";
+    Count "tallystone_acknowledged_below_limit" = counts.acknowledged_below_limit.get(),
+        "Events acknowledged at or below a limit that was told while they were held; must stay 0";
+};
 
-/// Growing counts: name without `_total`, help, value.
-const COUNTS: &[StatsMetric] = &[
-    ("tallystone_writes_applied", "Adds, clears and totals that were applied", |s| s.writes_applied.get()),
-    ("tallystone_writes_repeated", "Writes whose token had been applied before", |s| s.writes_repeated.get()),
-    ("tallystone_verdicts", "Verdicts that were given", |s| s.verdicts.get()),
-    ("tallystone_verdicts_void", "Verdicts that wrote or found a void", |s| s.verdicts_void.get()),
-    ("tallystone_count_cache_hits", "Reads served from the count cache", |s| s.cache_hits.get()),
-    ("tallystone_count_cache_misses", "Reads that went to the rollup store", |s| s.cache_misses.get()),
-    ("tallystone_inline_rolls", "Rolls that a read ran itself", |s| s.inline_rolls.get()),
-    ("tallystone_rolls_written", "Rolls that wrote a checkpoint", |s| s.rolls_written.get()),
-    ("tallystone_rolls_empty", "Rolls that found nothing new", |s| s.rolls_empty.get()),
-    ("tallystone_rolls_failed", "Rolls that failed and are tried again", |s| s.rolls_failed.get()),
-    ("tallystone_events_folded", "Events folded by rolls", |s| s.events_folded.get()),
-    ("tallystone_rollup_batches", "Rollup batches", |s| s.batches.get()),
-    ("tallystone_rollup_signals_lost", "Signals for which a Set had no room", |s| s.signals_lost.get()),
-    ("tallystone_rollup_signals_taken", "Signals of other servers that were taken in", |s| s.signals_taken.get()),
-    ("tallystone_touches_replayed", "Touches read again after a restart or a lost signal", |s| {
-        s.touches_replayed.get()
-    }),
-    ("tallystone_limits_published", "Limits published", |s| s.limits_published.get()),
-    ("tallystone_late_rows", "Rows that came after their bucket was rolled up and were taken into the count", |s| {
-        s.late_rows.get()
-    }),
-    ("tallystone_repairs", "Repairs of counters, one for each bucket that differed", |s| s.repairs.get()),
-    ("tallystone_buckets_rechecked", "Buckets that were compared because of a recheck mark", |s| {
-        s.buckets_rechecked.get()
-    }),
-    ("tallystone_buckets_sealed", "Buckets that were read from all replicas and compared after the seal delay", |s| {
-        s.buckets_sealed.get()
-    }),
-    ("tallystone_seals_failed", "Times the buckets of a touch shard could not be compared; tried again", |s| {
-        s.seals_failed.get()
-    }),
-    ("tallystone_leases_lapsed", "Lapses of this server's own lease in its fleet", |s| s.leases_lapsed.get()),
-    ("tallystone_members_lapsed", "Other members that this server has seen lapse", |s| s.members_lapsed.get()),
-    ("tallystone_slices_dropped", "Slices dropped", |s| s.slices_dropped.get()),
-    ("tallystone_slices_kept_back", "Times a slice past its time had to stay", |s| s.slices_kept_back.get()),
-    ("tallystone_messages_enqueued", "Messages that were taken in", |s| s.messages_enqueued.get()),
-    ("tallystone_messages_repeated", "Enqueues whose id had been taken in before", |s| s.messages_repeated.get()),
-    ("tallystone_leases_given", "Leases that were given", |s| s.leases_given.get()),
-    ("tallystone_messages_completed", "Messages that were completed", |s| s.messages_completed.get()),
-    ("tallystone_leases_settled", "Leases that were settled, repeats included", |s| s.leases_settled.get()),
-    ("tallystone_dequeues_empty", "Looks of dequeues that found nothing", |s| s.dequeues_empty.get()),
-    ("tallystone_leases_out_of_rank", "Leases given while another shard had a better message", |s| {
-        s.leases_out_of_rank.get()
-    }),
-    ("tallystone_messages_promoted", "Messages whose window was over and that became ready", |s| {
-        s.messages_promoted.get()
-    }),
-    ("tallystone_promotions_late", "Messages that became ready more than a second after their time", |s| {
-        s.promotions_late.get()
-    }),
-    ("tallystone_queue_commands", "Commands that were sent to shards of queues", |s| s.queue_commands.get()),
-    ("tallystone_queue_store_calls", "Store calls that brought these commands", |s| s.queue_store_calls.get()),
-    ("tallystone_queue_panics", "Store calls of queues that panicked: defects", |s| s.queue_panics.get()),
-    (
-        "tallystone_acknowledged_below_limit",
-        "Events acknowledged at or below a limit that was told while they were held; must stay 0",
-        |s| s.acknowledged_below_limit.get(),
-    ),
-];
+const ENGINE: &[Metric<Engine>] = metrics! { engine:
+    Count "tallystone_loop_panics" = engine.loop_panics(), "Background loops that panicked";
+    Total "tallystone_rollup_batch_seconds" = seconds(engine.stats().batch_micros.get() as f64),
+        "Time spent in rollup batches";
+    Total "tallystone_rollup_pause_seconds" = seconds(engine.stats().pause_micros.get() as f64),
+        "Pauses after rollup batches";
+    Total "tallystone_promotion_lag_seconds" = seconds(engine.stats().promotion_lag_micros.get() as f64),
+        "From the time of messages until they were ready";
+    Count "tallystone_rollup_signals_sent" = engine.signals().sent, "Signals that other servers have taken";
+    Count "tallystone_rollup_signals_dropped" = engine.signals().dropped,
+        "Signals for other servers that were dropped: no room, no answer, or nobody to take them";
+    Gauge "tallystone_rollup_set_counters" = engine.rollup_sets().0 as f64, "Counters in the rollup Sets";
+    Gauge "tallystone_rollup_set_bytes" = engine.rollup_sets().1 as f64, "Bytes of the rollup Sets";
+    Gauge "tallystone_watches" = engine.watches() as f64, "Watches under way";
+    // A store that is shared with nobody has one server.
+    Gauge "tallystone_fleet_members" = engine.fleet().map_or(1, |fleet| fleet.members.unwrap_or(0)) as f64,
+        "Servers that share the store, this one included; 0 while that is not known";
+    Gauge "tallystone_fleet_lease_seconds" = engine.fleet().map_or(0.0, |fleet| fleet.lease_left.as_secs_f64()),
+        "How long this server still counts as one of them if no heartbeat gets through";
+    Gauge "tallystone_queues" = of_queues(engine, Queues::count), "Queues and templates";
+    Gauge "tallystone_dequeues_waiting" = of_queues(engine, Queues::waiting), "Dequeues that wait for a message";
+    Gauge "tallystone_queue_sessions" = of_queues(engine, Queues::sessions), "Sessions of workers";
+    Gauge "tallystone_queue_clock_ahead_seconds" = seconds(engine.stats().queue_clock_ahead.get() as f64),
+        "How far the time of queues is ahead of this machine's clock; negative if it is behind";
+    Gauge "tallystone_queue_tokens_ahead_seconds" = seconds(engine.stats().queue_tokens_ahead.get() as f64),
+        "How far the time by which the age of tokens is judged is ahead of this machine's clock";
+};
 
-impl MetricSource for Arc<Engine> {
-    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let stats = self.stats();
-        for (name, help, value) in COUNTS {
-            encode_count(encoder, name, help, value(stats))?;
-        }
-        encode_undeclared(encoder, &stats.undeclared_filters)?;
-        encode_counts(encoder, &stats.by_queue)?;
-        encode_named(encoder, ("namespace", OTHER_NAMESPACES), NAMESPACE_COUNTS, &stats.by_namespace)?;
-        encode_count(encoder, "tallystone_loop_panics", "Background loops that panicked", self.loop_panics())?;
-        let seconds = |micros: u64| micros as f64 / 1e6;
-        let busy = ConstCounter::new(seconds(stats.batch_micros.get()));
-        encode(encoder, "tallystone_rollup_batch_seconds", "Time spent in rollup batches", &busy)?;
-        let paused = ConstCounter::new(seconds(stats.pause_micros.get()));
-        encode(encoder, "tallystone_rollup_pause_seconds", "Pauses after rollup batches", &paused)?;
-        let lag = ConstCounter::new(seconds(stats.promotion_lag_micros.get()));
-        encode(encoder, "tallystone_promotion_lag_seconds", "From the time of messages until they were ready", &lag)?;
-        let signals = self.signals();
-        let help = "Signals that other servers have taken";
-        encode_count(encoder, "tallystone_rollup_signals_sent", help, signals.sent)?;
-        let help = "Signals for other servers that were dropped: no room, no answer, or nobody to take them";
-        encode_count(encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
-        encode_gauges(self, encoder)
-    }
+fn seconds(micros: f64) -> f64 {
+    micros / 1e6
 }
 
-/// A growing count of each name: name of the metric without `_total`, help, value.
-type NamedMetric<T> = (&'static str, &'static str, fn(&T) -> u64);
-
-/// Counts by name, under a label; and all that are not counted one by one, under the other name.
-fn encode_named<T: Default, const MOST: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    (label, other): (&'static str, &'static str),
-    rows: &[NamedMetric<T>],
-    by_name: &CountsBy<T, MOST>,
-) -> Result<(), fmt::Error> {
-    let (names, others) = by_name.get();
-    for (metric, help, value) in rows {
-        let mut family = encoder.encode_descriptor(metric, help, None, MetricType::Counter)?;
-        let shown = names.iter().map(|(name, counts)| (&**name, value(counts)));
-        for (name, count) in shown.chain([(other, value(others))]) {
-            ConstCounter::new(count).encode(family.encode_family(&[(label, name)])?)?;
-        }
-    }
-    Ok(())
+/// A server without queues shows zeros, so that every panel finds its metric.
+fn of_queues(engine: &Engine, number: fn(&Queues) -> usize) -> f64 {
+    engine.queues().as_ref().map_or(0, number) as f64
 }
 
-const NAMESPACE_COUNTS: &[NamedMetric<NamespaceCounts>] = &[
-    ("tallystone_namespace_writes_applied", "Adds, clears and totals that were applied, by namespace", |c| {
-        c.writes_applied.get()
-    }),
-    ("tallystone_namespace_writes_failed", "Writes that were refused or failed, or whose outcome is not known", |c| {
-        c.writes_failed.get()
-    }),
-    ("tallystone_namespace_reads", "Reads of counts, of one or of many in a call", |c| c.reads.get()),
-];
+const DATASETS: &[Metric<DatasetGauges>] = metrics! { dataset:
+    Gauge "tallystone_dataset_staleness_seconds" = dataset.staleness.as_secs_f64(),
+        "How old what readers here see of the dataset is: the clock less the limit";
+    Gauge "tallystone_closed_lag_seconds" = dataset.closed_lag.as_secs_f64(),
+        "How far what this server has closed, as the store knows, is behind the clock";
+    Gauge "tallystone_accept_limit_seconds" = dataset.accept_limit.as_secs_f64(),
+        "How old an event of the dataset may be: what both include";
+    KnownGauge "tallystone_watermark_lag_seconds" = dataset.watermark_lag.map(|lag| lag.as_secs_f64()),
+        "How far the slowest watermark is behind the limit; not there while this server does not know it";
+    Gauge "tallystone_seal_lag_seconds" = dataset.seal_lag.as_secs_f64(), "How far sealing is behind what is due";
+    Gauge "tallystone_holds" = dataset.holds as f64, "Events admitted whose outcome is not known yet";
+    Gauge "tallystone_slices" = dataset.slices as f64, "Time slices known";
+};
+
+const NAMESPACES: &[Metric<NamespaceCounts>] = metrics! { counts:
+    Count "tallystone_namespace_writes_applied" = counts.writes_applied.get(),
+        "Adds, clears and totals that were applied, by namespace";
+    Count "tallystone_namespace_writes_failed" = counts.writes_failed.get(),
+        "Writes that were refused or failed, or whose outcome is not known";
+    Count "tallystone_namespace_reads" = counts.reads.get(), "Reads of counts, of one or of many in a call";
+};
 
 /// The label of all namespaces that are not shown one by one; no namespace has a name like it.
 const OTHER_NAMESPACES: &str = "_other";
 
-/// What the engine holds at this moment.
-fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-    let (waiting, bytes) = engine.rollup_sets();
-    encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
-    encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
-    encode(encoder, "tallystone_watches", "Watches under way", &gauge(engine.watches()))?;
-    // A store that is shared with nobody has one server; of a fleet that is not known, 0 tells so.
-    let alone = (Some(1), Duration::ZERO);
-    let (members, left) = engine.fleet().map_or(alone, |fleet| (fleet.members, fleet.lease_left));
-    let (members, left) = (members.unwrap_or(0), left.as_secs_f64());
-    let help = "Servers that share the store, this one included; 0 while that is not known";
-    encode(encoder, "tallystone_fleet_members", help, &gauge(members))?;
-    let help = "How long this server still counts as one of them if no heartbeat gets through";
-    encode(encoder, "tallystone_fleet_lease_seconds", help, &ConstGauge::new(left))?;
-    let queues = engine.queues();
-    // A server without queues shows zeros, so that every panel finds its metric.
-    let of_queues = |number: fn(&Queues) -> usize| gauge(queues.as_ref().map_or(0, number));
-    encode(encoder, "tallystone_queues", "Queues and templates", &of_queues(Queues::count))?;
-    encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &of_queues(Queues::waiting))?;
-    encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &of_queues(Queues::sessions))?;
-    let seconds = |level: &GaugeValue| ConstGauge::new(level.get() as f64 / 1e6);
-    let stats = engine.stats();
-    let help = "How far the time of queues is ahead of this machine's clock; negative if it is behind";
-    encode(encoder, "tallystone_queue_clock_ahead_seconds", help, &seconds(&stats.queue_clock_ahead))?;
-    let help = "How far the time by which the age of tokens is judged is ahead of this machine's clock";
-    encode(encoder, "tallystone_queue_tokens_ahead_seconds", help, &seconds(&stats.queue_tokens_ahead))?;
-    let overview = queues.as_ref().map(Queues::overview).unwrap_or_default();
-    encode_backlogs(encoder, &shown_queues(&overview))?;
-    let datasets = bounded_datasets(engine.datasets());
-    let mut by_dataset = |name, help, value: fn(&DatasetGauges) -> Option<f64>| {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for dataset in &datasets {
-            let labels = [("dataset", dataset.dataset.clone())];
-            if let Some(value) = value(dataset) {
-                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok::<(), fmt::Error>(())
-    };
-    let help = "How old what readers here see of the dataset is: the clock less the limit";
-    by_dataset("tallystone_dataset_staleness_seconds", help, |d| Some(d.staleness.as_secs_f64()))?;
-    let help = "How far what this server has closed, as the store knows, is behind the clock";
-    by_dataset("tallystone_closed_lag_seconds", help, |d| Some(d.closed_lag.as_secs_f64()))?;
-    by_dataset("tallystone_accept_limit_seconds", "How old an event of the dataset may be: what both include", |d| {
-        Some(d.accept_limit.as_secs_f64())
-    })?;
-    let help = "How far the slowest watermark is behind the limit; not there while this server does not know it";
-    by_dataset("tallystone_watermark_lag_seconds", help, |d| d.watermark_lag.map(|lag| lag.as_secs_f64()))?;
-    by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| {
-        Some(d.seal_lag.as_secs_f64())
-    })?;
-    by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| Some(d.holds as f64))?;
-    by_dataset("tallystone_slices", "Time slices known", |d| Some(d.slices as f64))
+impl MetricSource for Arc<Engine> {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stats = self.stats();
+        encode(encoder, COUNTS, stats)?;
+        encode_undeclared(encoder, &stats.undeclared_filters)?;
+        encode_counts(encoder, &stats.by_queue)?;
+        encode_counts_by(encoder, ("namespace", OTHER_NAMESPACES), NAMESPACES, &stats.by_namespace)?;
+        encode(encoder, ENGINE, self)?;
+        let overview = self.queues().as_ref().map(Queues::overview).unwrap_or_default();
+        encode_backlogs(encoder, &shown_queues(&overview))?;
+        let datasets = bounded_datasets(self.datasets());
+        encode_each(encoder, DATASETS, datasets.iter().map(|one| ([("dataset", &*one.dataset)], one)))
+    }
 }
 
 /// The label of all datasets that are not shown one by one; no dataset has a name like it.
@@ -262,21 +211,57 @@ fn bounded_datasets(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
     datasets
 }
 
-fn gauge(value: usize) -> ConstGauge<f64> {
-    ConstGauge::new(value as f64)
+/// Encodes the metrics of one thing. A value that is not known leaves its metric out.
+fn encode<T>(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric<T>], of: &T) -> Result<(), fmt::Error> {
+    for (name, help, value) in metrics {
+        if !matches!(value, MetricValue::KnownGauge(read) if read(of).is_none()) {
+            encode_value(value, of, encoder.encode_descriptor(name, help, None, metric_type(value))?)?;
+        }
+    }
+    Ok(())
 }
 
-fn encode_count(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
-    encode(encoder, name, help, &ConstCounter::new(value))
-}
-
-fn encode(
+/// Encodes the metrics of several things, each with its labels.
+pub fn encode_each<'a, T: 'a>(
     encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    metric: &impl EncodeMetric,
+    metrics: &[Metric<T>],
+    things: impl Iterator<Item = (impl EncodeLabelSet, &'a T)> + Clone,
 ) -> Result<(), fmt::Error> {
-    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+    for (name, help, value) in metrics {
+        let mut family = encoder.encode_descriptor(name, help, None, metric_type(value))?;
+        for (labels, of) in things.clone() {
+            encode_value(value, of, family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Encodes counts by name, under a label; and all that are not counted one by one, under the other name.
+fn encode_counts_by<T: Default, const MOST: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (label, other): (&'static str, &'static str),
+    metrics: &[Metric<T>],
+    by_name: &CountsBy<T, MOST>,
+) -> Result<(), fmt::Error> {
+    let (names, others) = by_name.get();
+    let shown = names.iter().map(|(name, counts)| (&**name, &**counts)).chain([(other, others)]);
+    encode_each(encoder, metrics, shown.map(|(name, counts)| ([(label, name)], counts)))
+}
+
+fn encode_value<T>(value: &MetricValue<T>, of: &T, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match value {
+        MetricValue::Count(read) => ConstCounter::new(read(of)).encode(encoder),
+        MetricValue::Total(read) => ConstCounter::new(read(of)).encode(encoder),
+        MetricValue::Gauge(read) => ConstGauge::new(read(of)).encode(encoder),
+        MetricValue::KnownGauge(read) => read(of).map_or(Ok(()), |value| ConstGauge::new(value).encode(encoder)),
+    }
+}
+
+fn metric_type<T>(value: &MetricValue<T>) -> MetricType {
+    match value {
+        MetricValue::Count(_) | MetricValue::Total(_) => MetricType::Counter,
+        MetricValue::Gauge(_) | MetricValue::KnownGauge(_) => MetricType::Gauge,
+    }
 }
 
 #[cfg(test)]

@@ -10,18 +10,16 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use parking_lot::Mutex;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::api::http::{Gateway, ServiceOutages};
-use crate::app::server::metrics::MetricSource;
+use crate::app::server::metrics::{MetricSource, encode_each};
 use crate::domain::Timestamp;
 use crate::domain::limits::{
     JUDGED_STEP_MAX, READINESS_JUDGED_EVERY, STORE_ANSWERS_WITHIN, STORE_ASKED_EVERY, STORE_SILENCE_MAX,
 };
 use crate::engine::Engine;
-use crate::ports::{Clock, StoreCheck, StoreHandle};
+use crate::ports::{Clock, Metric, StoreCheck, StoreHandle, metrics};
 use crate::proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
 use crate::proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
 
@@ -206,25 +204,23 @@ fn report(before: &ServiceOutages, after: &ServiceOutages) {
     }
 }
 
+/// The metric of a service, from the reasons why it is not served.
+const READY: &[Metric<Vec<String>>] = metrics! { why:
+    Gauge "tallystone_ready" = f64::from(u8::from(why.is_empty())),
+        "1 while the service is served, 0 while what it needs is away";
+};
+
+const STORES: &[Metric<StoreProbe>] = metrics! { store:
+    Gauge "tallystone_store_silent_seconds" = store.downtime.lock().unanswered_for.as_secs_f64(),
+        "How long a store has been asked in vain; 0 to 1 while it answers";
+};
+
 impl MetricSource for Arc<Readiness> {
     fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let gauge = MetricType::Gauge;
-        {
-            let judged = self.verdict.lock();
-            let help = "1 while the service is served, 0 while what it needs is away";
-            let mut family = encoder.encode_descriptor("tallystone_ready", help, None, gauge)?;
-            for (service, why) in [(COUNTERS, &judged.standing.counters), (QUEUES, &judged.standing.queues)] {
-                let served = ConstGauge::new(f64::from(u8::from(why.is_empty())));
-                served.encode(family.encode_family(&[("service", service)])?)?;
-            }
-        }
-        let help = "How long a store has been asked in vain; 0 to 1 while it answers";
-        let mut family = encoder.encode_descriptor("tallystone_store_silent_seconds", help, None, gauge)?;
-        for store in &self.stores {
-            let silent = ConstGauge::new(store.downtime.lock().unanswered_for.as_secs_f64());
-            silent.encode(family.encode_family(&[("store", store.target.label())])?)?;
-        }
-        Ok(())
+        let ServiceOutages { counters, queues, .. } = self.outages();
+        let services = [(COUNTERS, &counters), (QUEUES, &queues)];
+        encode_each(encoder, READY, services.into_iter().map(|(service, why)| ([("service", service)], why)))?;
+        encode_each(encoder, STORES, self.stores.iter().map(|store| ([("store", store.target.label())], store)))
     }
 }
 

@@ -30,10 +30,9 @@ mod usage {
     use procfs::process::{LimitValue, Process};
     use procfs::{ProcResult, boot_time_secs, page_size, ticks_per_second};
     use prometheus_client::encoding::DescriptorEncoder;
-    use prometheus_client::metrics::counter::ConstCounter;
-    use prometheus_client::metrics::gauge::ConstGauge;
 
     use crate::app::server::metrics::encode;
+    use crate::ports::{Metric, metrics};
 
     /// What the kernel says of this process.
     struct Usage {
@@ -43,7 +42,7 @@ mod usage {
         threads: i64,
         start_seconds: f64,
         descriptors: usize,
-        descriptors_max: LimitValue,
+        descriptors_max: f64,
     }
 
     fn usage() -> ProcResult<Usage> {
@@ -57,35 +56,27 @@ mod usage {
             threads: stat.num_threads,
             start_seconds: boot_time_secs()? as f64 + seconds(stat.starttime),
             descriptors: process.fd_count()?,
-            descriptors_max: process.limits()?.max_open_files.soft_limit,
+            descriptors_max: match process.limits()?.max_open_files.soft_limit {
+                LimitValue::Value(most) => most as f64,
+                LimitValue::Unlimited => f64::INFINITY,
+            },
         })
     }
 
+    const METRICS: &[Metric<Usage>] = metrics! { usage:
+        Total "process_cpu_seconds" = usage.cpu_seconds, "Processor time that the process has used";
+        Gauge "process_resident_memory_bytes" = usage.resident_bytes as f64, "Memory that the process holds";
+        Gauge "process_virtual_memory_bytes" = usage.virtual_bytes as f64,
+            "Address space that the process has set aside";
+        Gauge "process_threads" = usage.threads as f64, "Threads of the process";
+        Gauge "process_start_time_seconds" = usage.start_seconds, "When the process began, since 1970";
+        Gauge "process_open_fds" = usage.descriptors as f64, "Descriptors that the process has open";
+        Gauge "process_max_fds" = usage.descriptors_max, "Descriptors that it may have open";
+    };
+
     /// Lists what is known; a system that hides `/proc` leaves these out.
     pub fn list(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let Ok(usage) = usage() else { return Ok(()) };
-        let cpu = ConstCounter::new(usage.cpu_seconds);
-        encode(encoder, "process_cpu_seconds", "Processor time that the process has used", &cpu)?;
-        let descriptors_max = match usage.descriptors_max {
-            LimitValue::Value(most) => most as f64,
-            LimitValue::Unlimited => f64::INFINITY,
-        };
-        let gauges = [
-            ("process_resident_memory_bytes", "Memory that the process holds", usage.resident_bytes as f64),
-            (
-                "process_virtual_memory_bytes",
-                "Address space that the process has set aside",
-                usage.virtual_bytes as f64,
-            ),
-            ("process_threads", "Threads of the process", usage.threads as f64),
-            ("process_start_time_seconds", "When the process began, since 1970", usage.start_seconds),
-            ("process_open_fds", "Descriptors that the process has open", usage.descriptors as f64),
-            ("process_max_fds", "Descriptors that it may have open", descriptors_max),
-        ];
-        for (name, help, value) in gauges {
-            encode(encoder, name, help, &ConstGauge::new(value))?;
-        }
-        Ok(())
+        usage().map_or(Ok(()), |usage| encode(encoder, METRICS, &usage))
     }
 }
 

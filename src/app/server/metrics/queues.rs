@@ -2,74 +2,69 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::app::server::metrics::{NamedMetric, encode_named};
+use crate::app::server::metrics::{encode_counts_by, encode_each};
 use crate::domain::limits::METRIC_QUEUES_MAX;
 use crate::domain::queue::MessageState;
 use crate::engine::queues::{Backlog, Overview};
 use crate::engine::stats::{CountsBy, QueueCounts, UndeclaredFilters};
+use crate::ports::{Metric, metrics};
 
 /// The label of all filters that are not shown one by one.
 const OTHER_SHAPES: &str = "~other";
 
+const UNDECLARED: &[Metric<u64>] = metrics! { messages:
+    Count "tallystone_queue_undeclared_filter_messages" = *messages,
+        "Messages that dequeues looked at one by one, because no shape of the keys of their filter is declared";
+};
+
 /// The filters that would gain most from an index.
 pub fn encode_undeclared(encoder: &mut DescriptorEncoder<'_>, filters: &UndeclaredFilters) -> Result<(), fmt::Error> {
-    const NAME: &str = "tallystone_queue_undeclared_filter_messages";
-    let help = "Messages that dequeues looked at one by one, because no shape of the keys of their filter is declared";
-    let mut family = encoder.encode_descriptor(NAME, help, None, MetricType::Counter)?;
     let (shapes, others) = filters.get();
-    let shown = shapes.into_iter().map(|(keys, count)| (keys.iter().collect::<Vec<_>>().join(","), count));
-    for (shape, count) in shown.chain([(OTHER_SHAPES.to_owned(), others)]) {
-        ConstCounter::new(count).encode(family.encode_family(&[("shape", shape)])?)?;
-    }
-    Ok(())
+    let shown = shapes.iter().map(|(keys, count)| (keys.iter().collect::<Vec<_>>().join(","), count));
+    let shown = shown.chain([(OTHER_SHAPES.to_owned(), &others)]);
+    encode_each(encoder, UNDECLARED, shown.map(|(shape, count)| ([("shape", shape)], count)))
 }
+
+const BACKLOGS: &[Metric<Backlog>] = metrics! { backlog:
+    Gauge "tallystone_queue_ready_messages" = backlog.of(MessageState::Pending), "Messages that are ready";
+    Gauge "tallystone_queue_ready_age_seconds" = backlog.oldest.as_secs_f64(),
+        "How long the message has been ready that is so for the longest, to the second";
+    Gauge "tallystone_queue_dequeues_waiting" = backlog.waiting as f64,
+        "Dequeues that wait for a message of the queue at this server";
+};
+
+const STATES: &[Metric<f64>] = metrics! { messages:
+    Gauge "tallystone_queue_messages" = *messages,
+        "Messages by their state; errored ones are out of attempts and wait for a redrive";
+};
 
 pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]) -> Result<(), fmt::Error> {
-    let mut by_queue = |name, help, value: fn(&Backlog) -> f64| {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for backlog in backlogs {
-            let labels = [("queue", backlog.queue.clone())];
-            ConstGauge::new(value(backlog)).encode(family.encode_family(&labels)?)?;
-        }
-        Ok::<(), fmt::Error>(())
-    };
-    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| {
-        backlog.of(MessageState::Pending)
-    })?;
-    let help = "How long the message has been ready that is so for the longest, to the second";
-    by_queue("tallystone_queue_ready_age_seconds", help, |backlog| backlog.oldest.as_secs_f64())?;
-    let help = "Dequeues that wait for a message of the queue at this server";
-    by_queue("tallystone_queue_dequeues_waiting", help, |backlog| backlog.waiting as f64)?;
-    let help = "Messages by their state; errored ones are out of attempts and wait for a redrive";
-    let mut family = encoder.encode_descriptor("tallystone_queue_messages", help, None, MetricType::Gauge)?;
-    for (backlog, state) in backlogs.iter().flat_map(|backlog| MessageState::ALL.map(|state| (backlog, state))) {
-        let labels = [("queue", backlog.queue.clone()), ("state", state.to_string())];
-        ConstGauge::new(backlog.of(state)).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+    encode_each(encoder, BACKLOGS, backlogs.iter().map(|backlog| ([("queue", &*backlog.queue)], backlog)))?;
+    let states = backlogs.iter().flat_map(|backlog| MessageState::ALL.map(|state| (backlog, state)));
+    let states = states.map(|(backlog, state)| ((&*backlog.queue, state.to_string()), backlog.of(state)));
+    let states: Vec<_> = states.collect();
+    let labelled = states.iter().map(|((queue, state), messages)| ([("queue", *queue), ("state", state)], messages));
+    encode_each(encoder, STATES, labelled)
 }
 
-const COUNTS: &[NamedMetric<QueueCounts>] = &[
-    ("tallystone_queue_failures", "Attempts that their workers gave up as failed", |c| c.failed.get()),
-    ("tallystone_queue_errored", "Messages that came to be out of attempts", |c| c.errored.get()),
-    ("tallystone_queue_leases_expired", "Leases that ended by time, without a settlement", |c| c.leases_expired.get()),
-    ("tallystone_queue_messages_expired", "Messages that were canceled because their TTL was over", |c| {
-        c.messages_expired.get()
-    }),
-    ("tallystone_queue_redriven", "Messages out of attempts that were given new ones", |c| c.redriven.get()),
-];
+const COUNTS: &[Metric<QueueCounts>] = metrics! { counts:
+    Count "tallystone_queue_failures" = counts.failed.get(), "Attempts that their workers gave up as failed";
+    Count "tallystone_queue_errored" = counts.errored.get(), "Messages that came to be out of attempts";
+    Count "tallystone_queue_leases_expired" = counts.leases_expired.get(),
+        "Leases that ended by time, without a settlement";
+    Count "tallystone_queue_messages_expired" = counts.messages_expired.get(),
+        "Messages that were canceled because their TTL was over";
+    Count "tallystone_queue_redriven" = counts.redriven.get(), "Messages out of attempts that were given new ones";
+};
 
 /// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.
 pub fn encode_counts(
     encoder: &mut DescriptorEncoder<'_>,
     by_queue: &CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
 ) -> Result<(), fmt::Error> {
-    encode_named(encoder, ("queue", OTHER_QUEUES), COUNTS, by_queue)
+    encode_counts_by(encoder, ("queue", OTHER_QUEUES), COUNTS, by_queue)
 }
 
 /// The label of all queues that are not shown one by one; no queue has a name like it.
