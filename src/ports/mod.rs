@@ -14,6 +14,7 @@ mod export;
 mod fast_counts;
 mod fleet_store;
 mod limit_publisher;
+mod namespace_catalog;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use crate::domain::counter::NamespaceName;
 
 pub use backup::{BackupPieces, Backups};
-pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
+pub use catalog::{Catalog, CatalogChange, CatalogEntry, CatalogRecord};
 pub use clock::{BootId, Clock, Entropy};
 pub use count_cache::{CacheLease, CacheMark, CachedCount, CountCache};
 pub use error::{EffectOutcome, StoreError, StoreErrorKind};
@@ -40,6 +41,7 @@ pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{FleetStore, ReadReplicas};
 pub use limit_publisher::LimitPublisher;
+pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueStore, ShardAnswer, ShardCommand, ShardStatus,
@@ -71,7 +73,7 @@ pub struct Stores {
     /// The cache clusters that namespaces may name.
     pub caches: Arc<BTreeMap<NamespaceName, CacheCluster>>,
     /// Namespaces and datasets.
-    pub catalog: Arc<dyn Catalog>,
+    pub catalog: Arc<dyn NamespaceStore>,
     /// The state that servers share through the store; none where one process owns it.
     pub fleet: Option<Arc<dyn FleetStore>>,
 }

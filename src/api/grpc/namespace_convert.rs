@@ -74,8 +74,8 @@ pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
 pub fn change_message(past: NamespaceHistoryEntry) -> pb::NamespaceChange {
     let NamespaceHistoryEntry { change, created } = past;
     let namespace = change.spec.as_ref().map(|spec| pb::Namespace {
-        id: change.namespace.0,
-        etag: Etag::of_version(change.namespace, change.version).to_string(),
+        id: change.id.0,
+        etag: Etag::of_version(change.id, change.version).to_string(),
         version: change.version,
         create_time: created.map(write),
         update_time: Some(write(change.time)),

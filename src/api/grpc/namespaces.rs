@@ -191,7 +191,7 @@ fn above_of(paged: &PagedRequest, token: &str) -> Result<Option<NamespaceName>, 
 
 /// The position of a change in the history of a name: the number of the namespace, then the version.
 fn change_key(change: &NamespaceChange) -> [u8; 16] {
-    let key = u128::from(change.namespace.0) << 64 | u128::from(change.version);
+    let key = u128::from(change.id.0) << 64 | u128::from(change.version);
     key.to_be_bytes()
 }
 

@@ -195,9 +195,8 @@ impl NamespaceCatalogInner {
             (Some(record), DryRun::No) => record,
             (None, _) | (Some(_), DryRun::Yes) => return Ok(decision.answer),
         };
-        let (name, version, is_deletion) =
-            (record.change.name.clone(), record.change.version, record.namespace.is_none());
-        let new_dataset = record.new_dataset.clone().map(Arc::new);
+        let (name, version, is_deletion) = (record.change.name.clone(), record.change.version, record.entry.is_none());
+        let new_dataset = record.companion.clone().map(Arc::new);
         if let Err(error) = self.catalog.commit(record).await {
             if error.outcome == EffectOutcome::Unknown {
                 // The commit may be in the store, so the catalog is read again. If that fails too, the next refresh does it.
@@ -283,8 +282,8 @@ impl NamespaceChangeContext<'_> {
         let record = NamespaceRecord {
             expected_version: None,
             change: self.entry(&namespace, Vec::new()),
-            namespace: Some(namespace.clone()),
-            new_dataset,
+            entry: Some(namespace.clone()),
+            companion: new_dataset,
         };
         let answer = NamespaceApplyResult {
             applied: NamespaceApplyOutcome::Created,
@@ -319,8 +318,8 @@ impl NamespaceChangeContext<'_> {
         let record = NamespaceRecord {
             expected_version: Some(live.version),
             change: self.entry(&namespace, lines.clone()),
-            namespace: Some(namespace.clone()),
-            new_dataset: None,
+            entry: Some(namespace.clone()),
+            companion: None,
         };
         let answer = NamespaceApplyResult {
             applied: NamespaceApplyOutcome::Updated,
@@ -337,8 +336,7 @@ impl NamespaceChangeContext<'_> {
             spec: None,
             ..self.entry(&live, vec!["the namespace was deleted".to_owned()])
         };
-        let record =
-            NamespaceRecord { expected_version: Some(live.version), namespace: None, new_dataset: None, change };
+        let record = NamespaceRecord { expected_version: Some(live.version), entry: None, companion: None, change };
         let answer =
             NamespaceApplyResult { applied: NamespaceApplyOutcome::Updated, namespace: live, differences: Vec::new() };
         Ok(NamespaceDecision { answer, record: Some(record) })
@@ -374,7 +372,7 @@ impl NamespaceChangeContext<'_> {
 
     fn entry(&self, namespace: &Namespace, differences: Vec<String>) -> NamespaceChange {
         NamespaceChange {
-            namespace: namespace.id,
+            id: namespace.id,
             name: namespace.spec.name.clone(),
             version: namespace.version,
             time: self.now,
@@ -382,6 +380,7 @@ impl NamespaceChangeContext<'_> {
             reason: self.author.reason.clone(),
             differences,
             spec: Some(namespace.spec.clone()),
+            deletion: (),
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::reason_of_store;
 use crate::engine::dataset::watermark::Watermark;
-use crate::ports::{Catalog, Clock, NamespaceChange, StoreError, StoreErrorKind};
+use crate::ports::{Clock, NamespaceChange, NamespaceStore, StoreError, StoreErrorKind};
 
 pub use clusters::{ClusterUse, Clusters, UnlistedClusters};
 pub use difference::{differences, duration_text};
@@ -129,7 +129,7 @@ pub struct NamespaceCatalog {
 }
 
 struct NamespaceCatalogInner {
-    catalog: Arc<dyn Catalog>,
+    catalog: Arc<dyn NamespaceStore>,
     clock: Arc<dyn Clock>,
     defaults: NamespaceDefaults,
     snapshot: ArcSwap<CatalogSnapshot>,
@@ -146,13 +146,13 @@ struct NamespaceCatalogInner {
 
 impl NamespaceCatalog {
     /// Reads the catalog of a store.
-    pub async fn open(catalog: Arc<dyn Catalog>, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
+    pub async fn open(catalog: Arc<dyn NamespaceStore>, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
         Self::open_with(catalog, clock, NamespaceDefaults::default()).await
     }
 
     /// Reads the catalog of a store. New namespaces get missing settings from `defaults`.
     pub async fn open_with(
-        catalog: Arc<dyn Catalog>,
+        catalog: Arc<dyn NamespaceStore>,
         clock: Arc<dyn Clock>,
         defaults: NamespaceDefaults,
     ) -> Result<Self, StoreError> {
@@ -253,17 +253,15 @@ impl NamespaceCatalog {
         }
         let mut created: HashMap<NamespaceId, Timestamp> = HashMap::new();
         for change in changes.iter().filter(|change| change.version == FIRST_VERSION) {
-            created.insert(change.namespace, change.time);
+            created.insert(change.id, change.time);
         }
         if let Some(last) = changes.last().filter(|last| last.version > FIRST_VERSION) {
-            let beyond = Some((last.namespace, FIRST_VERSION + 1));
+            let beyond = Some((last.id, FIRST_VERSION + 1));
             let first = self.shared.catalog.history(name, beyond, 1).await?;
-            created.extend(first.first().map(|first| (first.namespace, first.time)));
+            created.extend(first.first().map(|first| (first.id, first.time)));
         }
-        let past = |change: NamespaceChange| NamespaceHistoryEntry {
-            created: created.get(&change.namespace).copied(),
-            change,
-        };
+        let past =
+            |change: NamespaceChange| NamespaceHistoryEntry { created: created.get(&change.id).copied(), change };
         Ok(changes.into_iter().map(past).collect())
     }
 
@@ -280,7 +278,7 @@ impl NamespaceCatalog {
 
     /// Reads the catalog again if another server has changed it since the last call. Cost: one small read.
     pub async fn follow(&self) -> Result<(), StoreError> {
-        let revision = self.shared.catalog.revision().await?;
+        let revision = self.shared.catalog.revision().await?.unwrap_or_default();
         if self.shared.followed.load(Ordering::Acquire) != revision {
             self.refresh().await?;
             self.shared.followed.store(revision, Ordering::Release);

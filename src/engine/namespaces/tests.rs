@@ -12,7 +12,7 @@ use super::*;
 use crate::domain::Timestamp;
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::engine::counting::CountingError;
-use crate::ports::{BootId, CatalogState, NamespaceRecord};
+use crate::ports::{BootId, Catalog, CatalogState, NamespaceRecord};
 
 #[derive(Default)]
 struct PlainCatalog {
@@ -38,14 +38,14 @@ impl PlainCatalog {
         if record.expected_version != at.map(|at| state.namespaces[at].version) {
             return Err(StoreError::not_applied(StoreErrorKind::Conflict, "commit"));
         }
-        if let Some(dataset) = record.new_dataset {
+        if let Some(dataset) = record.companion {
             if dataset.id.0 < state.next_dataset_id {
                 return Err(StoreError::not_applied(StoreErrorKind::Conflict, "commit"));
             }
             state.next_dataset_id = dataset.id.0 + 1;
             state.datasets.push(dataset);
         }
-        match (at, record.namespace) {
+        match (at, record.entry) {
             (Some(at), Some(namespace)) => state.namespaces[at] = namespace,
             (Some(at), None) => drop(state.namespaces.remove(at)),
             (None, Some(namespace)) if namespace.id.0 >= state.next_namespace_id => {
@@ -60,7 +60,7 @@ impl PlainCatalog {
 }
 
 #[async_trait]
-impl Catalog for PlainCatalog {
+impl Catalog<Namespace> for PlainCatalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         Ok(self.state.lock().clone())
     }
@@ -83,22 +83,25 @@ impl Catalog for PlainCatalog {
         }
     }
 
-    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
-        let changes = self.changes.lock();
-        let found = changes.iter().find(|change| change.namespace == namespace && change.version == version);
-        Ok(found.and_then(|change| change.spec.clone()))
-    }
-
     async fn history(
         &self,
         name: &NamespaceName,
         beyond: Option<(NamespaceId, u64)>,
         limit: usize,
     ) -> Result<Vec<NamespaceChange>, StoreError> {
-        let is_older = |change: &&NamespaceChange| beyond.is_none_or(|key| (change.namespace, change.version) < key);
+        let is_older = |change: &&NamespaceChange| beyond.is_none_or(|key| (change.id, change.version) < key);
         let changes = self.changes.lock();
         let of_name = changes.iter().rev().filter(|change| change.name == *name);
         Ok(of_name.filter(is_older).take(limit).cloned().collect())
+    }
+}
+
+#[async_trait]
+impl NamespaceStore for PlainCatalog {
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        let changes = self.changes.lock();
+        let found = changes.iter().find(|change| change.id == namespace && change.version == version);
+        Ok(found.and_then(|change| change.spec.clone()))
     }
 }
 
@@ -136,7 +139,7 @@ fn author() -> Author {
 }
 
 async fn open(catalog: &Arc<PlainCatalog>) -> NamespaceCatalog {
-    NamespaceCatalog::open(Arc::clone(catalog) as Arc<dyn Catalog>, Arc::new(StillClock))
+    NamespaceCatalog::open(Arc::clone(catalog) as Arc<dyn NamespaceStore>, Arc::new(StillClock))
         .await
         .expect("an open catalog")
 }
@@ -316,7 +319,7 @@ async fn a_deleted_name_is_gone_but_its_history_stays_and_its_number_is_never_us
     assert!(again.id > made.id);
     let history = namespaces.history(&name("shop"), None, 10).await.expect("read");
     let keys: Vec<_> =
-        history.iter().map(|past| (past.change.namespace, past.change.version, past.change.spec.is_some())).collect();
+        history.iter().map(|past| (past.change.id, past.change.version, past.change.spec.is_some())).collect();
     assert_eq!(keys, [(again.id, 1, true), (made.id, 2, false), (made.id, 1, true)]);
     let rest = namespaces.history(&name("shop"), Some((made.id, 2)), 10).await.expect("read");
     assert_eq!(rest.len(), 1);
@@ -387,7 +390,7 @@ async fn a_change_that_was_overtaken_is_decided_again() {
         other.version += 1;
         other.spec.rollup.num_queues = 64;
         let change = NamespaceChange {
-            namespace: other.id,
+            id: other.id,
             name: other.spec.name.clone(),
             version: other.version,
             time: Timestamp::from_secs(999),
@@ -395,8 +398,9 @@ async fn a_change_that_was_overtaken_is_decided_again() {
             reason: String::new(),
             differences: Vec::new(),
             spec: Some(other.spec.clone()),
+            deletion: (),
         };
-        NamespaceRecord { expected_version: Some(1), namespace: Some(other), new_dataset: None, change }
+        NamespaceRecord { expected_version: Some(1), entry: Some(other), companion: None, change }
     };
     let mut next = draft("shop");
     next.rollup.num_queues = Some(16);

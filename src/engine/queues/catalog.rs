@@ -347,15 +347,15 @@ impl Queues {
 
 pub(super) fn record_of(
     expected_version: Option<u64>,
-    queue: Option<CatalogQueue>,
+    entry: Option<CatalogQueue>,
     change: QueueChange,
 ) -> QueueRecord {
-    QueueRecord { expected_version, queue, change }
+    QueueRecord { expected_version, entry, companion: (), change }
 }
 
 pub(super) fn entry(queue: &CatalogQueue, author: &Author, differences: Vec<String>) -> QueueChange {
     QueueChange {
-        queue: queue.id,
+        id: queue.id,
         name: queue.spec.name.clone(),
         version: queue.version,
         time: queue.updated,

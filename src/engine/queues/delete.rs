@@ -72,11 +72,7 @@ impl Queues {
         let changes = self.context.stores.catalog.history(&sent.name, 0, PAGE_ROWS_MAX).await?;
         let of_token = |change: &QueueChange| {
             let deletion = change.deletion.as_ref().filter(|deletion| deletion.token.as_deref() == Some(token))?;
-            Some((
-                QueueEtag::of_version(change.queue, change.version.saturating_sub(1)),
-                change.queue,
-                deletion.messages,
-            ))
+            Some((QueueEtag::of_version(change.id, change.version.saturating_sub(1)), change.id, deletion.messages))
         };
         let Some((etag, queue, messages)) = changes.iter().find_map(of_token) else { return Ok(None) };
         if sent.id.is_some_and(|id| id != queue) || sent.expected.is_some_and(|expected| expected != etag) {
