@@ -8,7 +8,7 @@ use tallystone::adapters::cassandra::{RowSettings, SettingsSource};
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{NamespaceId, NamespaceName};
 use tallystone::domain::namespace::{Cardinality, HotCounter, Namespace, NamespaceSpec};
-use tallystone::engine::namespaces::Author;
+use tallystone::engine::catalog::Author;
 use tallystone::ports::{
     Catalog, CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore, StoreError, StoreErrorKind,
 };

@@ -11,8 +11,9 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::domain::Timestamp;
 use crate::domain::namespace::{CounterType, Temporality};
+use crate::engine::catalog::Author;
 use crate::engine::counting::CountingError;
-use crate::ports::{BootId, Catalog, CatalogState, NamespaceRecord};
+use crate::ports::{BootId, Catalog, CatalogState, NamespaceRecord, StoreErrorKind};
 
 #[derive(Default)]
 struct PlainCatalog {
@@ -207,7 +208,7 @@ async fn an_update_makes_the_next_version_and_keeps_the_one_before() {
     let made = namespaces.create(draft("shop"), author()).await.expect("created");
     let mut next = draft("shop");
     next.rollup.num_queues = Some(16);
-    let updated = namespaces.update(next, Some(Etag::of(&made)), author()).await.expect("updated");
+    let updated = namespaces.update(next, Some(NamespaceEtag::of(&*made)), author()).await.expect("updated");
     assert_eq!((updated.id, updated.version, updated.spec.rollup.num_queues), (made.id, 2, 16));
     assert_eq!(namespaces.changes().get(), 2);
 
@@ -237,7 +238,7 @@ async fn a_stale_etag_is_refused_and_an_empty_one_overwrites() {
     next.rollup.num_queues = Some(16);
     namespaces.update(next.clone(), None, author()).await.expect("overwrites");
     next.rollup.num_queues = Some(32);
-    let stale = Some(Etag::of(&made));
+    let stale = Some(NamespaceEtag::of(&*made));
     assert_eq!(reason_of(namespaces.update(next, stale, author()).await), Reason::EtagMismatch);
     assert_eq!(reason_of(namespaces.delete(&name("shop"), stale, author()).await), Reason::EtagMismatch);
     namespaces.delete(&name("shop"), None, author()).await.expect("deleted");
@@ -311,7 +312,7 @@ async fn a_dataset_stays_in_the_cluster_of_its_first_namespace() {
 async fn a_deleted_name_is_gone_but_its_history_stays_and_its_number_is_never_used_again() {
     let (_, namespaces) = fresh().await;
     let made = namespaces.create(draft("shop"), author()).await.expect("created");
-    namespaces.delete(&name("shop"), Some(Etag::of(&made)), author()).await.expect("deleted");
+    namespaces.delete(&name("shop"), Some(NamespaceEtag::of(&*made)), author()).await.expect("deleted");
     assert_eq!(reason_of(namespaces.get(&name("shop"))), Reason::NamespaceNotFound);
     assert_eq!(reason_of(namespaces.delete(&name("shop"), None, author()).await), Reason::NamespaceNotFound);
     assert_eq!(namespaces.by_id(made.id), None);
@@ -406,7 +407,7 @@ async fn a_change_that_was_overtaken_is_decided_again() {
     next.rollup.num_queues = Some(16);
 
     catalog.faults.lock().push(Fault::Overtaken(Box::new(elsewhere())));
-    let stale = namespaces.update(next.clone(), Some(Etag::of(&made)), author()).await;
+    let stale = namespaces.update(next.clone(), Some(NamespaceEtag::of(&*made)), author()).await;
     assert_eq!(reason_of(stale), Reason::EtagMismatch);
     assert_eq!(namespaces.get(&name("shop")).expect("found").spec.rollup.num_queues, 64);
 

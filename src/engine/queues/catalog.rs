@@ -9,25 +9,19 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use hashbrown::HashSet;
-use tokio::sync::oneshot;
 
-use crate::domain::limits::{
-    ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX,
-};
+use crate::domain::limits::{PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX};
 use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Refusal};
 use crate::domain::{Reason, Reject};
 use crate::engine::caller_quota::{CallerId, QuotaExceeded, QuotaPermit};
-use crate::engine::namespaces::Author;
-use crate::engine::queues::Queues;
-use crate::engine::queues::draft::{QueueDraft, QueueEtag, differences, fixed_differences};
+use crate::engine::catalog::{self, Author, FIRST_VERSION, check_etag, refuse_fixed};
+use crate::engine::queues::draft::{QueueDraft, differences, fixed_differences};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::registry::{not_found, refuse_template};
 use crate::engine::queues::served_queue::ServedQueue;
+use crate::engine::queues::{QueueEtag, Queues};
 use crate::ports::{QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
-
-/// The version of a new queue.
-const FIRST_VERSION: u64 = 1;
 
 /// The result of a change of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,7 +74,7 @@ impl Queues {
 
     /// Creates a queue. If it exists with the same settings it is returned; with other settings the call is refused.
     pub async fn create(&self, draft: QueueDraft, author: Author) -> Result<Arc<CatalogQueue>, QueueError> {
-        check_author(&author)?;
+        author.check()?;
         let queues = self.clone();
         self.finish(async move { queues.create_now(draft, &author).await }).await
     }
@@ -100,7 +94,7 @@ impl Queues {
         expected: Option<QueueEtag>,
         author: Author,
     ) -> Result<QueueUpdateOutcome, QueueError> {
-        check_author(&author)?;
+        author.check()?;
         let queues = self.clone();
         self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
     }
@@ -173,13 +167,7 @@ impl Queues {
         &self,
         work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {
-        let (answer, receiver) = oneshot::channel();
-        self.context.driver.start_once(async move {
-            // The caller has gone; it can read the outcome later.
-            let _ = answer.send(work.await);
-        });
-        let gone = |_stopped| StoreError::unknown(StoreErrorKind::Closed, "change of a queue").into();
-        receiver.await.unwrap_or_else(|stopped| Err(gone(stopped)))
+        catalog::finish("change of a queue", |work| self.context.driver.start_once(work), work).await
     }
 
     async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<CatalogQueue>, QueueError> {
@@ -196,7 +184,7 @@ impl Queues {
         author: &Author,
         share: Option<QuotaPermit>,
     ) -> Result<Arc<CatalogQueue>, QueueError> {
-        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
         if let Some(live) = self.context.find(&spec.name) {
             let live = live.record.load_full();
             let lines = differences(&live.spec, &spec);
@@ -223,7 +211,7 @@ impl Queues {
                 self.block(&live).await?;
             }
         }
-        let record = record_of(None, Some(queue.clone()), entry(&queue, author, Vec::new()));
+        let record = record_of(None, Some(queue.clone()), author.change(&queue, now, Vec::new()));
         if let Err(error) = self.context.stores.catalog.commit(record).await {
             if error.outcome == crate::ports::EffectOutcome::NotApplied {
                 // If the drop fails too, the next startup drops shards without a name.
@@ -242,25 +230,22 @@ impl Queues {
         expected: Option<QueueEtag>,
         author: &Author,
     ) -> Result<QueueUpdateOutcome, QueueError> {
-        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
         let live = self.context.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
         let before = live.record.load_full();
-        check_etag(&before, expected)?;
+        check_etag(&*before, expected)?;
         let spec = draft.resolve(Some(&before.spec), reset)?;
         let lines = differences(&before.spec, &spec);
         if lines.is_empty() {
             return Ok(QueueUpdateOutcome { queue: before, differences: lines });
         }
-        let fixed = fixed_differences(&before.spec, &spec);
-        if !fixed.is_empty() {
-            let what = format!("cannot change on a live queue: {}", fixed.join("; "));
-            return Err(Reject::new(Reason::SettingIsFixed, what).into());
-        }
+        refuse_fixed::<CatalogQueue>(&fixed_differences(&before.spec, &spec))?;
         self.check_durability(&spec)?;
         self.refuse_type_of_full(&live, &before.spec, &spec).await?;
         let queue =
             CatalogQueue { spec, version: before.version + 1, updated: self.context.now(), ..(*before).clone() };
-        let record = record_of(Some(before.version), Some(queue.clone()), entry(&queue, author, lines.clone()));
+        let record =
+            record_of(Some(before.version), Some(queue.clone()), author.change(&queue, queue.updated, lines.clone()));
         self.context.stores.catalog.commit(record).await?;
         live.record.store(Arc::new(queue));
         if before.spec.template_for.is_none() {
@@ -351,43 +336,4 @@ pub(super) fn record_of(
     change: QueueChange,
 ) -> QueueRecord {
     QueueRecord { expected_version, entry, companion: (), change }
-}
-
-pub(super) fn entry(queue: &CatalogQueue, author: &Author, differences: Vec<String>) -> QueueChange {
-    QueueChange {
-        id: queue.id,
-        name: queue.spec.name.clone(),
-        version: queue.version,
-        time: queue.updated,
-        actor: author.actor.clone(),
-        reason: author.reason.clone(),
-        differences,
-        spec: Some(queue.spec.clone()),
-        deletion: None,
-    }
-}
-
-pub(super) fn check_etag(live: &CatalogQueue, expected: Option<QueueEtag>) -> Result<(), QueueError> {
-    let own = QueueEtag::of(live);
-    match expected {
-        Some(expected) if expected != own => {
-            let name = &live.spec.name;
-            let what =
-                format!("queue {name} changed since it was read: its etag is {own}, the call expects {expected}");
-            Err(Reject::new(Reason::EtagMismatch, what).into())
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-pub(super) fn check_author(author: &Author) -> Result<(), QueueError> {
-    for (what, text, most) in
-        [("actor", &author.actor, ACTOR_BYTES_MAX), ("reason", &author.reason, DESCRIPTION_BYTES_MAX)]
-    {
-        if text.len() > most {
-            let what = format!("{what} has {} bytes; at most {most} are allowed", text.len());
-            return Err(Reject::new(Reason::InvalidArgument, what).into());
-        }
-    }
-    Ok(())
 }

@@ -6,13 +6,12 @@
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject};
-use crate::engine::namespaces::Author;
-use crate::engine::queues::Queues;
-use crate::engine::queues::catalog::{check_author, check_etag, entry, record_of};
-use crate::engine::queues::draft::QueueEtag;
+use crate::engine::catalog::{Author, check_etag};
+use crate::engine::queues::catalog::record_of;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
 use crate::engine::queues::registry::{check_id, not_found};
+use crate::engine::queues::{QueueEtag, Queues};
 use crate::ports::{QueueChange, QueueDeletion};
 
 /// A deletion request.
@@ -32,21 +31,21 @@ impl Queues {
     /// Deletes a queue; returns how many messages it held. A repeat with its token gets the first answer, unless more
     /// than 1,000 changes of the name came after it.
     pub async fn delete(&self, sent: SentDeletion, author: Author) -> Result<u64, QueueError> {
-        check_author(&author)?;
+        author.check()?;
         check_token(sent.token.as_deref())?;
         let queues = self.clone();
         self.finish(async move { queues.delete_now(&sent, &author).await }).await
     }
 
     async fn delete_now(&self, sent: &SentDeletion, author: &Author) -> Result<u64, QueueError> {
-        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
         if let Some(messages) = self.deleted_before(sent).await? {
             return Ok(messages);
         }
         let live = self.context.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
         let before = live.record.load_full();
         check_id(&before, sent.id)?;
-        check_etag(&before, sent.expected)?;
+        check_etag(&*before, sent.expected)?;
         let is_template = before.spec.template_for.is_some();
         let messages = match is_template {
             true => 0,
@@ -55,9 +54,8 @@ impl Queues {
                 MessageState::ALL.into_iter().map(|state| depth.of(state)).sum()
             }
         };
-        let mut change = entry(&before, author, Vec::new());
-        (change.version, change.time, change.spec) = (before.version + 1, self.context.now(), None);
-        change.deletion = Some(QueueDeletion { token: sent.token.as_deref().map(Into::into), messages });
+        let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
+        let change = author.deletion(&*before, self.context.now(), Some(deletion));
         self.context.stores.catalog.commit(record_of(Some(before.version), None, change)).await?;
         self.context.remove(&live);
         if !is_template {
