@@ -39,6 +39,7 @@ mod powerloss;
 mod private_files;
 mod protos;
 mod python;
+mod queue_catalog;
 mod queue_clock;
 mod readiness;
 mod readme;

@@ -6,7 +6,7 @@
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject};
-use crate::engine::catalog::{Author, check_etag};
+use crate::engine::catalog::{Author, CommitOutcome, check_etag};
 use crate::engine::queues::catalog::record_of;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
@@ -38,30 +38,35 @@ impl Queues {
     }
 
     async fn delete_now(&self, sent: &SentDeletion, author: &Author) -> Result<u64, QueueError> {
-        let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
-        if let Some(messages) = self.deleted_before(sent).await? {
-            return Ok(messages);
-        }
-        let live = self.context.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
-        let before = live.record.load_full();
-        check_id(&before, sent.id)?;
-        check_etag(&*before, sent.expected)?;
-        let is_template = before.spec.template_for.is_some();
-        let messages = match is_template {
-            true => 0,
-            false => {
-                let depth = self.depth_of(&live).await?;
-                MessageState::ALL.into_iter().map(|state| depth.of(state)).sum()
+        let mut turn = self.begin_change().await?;
+        loop {
+            if let Some(messages) = self.deleted_before(sent).await? {
+                return Ok(messages);
             }
-        };
-        let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
-        let change = author.deletion(&*before, self.context.now(), Some(deletion));
-        self.context.stores.catalog.commit(record_of(Some(before.version), None, change)).await?;
-        self.context.remove(&live);
-        if !is_template {
-            self.context.stores.shards.drop_queue(before.id).await?;
+            let live = self.context.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
+            let before = live.record.load_full();
+            check_id(&before, sent.id)?;
+            check_etag(&*before, sent.expected)?;
+            let messages = match live.holds_messages() {
+                false => 0,
+                true => {
+                    let depth = self.depth_of(&live).await?;
+                    MessageState::ALL.into_iter().map(|state| depth.of(state)).sum()
+                }
+            };
+            let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
+            let change = author.deletion(&*before, self.context.now(), Some(deletion));
+            match turn.commit(record_of(Some(before.version), None, change)).await? {
+                CommitOutcome::Overtaken => {}
+                CommitOutcome::Committed => {
+                    self.context.remove(&live);
+                    if live.holds_messages() {
+                        self.context.stores.shards.drop_queue(before.id).await?;
+                    }
+                    return Ok(messages);
+                }
+            }
         }
-        Ok(messages)
     }
 
     /// The answer of an earlier deletion with the same token.

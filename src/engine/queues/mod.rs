@@ -44,6 +44,7 @@ use crate::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
 use crate::domain::queue::messages::shard_routing::shard_of;
 use crate::domain::queue::{QueueId, QueueName, Reply};
 use crate::engine::catalog::Etag;
+use crate::engine::loops::FollowLoop;
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::registry::QueueContext;
@@ -98,6 +99,7 @@ impl Queues {
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
         driver.start(Sweeper::new(Arc::clone(&shared)));
         driver.start(ClockWatch::new(shared));
+        driver.start(FollowLoop::new(queues.clone()));
         Ok(queues)
     }
 
