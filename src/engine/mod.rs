@@ -4,6 +4,7 @@
 //! take no more calls and call `drain`.
 
 pub mod caller_quota;
+pub mod catalog;
 mod core;
 pub mod counting;
 mod dataset;
@@ -137,7 +138,7 @@ impl Engine {
             // The process becomes a member before it joins a dataset. Heartbeats continue while the datasets are opened.
             fleet.renew_membership().await?;
             driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&clock)));
-            driver.start(FollowLoop::new(Arc::clone(&core)));
+            driver.start(FollowLoop::new(core.namespaces.clone()));
         }
         let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone(), progress);
         supervisor.follow().await?;

@@ -16,6 +16,7 @@ mod fleet_store;
 mod limit_publisher;
 mod membership;
 mod metric;
+mod namespace_catalog;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use crate::domain::counter::NamespaceName;
 
 pub use backup::{BackupPieces, Backups};
-pub use catalog::{Catalog, CatalogState, NamespaceChange, NamespaceRecord};
+pub use catalog::{Catalog, CatalogChange, CatalogEntry, CatalogRecord};
 pub use clock::{BootId, Clock, Entropy};
 pub use count_cache::{CacheLease, CacheMark, CachedCount, CountCache};
 pub use error::{EffectOutcome, StoreError, StoreErrorKind};
@@ -45,6 +46,7 @@ pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
 pub(crate) use metric::metrics;
 pub use metric::{Metric, MetricValue};
+pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueTime, ShardAnswer, ShardCommand, ShardReader,
@@ -76,7 +78,7 @@ pub struct Stores {
     /// The cache clusters that namespaces may name.
     pub caches: Arc<BTreeMap<NamespaceName, CacheCluster>>,
     /// Namespaces and datasets.
-    pub catalog: Arc<dyn Catalog>,
+    pub catalog: Arc<dyn NamespaceStore>,
     /// The state that servers share through the store; none where one process owns it.
     pub fleet: Option<SharedStores>,
 }

@@ -6,30 +6,13 @@ use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::name::{QueueId, QueueName};
 use crate::domain::queue::setup::queue_spec::{CatalogQueue, QueueSpec};
 use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::ports::{Catalog, CatalogChange, CatalogEntry, CatalogRecord, StoreError};
 
-/// One change of a queue, as its history keeps it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueChange {
-    /// The queue.
-    pub queue: QueueId,
-    /// Its name.
-    pub name: QueueName,
-    /// The version that the change made.
-    pub version: u64,
-    /// The time of the change.
-    pub time: Timestamp,
-    /// The author.
-    pub actor: String,
-    /// The reason that the author gave.
-    pub reason: String,
-    /// The differences, a line for each setting.
-    pub differences: Vec<String>,
-    /// The settings after the change; none when it deleted the queue.
-    pub spec: Option<QueueSpec>,
-    /// The record by which a repeated deletion is answered.
-    pub deletion: Option<QueueDeletion>,
-}
+/// One change of a queue. A deletion keeps the record by which a repeat is answered.
+pub type QueueChange = CatalogChange<CatalogQueue>;
+
+/// A change of a queue to commit.
+pub type QueueRecord = CatalogRecord<CatalogQueue>;
 
 /// The record by which a repeated deletion is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,17 +21,6 @@ pub struct QueueDeletion {
     pub token: Option<Box<str>>,
     /// The number of messages at the deletion.
     pub messages: u64,
-}
-
-/// A change to commit.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueRecord {
-    /// The version that the queue must have. `None`: no live queue may have the name, and no queue ever had the id.
-    pub expected_version: Option<u64>,
-    /// The queue after the change; none deletes it.
-    pub queue: Option<CatalogQueue>,
-    /// The entry of the history.
-    pub change: QueueChange,
 }
 
 /// A request that its caller may repeat, even across a restart.
@@ -69,26 +41,44 @@ pub struct QueueRequest {
     pub until: Timestamp,
 }
 
+impl CatalogEntry for CatalogQueue {
+    const WORD: &'static str = "queue";
+    type Id = QueueId;
+    type Name = QueueName;
+    type Spec = QueueSpec;
+    /// In the order of names.
+    type State = Vec<Self>;
+    type Companion = ();
+    type Deletion = Option<QueueDeletion>;
+    /// The number of newer changes that are skipped.
+    type HistoryStart = usize;
+
+    fn id(&self) -> QueueId {
+        self.id
+    }
+
+    fn name(&self) -> &QueueName {
+        &self.spec.name
+    }
+
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn spec(&self) -> &QueueSpec {
+        &self.spec
+    }
+}
+
 /// The catalog of queues.
 ///
-/// Laws:
-/// 1. `commit` applies all of a record or nothing, durably, and only if the expectation holds; otherwise `Conflict`.
-/// 2. An id names one queue and is never reused. A commit that creates a queue with a used id, or changes a queue under
-///    another id, is a `Conflict`.
-/// 3. `load` returns every live queue, by name, as its last commit left it.
-/// 4. `history` returns the changes of all queues that ever had the name, newest first. Among changes of one time the higher
-///    version comes first.
-/// 5. `saved_request` returns the request of the last `save_request` of the queue and token, durably, at least until the time
+/// Laws, beyond those of `Catalog`:
+/// 1. `load` returns queues in the order of names. Among changes of one time, `history` returns the higher version first.
+/// 2. `saved_request` returns the request of the last `save_request` of the queue and token, durably, at least until the time
 ///    of the request is over.
-/// 6. `lease_key` returns the key of its first call, durably: a store has one key for its lifetime.
+/// 3. `lease_key` returns the key of its first call, durably: a store has one key for its lifetime.
 #[async_trait]
-pub trait QueueCatalog: Send + Sync + 'static {
-    /// Reads every live queue.
-    async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError>;
-
-    /// Commits a change.
-    async fn commit(&self, record: QueueRecord) -> Result<(), StoreError>;
-
+pub trait QueueCatalog: Catalog<CatalogQueue> {
     /// Saves a request. Requests whose time is over at `now` may be evicted for it. If too many requests are still within
     /// their time, it is refused with `Busy` and `NotApplied`.
     async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError>;
@@ -98,7 +88,4 @@ pub trait QueueCatalog: Send + Sync + 'static {
 
     /// The key that seals the lease tokens of the store. The given random key becomes it if the store has none yet.
     async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError>;
-
-    /// Reads the history of a name: `limit` changes after the first `skip`.
-    async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError>;
 }

@@ -1,17 +1,35 @@
-//! The laws of `Catalog`.
+//! The laws of `Catalog`, for namespaces and for queues.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::domain::counter::{DatasetId, NamespaceId};
-use tallystone::domain::namespace::{Dataset, DatasetSettings, Namespace, NamespaceSpec, SeriesSettings};
-use tallystone::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind, Stores};
+use tallystone::domain::namespace::{Namespace, NamespaceSpec, SeriesSettings};
+use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
+use tallystone::ports::{
+    Catalog, CatalogChange, CatalogEntry, CatalogRecord, CatalogState, EffectOutcome, QueueDeletion, StoreError,
+    StoreErrorKind,
+};
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{at, namespace_name};
+use crate::queue_given::{self, on_every_durable_queue_store, on_every_queue_store};
+
+/// How the laws try a kind of entries.
+pub trait TriedEntry: CatalogEntry {
+    /// The change that makes the next version of an entry; without text it deletes it.
+    fn record(id: u32, expected_version: Option<u64>, name: &str, text: Option<&str>) -> CatalogRecord<Self>;
+    /// The live entries, by name.
+    fn live(state: Self::State) -> Vec<Self>;
+    /// The number of an id.
+    fn number(id: Self::Id) -> u32;
+    /// The start of the page after these changes.
+    fn after(read: &[CatalogChange<Self>]) -> Self::HistoryStart;
+}
 
 /// A spec in which every field differs from its default.
-fn spec(name: &str, description: &str) -> NamespaceSpec {
+pub fn namespace_spec(name: &str, description: &str) -> NamespaceSpec {
     let mut spec = NamespaceSpec::with_defaults(namespace_name(name));
     spec.description = description.to_owned();
     spec.ttl = Some(Duration::from_secs(90));
@@ -20,186 +38,242 @@ fn spec(name: &str, description: &str) -> NamespaceSpec {
     spec
 }
 
-fn record(id: u64, expected_version: Option<u64>, spec: Option<NamespaceSpec>, name: &str) -> NamespaceRecord {
+/// The change to the next version, at the second of that version.
+fn change<E: CatalogEntry>(
+    id: E::Id,
+    expected_version: Option<u64>,
+    name: E::Name,
+    spec: Option<E::Spec>,
+    deletion: E::Deletion,
+) -> CatalogChange<E> {
     let version = expected_version.unwrap_or(0) + 1;
-    let namespace = spec.clone().map(|spec| Namespace {
-        id: NamespaceId(id),
-        dataset_id: DatasetId(1),
-        version,
-        spec,
-        created: at(0),
-        updated: at(i64::try_from(version).expect("small")),
-    });
-    let change = NamespaceChange {
-        namespace: NamespaceId(id),
-        name: namespace_name(name),
-        version,
-        time: at(i64::try_from(version).expect("small")),
-        actor: "ada".to_owned(),
-        reason: "test".to_owned(),
-        differences: vec![format!("version {version}")],
-        spec,
+    let (actor, reason, differences) = ("ada".to_owned(), "test".to_owned(), vec![format!("version {version}")]);
+    let time = at(i64::try_from(version).expect("small"));
+    CatalogChange { id, name, version, time, actor, reason, differences, spec, deletion }
+}
+
+impl TriedEntry for Namespace {
+    fn record(id: u32, expected_version: Option<u64>, name: &str, text: Option<&str>) -> CatalogRecord<Self> {
+        let spec = text.map(|text| namespace_spec(name, text));
+        let id = NamespaceId(id.into());
+        let change = change::<Self>(id, expected_version, namespace_name(name), spec.clone(), ());
+        let (dataset_id, version, created, updated) = (DatasetId(1), change.version, at(0), change.time);
+        let entry = spec.map(|spec| Self { id, dataset_id, version, spec, created, updated });
+        CatalogRecord { expected_version, entry, companion: None, change }
+    }
+
+    fn live(state: CatalogState) -> Vec<Self> {
+        let mut namespaces = state.namespaces;
+        namespaces.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        namespaces
+    }
+
+    fn number(id: NamespaceId) -> u32 {
+        id.0.try_into().expect("small")
+    }
+
+    fn after(read: &[CatalogChange<Self>]) -> Option<(NamespaceId, u64)> {
+        read.last().map(|last| (last.id, last.version))
+    }
+}
+
+impl TriedEntry for CatalogQueue {
+    fn record(id: u32, expected_version: Option<u64>, name: &str, text: Option<&str>) -> CatalogRecord<Self> {
+        let spec = text.map(|text| queue_given::spec(name, text));
+        let (id, name) = (QueueId(id.into()), QueueName::new(name).expect("a valid name"));
+        // A creation and a change have none.
+        let deletion = text.is_none().then(|| QueueDeletion { token: Some("once".into()), messages: 3 });
+        let change = change::<Self>(id, expected_version, name, spec.clone(), deletion);
+        let entry = spec.map(|spec| Self { id, spec, version: change.version, created: at(0), updated: change.time });
+        CatalogRecord { expected_version, entry, companion: (), change }
+    }
+
+    fn live(state: Vec<Self>) -> Vec<Self> {
+        state
+    }
+
+    fn number(id: QueueId) -> u32 {
+        id.0.try_into().expect("small")
+    }
+
+    fn after(read: &[CatalogChange<Self>]) -> usize {
+        read.len()
+    }
+}
+
+type Shared<E> = Arc<dyn Catalog<E>>;
+
+/// Runs a law on the catalogs of both kinds of every backend. A function cannot be generic over a generic law.
+macro_rules! on_every_catalog {
+    ($law:ident) => {
+        on_every_backend(async |bench| $law::<Namespace>(bench.stores.catalog.clone()).await).await;
+        on_every_queue_store(async |bench| $law::<CatalogQueue>(bench.stores.catalog.clone()).await).await;
     };
-    NamespaceRecord { expected_version, namespace, new_dataset: None, change }
 }
 
-fn creation(id: u64, name: &str) -> NamespaceRecord {
-    record(id, None, Some(spec(name, "new")), name)
-}
-
-fn dataset(id: u32, name: &str) -> Dataset {
-    Dataset { id: DatasetId(id), name: namespace_name(name), settings: DatasetSettings::default(), cluster: None }
-}
-
-async fn commit(stores: &Stores, record: NamespaceRecord) -> Result<(), StoreError> {
-    stores.catalog.commit(record).await
-}
-
-fn check_conflict(answer: Result<(), StoreError>) {
+pub fn check_conflict(answer: Result<(), StoreError>) {
     let refused = answer.expect_err("a conflict");
     assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Conflict, EffectOutcome::NotApplied));
 }
 
-#[tokio::test]
-async fn catalog_law_1_a_commit_applies_all_of_a_record() {
-    on_every_backend(async |bench| {
-        let stores = &bench.stores;
-        let empty = stores.catalog.load().await.expect("a state");
-        assert!(empty.namespaces.is_empty() && empty.datasets.is_empty());
-        let mut record = creation(empty.next_namespace_id, "shop");
-        record.new_dataset = Some(dataset(empty.next_dataset_id, "events"));
-        commit(stores, record.clone()).await.expect("a creation");
-        let state = stores.catalog.load().await.expect("a state");
-        assert_eq!(state.namespaces, [record.namespace.expect("it creates")]);
-        assert_eq!(state.datasets, [record.new_dataset.expect("it creates")]);
-        assert!(state.next_namespace_id > empty.next_namespace_id);
-        assert!(state.next_dataset_id > empty.next_dataset_id);
-        let history = stores.catalog.history(&namespace_name("shop"), None, 9).await.expect("a history");
-        assert_eq!(history, [record.change]);
-    })
-    .await;
+async fn commit<E: TriedEntry>(
+    catalog: &Shared<E>,
+    (id, expected_version, name, text): (u32, Option<u64>, &str, Option<&str>),
+) {
+    catalog.commit(E::record(id, expected_version, name, text)).await.expect("a commit");
+}
+
+async fn refuse<E: TriedEntry>(
+    catalog: &Shared<E>,
+    (id, expected_version, name, text): (u32, Option<u64>, &str, Option<&str>),
+) {
+    check_conflict(catalog.commit(E::record(id, expected_version, name, text)).await);
+}
+
+async fn load<E: TriedEntry>(catalog: &Shared<E>) -> Vec<E> {
+    E::live(catalog.load().await.expect("a state"))
+}
+
+/// Changes of a name after those that were read.
+async fn history<E: TriedEntry>(
+    catalog: &Shared<E>,
+    name: &str,
+    read: &[CatalogChange<E>],
+    limit: usize,
+) -> Vec<CatalogChange<E>> {
+    let name = E::record(1, None, name, None).change.name;
+    catalog.history(&name, E::after(read), limit).await.expect("a history")
 }
 
 #[tokio::test]
-async fn catalog_law_1_a_record_whose_expectation_does_not_hold_changes_nothing() {
-    on_every_backend(async |bench| {
-        let stores = &bench.stores;
-        commit(stores, creation(10, "shop")).await.expect("a creation");
-        commit(stores, record(10, Some(1), Some(spec("shop", "second")), "shop")).await.expect("a change");
-        let before = stores.catalog.load().await.expect("a state");
-        let mut exists = creation(11, "shop");
-        exists.new_dataset = Some(dataset(9, "more"));
-        check_conflict(commit(stores, exists).await);
-        check_conflict(commit(stores, record(10, Some(1), Some(spec("shop", "stale")), "shop")).await);
-        check_conflict(commit(stores, record(10, Some(3), Some(spec("shop", "early")), "shop")).await);
-        check_conflict(commit(stores, record(12, Some(1), Some(spec("nobody", "absent")), "nobody")).await);
-        check_conflict(commit(stores, record(10, Some(1), None, "shop")).await);
-        assert_eq!(stores.catalog.load().await.expect("a state"), before);
-        assert_eq!(stores.catalog.history(&namespace_name("shop"), None, 9).await.expect("a history").len(), 2);
-        assert_eq!(stores.catalog.history(&namespace_name("nobody"), None, 9).await.expect("a history"), []);
-    })
-    .await;
+async fn catalog_law_1_a_record_is_applied_whole_or_not_at_all() {
+    async fn law<E: TriedEntry>(catalog: Shared<E>) {
+        assert_eq!(load(&catalog).await, []);
+        let (first, second) =
+            (E::record(10, None, "shop", Some("new")), E::record(10, Some(1), "shop", Some("second")));
+        catalog.commit(first.clone()).await.expect("a creation");
+        assert_eq!(load(&catalog).await, [first.entry.expect("it creates")]);
+        catalog.commit(second.clone()).await.expect("a change");
+        for (id, stale) in [(11, None), (10, None), (10, Some(1)), (10, Some(3))] {
+            refuse(&catalog, (id, stale, "shop", Some("stale"))).await;
+        }
+        refuse(&catalog, (10, Some(1), "shop", None)).await;
+        refuse(&catalog, (12, Some(1), "nobody", Some("absent"))).await;
+        assert_eq!(load(&catalog).await, [second.entry.expect("it changes")]);
+        assert_eq!(history(&catalog, "shop", &[], 9).await, [second.change, first.change]);
+        assert_eq!(history(&catalog, "nobody", &[], 9).await, []);
+    }
+    on_every_catalog!(law);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn catalog_law_1_of_racing_changes_of_a_version_one_is_committed() {
-    on_every_backend(async |bench| {
-        commit(&bench.stores, creation(10, "shop")).await.expect("a creation");
+    async fn law<E: TriedEntry>(catalog: Shared<E>) {
+        commit(&catalog, (10, None, "shop", Some("new"))).await;
         for version in 1..=10 {
             let mut racing = JoinSet::new();
             for task in 0..4 {
-                let stores = bench.stores.clone();
-                racing.spawn(async move {
-                    let text = format!("task {task}");
-                    commit(&stores, record(10, Some(version), Some(spec("shop", &text)), "shop")).await.is_ok()
-                });
+                let catalog = catalog.clone();
+                let record = E::record(10, Some(version), "shop", Some(&format!("task {task}")));
+                racing.spawn(async move { catalog.commit(record).await.is_ok() });
             }
             let committed = racing.join_all().await.into_iter().filter(|committed| *committed).count();
             assert_eq!(committed, 1, "of version {version}");
         }
-    })
-    .await;
+    }
+    on_every_catalog!(law);
 }
 
 #[tokio::test]
 async fn catalog_law_1_commits_outlive_the_process() {
+    async fn before<E: TriedEntry>(catalog: Shared<E>) -> Vec<E> {
+        commit(&catalog, (10, None, "shop", Some("new"))).await;
+        commit(&catalog, (10, Some(1), "shop", Some("second"))).await;
+        commit(&catalog, (11, None, "gone", Some("new"))).await;
+        commit(&catalog, (11, Some(1), "gone", None)).await;
+        load(&catalog).await
+    }
+    async fn after<E: TriedEntry>(catalog: Shared<E>, before: Vec<E>) {
+        assert_eq!(load(&catalog).await, before);
+        assert_eq!(history(&catalog, "shop", &[], 9).await.len(), 2);
+        assert_eq!(history(&catalog, "gone", &[], 9).await.len(), 2);
+        refuse(&catalog, (11, None, "again", Some("new"))).await;
+    }
     on_every_durable_backend(async |bench, ending| {
-        let mut first = creation(10, "shop");
-        first.new_dataset = Some(dataset(3, "events"));
-        commit(&bench.stores, first).await.expect("a creation");
-        commit(&bench.stores, record(10, Some(1), Some(spec("shop", "second")), "shop")).await.expect("a change");
-        commit(&bench.stores, creation(11, "gone")).await.expect("a creation");
-        commit(&bench.stores, record(11, Some(1), None, "gone")).await.expect("a deletion");
-        let before = bench.stores.catalog.load().await.expect("a state");
-        let bench = bench.reopen(ending).await;
-        let catalog = &bench.stores.catalog;
-        assert_eq!(catalog.load().await.expect("a state"), before);
-        assert_eq!(catalog.version_of(NamespaceId(10), 1).await.expect("a version"), Some(spec("shop", "new")));
-        assert_eq!(catalog.history(&namespace_name("gone"), None, 9).await.expect("a history").len(), 2);
-        check_conflict(commit(&bench.stores, creation(11, "again")).await);
+        let live = before::<Namespace>(bench.stores.catalog.clone()).await;
+        after(bench.reopen(ending).await.stores.catalog.clone(), live).await;
+    })
+    .await;
+    on_every_durable_queue_store(async |bench, ending| {
+        let live = before::<CatalogQueue>(bench.stores.catalog.clone()).await;
+        let bench = bench.reopen(ending);
+        after(bench.stores.catalog.clone(), live).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn catalog_law_2_numbers_are_never_given_twice() {
-    on_every_backend(async |bench| {
-        let stores = &bench.stores;
-        let mut first = creation(10, "shop");
-        first.new_dataset = Some(dataset(5, "events"));
-        commit(stores, first).await.expect("a creation");
-        commit(stores, record(10, Some(1), None, "shop")).await.expect("a deletion");
-        let state = stores.catalog.load().await.expect("a state");
-        assert!(state.namespaces.is_empty());
-        assert!(state.next_namespace_id > 10 && state.next_dataset_id > 5);
-        check_conflict(commit(stores, creation(10, "shop")).await);
-        check_conflict(commit(stores, creation(9, "shop")).await);
-        let mut old_dataset = creation(11, "shop");
-        old_dataset.new_dataset = Some(dataset(5, "other"));
-        check_conflict(commit(stores, old_dataset).await);
-        commit(stores, creation(11, "shop")).await.expect("the next number");
-    })
-    .await;
+async fn catalog_law_2_a_number_stands_for_one_entry_for_ever() {
+    async fn law<E: TriedEntry>(catalog: Shared<E>) {
+        commit(&catalog, (10, None, "shop", Some("new"))).await;
+        refuse(&catalog, (10, None, "post", Some("same number"))).await;
+        refuse(&catalog, (11, Some(1), "shop", Some("other number"))).await;
+        commit(&catalog, (10, Some(1), "shop", None)).await;
+        refuse(&catalog, (10, None, "shop", Some("again"))).await;
+        commit(&catalog, (11, None, "shop", Some("the name is free"))).await;
+    }
+    on_every_catalog!(law);
 }
 
 #[tokio::test]
-async fn catalog_law_3_every_version_stays_readable() {
-    on_every_backend(async |bench| {
-        let stores = &bench.stores;
-        commit(stores, creation(10, "shop")).await.expect("a creation");
-        commit(stores, record(10, Some(1), Some(spec("shop", "second")), "shop")).await.expect("a change");
-        commit(stores, record(10, Some(2), None, "shop")).await.expect("a deletion");
-        let version_of = |version| stores.catalog.version_of(NamespaceId(10), version);
-        assert_eq!(version_of(1).await.expect("a version"), Some(spec("shop", "new")));
-        assert_eq!(version_of(2).await.expect("a version"), Some(spec("shop", "second")));
-        assert_eq!(version_of(3).await.expect("a version"), None, "the deletion has no settings");
-        assert_eq!(version_of(0).await.expect("a version"), None);
-        let nobody = stores.catalog.version_of(NamespaceId(99), 1).await;
-        assert_eq!(nobody.expect("a version"), None);
-    })
-    .await;
+async fn catalog_law_3_load_answers_every_live_entry() {
+    async fn law<E: TriedEntry>(catalog: Shared<E>) {
+        for (id, name) in [(1, "c"), (2, "a"), (3, "b")] {
+            commit(&catalog, (id, None, name, Some("new"))).await;
+        }
+        commit(&catalog, (2, Some(1), "a", None)).await;
+        let names: Vec<String> = load(&catalog).await.iter().map(|entry| entry.name().to_string()).collect();
+        assert_eq!(names, ["b", "c"]);
+    }
+    on_every_catalog!(law);
 }
 
 #[tokio::test]
 async fn catalog_law_4_the_history_of_a_name_goes_over_all_that_had_it_newest_first() {
-    on_every_backend(async |bench| {
-        let stores = &bench.stores;
-        commit(stores, creation(10, "shop")).await.expect("a creation");
-        commit(stores, creation(11, "other")).await.expect("a creation");
-        commit(stores, record(10, Some(1), Some(spec("shop", "second")), "shop")).await.expect("a change");
-        commit(stores, record(10, Some(2), None, "shop")).await.expect("a deletion");
-        commit(stores, creation(12, "shop")).await.expect("a creation");
-        let shop = namespace_name("shop");
-        let places = |changes: &[NamespaceChange]| {
-            changes.iter().map(|change| (change.namespace.0, change.version)).collect::<Vec<_>>()
-        };
-        let all = stores.catalog.history(&shop, None, 9).await.expect("a history");
-        assert_eq!(places(&all), [(12, 1), (10, 3), (10, 2), (10, 1)]);
-        assert_eq!(all[1].spec, None);
-        let page = stores.catalog.history(&shop, None, 2).await.expect("a history");
-        assert_eq!(page, all[..2]);
-        let rest = stores.catalog.history(&shop, Some((NamespaceId(10), 3)), 9).await.expect("a history");
-        assert_eq!(rest, all[2..]);
-    })
-    .await;
+    async fn law<E: TriedEntry>(catalog: Shared<E>) {
+        commit(&catalog, (10, None, "shop", Some("new"))).await;
+        commit(&catalog, (11, None, "other", Some("new"))).await;
+        commit(&catalog, (10, Some(1), "shop", Some("second"))).await;
+        commit(&catalog, (10, Some(2), "shop", None)).await;
+        let mut again = E::record(12, None, "shop", Some("again"));
+        again.change.time = at(9);
+        catalog.commit(again).await.expect("a creation");
+        let all = history(&catalog, "shop", &[], 9).await;
+        let places: Vec<_> =
+            all.iter().map(|change| (E::number(change.id), change.version, change.spec.is_some())).collect();
+        assert_eq!(places, [(12, 1, true), (10, 3, false), (10, 2, true), (10, 1, true)]);
+        assert_eq!(history(&catalog, "shop", &[], 2).await, all[..2]);
+        assert_eq!(history(&catalog, "shop", &all[..1], 2).await, all[1..3]);
+        assert_eq!(history(&catalog, "shop", &all[..2], 9).await, all[2..]);
+        assert_eq!(history(&catalog, "shop", &all, 2).await, []);
+    }
+    on_every_catalog!(law);
+}
+
+#[tokio::test]
+async fn catalog_law_5_every_commit_changes_the_revision_of_a_shared_catalog() {
+    async fn law<E: TriedEntry>(catalog: Shared<E>) {
+        let mut seen = vec![catalog.revision().await.expect("a revision")];
+        commit(&catalog, (10, None, "shop", Some("new"))).await;
+        seen.push(catalog.revision().await.expect("a revision"));
+        commit(&catalog, (10, Some(1), "shop", None)).await;
+        seen.push(catalog.revision().await.expect("a revision"));
+        refuse(&catalog, (10, Some(1), "shop", None)).await;
+        assert_eq!(catalog.revision().await.expect("a revision"), seen[2], "a refused record is no commit");
+        match seen[0] {
+            None => assert_eq!(seen, [None; 3]),
+            Some(_) => assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}"),
+        }
+    }
+    on_every_catalog!(law);
 }

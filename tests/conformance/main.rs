@@ -19,6 +19,7 @@ mod in_doubt;
 #[path = "../linear/mod.rs"]
 mod linear;
 mod model;
+mod namespace_store;
 mod progress;
 mod queue_catalog;
 mod queue_clock;

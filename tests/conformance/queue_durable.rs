@@ -282,7 +282,7 @@ async fn queue_store_law_12_what_was_answered_survives_what_the_store_says() {
 }
 
 #[tokio::test]
-async fn queue_catalog_law_6_the_lease_key_is_the_same_over_restarts() {
+async fn queue_catalog_law_3_the_lease_key_is_the_same_over_restarts() {
     on_every_durable_queue_store(async |bench, ending| {
         let (first, other) = (LeaseKey([1; LEASE_KEY_BYTES]), LeaseKey([2; LEASE_KEY_BYTES]));
         bench.stores.catalog.lease_key(first).await.expect("a key");
@@ -293,7 +293,7 @@ async fn queue_catalog_law_6_the_lease_key_is_the_same_over_restarts() {
 }
 
 #[tokio::test]
-async fn queue_catalog_law_5_a_request_is_known_over_restarts() {
+async fn queue_catalog_law_2_a_request_is_known_over_restarts() {
     on_every_durable_queue_store(async |bench, ending| {
         let kept = request(7, "once", 12, 60);
         bench.stores.catalog.save_request(request(7, "over", 1, 30), T0).await.expect("room");

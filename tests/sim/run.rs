@@ -11,9 +11,10 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::domain::namespace::NamespaceSpec;
+use tallystone::engine::catalog::Author;
 use tallystone::engine::counting::{CountReading, Freshness};
-use tallystone::engine::namespaces::{Author, NamespaceCatalog};
-use tallystone::ports::{Catalog, Clock};
+use tallystone::engine::namespaces::NamespaceCatalog;
+use tallystone::ports::{Clock, NamespaceStore};
 
 use crate::caches::Caches;
 use crate::chance::Chance;
@@ -319,7 +320,7 @@ fn roles_of(chance: &mut Chance) -> Vec<Roles> {
 /// A catalog that holds the namespace, the same for all servers.
 fn catalog_with(spec: &NamespaceSpec) -> Arc<SharedCatalog> {
     let catalog: Arc<SharedCatalog> = Arc::default();
-    let shared = Arc::clone(&catalog) as Arc<dyn Catalog>;
+    let shared = Arc::clone(&catalog) as Arc<dyn NamespaceStore>;
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(SLICE));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
     runtime.block_on(async {

@@ -14,7 +14,7 @@ use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::engine::counting::Counting;
 use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::engine::{Engine, EngineParts, MemberProfile};
-use tallystone::ports::{CacheCluster, Catalog, Clock, CountCache, FastCounts, Stores};
+use tallystone::ports::{CacheCluster, Clock, CountCache, FastCounts, NamespaceStore, Stores};
 
 use crate::caches::{Caches, SimNetwork};
 use crate::chance::Chance;
@@ -233,7 +233,7 @@ impl Machines {
         let clock: Arc<dyn Clock> = Arc::new(ProcessClock::new(world, process, plan.clocks[machine]));
         let entropy = SeededEntropy::new(own);
         let store = SimStore { cluster: plan.cluster.clone(), machine, stops: self.stops(process, own, 1) };
-        let catalog = Arc::clone(&plan.catalog) as Arc<dyn Catalog>;
+        let catalog = Arc::clone(&plan.catalog) as Arc<dyn NamespaceStore>;
         let opening = Cassandra::open_on(
             Arc::new(store),
             crate::KEYSPACE,

@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use tallystone::adapters::cassandra::{RowSettings, SettingsSource};
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{NamespaceId, NamespaceName};
-use tallystone::domain::namespace::{Cardinality, HotCounter, NamespaceSpec};
-use tallystone::engine::namespaces::Author;
-use tallystone::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+use tallystone::domain::namespace::{Cardinality, HotCounter, Namespace, NamespaceSpec};
+use tallystone::engine::catalog::Author;
+use tallystone::ports::{
+    Catalog, CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore, StoreError, StoreErrorKind,
+};
 
 use crate::chance::Chance;
 use crate::client::name_of;
@@ -24,23 +26,19 @@ pub struct SharedCatalog {
 }
 
 #[async_trait]
-impl Catalog for SharedCatalog {
+impl Catalog<Namespace> for SharedCatalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         self.inner.load().await
     }
 
-    async fn revision(&self) -> Result<i64, StoreError> {
-        Ok(self.commits.load(Ordering::Relaxed))
+    async fn revision(&self) -> Result<Option<i64>, StoreError> {
+        Ok(Some(self.commits.load(Ordering::Relaxed)))
     }
 
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
         self.inner.commit(record).await?;
         self.commits.fetch_add(1, Ordering::Relaxed);
         Ok(())
-    }
-
-    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
-        self.inner.version_of(namespace, version).await
     }
 
     async fn history(
@@ -50,6 +48,13 @@ impl Catalog for SharedCatalog {
         limit: usize,
     ) -> Result<Vec<NamespaceChange>, StoreError> {
         self.inner.history(name, beyond, limit).await
+    }
+}
+
+#[async_trait]
+impl NamespaceStore for SharedCatalog {
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        self.inner.version_of(namespace, version).await
     }
 }
 

@@ -40,7 +40,7 @@ async fn made(stores: &Stores, (id, dataset): (NamespaceId, DatasetId), text: &s
     let time = Timestamp::from_secs(0);
     let namespace = Namespace { id, dataset_id: dataset, version: 1, spec: spec.clone(), created: time, updated: time };
     let change = NamespaceChange {
-        namespace: id,
+        id,
         name: name(text),
         version: 1,
         time,
@@ -48,9 +48,10 @@ async fn made(stores: &Stores, (id, dataset): (NamespaceId, DatasetId), text: &s
         reason: String::new(),
         differences: Vec::new(),
         spec: Some(spec),
+        deletion: (),
     };
     let record =
-        NamespaceRecord { expected_version: None, namespace: Some(namespace), new_dataset: Some(new_dataset), change };
+        NamespaceRecord { expected_version: None, entry: Some(namespace), companion: Some(new_dataset), change };
     stores.catalog.commit(record).await.expect("it is committed");
 }
 

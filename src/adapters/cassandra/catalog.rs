@@ -103,16 +103,16 @@ impl Catalog {
         known: &CatalogRevision,
         record: &NamespaceRecord,
     ) -> Result<ConditionalResult, RequestFailure> {
-        let id = record.change.namespace;
+        let id = record.change.id;
         let last_namespace = known.last_namespace.max(id.0).cast_signed();
-        let new_dataset = record.new_dataset.as_ref().map_or(0, |dataset| dataset.id.0);
+        let new_dataset = record.companion.as_ref().map_or(0, |dataset| dataset.id.0);
         let last_dataset = i64::from(known.last_dataset.max(new_dataset));
         let moved = (known.revision + 1, last_namespace, last_dataset, known.revision);
         let mut changes = vec![(self.requests.statement("move_revision"), moved.bind())];
         for row in rows_of(record) {
             changes.push((self.requests.statement("insert_catalog_row"), row.bind()));
         }
-        if record.namespace.is_none() {
+        if record.entry.is_none() {
             let row = (NAMESPACES, record.change.name.as_str(), stored_namespace(id), 0_i64);
             changes.push((self.requests.statement("delete_catalog_row"), row.bind()));
         }
@@ -122,7 +122,7 @@ impl Catalog {
     /// Whether a change is in the history. A serial read also completes conditional writes that are in flight.
     async fn is_committed(&self, record: &NamespaceRecord) -> Result<bool, StoreError> {
         let change = &record.change;
-        let beyond = Some((change.namespace, change.version + 1));
+        let beyond = Some((change.id, change.version + 1));
         let found = self.changes(&change.name, beyond, 1).await?;
         Ok(found.first() == Some(change))
     }
@@ -148,15 +148,15 @@ impl Catalog {
 fn rows_of(record: &NamespaceRecord) -> Vec<CatalogRow> {
     let change = &record.change;
     let (name, id, version) =
-        (change.name.as_str().to_owned(), stored_namespace(change.namespace), change.version.cast_signed());
+        (change.name.as_str().to_owned(), stored_namespace(change.id), change.version.cast_signed());
     let mut rows = vec![(CHANGES, name.clone(), id, version, encode_change(change))];
     if let Some(spec) = &change.spec {
         rows.push((SPECS, String::new(), id, version, encode_spec(spec)));
     }
-    if let Some(namespace) = &record.namespace {
+    if let Some(namespace) = &record.entry {
         rows.push((NAMESPACES, name, id, 0, encode_namespace(namespace)));
     }
-    if let Some(dataset) = &record.new_dataset {
+    if let Some(dataset) = &record.companion {
         rows.push((DATASETS, String::new(), i64::from(dataset.id.0), 0, encode_dataset(dataset)));
     }
     rows
@@ -165,20 +165,20 @@ fn rows_of(record: &NamespaceRecord) -> Vec<CatalogRow> {
 /// Returns the reason if a record cannot be committed.
 fn check(known: &CatalogRevision, record: &NamespaceRecord) -> Result<(), String> {
     let live = known.state.namespaces.iter().find(|namespace| namespace.spec.name == record.change.name);
-    record.check(live, (known.last_namespace, known.last_dataset), &known.state.datasets)
+    record.check_all(live, (known.last_namespace, known.last_dataset), &known.state.datasets)
 }
 
 #[async_trait]
-impl ports::Catalog for Catalog {
+impl ports::Catalog<Namespace> for Catalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         Ok(self.read_snapshot("load catalog").await?.state)
     }
 
-    async fn revision(&self) -> Result<i64, StoreError> {
+    async fn revision(&self) -> Result<Option<i64>, StoreError> {
         const OP: &str = "read revision";
         type Numbers = (Option<i64>, Option<i64>, Option<i64>);
         let row: Option<Numbers> = self.requests.first_row(OP, self.requests.statement("read_revision"), ()).await?;
-        Ok(row.and_then(|(revision, _, _)| revision).unwrap_or(0))
+        Ok(Some(row.and_then(|(revision, _, _)| revision).unwrap_or(0)))
     }
 
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
@@ -206,14 +206,6 @@ impl ports::Catalog for Catalog {
         }
     }
 
-    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
-        const OP: &str = "read version";
-        let statement = self.requests.statement("read_version");
-        let values = (stored_namespace(namespace), version.cast_signed());
-        let found: Vec<(Vec<u8>,)> = self.requests.rows_serial(OP, statement, values).await?;
-        found.first().map(|(value,)| decode_spec(value).map_err(|damaged| damaged.into_store_error(OP))).transpose()
-    }
-
     async fn history(
         &self,
         name: &NamespaceName,
@@ -225,9 +217,20 @@ impl ports::Catalog for Catalog {
 }
 
 #[async_trait]
+impl ports::NamespaceStore for Catalog {
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        const OP: &str = "read version";
+        let statement = self.requests.statement("read_version");
+        let values = (stored_namespace(namespace), version.cast_signed());
+        let found: Vec<(Vec<u8>,)> = self.requests.rows_serial(OP, statement, values).await?;
+        found.first().map(|(value,)| decode_spec(value).map_err(|damaged| damaged.into_store_error(OP))).transpose()
+    }
+}
+
+#[async_trait]
 impl SettingsSource for Catalog {
     async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
-        let spec = ports::Catalog::version_of(self, namespace, version).await?;
+        let spec = ports::NamespaceStore::version_of(self, namespace, version).await?;
         let why = || format!("the catalog has no version {version} of namespace {}", namespace.0);
         let spec = spec.ok_or_else(|| RequestFailure::corrupt(why()).during("read frozen settings"))?;
         Ok(spec.into())

@@ -84,7 +84,7 @@ pub fn decode_spec(bytes: &[u8]) -> Result<NamespaceSpec, CorruptValue> {
 /// Encodes an entry of the history.
 pub fn encode_change(change: &NamespaceChange) -> Vec<u8> {
     StoredNamespaceChange {
-        namespace_id: change.namespace.0,
+        namespace_id: change.id.0,
         name: change.name.as_str().to_owned(),
         version: change.version,
         time: change.time.micros(),
@@ -101,7 +101,7 @@ pub fn decode_change(bytes: &[u8]) -> Result<NamespaceChange, CorruptValue> {
     const WHAT: &str = "change of a namespace";
     let stored: StoredNamespaceChange = decode(WHAT, bytes)?;
     Ok(NamespaceChange {
-        namespace: NamespaceId(stored.namespace_id),
+        id: NamespaceId(stored.namespace_id),
         name: name_from(WHAT, &stored.name)?,
         version: stored.version,
         time: Timestamp::from_micros(stored.time),
@@ -109,6 +109,7 @@ pub fn decode_change(bytes: &[u8]) -> Result<NamespaceChange, CorruptValue> {
         reason: stored.reason,
         differences: stored.differences,
         spec: stored.spec.map(spec_from).transpose()?,
+        deletion: (),
     })
 }
 
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(decode_dataset(&encode_dataset(&dataset)), Ok(dataset.clone()));
         dataset.cluster = Some(name);
         let mut change = NamespaceChange {
-            namespace: namespace.id,
+            id: namespace.id,
             name: namespace.spec.name.clone(),
             version: 5,
             time: Timestamp::from_secs(2),
@@ -302,6 +303,7 @@ mod tests {
             reason: "because".to_owned(),
             differences: vec!["ttl: none -> 1 h".to_owned()],
             spec: Some(spec()),
+            deletion: (),
         };
         assert_eq!(decode_namespace(&encode_namespace(&namespace)), Ok(namespace));
         assert_eq!(decode_dataset(&encode_dataset(&dataset)), Ok(dataset));

@@ -1,15 +1,22 @@
-//! The catalog in ordered maps.
+//! The catalogs of namespaces and of queues in ordered maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::domain::limits::QUEUE_REQUESTS_KEPT_MAX;
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::ports::{self, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+use crate::domain::queue::messages::lease_seal::LeaseKey;
+use crate::domain::queue::{CatalogQueue, QueueId, QueueName};
+use crate::domain::time::Timestamp;
+use crate::ports::{
+    self, CatalogChange, CatalogEntry, CatalogRecord, CatalogState, NamespaceChange, NamespaceRecord, QueueChange,
+    QueueRecord, QueueRequest, StoreError, StoreErrorKind,
+};
 
-/// A catalog that lives as long as the process.
+/// A catalog of namespaces that lives as long as the process.
 #[derive(Default)]
 pub struct Catalog {
     state: Mutex<MemoryCatalogState>,
@@ -17,49 +24,88 @@ pub struct Catalog {
 
 #[derive(Default)]
 struct MemoryCatalogState {
+    entries: MemoryEntries<Namespace>,
     datasets: BTreeMap<DatasetId, Dataset>,
-    namespaces: BTreeMap<NamespaceName, Namespace>,
-    /// Highest ids assigned so far.
-    last_namespace: u64,
-    last_dataset: u32,
-    changes: BTreeMap<(NamespaceId, u64), NamespaceChange>,
+}
+
+/// A catalog of queues that lives as long as the process.
+#[derive(Default)]
+pub struct QueueCatalog {
+    state: Mutex<MemoryQueueCatalogState>,
+}
+
+#[derive(Default)]
+struct MemoryQueueCatalogState {
+    entries: MemoryEntries<CatalogQueue>,
+    requests: BTreeMap<(QueueId, Box<str>), QueueRequest>,
+    lease_key: Option<LeaseKey>,
+}
+
+/// The entries of one kind and their history.
+struct MemoryEntries<E: CatalogEntry> {
+    live: BTreeMap<E::Name, E>,
+    used: BTreeSet<E::Id>,
+    /// In order of commit.
+    changes: Vec<CatalogChange<E>>,
+}
+
+impl<E: CatalogEntry> Default for MemoryEntries<E> {
+    fn default() -> Self {
+        Self { live: BTreeMap::new(), used: BTreeSet::new(), changes: Vec::new() }
+    }
+}
+
+impl<E: CatalogEntry> MemoryEntries<E> {
+    fn apply(&mut self, record: CatalogRecord<E>) {
+        self.used.insert(record.change.id);
+        match record.entry {
+            Some(entry) => self.live.insert(record.change.name.clone(), entry),
+            None => self.live.remove(&record.change.name),
+        };
+        self.changes.push(record.change);
+    }
+
+    fn newest_first(&self, name: &E::Name) -> impl Iterator<Item = &CatalogChange<E>> {
+        self.changes.iter().rev().filter(move |change| change.name == *name)
+    }
+}
+
+impl MemoryCatalogState {
+    fn last_namespace(&self) -> u64 {
+        self.entries.used.last().map_or(0, |id| id.0)
+    }
+
+    fn last_dataset(&self) -> u32 {
+        self.datasets.last_key_value().map_or(0, |(id, _)| id.0)
+    }
+}
+
+fn conflict(op: &'static str, why: String) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(why)
 }
 
 #[async_trait]
-impl ports::Catalog for Catalog {
+impl ports::Catalog<Namespace> for Catalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         let state = self.state.lock();
-        let mut namespaces: Vec<Namespace> = state.namespaces.values().cloned().collect();
+        let mut namespaces: Vec<Namespace> = state.entries.live.values().cloned().collect();
         namespaces.sort_by_key(|namespace| namespace.id);
         Ok(CatalogState {
             datasets: state.datasets.values().cloned().collect(),
             namespaces,
-            next_namespace_id: state.last_namespace + 1,
-            next_dataset_id: state.last_dataset + 1,
+            next_namespace_id: state.last_namespace() + 1,
+            next_dataset_id: state.last_dataset() + 1,
         })
     }
 
-    async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
+    async fn commit(&self, mut record: NamespaceRecord) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        state
-            .check(&record)
-            .map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, "commit").with_source(why))?;
-        if let Some(dataset) = record.new_dataset {
-            state.last_dataset = state.last_dataset.max(dataset.id.0);
-            state.datasets.insert(dataset.id, dataset);
-        }
-        state.last_namespace = state.last_namespace.max(record.change.namespace.0);
-        match record.namespace {
-            Some(namespace) => state.namespaces.insert(record.change.name.clone(), namespace),
-            None => state.namespaces.remove(&record.change.name),
-        };
-        state.changes.insert((record.change.namespace, record.change.version), record.change);
+        let live = state.entries.live.get(&record.change.name);
+        let last_ids = (state.last_namespace(), state.last_dataset());
+        record.check_all(live, last_ids, state.datasets.values()).map_err(|why| conflict("commit", why))?;
+        state.datasets.extend(record.companion.take().map(|dataset| (dataset.id, dataset)));
+        state.entries.apply(record);
         Ok(())
-    }
-
-    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
-        let state = self.state.lock();
-        Ok(state.changes.get(&(namespace, version)).and_then(|change| change.spec.clone()))
     }
 
     async fn history(
@@ -69,17 +115,57 @@ impl ports::Catalog for Catalog {
         limit: usize,
     ) -> Result<Vec<NamespaceChange>, StoreError> {
         let state = self.state.lock();
-        let newest_first = state.changes.iter().rev();
-        let older =
-            newest_first.filter(|(at, change)| change.name == *name && beyond.is_none_or(|beyond| **at < beyond));
-        Ok(older.take(limit).map(|(_, change)| change.clone()).collect())
+        let is_older = |change: &&NamespaceChange| beyond.is_none_or(|beyond| (change.id, change.version) < beyond);
+        Ok(state.entries.newest_first(name).filter(is_older).take(limit).cloned().collect())
     }
 }
 
-impl MemoryCatalogState {
-    /// Returns an error text if a record cannot be committed.
-    fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
-        let live = self.namespaces.get(&record.change.name);
-        record.check(live, (self.last_namespace, self.last_dataset), self.datasets.values())
+#[async_trait]
+impl ports::NamespaceStore for Catalog {
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        let state = self.state.lock();
+        let found = state.entries.changes.iter().find(|change| (change.id, change.version) == (namespace, version));
+        Ok(found.and_then(|change| change.spec.clone()))
+    }
+}
+
+#[async_trait]
+impl ports::Catalog<CatalogQueue> for QueueCatalog {
+    async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
+        Ok(self.state.lock().entries.live.values().cloned().collect())
+    }
+
+    async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
+        let entries = &mut self.state.lock().entries;
+        let checked = record.check(entries.live.get(&record.change.name), |id| entries.used.contains(&id));
+        checked.map_err(|why| conflict("commit queue", why))?;
+        entries.apply(record);
+        Ok(())
+    }
+
+    async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {
+        Ok(self.state.lock().entries.newest_first(name).skip(skip).take(limit).cloned().collect())
+    }
+}
+
+#[async_trait]
+impl ports::QueueCatalog for QueueCatalog {
+    async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        let requests = &mut self.state.lock().requests;
+        let place = (request.queue, request.token.clone());
+        requests.retain(|_, kept| kept.until > now);
+        if requests.len() >= QUEUE_REQUESTS_KEPT_MAX && !requests.contains_key(&place) {
+            return Err(StoreError::not_applied(StoreErrorKind::Busy, "keep request"));
+        }
+        requests.insert(place, request);
+        Ok(())
+    }
+
+    async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
+        Ok(self.state.lock().requests.get(&(queue, token.into())).cloned())
+    }
+
+    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        Ok(*self.state.lock().lease_key.get_or_insert(made))
     }
 }

@@ -8,7 +8,6 @@ mod cache;
 mod catalog;
 mod event_log;
 mod fast_counts;
-mod queue_catalog;
 mod queues;
 mod rollups;
 mod slices;
@@ -28,9 +27,8 @@ use crate::domain::time::Timestamp;
 use crate::ports::{Clock, QueueStores, StoreHandle, Stores};
 
 pub use cache::MemoryCache;
-pub use catalog::Catalog;
+pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
-pub use queue_catalog::QueueCatalog;
 pub use queues::MemoryQueues;
 
 /// The bytes of best-effort counters that `stores` keeps.

@@ -14,7 +14,7 @@ mod published;
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{BATCH_ITEMS_MAX, DOCUMENT_REFUSAL_BYTES_MAX};
 use crate::domain::{Reason, Reject};
-use crate::engine::namespaces::{Etag, NamespaceDraft};
+use crate::engine::namespaces::{NamespaceDraft, NamespaceEtag};
 
 use document_table::DocumentTable;
 pub use document_table::duration_of;
@@ -26,7 +26,7 @@ pub struct DocumentNamespace {
     /// The settings.
     pub draft: NamespaceDraft,
     /// The etag of the version that the document was made from, if the document has one.
-    pub etag: Option<Etag>,
+    pub etag: Option<NamespaceEtag>,
     /// Fields without a counterpart, as `path: why`.
     pub unmapped: Vec<String>,
 }

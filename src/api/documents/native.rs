@@ -10,7 +10,9 @@ use crate::api::documents::{DocumentNamespace, agreed_name, reject_at};
 use crate::domain::Reject;
 use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::namespace::{Cardinality, CounterType, HotCounter, SeriesSettings, Temporality};
-use crate::engine::namespaces::{DatasetDraft, Etag, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
+use crate::engine::namespaces::{
+    DatasetDraft, NamespaceDraft, NamespaceEtag, PartitionDraft, RollupDraft, StorageDraft,
+};
 
 /// The counter types by name.
 pub(super) const COUNTER_TYPES: &[(&str, CounterType)] = &[
@@ -34,7 +36,7 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     let said = fields.text("name")?;
     let mut draft = NamespaceDraft::of(agreed_name(&place, said, name)?);
     let etag = fields.text("etag")?.filter(|etag| !etag.is_empty());
-    let etag = etag.map(|etag| etag.parse::<Etag>()).transpose()?;
+    let etag = etag.map(|etag| etag.parse::<NamespaceEtag>()).transpose()?;
     draft.description = fields.text("description")?.unwrap_or_default();
     draft.counter_type = fields.word("counter_type", "COUNTER_TYPE_", COUNTER_TYPES)?;
     draft.temporality = fields.word("temporality", "TEMPORALITY_", TEMPORALITIES)?;

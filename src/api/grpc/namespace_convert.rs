@@ -14,13 +14,13 @@ use crate::domain::namespace::{
 };
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{
-    DatasetDraft, Etag, NamespaceApplyOutcome, NamespaceDraft, NamespaceHistoryEntry, PartitionDraft, RollupDraft,
-    StorageDraft,
+    DatasetDraft, NamespaceApplyOutcome, NamespaceDraft, NamespaceEtag, NamespaceHistoryEntry, PartitionDraft,
+    RollupDraft, StorageDraft,
 };
 use crate::proto::admin::v1 as pb;
 
 /// Decodes a namespace from a caller, and the etag of the version that it was based on.
-pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), Reject> {
+pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<NamespaceEtag>), Reject> {
     let mut draft = NamespaceDraft::of(NamespaceName::new(&sent.name)?);
     let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;
     let mut faults = NamespaceFieldErrors(Vec::new());
@@ -62,7 +62,7 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Etag>), R
 pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
     pb::Namespace {
         id: namespace.id.0,
-        etag: Etag::of(namespace).to_string(),
+        etag: NamespaceEtag::of(namespace).to_string(),
         create_time: Some(write(namespace.created)),
         update_time: Some(write(namespace.updated)),
         version: namespace.version,
@@ -74,8 +74,8 @@ pub fn namespace_message(namespace: &Namespace) -> pb::Namespace {
 pub fn change_message(past: NamespaceHistoryEntry) -> pb::NamespaceChange {
     let NamespaceHistoryEntry { change, created } = past;
     let namespace = change.spec.as_ref().map(|spec| pb::Namespace {
-        id: change.namespace.0,
-        etag: Etag::of_version(change.namespace, change.version).to_string(),
+        id: change.id.0,
+        etag: NamespaceEtag::of_version(change.id, change.version).to_string(),
         version: change.version,
         create_time: created.map(write),
         update_time: Some(write(change.time)),
@@ -344,7 +344,7 @@ mod tests {
         let namespace = namespace();
         let (draft, etag) = draft_of(namespace_message(&namespace)).expect("valid");
         assert_eq!(draft, NamespaceDraft::from(namespace.spec.clone()));
-        assert_eq!(etag, Some(Etag::of(&namespace)));
+        assert_eq!(etag, Some(NamespaceEtag::of(&namespace)));
     }
 
     #[test]

@@ -15,8 +15,10 @@ use crate::domain::counter::{NamespaceId, NamespaceName};
 use crate::domain::limits::ACTOR_BYTES_MAX;
 use crate::domain::namespace::Namespace;
 use crate::domain::{Reason, Reject};
+use crate::engine::catalog::Author;
 use crate::engine::namespaces::{
-    Author, DryRun, Etag, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceDraft, NamespaceError,
+    DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceDraft, NamespaceError,
+    NamespaceEtag,
 };
 use crate::ports::NamespaceChange;
 use crate::proto::admin::v1 as pb;
@@ -113,7 +115,7 @@ impl NamespaceService for NamespacesApi {
         let actor = actor_of(&request);
         let pb::DeleteNamespaceRequest { name, etag, reason } = request.into_inner();
         let name = name_of("name", &name)?;
-        let etag = (!etag.is_empty()).then(|| etag.parse::<Etag>()).transpose().map_err(ApiError::from)?;
+        let etag = (!etag.is_empty()).then(|| etag.parse::<NamespaceEtag>()).transpose().map_err(ApiError::from)?;
         self.namespaces.delete(&name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::DeleteNamespaceResponse {}))
     }
@@ -166,7 +168,7 @@ fn name_of(field: &str, name: &str) -> Result<NamespaceName, ApiError> {
 }
 
 /// Decodes the request's `namespace`.
-fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Option<Etag>), ApiError> {
+fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Option<NamespaceEtag>), ApiError> {
     draft_of(present(namespace)?).map_err(|reject| {
         let is_name = reject.reason == Reason::InvalidNamespace;
         let refusal = ApiError::from(reject);
@@ -191,7 +193,7 @@ fn above_of(paged: &PagedRequest, token: &str) -> Result<Option<NamespaceName>, 
 
 /// The position of a change in the history of a name: the number of the namespace, then the version.
 fn change_key(change: &NamespaceChange) -> [u8; 16] {
-    let key = u128::from(change.namespace.0) << 64 | u128::from(change.version);
+    let key = u128::from(change.id.0) << 64 | u128::from(change.version);
     key.to_be_bytes()
 }
 

@@ -11,7 +11,7 @@ use crate::app::cli::{Failure, GlobalFormat, OutputArgs, arguments};
 use crate::app::units;
 use crate::domain::capacity::{Load, Plan};
 use crate::domain::namespace::Cardinality;
-use crate::engine::namespaces::duration_text;
+use crate::engine::catalog::duration_text;
 
 /// Say what a load needs: settings of its namespace, the size of partitions, disk and memory. Asks no server.
 #[derive(Debug, Args)]

@@ -38,9 +38,10 @@ use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::ProtocolRules;
 use crate::domain::queue::QueueName;
+use crate::engine::catalog::Author;
 use crate::engine::loops::StartupProgress;
 use crate::engine::namespaces::{
-    Author, NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError, UnlistedClusters,
+    NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError, UnlistedClusters,
 };
 use crate::engine::queues::{QueueDraft, Queues};
 use crate::engine::{Engine, EngineParts, MemberProfile};

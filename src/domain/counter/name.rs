@@ -4,6 +4,8 @@
 //! determines stored touch shards and so never changes.
 
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -14,6 +16,20 @@ use crate::domain::reason::{Reason, Reject};
 /// The number of a namespace, assigned at its creation and never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NamespaceId(pub u64);
+
+impl fmt::Display for NamespaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for NamespaceId {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
 
 /// The number of a dataset, assigned when its first namespace is created and never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,7 +1,9 @@
 //! Names and numbers of queues, and the ids of their shards.
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::domain::limits::QUEUE_NAME_BYTES_MAX;
@@ -64,6 +66,14 @@ pub struct QueueId(pub u128);
 impl fmt::Display for QueueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for QueueId {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u128::from_str_radix(text, 16).map(Self)
     }
 }
 

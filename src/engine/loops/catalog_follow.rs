@@ -1,34 +1,34 @@
-//! Follows the commits of other servers to the catalog.
-
-use std::sync::Arc;
+//! Follows the commits of other servers to a catalog.
 
 use async_trait::async_trait;
 
 use crate::domain::limits::CATALOG_FOLLOWED_EVERY;
-use crate::engine::core::EngineCore;
+use crate::engine::catalog::{FollowedCatalog, Sharing};
 use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 
-/// The loop that reads the catalog again when another server has changed it.
-pub struct FollowLoop {
-    core: Arc<EngineCore>,
+/// The loop that reads a catalog again when another server has changed it. It ends at once where no server can.
+pub struct FollowLoop<C> {
+    catalog: C,
 }
 
-impl FollowLoop {
+impl<C: FollowedCatalog> FollowLoop<C> {
     /// Makes the loop; it runs at once.
-    pub fn new(core: Arc<EngineCore>) -> Self {
-        Self { core }
+    pub fn new(catalog: C) -> Self {
+        Self { catalog }
     }
 }
 
 #[async_trait]
-impl BackgroundLoop for FollowLoop {
+impl<C: FollowedCatalog> BackgroundLoop for FollowLoop<C> {
     fn name(&self) -> &'static str {
         "catalog"
     }
 
     async fn activate(&mut self) -> NextActivation {
-        if let Err(error) = self.core.namespaces.follow().await {
-            tracing::warn!(%error, "changes of other servers to the catalog cannot be read");
+        match self.catalog.follow().await {
+            Ok(Sharing::Owned) => return NextActivation::Finished,
+            Ok(Sharing::Shared) => {}
+            Err(error) => tracing::warn!(%error, "changes of other servers to the catalog cannot be read"),
         }
         NextActivation::After(CATALOG_FOLLOWED_EVERY)
     }

@@ -1,26 +1,21 @@
-//! How the catalog changes: decide on the snapshot, commit by compare-and-set, replace the snapshot.
-//!
-//! A decision is a pure function of the snapshot. If another server changed the catalog meanwhile, the store returns a
-//! conflict, the snapshot is read again and the decision is repeated. Only with an etag of the caller does such a change
-//! become an error.
+//! How namespaces change. The decision of a change is a pure function of the snapshot; `engine::catalog` commits it.
 
-use std::future::Future;
 use std::sync::Arc;
 
-use tokio::sync::SemaphorePermit;
-
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::limits::{ACTOR_BYTES_MAX, CATALOG_ATTEMPTS_MAX, DESCRIPTION_BYTES_MAX, NAMESPACES_MAX};
+use crate::domain::limits::NAMESPACES_MAX;
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::catalog::{Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, finish, refuse_fixed};
 use crate::engine::namespaces::difference::{dataset_differences, fixed_differences};
 use crate::engine::namespaces::snapshot::CatalogSnapshot;
 use crate::engine::namespaces::{
-    Author, DryRun, Etag, FIRST_VERSION, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog,
-    NamespaceCatalogInner, NamespaceDefaults, NamespaceDraft, NamespaceError, differences, is_reserved, never_existed,
-    not_found,
+    DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceCatalogInner, NamespaceDefaults,
+    NamespaceDraft, NamespaceError, NamespaceEtag, differences, is_reserved, never_existed, not_found,
 };
-use crate::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+use crate::ports::{CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+
+const CHANGE_OP: &str = "change of a namespace";
 
 /// The intent of a change.
 #[derive(Clone, Debug)]
@@ -48,7 +43,7 @@ struct NamespaceDecision {
 struct NamespaceChangeContext<'a> {
     snapshot: &'a CatalogSnapshot,
     defaults: &'a NamespaceDefaults,
-    expected: Option<Etag>,
+    expected: Option<NamespaceEtag>,
     author: &'a Author,
     now: Timestamp,
 }
@@ -68,7 +63,7 @@ impl NamespaceCatalog {
     pub async fn update(
         &self,
         draft: impl Into<NamespaceDraft>,
-        expected: Option<Etag>,
+        expected: Option<NamespaceEtag>,
         author: Author,
     ) -> Result<Arc<Namespace>, NamespaceError> {
         let draft = refuse_reserved_draft(draft.into())?;
@@ -79,7 +74,7 @@ impl NamespaceCatalog {
     pub async fn apply(
         &self,
         draft: impl Into<NamespaceDraft>,
-        expected: Option<Etag>,
+        expected: Option<NamespaceEtag>,
         dry_run: DryRun,
         author: Author,
     ) -> Result<NamespaceApplyResult, NamespaceError> {
@@ -100,7 +95,7 @@ impl NamespaceCatalog {
     pub async fn delete(
         &self,
         name: &NamespaceName,
-        expected: Option<Etag>,
+        expected: Option<NamespaceEtag>,
         author: Author,
     ) -> Result<(), NamespaceError> {
         refuse_reserved(name)?;
@@ -112,116 +107,77 @@ impl NamespaceCatalog {
     async fn change(
         &self,
         intent: NamespaceIntent,
-        expected: Option<Etag>,
+        expected: Option<NamespaceEtag>,
         dry_run: DryRun,
         author: Author,
     ) -> Result<NamespaceApplyResult, NamespaceError> {
-        check_author(&author)?;
+        author.check()?;
         let shared = Arc::clone(&self.shared);
-        self.finish(async move { shared.run(intent, expected, dry_run, author).await }).await
-    }
-
-    async fn finish(
-        &self,
-        work: impl Future<Output = Result<NamespaceApplyResult, NamespaceError>> + Send + 'static,
-    ) -> Result<NamespaceApplyResult, NamespaceError> {
-        match self.shared.tasks.spawn(work).await {
-            Ok(answer) => answer,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(error) => {
-                Err(StoreError::unknown(StoreErrorKind::Closed, "change of a namespace").with_source(error).into())
-            }
-        }
+        let start = |work| drop(self.shared.tasks.spawn(work));
+        finish(CHANGE_OP, start, async move { shared.run(intent, expected, dry_run, author).await }).await
     }
 }
 
 impl NamespaceCatalogInner {
-    /// Waits for the permit to change the catalog. Refused once the service drains.
-    pub(super) async fn admit(&self) -> Option<SemaphorePermit<'_>> {
-        self.changes.acquire().await.ok()
+    async fn run(
+        &self,
+        intent: NamespaceIntent,
+        expected: Option<NamespaceEtag>,
+        dry_run: DryRun,
+        author: Author,
+    ) -> Result<NamespaceApplyResult, NamespaceError> {
+        let Some(mut turn) = self.catalog.begin(self).await else {
+            return Err(StoreError::not_applied(StoreErrorKind::Closed, CHANGE_OP).into());
+        };
+        loop {
+            let snapshot = self.snapshot.load_full();
+            let facts = NamespaceChangeContext {
+                snapshot: &snapshot,
+                defaults: &self.defaults,
+                expected,
+                author: &author,
+                now: self.clock.now(),
+            };
+            let NamespaceDecision { answer, record } = facts.decide(intent.clone())?;
+            let Some(record) = record.filter(|_| dry_run == DryRun::No) else { return Ok(answer) };
+            match turn.commit(record.clone()).await? {
+                CommitOutcome::Overtaken => {}
+                CommitOutcome::Committed => {
+                    self.serve(&snapshot, record, &answer);
+                    return Ok(answer);
+                }
+            }
+        }
     }
 
-    /// Reads the catalog and replaces the snapshot, if it differs.
-    pub(super) async fn reload(&self) -> Result<(), StoreError> {
-        let state = self.catalog.load().await?;
+    /// Takes a committed change into the snapshot.
+    fn serve(&self, before: &CatalogSnapshot, record: NamespaceRecord, answer: &NamespaceApplyResult) {
+        let NamespaceChange { name, version, actor, .. } = &record.change;
+        let is_deletion = record.entry.is_none();
+        let after = match is_deletion {
+            true => before.without(name),
+            false => before.with(Arc::clone(&answer.namespace), record.companion.map(Arc::new)),
+        };
+        self.snapshot.store(Arc::new(after));
+        self.generation.advance();
+        let action = match (is_deletion, answer.applied) {
+            (true, _) => "deleted",
+            (false, NamespaceApplyOutcome::Created) => "created",
+            (false, NamespaceApplyOutcome::Updated | NamespaceApplyOutcome::Unchanged) => "updated",
+        };
+        tracing::info!(namespace = %name, version, actor, action, "a namespace was changed");
+    }
+}
+
+impl CatalogView<Namespace> for NamespaceCatalogInner {
+    fn take_in(&self, state: CatalogState) {
         let before = self.snapshot.load_full();
         let after = CatalogSnapshot::of(state, &before);
         let is_news = !after.agrees_with(&before);
         self.snapshot.store(Arc::new(after));
         if is_news {
-            self.announce();
+            self.generation.advance();
         }
-        Ok(())
-    }
-
-    async fn run(
-        &self,
-        intent: NamespaceIntent,
-        expected: Option<Etag>,
-        dry_run: DryRun,
-        author: Author,
-    ) -> Result<NamespaceApplyResult, NamespaceError> {
-        let Some(_permit) = self.admit().await else {
-            return Err(StoreError::not_applied(StoreErrorKind::Closed, "change of a namespace").into());
-        };
-        let mut attempt = 1;
-        loop {
-            let result = self.attempt(intent.clone(), expected, dry_run, &author).await;
-            match result {
-                Err(error) if error.is_conflict() && attempt < CATALOG_ATTEMPTS_MAX => self.reload().await?,
-                Ok(_) | Err(_) => return result,
-            }
-            attempt += 1;
-        }
-    }
-
-    async fn attempt(
-        &self,
-        intent: NamespaceIntent,
-        expected: Option<Etag>,
-        dry_run: DryRun,
-        author: &Author,
-    ) -> Result<NamespaceApplyResult, NamespaceError> {
-        let snapshot = self.snapshot.load_full();
-        let facts = NamespaceChangeContext {
-            snapshot: &snapshot,
-            defaults: &self.defaults,
-            expected,
-            author,
-            now: self.clock.now(),
-        };
-        let decision = facts.decide(intent)?;
-        let record = match (decision.record, dry_run) {
-            (Some(record), DryRun::No) => record,
-            (None, _) | (Some(_), DryRun::Yes) => return Ok(decision.answer),
-        };
-        let (name, version, is_deletion) =
-            (record.change.name.clone(), record.change.version, record.namespace.is_none());
-        let new_dataset = record.new_dataset.clone().map(Arc::new);
-        if let Err(error) = self.catalog.commit(record).await {
-            if error.outcome == EffectOutcome::Unknown {
-                // The commit may be in the store, so the catalog is read again. If that fails too, the next refresh does it.
-                let _ = self.reload().await;
-            }
-            return Err(error.into());
-        }
-        let after = match is_deletion {
-            true => snapshot.without(&name),
-            false => snapshot.with(Arc::clone(&decision.answer.namespace), new_dataset),
-        };
-        self.snapshot.store(Arc::new(after));
-        self.announce();
-        let action = match (is_deletion, decision.answer.applied) {
-            (true, _) => "deleted",
-            (false, NamespaceApplyOutcome::Created) => "created",
-            (false, NamespaceApplyOutcome::Updated | NamespaceApplyOutcome::Unchanged) => "updated",
-        };
-        tracing::info!(namespace = %name, version, actor = author.actor, action, "a namespace was changed");
-        Ok(decision.answer)
-    }
-
-    fn announce(&self) {
-        self.generation.advance();
     }
 }
 
@@ -282,9 +238,9 @@ impl NamespaceChangeContext<'_> {
         };
         let record = NamespaceRecord {
             expected_version: None,
-            change: self.entry(&namespace, Vec::new()),
-            namespace: Some(namespace.clone()),
-            new_dataset,
+            change: self.author.change(&namespace, self.now, Vec::new()),
+            entry: Some(namespace.clone()),
+            companion: new_dataset,
         };
         let answer = NamespaceApplyResult {
             applied: NamespaceApplyOutcome::Created,
@@ -307,9 +263,9 @@ impl NamespaceChangeContext<'_> {
     }
 
     fn replacement(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<NamespaceDecision, Reject> {
-        self.check_etag(&live)?;
+        check_etag(&*live, self.expected)?;
         let (spec, dataset) = self.resolve(draft, Some(&live))?;
-        refuse_fixed(&live.spec, &spec)?;
+        refuse_fixed::<Namespace>(&fixed_differences(&live.spec, &spec))?;
         refuse_other_dataset_settings(dataset, &spec)?;
         let lines = differences(&live.spec, &spec);
         if lines.is_empty() {
@@ -318,9 +274,9 @@ impl NamespaceChangeContext<'_> {
         let namespace = Namespace { version: live.version + 1, spec, updated: self.now, ..(*live).clone() };
         let record = NamespaceRecord {
             expected_version: Some(live.version),
-            change: self.entry(&namespace, lines.clone()),
-            namespace: Some(namespace.clone()),
-            new_dataset: None,
+            change: self.author.change(&namespace, self.now, lines.clone()),
+            entry: Some(namespace.clone()),
+            companion: None,
         };
         let answer = NamespaceApplyResult {
             applied: NamespaceApplyOutcome::Updated,
@@ -331,14 +287,10 @@ impl NamespaceChangeContext<'_> {
     }
 
     fn deletion(&self, live: Arc<Namespace>) -> Result<NamespaceDecision, Reject> {
-        self.check_etag(&live)?;
-        let change = NamespaceChange {
-            version: live.version + 1,
-            spec: None,
-            ..self.entry(&live, vec!["the namespace was deleted".to_owned()])
-        };
-        let record =
-            NamespaceRecord { expected_version: Some(live.version), namespace: None, new_dataset: None, change };
+        check_etag(&*live, self.expected)?;
+        let mut change = self.author.deletion(&*live, self.now, ());
+        change.differences.push("the namespace was deleted".to_owned());
+        let record = NamespaceRecord { expected_version: Some(live.version), entry: None, companion: None, change };
         let answer =
             NamespaceApplyResult { applied: NamespaceApplyOutcome::Updated, namespace: live, differences: Vec::new() };
         Ok(NamespaceDecision { answer, record: Some(record) })
@@ -356,33 +308,6 @@ impl NamespaceChangeContext<'_> {
         let spec = draft.resolve(live, dataset.map(AsRef::as_ref), self.defaults);
         spec.validate()?;
         Ok((spec, dataset))
-    }
-
-    fn check_etag(&self, live: &Namespace) -> Result<(), Reject> {
-        match self.expected {
-            Some(expected) if expected != Etag::of(live) => Err(Reject::new(
-                Reason::EtagMismatch,
-                format!(
-                    "namespace {} changed since it was read: its etag is {}, the call expects {expected}",
-                    live.spec.name,
-                    Etag::of(live)
-                ),
-            )),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    fn entry(&self, namespace: &Namespace, differences: Vec<String>) -> NamespaceChange {
-        NamespaceChange {
-            namespace: namespace.id,
-            name: namespace.spec.name.clone(),
-            version: namespace.version,
-            time: self.now,
-            actor: self.author.actor.clone(),
-            reason: self.author.reason.clone(),
-            differences,
-            spec: Some(namespace.spec.clone()),
-        }
     }
 }
 
@@ -405,14 +330,6 @@ fn refuse_reserved(name: &NamespaceName) -> Result<(), Reject> {
         Reason::NamespaceReadOnly,
         format!("namespace {name} is kept by the service itself and can only be read; choose another name"),
     ))
-}
-
-fn refuse_fixed(live: &NamespaceSpec, wanted: &NamespaceSpec) -> Result<(), Reject> {
-    let lines = fixed_differences(live, wanted);
-    if lines.is_empty() {
-        return Ok(());
-    }
-    Err(Reject::new(Reason::SettingIsFixed, format!("cannot change on a live namespace: {}", lines.join("; "))))
 }
 
 fn refuse_other_dataset_settings(dataset: Option<&Arc<Dataset>>, wanted: &NamespaceSpec) -> Result<(), Reject> {
@@ -440,18 +357,4 @@ fn refuse_other_cluster(dataset: Option<&Arc<Dataset>>, wanted: Option<&Namespac
         dataset.name
     );
     Err(Reject::new(Reason::DatasetDiffers, what))
-}
-
-fn check_author(author: &Author) -> Result<(), Reject> {
-    for (what, text, bytes_max) in
-        [("actor", &author.actor, ACTOR_BYTES_MAX), ("reason", &author.reason, DESCRIPTION_BYTES_MAX)]
-    {
-        if text.len() > bytes_max {
-            return Err(Reject::new(
-                Reason::InvalidArgument,
-                format!("{what} has {} bytes; at most {bytes_max} are allowed", text.len()),
-            ));
-        }
-    }
-    Ok(())
 }

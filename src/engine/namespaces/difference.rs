@@ -3,26 +3,19 @@
 //! The names are the paths of the settings in the namespace message of the protocol. Every setting must have a line
 //! here; a missing one could change unseen. A test compares the list with the spec.
 
-use std::time::Duration;
-
 use crate::domain::namespace::{
     Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, SeriesSettings, Temporality,
 };
-
-/// One setting and its value, as text.
-struct SettingText {
-    path: &'static str,
-    value: String,
-}
+use crate::engine::catalog::{SettingText, differences_between, duration_text, setting};
 
 /// The differences between two specs of a namespace: `setting: before -> after`, one line per setting.
 pub fn differences(before: &NamespaceSpec, after: &NamespaceSpec) -> Vec<String> {
-    compare(settings_of(before), settings_of(after))
+    differences_between(settings_of(before), settings_of(after))
 }
 
 /// The differences between a dataset and the settings that a namespace wants for it: `setting: dataset -> wanted`.
 pub(super) fn dataset_differences(dataset: &DatasetSettings, wanted: &DatasetSettings) -> Vec<String> {
-    compare(dataset_settings_of(dataset), dataset_settings_of(wanted))
+    differences_between(dataset_settings_of(dataset), dataset_settings_of(wanted))
 }
 
 /// The differences that a live namespace does not allow.
@@ -34,8 +27,8 @@ pub(super) fn fixed_differences(before: &NamespaceSpec, after: &NamespaceSpec) -
         "temporality" => true,
         _ => path.starts_with("storage."), // all other settings may change, or belong to the dataset
     };
-    let pairs = settings_of(before).into_iter().zip(settings_of(after));
-    pairs.filter(|(before, _)| is_fixed(before.path)).filter_map(line_of).collect()
+    let fixed = |spec| settings_of(spec).into_iter().filter(|setting| is_fixed(setting.path)).collect();
+    differences_between(fixed(before), fixed(after))
 }
 
 /// A counter type as the protocol writes it, without its prefix.
@@ -45,27 +38,6 @@ pub fn counter_type_text(counter_type: CounterType) -> &'static str {
         CounterType::Eventual => "EVENTUAL",
         CounterType::Accurate => "ACCURATE",
     }
-}
-
-/// A duration as JSON writes it: `5s`, `0.5s`.
-pub fn duration_text(duration: Duration) -> String {
-    let fraction = format!("{:09}", duration.subsec_nanos());
-    match fraction.trim_end_matches('0') {
-        "" => format!("{}s", duration.as_secs()),
-        fraction => format!("{}.{fraction}s", duration.as_secs()),
-    }
-}
-
-fn compare(before: Vec<SettingText>, after: Vec<SettingText>) -> Vec<String> {
-    before.into_iter().zip(after).filter_map(line_of).collect()
-}
-
-fn line_of((before, after): (SettingText, SettingText)) -> Option<String> {
-    (before.value != after.value).then(|| format!("{}: {} -> {}", before.path, before.value, after.value))
-}
-
-fn setting(path: &'static str, value: impl ToString) -> SettingText {
-    SettingText { path, value: value.to_string() }
 }
 
 fn settings_of(spec: &NamespaceSpec) -> Vec<SettingText> {
@@ -136,6 +108,8 @@ fn series_text(series: &[SeriesSettings]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::domain::counter::{CounterName, NamespaceName};
     use crate::domain::namespace::HotCounter;

@@ -1,14 +1,12 @@
 //! The catalog use cases: create, change, delete and describe namespaces.
 //!
 //! The catalog is in memory as one immutable snapshot. Reads take it without a lock in some ten nanoseconds, so every request
-//! may read it. Changes go through the store one at a time and then replace the snapshot. A change continues if its caller
-//! goes away, so the snapshot never differs from the store. `change` has the decision of a change.
+//! may read it. Changes go through `engine::catalog` and then replace the snapshot. `change` has the decision of a change.
 
 mod change;
 mod clusters;
 mod difference;
 mod draft;
-mod etag;
 mod snapshot;
 
 #[cfg(test)]
@@ -16,41 +14,29 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use quick_cache::sync::Cache;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::catalog::{Etag, FIRST_VERSION, FollowedCatalog, Sharing, VersionedCatalog};
 use crate::engine::counting::reason_of_store;
 use crate::engine::dataset::watermark::Watermark;
-use crate::ports::{Catalog, Clock, NamespaceChange, StoreError, StoreErrorKind};
+use crate::ports::{Clock, NamespaceChange, NamespaceStore, StoreError};
 
 pub use clusters::{ClusterUse, Clusters, UnlistedClusters};
-pub use difference::{differences, duration_text};
+pub use difference::differences;
 pub use draft::{DatasetDraft, NamespaceDefaults, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
-pub use etag::Etag;
 use snapshot::CatalogSnapshot;
 
 /// The prefix of the names of the service's own namespaces.
 pub const RESERVED_PREFIX: &str = "tallystone.";
-
-/// The version of a new namespace.
-const FIRST_VERSION: u64 = 1;
-
-/// The author of a change, with the reason.
-#[derive(Clone, Debug, Default)]
-pub struct Author {
-    /// The actor.
-    pub actor: String,
-    /// The reason.
-    pub reason: String,
-}
 
 /// The effect of an apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,16 +97,15 @@ impl NamespaceError {
             Self::Store(error) => reason_of_store(error),
         }
     }
-
-    fn is_conflict(&self) -> bool {
-        matches!(self, Self::Store(error) if error.kind == StoreErrorKind::Conflict)
-    }
 }
 
 /// Whether the name is one of the service's own, which users only read.
 pub fn is_reserved(name: &NamespaceName) -> bool {
     name.as_str().starts_with(RESERVED_PREFIX)
 }
+
+/// The version of a namespace that a caller read.
+pub type NamespaceEtag = Etag<NamespaceId>;
 
 /// The catalog of namespaces. Cheap to clone.
 #[derive(Clone)]
@@ -129,44 +114,40 @@ pub struct NamespaceCatalog {
 }
 
 struct NamespaceCatalogInner {
-    catalog: Arc<dyn Catalog>,
+    store: Arc<dyn NamespaceStore>,
+    catalog: VersionedCatalog<Namespace>,
     clock: Arc<dyn Clock>,
     defaults: NamespaceDefaults,
     snapshot: ArcSwap<CatalogSnapshot>,
     versions: Cache<(NamespaceId, u64), Arc<NamespaceSpec>>,
-    /// Admits one change at a time by a permit, so no lock is held during calls of the store.
-    changes: Semaphore,
     /// The number of snapshots so far.
     generation: Watermark,
     /// Changes in flight, including those whose callers went away.
     tasks: TaskTracker,
-    /// The revision of the catalog that `follow` read it at.
-    followed: AtomicI64,
 }
 
 impl NamespaceCatalog {
     /// Reads the catalog of a store.
-    pub async fn open(catalog: Arc<dyn Catalog>, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
-        Self::open_with(catalog, clock, NamespaceDefaults::default()).await
+    pub async fn open(store: Arc<dyn NamespaceStore>, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
+        Self::open_with(store, clock, NamespaceDefaults::default()).await
     }
 
     /// Reads the catalog of a store. New namespaces get missing settings from `defaults`.
     pub async fn open_with(
-        catalog: Arc<dyn Catalog>,
+        store: Arc<dyn NamespaceStore>,
         clock: Arc<dyn Clock>,
         defaults: NamespaceDefaults,
     ) -> Result<Self, StoreError> {
-        let snapshot = CatalogSnapshot::of(catalog.load().await?, &CatalogSnapshot::default());
+        let snapshot = CatalogSnapshot::of(store.load().await?, &CatalogSnapshot::default());
         let shared = NamespaceCatalogInner {
-            catalog,
+            catalog: VersionedCatalog::new(Arc::clone(&store) as _),
+            store,
             clock,
             defaults,
             snapshot: ArcSwap::from_pointee(snapshot),
             versions: Cache::new(NAMESPACE_VERSIONS_CACHED),
-            changes: Semaphore::new(1),
             generation: Watermark::new(0),
             tasks: TaskTracker::new(),
-            followed: AtomicI64::new(i64::MIN),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -228,7 +209,7 @@ impl NamespaceCatalog {
         if let Some(spec) = self.version_in_memory(id, version) {
             return Ok(Some(spec));
         }
-        let Some(spec) = self.shared.catalog.version_of(id, version).await? else { return Ok(None) };
+        let Some(spec) = self.shared.store.version_of(id, version).await? else { return Ok(None) };
         let spec = Arc::new(spec);
         self.shared.versions.insert((id, version), Arc::clone(&spec));
         Ok(Some(spec))
@@ -247,23 +228,21 @@ impl NamespaceCatalog {
         older_than: Option<(NamespaceId, u64)>,
         limit: usize,
     ) -> Result<Vec<NamespaceHistoryEntry>, NamespaceError> {
-        let changes = self.shared.catalog.history(name, older_than, limit.min(PAGE_ROWS_MAX)).await?;
+        let changes = self.shared.store.history(name, older_than, limit.min(PAGE_ROWS_MAX)).await?;
         if changes.is_empty() && older_than.is_none() {
             return Err(never_existed(name).into());
         }
         let mut created: HashMap<NamespaceId, Timestamp> = HashMap::new();
         for change in changes.iter().filter(|change| change.version == FIRST_VERSION) {
-            created.insert(change.namespace, change.time);
+            created.insert(change.id, change.time);
         }
         if let Some(last) = changes.last().filter(|last| last.version > FIRST_VERSION) {
-            let beyond = Some((last.namespace, FIRST_VERSION + 1));
-            let first = self.shared.catalog.history(name, beyond, 1).await?;
-            created.extend(first.first().map(|first| (first.namespace, first.time)));
+            let beyond = Some((last.id, FIRST_VERSION + 1));
+            let first = self.shared.store.history(name, beyond, 1).await?;
+            created.extend(first.first().map(|first| (first.id, first.time)));
         }
-        let past = |change: NamespaceChange| NamespaceHistoryEntry {
-            created: created.get(&change.namespace).copied(),
-            change,
-        };
+        let past =
+            |change: NamespaceChange| NamespaceHistoryEntry { created: created.get(&change.id).copied(), change };
         Ok(changes.into_iter().map(past).collect())
     }
 
@@ -274,31 +253,27 @@ impl NamespaceCatalog {
 
     /// Reads the catalog again, for what other servers changed.
     pub async fn refresh(&self) -> Result<(), StoreError> {
-        let _permit = self.shared.admit().await;
-        self.shared.reload().await
-    }
-
-    /// Reads the catalog again if another server has changed it since the last call. Cost: one small read.
-    pub async fn follow(&self) -> Result<(), StoreError> {
-        let revision = self.shared.catalog.revision().await?;
-        if self.shared.followed.load(Ordering::Acquire) != revision {
-            self.refresh().await?;
-            self.shared.followed.store(revision, Ordering::Release);
-        }
-        Ok(())
+        self.shared.catalog.refresh(&*self.shared).await
     }
 
     /// Keeps the catalog unchanged until the result is dropped: no change of this server commits meanwhile. None once the
     /// service drains.
     pub async fn pause_changes(&self) -> Option<SemaphorePermit<'_>> {
-        self.shared.admit().await
+        self.shared.catalog.admit().await
     }
 
     /// Waits until every change that began has ended. Call it once, before the store closes.
     pub async fn drain(&self) {
-        self.shared.changes.close();
+        self.shared.catalog.close();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+    }
+}
+
+#[async_trait]
+impl FollowedCatalog for NamespaceCatalog {
+    async fn follow(&self) -> Result<Sharing, StoreError> {
+        self.shared.catalog.follow(&*self.shared).await
     }
 }
 

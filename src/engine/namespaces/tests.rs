@@ -11,8 +11,9 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::domain::Timestamp;
 use crate::domain::namespace::{CounterType, Temporality};
+use crate::engine::catalog::Author;
 use crate::engine::counting::CountingError;
-use crate::ports::{BootId, CatalogState, NamespaceRecord};
+use crate::ports::{BootId, Catalog, CatalogState, NamespaceRecord, StoreErrorKind};
 
 #[derive(Default)]
 struct PlainCatalog {
@@ -38,14 +39,14 @@ impl PlainCatalog {
         if record.expected_version != at.map(|at| state.namespaces[at].version) {
             return Err(StoreError::not_applied(StoreErrorKind::Conflict, "commit"));
         }
-        if let Some(dataset) = record.new_dataset {
+        if let Some(dataset) = record.companion {
             if dataset.id.0 < state.next_dataset_id {
                 return Err(StoreError::not_applied(StoreErrorKind::Conflict, "commit"));
             }
             state.next_dataset_id = dataset.id.0 + 1;
             state.datasets.push(dataset);
         }
-        match (at, record.namespace) {
+        match (at, record.entry) {
             (Some(at), Some(namespace)) => state.namespaces[at] = namespace,
             (Some(at), None) => drop(state.namespaces.remove(at)),
             (None, Some(namespace)) if namespace.id.0 >= state.next_namespace_id => {
@@ -60,7 +61,7 @@ impl PlainCatalog {
 }
 
 #[async_trait]
-impl Catalog for PlainCatalog {
+impl Catalog<Namespace> for PlainCatalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         Ok(self.state.lock().clone())
     }
@@ -83,22 +84,25 @@ impl Catalog for PlainCatalog {
         }
     }
 
-    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
-        let changes = self.changes.lock();
-        let found = changes.iter().find(|change| change.namespace == namespace && change.version == version);
-        Ok(found.and_then(|change| change.spec.clone()))
-    }
-
     async fn history(
         &self,
         name: &NamespaceName,
         beyond: Option<(NamespaceId, u64)>,
         limit: usize,
     ) -> Result<Vec<NamespaceChange>, StoreError> {
-        let is_older = |change: &&NamespaceChange| beyond.is_none_or(|key| (change.namespace, change.version) < key);
+        let is_older = |change: &&NamespaceChange| beyond.is_none_or(|key| (change.id, change.version) < key);
         let changes = self.changes.lock();
         let of_name = changes.iter().rev().filter(|change| change.name == *name);
         Ok(of_name.filter(is_older).take(limit).cloned().collect())
+    }
+}
+
+#[async_trait]
+impl NamespaceStore for PlainCatalog {
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        let changes = self.changes.lock();
+        let found = changes.iter().find(|change| change.id == namespace && change.version == version);
+        Ok(found.and_then(|change| change.spec.clone()))
     }
 }
 
@@ -136,7 +140,7 @@ fn author() -> Author {
 }
 
 async fn open(catalog: &Arc<PlainCatalog>) -> NamespaceCatalog {
-    NamespaceCatalog::open(Arc::clone(catalog) as Arc<dyn Catalog>, Arc::new(StillClock))
+    NamespaceCatalog::open(Arc::clone(catalog) as Arc<dyn NamespaceStore>, Arc::new(StillClock))
         .await
         .expect("an open catalog")
 }
@@ -204,7 +208,7 @@ async fn an_update_makes_the_next_version_and_keeps_the_one_before() {
     let made = namespaces.create(draft("shop"), author()).await.expect("created");
     let mut next = draft("shop");
     next.rollup.num_queues = Some(16);
-    let updated = namespaces.update(next, Some(Etag::of(&made)), author()).await.expect("updated");
+    let updated = namespaces.update(next, Some(NamespaceEtag::of(&*made)), author()).await.expect("updated");
     assert_eq!((updated.id, updated.version, updated.spec.rollup.num_queues), (made.id, 2, 16));
     assert_eq!(namespaces.changes().get(), 2);
 
@@ -234,7 +238,7 @@ async fn a_stale_etag_is_refused_and_an_empty_one_overwrites() {
     next.rollup.num_queues = Some(16);
     namespaces.update(next.clone(), None, author()).await.expect("overwrites");
     next.rollup.num_queues = Some(32);
-    let stale = Some(Etag::of(&made));
+    let stale = Some(NamespaceEtag::of(&*made));
     assert_eq!(reason_of(namespaces.update(next, stale, author()).await), Reason::EtagMismatch);
     assert_eq!(reason_of(namespaces.delete(&name("shop"), stale, author()).await), Reason::EtagMismatch);
     namespaces.delete(&name("shop"), None, author()).await.expect("deleted");
@@ -308,7 +312,7 @@ async fn a_dataset_stays_in_the_cluster_of_its_first_namespace() {
 async fn a_deleted_name_is_gone_but_its_history_stays_and_its_number_is_never_used_again() {
     let (_, namespaces) = fresh().await;
     let made = namespaces.create(draft("shop"), author()).await.expect("created");
-    namespaces.delete(&name("shop"), Some(Etag::of(&made)), author()).await.expect("deleted");
+    namespaces.delete(&name("shop"), Some(NamespaceEtag::of(&*made)), author()).await.expect("deleted");
     assert_eq!(reason_of(namespaces.get(&name("shop"))), Reason::NamespaceNotFound);
     assert_eq!(reason_of(namespaces.delete(&name("shop"), None, author()).await), Reason::NamespaceNotFound);
     assert_eq!(namespaces.by_id(made.id), None);
@@ -316,7 +320,7 @@ async fn a_deleted_name_is_gone_but_its_history_stays_and_its_number_is_never_us
     assert!(again.id > made.id);
     let history = namespaces.history(&name("shop"), None, 10).await.expect("read");
     let keys: Vec<_> =
-        history.iter().map(|past| (past.change.namespace, past.change.version, past.change.spec.is_some())).collect();
+        history.iter().map(|past| (past.change.id, past.change.version, past.change.spec.is_some())).collect();
     assert_eq!(keys, [(again.id, 1, true), (made.id, 2, false), (made.id, 1, true)]);
     let rest = namespaces.history(&name("shop"), Some((made.id, 2)), 10).await.expect("read");
     assert_eq!(rest.len(), 1);
@@ -387,7 +391,7 @@ async fn a_change_that_was_overtaken_is_decided_again() {
         other.version += 1;
         other.spec.rollup.num_queues = 64;
         let change = NamespaceChange {
-            namespace: other.id,
+            id: other.id,
             name: other.spec.name.clone(),
             version: other.version,
             time: Timestamp::from_secs(999),
@@ -395,14 +399,15 @@ async fn a_change_that_was_overtaken_is_decided_again() {
             reason: String::new(),
             differences: Vec::new(),
             spec: Some(other.spec.clone()),
+            deletion: (),
         };
-        NamespaceRecord { expected_version: Some(1), namespace: Some(other), new_dataset: None, change }
+        NamespaceRecord { expected_version: Some(1), entry: Some(other), companion: None, change }
     };
     let mut next = draft("shop");
     next.rollup.num_queues = Some(16);
 
     catalog.faults.lock().push(Fault::Overtaken(Box::new(elsewhere())));
-    let stale = namespaces.update(next.clone(), Some(Etag::of(&made)), author()).await;
+    let stale = namespaces.update(next.clone(), Some(NamespaceEtag::of(&*made)), author()).await;
     assert_eq!(reason_of(stale), Reason::EtagMismatch);
     assert_eq!(namespaces.get(&name("shop")).expect("found").spec.rollup.num_queues, 64);
 

@@ -3,31 +3,29 @@
 //! A creation writes the shards first and the name last, so every name has its shards; a deletion removes the name
 //! first. A change is committed to the catalog, then applied to every shard, and only then acknowledged. The next
 //! startup repairs a crash between two steps. It drops shards without a name, and applies settings and blocks to the
-//! shards again.
+//! shards again. `engine::catalog` commits changes, decides them again if another server was first, and follows others.
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use futures_util::future::join_all;
 use hashbrown::HashSet;
-use tokio::sync::oneshot;
 
-use crate::domain::limits::{
-    ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX, PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX,
-};
+use crate::domain::limits::{PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX};
 use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Refusal};
 use crate::domain::{Reason, Reject};
 use crate::engine::caller_quota::{CallerId, QuotaExceeded, QuotaPermit};
-use crate::engine::namespaces::Author;
-use crate::engine::queues::Queues;
-use crate::engine::queues::draft::{QueueDraft, QueueEtag, differences, fixed_differences};
+use crate::engine::catalog::{
+    self, Author, CatalogView, ChangeTurn, CommitOutcome, FIRST_VERSION, FollowedCatalog, Sharing, check_etag,
+    refuse_fixed,
+};
+use crate::engine::queues::draft::{QueueDraft, differences, fixed_differences};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::registry::{not_found, refuse_template};
+use crate::engine::queues::registry::{QueueContext, not_found, refuse_template};
 use crate::engine::queues::served_queue::ServedQueue;
-use crate::ports::{QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
-
-/// The version of a new queue.
-const FIRST_VERSION: u64 = 1;
+use crate::engine::queues::{QueueEtag, Queues};
+use crate::ports::{EffectOutcome, QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
 
 /// The result of a change of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,7 +78,7 @@ impl Queues {
 
     /// Creates a queue. If it exists with the same settings it is returned; with other settings the call is refused.
     pub async fn create(&self, draft: QueueDraft, author: Author) -> Result<Arc<CatalogQueue>, QueueError> {
-        check_author(&author)?;
+        author.check()?;
         let queues = self.clone();
         self.finish(async move { queues.create_now(draft, &author).await }).await
     }
@@ -100,7 +98,7 @@ impl Queues {
         expected: Option<QueueEtag>,
         author: Author,
     ) -> Result<QueueUpdateOutcome, QueueError> {
-        check_author(&author)?;
+        author.check()?;
         let queues = self.clone();
         self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
     }
@@ -150,22 +148,24 @@ impl Queues {
         for orphan in known.difference(&named) {
             self.context.stores.shards.drop_queue(*orphan).await?;
         }
-        for queue in queues {
-            let is_template = queue.spec.template_for.is_some();
-            if !is_template && !known.contains(&queue.id) {
-                return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
-                    .with_source(format!("queue {} has no shards", queue.spec.name)));
-            }
-            let live = Arc::new(ServedQueue::new(queue));
-            self.context.put(&live);
-            if !is_template {
-                self.apply_settings(&live).await.map_err(|error| match error {
-                    QueueError::Store(error) => error,
-                    other => StoreError::unknown(StoreErrorKind::Corrupt, "open queues").with_source(other.to_string()),
-                })?;
-            }
+        let mut holders = queues.iter().filter(|queue| queue.spec.template_for.is_none());
+        if let Some(queue) = holders.find(|queue| !known.contains(&queue.id)) {
+            return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
+                .with_source(format!("queue {} has no shards", queue.spec.name)));
+        }
+        self.context.take_in(queues);
+        for live in self.context.all().iter().filter(|live| live.holds_messages()) {
+            self.apply_settings(live).await.map_err(|error| match error {
+                QueueError::Store(error) => error,
+                other => StoreError::unknown(StoreErrorKind::Corrupt, "open queues").with_source(other.to_string()),
+            })?;
         }
         Ok(())
+    }
+
+    /// Waits for the permit to change the catalog.
+    pub(super) async fn begin_change(&self) -> Result<ChangeTurn<'_, CatalogQueue>, QueueError> {
+        self.context.catalog.begin(&*self.context).await.ok_or(QueueError::ShuttingDown)
     }
 
     /// Runs a change to completion, even if the caller goes away.
@@ -173,13 +173,7 @@ impl Queues {
         &self,
         work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {
-        let (answer, receiver) = oneshot::channel();
-        self.context.driver.start_once(async move {
-            // The caller has gone; it can read the outcome later.
-            let _ = answer.send(work.await);
-        });
-        let gone = |_stopped| StoreError::unknown(StoreErrorKind::Closed, "change of a queue").into();
-        receiver.await.unwrap_or_else(|stopped| Err(gone(stopped)))
+        catalog::finish("change of a queue", |work| self.context.driver.start_once(work), work).await
     }
 
     async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<CatalogQueue>, QueueError> {
@@ -196,43 +190,53 @@ impl Queues {
         author: &Author,
         share: Option<QuotaPermit>,
     ) -> Result<Arc<CatalogQueue>, QueueError> {
-        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        if let Some(live) = self.context.find(&spec.name) {
-            let live = live.record.load_full();
-            let lines = differences(&live.spec, &spec);
-            if lines.is_empty() {
-                return Ok(live);
+        let mut turn = self.begin_change().await?;
+        loop {
+            if let Some(live) = self.context.find(&spec.name) {
+                return repeated_creation(live.record.load_full(), &spec);
             }
-            let what = format!("queue {} exists with other settings (it is -> asked): {}", spec.name, lines.join("; "));
-            return Err(Reject::new(Reason::QueueExists, what).into());
-        }
-        self.refuse_second_template(&spec)?;
-        self.check_durability(&spec)?;
-        if self.context.len() >= QUEUES_MAX {
-            let what = format!("there are {QUEUES_MAX} queues already; delete some first");
-            return Err(Reject::new(Reason::QueueFull, what).into());
-        }
-        let id = QueueId(u128::from_be_bytes(self.context.random()));
-        let now = self.context.now();
-        let queue = CatalogQueue { id, spec, version: FIRST_VERSION, created: now, updated: now };
-        let live = Arc::new(ServedQueue::with_share(queue.clone(), share));
-        let is_template = queue.spec.template_for.is_some();
-        if !is_template {
-            self.context.stores.shards.create(id, queue.spec.shards, queue.spec.shard_settings()).await?;
-            if queue.spec.enqueue_blocked.is_some() || queue.spec.dequeue_blocked.is_some() {
-                self.block(&live).await?;
+            self.refuse_second_template(&spec)?;
+            self.check_durability(&spec)?;
+            if self.context.len() >= QUEUES_MAX {
+                let what = format!("there are {QUEUES_MAX} queues already; delete some first");
+                return Err(Reject::new(Reason::QueueFull, what).into());
             }
-        }
-        let record = record_of(None, Some(queue.clone()), entry(&queue, author, Vec::new()));
-        if let Err(error) = self.context.stores.catalog.commit(record).await {
-            if error.outcome == crate::ports::EffectOutcome::NotApplied {
+            let id = QueueId(u128::from_be_bytes(self.context.random()));
+            let now = self.context.now();
+            let queue = CatalogQueue { id, spec: spec.clone(), version: FIRST_VERSION, created: now, updated: now };
+            let live = Arc::new(ServedQueue::new(queue.clone()));
+            self.create_shards(&live).await?;
+            let change = author.change(&queue, now, Vec::new());
+            let committed = turn.commit(record_of(None, Some(queue.clone()), change)).await;
+            let may_be_applied = match &committed {
+                Ok(outcome) => *outcome == CommitOutcome::Committed,
+                Err(error) => error.outcome == EffectOutcome::Unknown,
+            };
+            if !may_be_applied {
                 // If the drop fails too, the next startup drops shards without a name.
                 let _ = self.context.stores.shards.drop_queue(id).await;
             }
-            return Err(error.into());
+            if committed? == CommitOutcome::Overtaken {
+                continue;
+            }
+            if let Some(share) = share {
+                live.occupy(share);
+            }
+            self.context.put(&live);
+            return Ok(Arc::new(queue));
         }
-        self.context.put(&live);
-        Ok(Arc::new(queue))
+    }
+
+    async fn create_shards(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
+        let queue = live.record.load_full();
+        if live.holds_messages() {
+            self.context.stores.shards.create(queue.id, queue.spec.shards, queue.spec.shard_settings()).await?;
+            if queue.spec.enqueue_blocked.is_some() || queue.spec.dequeue_blocked.is_some() {
+                self.block(live).await?;
+            }
+            live.record_applied(queue.version);
+        }
+        Ok(())
     }
 
     async fn update_now(
@@ -242,33 +246,33 @@ impl Queues {
         expected: Option<QueueEtag>,
         author: &Author,
     ) -> Result<QueueUpdateOutcome, QueueError> {
-        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        let live = self.context.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
-        let before = live.record.load_full();
-        check_etag(&before, expected)?;
-        let spec = draft.resolve(Some(&before.spec), reset)?;
-        let lines = differences(&before.spec, &spec);
-        if lines.is_empty() {
-            return Ok(QueueUpdateOutcome { queue: before, differences: lines });
+        let mut turn = self.begin_change().await?;
+        loop {
+            let live = self.context.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
+            let before = live.record.load_full();
+            check_etag(&*before, expected)?;
+            let spec = draft.clone().resolve(Some(&before.spec), reset)?;
+            let lines = differences(&before.spec, &spec);
+            if !lines.is_empty() {
+                refuse_fixed::<CatalogQueue>(&fixed_differences(&before.spec, &spec))?;
+                self.check_durability(&spec)?;
+                self.refuse_type_of_full(&live, &before.spec, &spec).await?;
+                let (version, updated) = (before.version + 1, self.context.now());
+                let queue = CatalogQueue { spec, version, updated, ..(*before).clone() };
+                let change = author.change(&queue, updated, lines.clone());
+                let record = record_of(Some(before.version), Some(queue.clone()), change);
+                if turn.commit(record).await? == CommitOutcome::Overtaken {
+                    continue;
+                }
+                live.record.store(Arc::new(queue));
+            }
+            if live.may_differ() {
+                self.apply_settings(&live).await?;
+                // Waiters must look again: the change may have set or removed a block.
+                live.waiters.wake_all();
+            }
+            return Ok(QueueUpdateOutcome { queue: live.record.load_full(), differences: lines });
         }
-        let fixed = fixed_differences(&before.spec, &spec);
-        if !fixed.is_empty() {
-            let what = format!("cannot change on a live queue: {}", fixed.join("; "));
-            return Err(Reject::new(Reason::SettingIsFixed, what).into());
-        }
-        self.check_durability(&spec)?;
-        self.refuse_type_of_full(&live, &before.spec, &spec).await?;
-        let queue =
-            CatalogQueue { spec, version: before.version + 1, updated: self.context.now(), ..(*before).clone() };
-        let record = record_of(Some(before.version), Some(queue.clone()), entry(&queue, author, lines.clone()));
-        self.context.stores.catalog.commit(record).await?;
-        live.record.store(Arc::new(queue));
-        if before.spec.template_for.is_none() {
-            self.apply_settings(&live).await?;
-        }
-        // Waiters must look again: the change may have set or removed a block.
-        live.waiters.wake_all();
-        Ok(QueueUpdateOutcome { queue: live.record.load_full(), differences: lines })
     }
 
     /// Refuses a second template with the same prefix: the template of a queue would be ambiguous.
@@ -324,9 +328,11 @@ impl Queues {
 
     /// Applies the settings of the catalog to every shard.
     async fn apply_settings(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
-        let settings = live.record.load().spec.shard_settings();
-        self.on_every_shard(live, &Command::Configure(Box::new(settings))).await?;
-        self.block(live).await
+        let queue = live.record.load_full();
+        self.on_every_shard(live, &Command::Configure(Box::new(queue.spec.shard_settings()))).await?;
+        self.block(live).await?;
+        live.record_applied(queue.version);
+        Ok(())
     }
 
     async fn block(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
@@ -345,49 +351,47 @@ impl Queues {
     }
 }
 
+impl CatalogView<CatalogQueue> for QueueContext {
+    fn take_in(&self, queues: Vec<CatalogQueue>) {
+        let named: HashSet<QueueId> = queues.iter().map(|queue| queue.id).collect();
+        for gone in self.all().iter().filter(|live| !named.contains(&live.record.load().id)) {
+            self.remove(gone);
+        }
+        for queue in queues {
+            match self.by_id(queue.id) {
+                None => self.put(&Arc::new(ServedQueue::new(queue))),
+                Some(live) if **live.record.load() != queue => {
+                    live.record.store(Arc::new(queue));
+                    // The change may have set or removed a block.
+                    live.waiters.wake_all();
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl FollowedCatalog for Queues {
+    async fn follow(&self) -> Result<Sharing, StoreError> {
+        self.context.catalog.follow(&*self.context).await
+    }
+}
+
+/// The record of a change. A queue is committed alone.
 pub(super) fn record_of(
     expected_version: Option<u64>,
-    queue: Option<CatalogQueue>,
+    entry: Option<CatalogQueue>,
     change: QueueChange,
 ) -> QueueRecord {
-    QueueRecord { expected_version, queue, change }
+    QueueRecord { expected_version, entry, companion: (), change }
 }
 
-pub(super) fn entry(queue: &CatalogQueue, author: &Author, differences: Vec<String>) -> QueueChange {
-    QueueChange {
-        queue: queue.id,
-        name: queue.spec.name.clone(),
-        version: queue.version,
-        time: queue.updated,
-        actor: author.actor.clone(),
-        reason: author.reason.clone(),
-        differences,
-        spec: Some(queue.spec.clone()),
-        deletion: None,
+fn repeated_creation(live: Arc<CatalogQueue>, spec: &QueueSpec) -> Result<Arc<CatalogQueue>, QueueError> {
+    let lines = differences(&live.spec, spec);
+    if lines.is_empty() {
+        return Ok(live);
     }
-}
-
-pub(super) fn check_etag(live: &CatalogQueue, expected: Option<QueueEtag>) -> Result<(), QueueError> {
-    let own = QueueEtag::of(live);
-    match expected {
-        Some(expected) if expected != own => {
-            let name = &live.spec.name;
-            let what =
-                format!("queue {name} changed since it was read: its etag is {own}, the call expects {expected}");
-            Err(Reject::new(Reason::EtagMismatch, what).into())
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-pub(super) fn check_author(author: &Author) -> Result<(), QueueError> {
-    for (what, text, most) in
-        [("actor", &author.actor, ACTOR_BYTES_MAX), ("reason", &author.reason, DESCRIPTION_BYTES_MAX)]
-    {
-        if text.len() > most {
-            let what = format!("{what} has {} bytes; at most {most} are allowed", text.len());
-            return Err(Reject::new(Reason::InvalidArgument, what).into());
-        }
-    }
-    Ok(())
+    let what = format!("queue {} exists with other settings (it is -> asked): {}", spec.name, lines.join("; "));
+    Err(Reject::new(Reason::QueueExists, what).into())
 }

@@ -7,7 +7,7 @@ use crate::domain::queue::MessageState;
 use crate::domain::queue::commands::explain::{Cause, HoldingLease};
 use crate::domain::queue::messages::message::{AttemptError, CanceledBy, MessageId, RoutingValue};
 use crate::domain::queue::session_records::SessionId;
-use crate::engine::namespaces::duration_text;
+use crate::engine::catalog::duration_text;
 use crate::engine::queues::explain::QueueExplanation;
 use crate::engine::queues::next_steps::NextSteps;
 use crate::engine::queues::registry::QueueContext;

@@ -6,13 +6,12 @@
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject};
-use crate::engine::namespaces::Author;
-use crate::engine::queues::Queues;
-use crate::engine::queues::catalog::{check_author, check_etag, entry, record_of};
-use crate::engine::queues::draft::QueueEtag;
+use crate::engine::catalog::{Author, CommitOutcome, check_etag};
+use crate::engine::queues::catalog::record_of;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
 use crate::engine::queues::registry::{check_id, not_found};
+use crate::engine::queues::{QueueEtag, Queues};
 use crate::ports::{QueueChange, QueueDeletion};
 
 /// A deletion request.
@@ -32,38 +31,42 @@ impl Queues {
     /// Deletes a queue; returns how many messages it held. A repeat with its token gets the first answer, unless more
     /// than 1,000 changes of the name came after it.
     pub async fn delete(&self, sent: SentDeletion, author: Author) -> Result<u64, QueueError> {
-        check_author(&author)?;
+        author.check()?;
         check_token(sent.token.as_deref())?;
         let queues = self.clone();
         self.finish(async move { queues.delete_now(&sent, &author).await }).await
     }
 
     async fn delete_now(&self, sent: &SentDeletion, author: &Author) -> Result<u64, QueueError> {
-        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        if let Some(messages) = self.deleted_before(sent).await? {
-            return Ok(messages);
-        }
-        let live = self.context.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
-        let before = live.record.load_full();
-        check_id(&before, sent.id)?;
-        check_etag(&before, sent.expected)?;
-        let is_template = before.spec.template_for.is_some();
-        let messages = match is_template {
-            true => 0,
-            false => {
-                let depth = self.depth_of(&live).await?;
-                MessageState::ALL.into_iter().map(|state| depth.of(state)).sum()
+        let mut turn = self.begin_change().await?;
+        loop {
+            if let Some(messages) = self.deleted_before(sent).await? {
+                return Ok(messages);
             }
-        };
-        let mut change = entry(&before, author, Vec::new());
-        (change.version, change.time, change.spec) = (before.version + 1, self.context.now(), None);
-        change.deletion = Some(QueueDeletion { token: sent.token.as_deref().map(Into::into), messages });
-        self.context.stores.catalog.commit(record_of(Some(before.version), None, change)).await?;
-        self.context.remove(&live);
-        if !is_template {
-            self.context.stores.shards.drop_queue(before.id).await?;
+            let live = self.context.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
+            let before = live.record.load_full();
+            check_id(&before, sent.id)?;
+            check_etag(&*before, sent.expected)?;
+            let messages = match live.holds_messages() {
+                false => 0,
+                true => {
+                    let depth = self.depth_of(&live).await?;
+                    MessageState::ALL.into_iter().map(|state| depth.of(state)).sum()
+                }
+            };
+            let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
+            let change = author.deletion(&*before, self.context.now(), Some(deletion));
+            match turn.commit(record_of(Some(before.version), None, change)).await? {
+                CommitOutcome::Overtaken => {}
+                CommitOutcome::Committed => {
+                    self.context.remove(&live);
+                    if live.holds_messages() {
+                        self.context.stores.shards.drop_queue(before.id).await?;
+                    }
+                    return Ok(messages);
+                }
+            }
         }
-        Ok(messages)
     }
 
     /// The answer of an earlier deletion with the same token.
@@ -72,11 +75,7 @@ impl Queues {
         let changes = self.context.stores.catalog.history(&sent.name, 0, PAGE_ROWS_MAX).await?;
         let of_token = |change: &QueueChange| {
             let deletion = change.deletion.as_ref().filter(|deletion| deletion.token.as_deref() == Some(token))?;
-            Some((
-                QueueEtag::of_version(change.queue, change.version.saturating_sub(1)),
-                change.queue,
-                deletion.messages,
-            ))
+            Some((QueueEtag::of_version(change.id, change.version.saturating_sub(1)), change.id, deletion.messages))
         };
         let Some((etag, queue, messages)) = changes.iter().find_map(of_token) else { return Ok(None) };
         if sent.id.is_some_and(|id| id != queue) || sent.expected.is_some_and(|expected| expected != etag) {

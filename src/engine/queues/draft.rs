@@ -4,16 +4,14 @@
 //! are those of the fields of the protocol's `Queue`. A setting missing from `settings_of` could change unnoticed, so
 //! a test compares it.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::setup::setting_ranges::{self, AllowedRange};
 use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Settings};
-use crate::domain::queue::{CatalogQueue, Durability, QueueId, QueueName, QueueSpec};
+use crate::domain::queue::{Durability, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
-use crate::engine::namespaces::duration_text;
+use crate::engine::catalog::{SettingText, differences_between, duration_text};
 
 /// A caller's draft of a queue.
 #[derive(Clone, Debug)]
@@ -215,6 +213,9 @@ fn checked(live: Option<&QueueSpec>, spec: QueueSpec) -> Result<QueueSpec, Rejec
 
 type ResetSetting = fn(&mut QueueSpec, &QueueSpec);
 
+/// The settings that never change on a live queue.
+const FIXED: [&str; 2] = ["shards", "template_for"];
+
 /// The settings that have a default, and how each returns to it.
 const WITH_DEFAULT: [(&str, ResetSetting); 17] = [
     ("description", |own, base| own.description.clone_from(&base.description)),
@@ -264,10 +265,10 @@ fn new_faults(live: Option<&QueueSpec>, spec: &QueueSpec) -> Vec<AllowedRange> {
 }
 
 /// The value of a setting, or of the setting that it is a part or the reason of.
-fn value_of<'a>(values: &'a [QueueSettingText], setting: &str) -> Option<&'a str> {
+fn value_of<'a>(values: &'a [SettingText], setting: &str) -> Option<&'a str> {
     let whole = setting.strip_suffix("_reason").unwrap_or(setting);
     let whole = if whole.starts_with("retry_policy.") { "retry_policy" } else { whole };
-    values.iter().find(|value| value.name == whole).map(|setting| &*setting.value)
+    values.iter().find(|value| value.path == whole).map(|setting| &*setting.value)
 }
 
 /// The longest value of a setting shown in a refusal, in characters.
@@ -277,7 +278,7 @@ const VALUE_SHOWN_CHARS: usize = 40;
 fn out_of_range(spec: &QueueSpec, faults: &[AllowedRange]) -> Reject {
     let values = settings_of(spec);
     let words = |AllowedRange { setting, allowed }: &AllowedRange| {
-        let whole = || values.iter().find(|value| value.name == *setting).map(|setting| setting.value.clone());
+        let whole = || values.iter().find(|value| value.path == *setting).map(|setting| setting.value.clone());
         let value = part_of(&spec.settings.retry, setting).or_else(whole);
         match (value.filter(|value| value.chars().count() <= VALUE_SHOWN_CHARS), count_of(&spec.settings, setting)) {
             (Some(value), _) => format!("{setting} is {value}, allowed is {allowed}"),
@@ -310,27 +311,18 @@ fn part_of(retry: &MessageRetryPolicy, setting: &str) -> Option<String> {
     }
 }
 
-struct QueueSettingText {
-    name: &'static str,
-    value: String,
-}
-
 /// The differences between two settings of a queue: `setting: before -> after`, one line a setting.
 pub fn differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
-    let pairs = settings_of(before).into_iter().zip(settings_of(after));
-    let line = |(before, after): (QueueSettingText, QueueSettingText)| {
-        (before.value != after.value).then(|| format!("{}: {} -> {}", before.name, before.value, after.value))
-    };
-    pairs.filter_map(line).collect()
+    differences_between(settings_of(before), settings_of(after))
 }
 
 /// The differences that an existing queue does not allow, whether or not it is empty.
 pub fn fixed_differences(before: &QueueSpec, after: &QueueSpec) -> Vec<String> {
-    let is_fixed = |line: &String| line.starts_with("shards:") || line.starts_with("template_for:");
-    differences(before, after).into_iter().filter(is_fixed).collect()
+    let fixed = |spec| settings_of(spec).into_iter().filter(|setting| FIXED.contains(&setting.path)).collect();
+    differences_between(fixed(before), fixed(after))
 }
 
-fn settings_of(spec: &QueueSpec) -> Vec<QueueSettingText> {
+fn settings_of(spec: &QueueSpec) -> Vec<SettingText> {
     let QueueSpec {
         name: _,
         description,
@@ -386,52 +378,13 @@ fn settings_of(spec: &QueueSpec) -> Vec<QueueSettingText> {
         ("enqueue_blocked", text(enqueue_blocked.as_deref())),
         ("dequeue_blocked", text(dequeue_blocked.as_deref())),
     ];
-    values.into_iter().map(|(name, value)| QueueSettingText { name, value }).collect()
+    values.into_iter().map(|(path, value)| SettingText { path, value }).collect()
 }
 
 /// A priority class in the syntax of the command line, with the unit of its offset.
 fn class_text(class: &PriorityClass) -> String {
     let tag = class.tag.as_ref().map_or_else(String::new, |(key, value)| format!(" for {key}={value}"));
     format!("{}={}ms{tag}", class.name, class.offset_ms)
-}
-
-/// The version of a queue that a caller read. Opaque to callers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QueueEtag {
-    queue: QueueId,
-    version: u64,
-}
-
-impl QueueEtag {
-    /// The current etag of a queue.
-    pub fn of(queue: &CatalogQueue) -> Self {
-        Self::of_version(queue.id, queue.version)
-    }
-
-    /// The etag of a queue at a version.
-    pub fn of_version(queue: QueueId, version: u64) -> Self {
-        Self { queue, version }
-    }
-}
-
-impl fmt::Display for QueueEtag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.queue, self.version)
-    }
-}
-
-impl FromStr for QueueEtag {
-    type Err = Reject;
-
-    fn from_str(text: &str) -> Result<Self, Reject> {
-        let numbers = text.split_once('-').and_then(|(queue, version)| {
-            Some(Self { queue: QueueId(u128::from_str_radix(queue, 16).ok()?), version: version.parse().ok()? })
-        });
-        numbers.filter(|etag| etag.to_string() == text).ok_or_else(|| {
-            let shown: String = text.chars().take(64).collect();
-            Reject::new(Reason::EtagMismatch, format!("etag {shown:?} was not made by this service"))
-        })
-    }
 }
 
 #[cfg(test)]
@@ -529,14 +482,5 @@ mod tests {
         );
         let simple = QueueDraft { exclusivity_key: Some("title".into()), ..named() };
         assert!(simple.resolve(None, &[]).is_err());
-    }
-
-    #[test]
-    fn only_what_was_sent_out_is_read_back_as_an_etag() {
-        let etag = QueueEtag::of_version(QueueId(7), 3);
-        assert_eq!(etag.to_string().parse(), Ok(etag));
-        for forged in ["", "7-3", "-", "00000000000000000000000000000007-03", "0000000000000000000000000000000G-3"] {
-            assert_eq!(forged.parse::<QueueEtag>().expect_err(forged).reason, Reason::EtagMismatch);
-        }
     }
 }

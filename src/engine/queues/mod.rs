@@ -42,7 +42,9 @@ use crate::domain::Reject;
 use crate::domain::queue::command::{MessageRef, Refusal};
 use crate::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
 use crate::domain::queue::messages::shard_routing::shard_of;
-use crate::domain::queue::{QueueName, Reply};
+use crate::domain::queue::{QueueId, QueueName, Reply};
+use crate::engine::catalog::Etag;
+use crate::engine::loops::FollowLoop;
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::registry::QueueContext;
@@ -55,7 +57,7 @@ pub use catalog::{PastQueueChange, QueueUpdateOutcome};
 pub use clock::QueueClock;
 pub use delete::SentDeletion;
 pub use dequeue::{DequeueRequest, LeaseBatch, LeasedMessage, WhenBlocked};
-pub use draft::{QueueDraft, QueueEtag};
+pub use draft::QueueDraft;
 pub use enqueue::{EnqueueOutcome, SentMessage};
 pub use error::QueueError;
 pub use explain::QueueExplanation;
@@ -68,6 +70,9 @@ pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall};
 pub use settle::{CancelNotice, LeaseExtension, LeaseOutcome, SentLeaseAction, SentSettlement, SentUpdate};
 pub use watch::{DepthStream, DepthUpdate};
 pub use work_streams::{StreamLeaseRequest, StreamSession};
+
+/// The version of a queue that a caller read.
+pub type QueueEtag = Etag<QueueId>;
 
 /// The use cases of queues. Cheap to clone.
 #[derive(Clone)]
@@ -94,6 +99,7 @@ impl Queues {
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
         driver.start(Sweeper::new(Arc::clone(&shared)));
         driver.start(ClockWatch::new(shared));
+        driver.start(FollowLoop::new(queues.clone()));
         Ok(queues)
     }
 

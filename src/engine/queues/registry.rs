@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::Timestamp;
@@ -18,6 +18,7 @@ use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::caller_quota::CallerQuota;
+use crate::engine::catalog::VersionedCatalog;
 use crate::engine::loops::driver::Driver;
 use crate::engine::queues::directory::QueueDirectory;
 use crate::engine::queues::error::QueueError;
@@ -62,8 +63,8 @@ pub struct QueueContext {
     pub drain: CancellationToken,
     /// Running messages for which a cancel was requested.
     pub cancel_notices: broadcast::Sender<CancelNotice>,
-    /// The lock of catalog changes: one at a time.
-    pub change_permit: Semaphore,
+    /// The changes of the catalog.
+    pub catalog: VersionedCatalog<CatalogQueue>,
     /// The queues and templates that are served.
     pub directory: QueueDirectory,
     /// The last overview of all queues.
@@ -132,6 +133,7 @@ impl QueueContext {
         stats: Arc<Stats>,
     ) -> Self {
         Self {
+            catalog: VersionedCatalog::new(Arc::clone(&stores.catalog) as _),
             stores,
             clock,
             entropy,
@@ -146,7 +148,6 @@ impl QueueContext {
             streams: CallerQuota::new(WORK_STREAMS_MAX, CALLER_WORK_STREAMS_MAX),
             drain: CancellationToken::new(),
             cancel_notices: broadcast::Sender::new(CANCEL_NEWS_MAX),
-            change_permit: Semaphore::new(1),
             directory: QueueDirectory::default(),
             overview: OverviewCache::default(),
         }

@@ -35,8 +35,10 @@ pub struct ServedQueue {
     shards: Box<[ServedShard]>,
     /// The time of the last dequeue, in microseconds of elapsed time above 0; 0 before the first.
     last_dequeue_micros: AtomicU64,
+    /// The version of the settings that this server applied to all shards last; 0 before the first.
+    applied_version: AtomicU64,
     /// The quota permit of the caller whose first enqueue made it.
-    _share: Option<QuotaPermit>,
+    share: OnceLock<QuotaPermit>,
 }
 
 /// One shard of it.
@@ -140,13 +142,25 @@ impl ServedQueue {
             depth_cache: DepthCache::default(),
             counts: OnceLock::new(),
             last_dequeue_micros: AtomicU64::new(0),
-            _share: None,
+            applied_version: AtomicU64::new(0),
+            share: OnceLock::new(),
         }
     }
 
-    /// The same, for a queue that occupies a quota permit of a caller while it exists.
-    pub fn with_share(queue: CatalogQueue, share: Option<QuotaPermit>) -> Self {
-        Self { _share: share, ..Self::new(queue) }
+    /// Occupies a quota permit of a caller while the queue is served.
+    pub fn occupy(&self, share: QuotaPermit) {
+        self.share.get_or_init(|| share);
+    }
+
+    /// Notes that all shards have the settings of a version.
+    pub fn record_applied(&self, version: u64) {
+        self.applied_version.store(version, Ordering::Relaxed);
+    }
+
+    /// Whether a shard may have other settings than the catalog: those of a change that failed half way, or that
+    /// another server made.
+    pub fn may_differ(&self) -> bool {
+        self.holds_messages() && self.applied_version.load(Ordering::Relaxed) != self.record.load().version
     }
 
     /// The present settings.

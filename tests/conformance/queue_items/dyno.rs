@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate, SettleAction};
 use tallystone::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
 use tallystone::domain::queue::messages::shard_routing::route;
-use tallystone::domain::queue::{Command, MessageState, Refusal, Reply, Settings, ShardId};
+use tallystone::domain::queue::{CatalogQueue, Command, MessageState, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 use tokio::task::JoinSet;
 
 use super::{cancel, extend, ms, routing, secs, sent, settled, sweep, update};
-use crate::queue_catalog::record;
+use crate::catalog::TriedEntry;
 use crate::queue_given::{
     OTHER_SHARD, QUEUE, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store, settings, settle,
 };
@@ -18,7 +18,7 @@ use crate::queue_given::{
 #[tokio::test]
 async fn item_01_a_queue_tells_its_name_and_its_lease() {
     on_every_queue_store(async |bench| {
-        bench.stores.catalog.commit(record(1, None, "mail", Some("new"))).await.expect("a new queue");
+        bench.stores.catalog.commit(CatalogQueue::record(1, None, "mail", Some("new"))).await.expect("a new queue");
         let queue = bench.stores.catalog.load().await.expect("a read").remove(0);
         assert_eq!((queue.spec.name.as_str(), queue.spec.settings.default_lease), ("mail", secs(30)));
         bench.one(SHARD, enqueue("a", 0, b"")).await;

@@ -9,8 +9,9 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, Provenance};
 use tallystone::domain::namespace::NamespaceSpec;
 use tallystone::domain::rollup::Checkpoint;
+use tallystone::engine::catalog::Author;
 use tallystone::engine::counting::Add;
-use tallystone::engine::namespaces::{Author, NamespaceCatalog};
+use tallystone::engine::namespaces::NamespaceCatalog;
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, counter, spec, token};

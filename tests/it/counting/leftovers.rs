@@ -8,7 +8,8 @@ use tallystone::adapters::memory::FastTable;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Change, Counter, Event, EventId, EventKey, NamespaceId, Provenance};
 use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings};
-use tallystone::engine::namespaces::{Author, NamespaceCatalog};
+use tallystone::engine::catalog::Author;
+use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::ports::NewEvent;
 
 use super::{House, SECOND, START, counter, spec};

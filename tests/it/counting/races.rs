@@ -8,8 +8,8 @@ use tallystone::adapters::memory;
 use tallystone::domain::counter::Provenance;
 use tallystone::domain::namespace::NamespaceSpec;
 use tallystone::domain::rollup::SliceStatus;
+use tallystone::engine::catalog::Author;
 use tallystone::engine::counting::{Add, CountingError, Written};
-use tallystone::engine::namespaces::Author;
 use tokio::task::JoinHandle;
 
 use super::slow_log::SlowLog;

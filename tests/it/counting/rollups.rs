@@ -7,8 +7,8 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{Counter, Provenance};
 use tallystone::domain::namespace::Cardinality;
+use tallystone::engine::catalog::Author;
 use tallystone::engine::counting::Add;
-use tallystone::engine::namespaces::Author;
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, counter, spec};

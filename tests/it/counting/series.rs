@@ -6,8 +6,8 @@ use futures_util::StreamExt;
 use tallystone::domain::namespace::{CounterType, SeriesSettings};
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::caller_quota::CallerId;
+use tallystone::engine::catalog::Author;
 use tallystone::engine::counting::{CounterSummary, EventsQuery, Repair, SeriesQuery};
-use tallystone::engine::namespaces::Author;
 
 use super::{House, SECOND, counter, spec, token};
 

@@ -81,7 +81,7 @@ fn record(version: u64) -> NamespaceRecord {
     let time = Timestamp::from_secs(1);
     NamespaceRecord {
         expected_version: None,
-        namespace: Some(Namespace {
+        entry: Some(Namespace {
             id: NAMESPACE,
             dataset_id: DATASET,
             version,
@@ -89,14 +89,14 @@ fn record(version: u64) -> NamespaceRecord {
             created: time,
             updated: time,
         }),
-        new_dataset: Some(Dataset {
+        companion: Some(Dataset {
             id: DATASET,
             name: spec.storage.dataset.clone(),
             settings: spec.dataset.clone(),
             cluster: None,
         }),
         change: NamespaceChange {
-            namespace: NAMESPACE,
+            id: NAMESPACE,
             name,
             version,
             time,
@@ -104,6 +104,7 @@ fn record(version: u64) -> NamespaceRecord {
             reason: String::new(),
             differences: Vec::new(),
             spec: Some(spec),
+            deletion: (),
         },
     }
 }
@@ -161,7 +162,7 @@ async fn fill_two_journals(dir: &Path) {
         assert!(version < 300, "the journal is sealed at last");
         let mut record = record(version + 1);
         record.expected_version = Some(version);
-        record.new_dataset = None;
+        record.companion = None;
         record.change.reason = noise(1 << 20, version);
         stores.catalog.commit(record).await.expect("the change is taken");
         version += 1;

@@ -40,13 +40,13 @@ pub fn decode_queue(bytes: &[u8]) -> Result<CatalogQueue, CorruptValue> {
 
 /// Encodes an entry of the history.
 pub fn encode_change(change: &QueueChange) -> Vec<u8> {
-    let QueueChange { queue, name, version, time, actor, reason, differences, spec, deletion } = change;
+    let QueueChange { id, name, version, time, actor, reason, differences, spec, deletion } = change;
     let deletion_of = |QueueDeletion { token, messages }: &QueueDeletion| StoredQueueDeletion {
         request_token: token.as_deref().map(str::to_owned),
         messages: *messages,
     };
     StoredQueueChange {
-        id: queue.0.to_be_bytes().to_vec(),
+        id: id.0.to_be_bytes().to_vec(),
         name: name.as_str().to_owned(),
         version: *version,
         time: time.micros(),
@@ -68,7 +68,7 @@ pub fn decode_change(bytes: &[u8]) -> Result<QueueChange, CorruptValue> {
         messages,
     };
     Ok(QueueChange {
-        queue: id_from(WHAT, &stored.id)?,
+        id: id_from(WHAT, &stored.id)?,
         name: name_from(WHAT, &stored.name)?,
         version: stored.version,
         time: Timestamp::from_micros(stored.time),

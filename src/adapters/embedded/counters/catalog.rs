@@ -87,18 +87,18 @@ impl CatalogIndex {
         after.apply(record);
         let catalog = &library.catalog;
         let change = &record.change;
-        if let Some(dataset) = &record.new_dataset {
+        if let Some(dataset) = &record.companion {
             batch.put(catalog, tagged(b'd', &dataset.id.0.to_be_bytes()), encode_dataset(dataset));
         }
-        let namespace_key = tagged(b'n', &change.namespace.0.to_be_bytes());
-        match &record.namespace {
+        let namespace_key = tagged(b'n', &change.id.0.to_be_bytes());
+        match &record.entry {
             Some(namespace) => batch.put(catalog, namespace_key, encode_namespace(namespace)),
             None => batch.remove(catalog, namespace_key),
         }
         if let Some(spec) = &change.spec {
-            batch.put(catalog, version_key(change.namespace, change.version), encode_spec(spec));
+            batch.put(catalog, version_key(change.id, change.version), encode_spec(spec));
         }
-        batch.put(catalog, change_key(&change.name, change.namespace, change.version), encode_change(change));
+        batch.put(catalog, change_key(&change.name, change.id, change.version), encode_change(change));
         let numbers = [&after.last_namespace.to_be_bytes()[..], &after.last_dataset.to_be_bytes()[..]].concat();
         batch.put(catalog, NUMBERS, numbers);
     }
@@ -112,18 +112,18 @@ impl CatalogIndex {
 impl CatalogIndexState {
     fn check(&self, record: &NamespaceRecord) -> Result<(), String> {
         let live = self.namespaces.values().find(|namespace| namespace.spec.name == record.change.name);
-        record.check(live, (self.last_namespace, self.last_dataset), self.datasets.values())
+        record.check_all(live, (self.last_namespace, self.last_dataset), self.datasets.values())
     }
 
     fn apply(&mut self, record: &NamespaceRecord) {
-        if let Some(dataset) = &record.new_dataset {
+        if let Some(dataset) = &record.companion {
             self.last_dataset = self.last_dataset.max(dataset.id.0);
             self.datasets.insert(dataset.id, dataset.clone());
         }
-        self.last_namespace = self.last_namespace.max(record.change.namespace.0);
-        match &record.namespace {
-            Some(namespace) => self.namespaces.insert(record.change.namespace, namespace.clone()),
-            None => self.namespaces.remove(&record.change.namespace),
+        self.last_namespace = self.last_namespace.max(record.change.id.0);
+        match &record.entry {
+            Some(namespace) => self.namespaces.insert(record.change.id, namespace.clone()),
+            None => self.namespaces.remove(&record.change.id),
         };
     }
 }

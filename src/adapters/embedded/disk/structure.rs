@@ -7,9 +7,9 @@ use crate::adapters::embedded::counters::catalog;
 use crate::adapters::embedded::counters::event_log::EmbeddedStore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::namespace::NamespaceSpec;
+use crate::domain::namespace::{Namespace, NamespaceSpec};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, StoreError, TimeSlices};
+use crate::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore, StoreError, TimeSlices};
 
 #[async_trait]
 impl TimeSlices for EmbeddedStore {
@@ -33,17 +33,13 @@ impl TimeSlices for EmbeddedStore {
 }
 
 #[async_trait]
-impl Catalog for EmbeddedStore {
+impl Catalog<Namespace> for EmbeddedStore {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         Ok(self.core.catalog.load())
     }
 
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
         self.request("commit", |answer| StoreCommand::Catalog(Box::new(record), answer)).await
-    }
-
-    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
-        self.core.read("version of", |library| catalog::version_of(library, namespace, version))
     }
 
     async fn history(
@@ -53,5 +49,12 @@ impl Catalog for EmbeddedStore {
         limit: usize,
     ) -> Result<Vec<NamespaceChange>, StoreError> {
         self.core.read("history", |library| catalog::history(library, name, beyond, limit))
+    }
+}
+
+#[async_trait]
+impl NamespaceStore for EmbeddedStore {
+    async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
+        self.core.read("version of", |library| catalog::version_of(library, namespace, version))
     }
 }

@@ -73,17 +73,7 @@ impl QueueCatalogIndex {
     /// Returns an error text if a record cannot be committed.
     pub fn check(&self, record: &QueueRecord) -> Result<(), String> {
         let state = self.state.read();
-        let (name, number) = (&record.change.name, record.change.queue);
-        let live = state.queues.get(name);
-        if live.map(|live| live.version) != record.expected_version {
-            let is = live.map_or("absent".to_owned(), |live| format!("at version {}", live.version));
-            return Err(format!("queue {name} is {is}"));
-        }
-        match live {
-            Some(live) if live.id != number => Err(format!("queue {name} has the number {}", live.id)),
-            None if state.numbers.contains(&number) => Err(format!("queue number {number} was given before")),
-            Some(_) | None => Ok(()),
-        }
+        record.check(state.queues.get(&record.change.name), |id| state.numbers.contains(&id))
     }
 
     /// Finds the request of a queue and token.
@@ -113,8 +103,8 @@ impl QueueCatalogIndex {
     /// Applies a committed record.
     pub fn publish(&self, record: QueueRecord) {
         let mut state = self.state.write();
-        state.numbers.insert(record.change.queue);
-        match record.queue {
+        state.numbers.insert(record.change.id);
+        match record.entry {
             Some(queue) => state.queues.insert(record.change.name, queue),
             None => state.queues.remove(&record.change.name),
         };
@@ -140,11 +130,11 @@ impl QueueCatalogIndexState {
 pub fn stage(spaces: &QueueKeyspaces, batch: &mut CommitBatch, record: &QueueRecord) {
     let change = &record.change;
     let live = [b"q", change.name.as_str().as_bytes()].concat();
-    match &record.queue {
+    match &record.entry {
         Some(queue) => batch.put(&spaces.catalog, live, encode_queue(queue)),
         None => batch.remove(&spaces.catalog, live),
     }
-    batch.put(&spaces.catalog, [&b"n"[..], &change.queue.0.to_be_bytes()].concat(), &b""[..]);
+    batch.put(&spaces.catalog, [&b"n"[..], &change.id.0.to_be_bytes()].concat(), &b""[..]);
     batch.put(&spaces.catalog, change_key(change), encode_change(change));
 }
 
@@ -181,7 +171,7 @@ pub fn history(
 }
 
 fn change_key(change: &QueueChange) -> Vec<u8> {
-    let (version, queue) = (change.version.to_be_bytes(), change.queue.0.to_be_bytes());
+    let (version, queue) = (change.version.to_be_bytes(), change.id.0.to_be_bytes());
     [&of_name(&change.name)[..], &to_sortable(change.time), &version, &queue].concat()
 }
 

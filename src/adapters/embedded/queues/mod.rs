@@ -42,9 +42,9 @@ use crate::domain::queue::{
 };
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord, QueueRequest,
-    QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError, StoreErrorKind,
-    StoredMessage,
+    Catalog, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord,
+    QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
+    StoreErrorKind, StoredMessage,
 };
 use catalog::QueueCatalogIndex;
 use command::{ApplyCommands, QueueStoreCommand, ShardRead, ShardReadDetail, ShardReadResult};
@@ -320,25 +320,13 @@ impl QueueTime for EmbeddedQueues {
 }
 
 #[async_trait]
-impl QueueCatalog for EmbeddedQueues {
+impl Catalog<CatalogQueue> for EmbeddedQueues {
     async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
         Ok(self.core.queues.catalog.load())
     }
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
         self.request("commit queue", |answer| QueueStoreCommand::Catalog(Box::new(record), answer)).await
-    }
-
-    async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
-        self.request("keep request", |answer| QueueStoreCommand::SaveRequest(Box::new(request), now, answer)).await
-    }
-
-    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
-        self.request("lease key", |answer| QueueStoreCommand::LeaseKey(made, answer)).await
-    }
-
-    async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
-        Ok(self.core.queues.catalog.find_request(queue, token))
     }
 
     async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {
@@ -349,5 +337,20 @@ impl QueueCatalog for EmbeddedQueues {
             core.read(OP, |_| catalog::history(&keyspaces, &name, skip, limit))
         })
         .await
+    }
+}
+
+#[async_trait]
+impl QueueCatalog for EmbeddedQueues {
+    async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        self.request("keep request", |answer| QueueStoreCommand::SaveRequest(Box::new(request), now, answer)).await
+    }
+
+    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        self.request("lease key", |answer| QueueStoreCommand::LeaseKey(made, answer)).await
+    }
+
+    async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
+        Ok(self.core.queues.catalog.find_request(queue, token))
     }
 }

@@ -77,8 +77,8 @@ pub fn queue_message(queue: &CatalogQueue) -> wire::Queue {
 /// Encodes a change of a queue.
 pub fn change_message(change: PastQueueChange) -> wire::QueueChange {
     let queue = change.spec.as_ref().map(|spec| wire::Queue {
-        id: change.queue.to_string(),
-        etag: QueueEtag::of_version(change.queue, change.version).to_string(),
+        id: change.id.to_string(),
+        etag: QueueEtag::of_version(change.id, change.version).to_string(),
         version: change.version,
         update_time: Some(write(change.time)),
         ..settings_message(spec)

@@ -89,7 +89,7 @@ impl Queues {
         asked: OperationRequest,
         token: String,
     ) -> Result<Arc<RunningOperation>, QueueError> {
-        let _turn = self.context.change_permit.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
+        let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
         let (id, now) = (queue.record.load().id, self.context.now());
         if self.context.operations.get(&name_of(id, &token)).is_some() {
             return self.start_running(queue, asked, None);

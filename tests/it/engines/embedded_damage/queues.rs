@@ -25,7 +25,7 @@ pub async fn fill(store: &Embedded) {
     let queue = CatalogQueue { id: QUEUE, spec: spec.clone(), version, created: time, updated: time };
     let change = QueueChange {
         deletion: None,
-        queue: QUEUE,
+        id: QUEUE,
         name: spec.name.clone(),
         version,
         time,
@@ -34,7 +34,7 @@ pub async fn fill(store: &Embedded) {
         differences: Vec::new(),
         spec: Some(spec.clone()),
     };
-    let record = QueueRecord { expected_version: None, queue: Some(queue), change };
+    let record = QueueRecord { expected_version: None, entry: Some(queue), companion: (), change };
     queues.catalog.commit(record).await.expect("the queue is named");
     queues.shards.create(QUEUE, 1, spec.settings).await.expect("the queue is made");
     for page in 0..20 {

@@ -273,7 +273,7 @@ impl Committer {
         const OP: &str = "commit queue";
         let checked = self.core.queues.catalog.check(&record);
         checked.map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
-        if record.queue.is_some() && self.disk_space_level() < DiskSpaceLevel::Reserve {
+        if record.entry.is_some() && self.disk_space_level() < DiskSpaceLevel::Reserve {
             return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
         }
         let spaces = self.queue_spaces(OP)?;

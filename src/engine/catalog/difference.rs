@@ -1,0 +1,45 @@
+//! The differences between two settings of an entry, as text.
+
+use std::time::Duration;
+
+use crate::domain::{Reason, Reject};
+use crate::ports::CatalogEntry;
+
+/// One setting and its value, as text.
+pub struct SettingText {
+    /// The path of the setting in the message of the protocol.
+    pub path: &'static str,
+    /// The value.
+    pub value: String,
+}
+
+/// One setting and its value.
+pub fn setting(path: &'static str, value: impl ToString) -> SettingText {
+    SettingText { path, value: value.to_string() }
+}
+
+/// The differences between the same settings of two specs: `setting: before -> after`, one line per setting.
+pub fn differences_between(before: Vec<SettingText>, after: Vec<SettingText>) -> Vec<String> {
+    let line = |(before, after): (SettingText, SettingText)| {
+        (before.value != after.value).then(|| format!("{}: {} -> {}", before.path, before.value, after.value))
+    };
+    before.into_iter().zip(after).filter_map(line).collect()
+}
+
+/// Refuses differences that a live entry does not allow.
+pub fn refuse_fixed<E: CatalogEntry>(lines: &[String]) -> Result<(), Reject> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let what = format!("cannot change on a live {}: {}", E::WORD, lines.join("; "));
+    Err(Reject::new(Reason::SettingIsFixed, what))
+}
+
+/// A duration as JSON writes it: `5s`, `0.5s`.
+pub fn duration_text(duration: Duration) -> String {
+    let fraction = format!("{:09}", duration.subsec_nanos());
+    match fraction.trim_end_matches('0') {
+        "" => format!("{}s", duration.as_secs()),
+        fraction => format!("{}.{fraction}s", duration.as_secs()),
+    }
+}
