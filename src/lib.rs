@@ -2,7 +2,8 @@
 //!
 //! One service, one binary. The layers, from the bottom: `domain` (pure rules), `ports` (the seams), `engine` (use cases
 //! and loops), `adapters` (stores, clock), `api` (gRPC, JSON), `app` (composition). A layer uses only those named before
-//! it; `docs/architecture.md` has the map, `tests/it/repository/tidy` keeps it true.
+//! it. `coalesce` (batches of many callers) stands beside `domain`. `docs/architecture.md` has the map,
+//! `tests/it/repository/tidy` keeps it true.
 //!
 //! Without the feature `server` the crate is the protocol and the client only.
 
@@ -15,6 +16,8 @@ pub mod adapters;
 pub mod api;
 #[cfg(feature = "server")]
 pub mod app;
+#[cfg(feature = "server")]
+pub mod coalesce;
 #[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]

@@ -10,10 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::cassandra::request_failure::RequestFailure;
@@ -24,6 +22,7 @@ use crate::adapters::cassandra::touch_writer::TouchWriter;
 use crate::adapters::cassandra::value::Bind;
 use crate::adapters::cassandra::write_batcher::{PartitionRows, WriteAttempt};
 use crate::adapters::codec;
+use crate::coalesce::DetachedTasks;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, EventKey};
 use crate::domain::limits::{
@@ -51,7 +50,7 @@ pub struct Appender {
     touch_writer: Arc<TouchWriter>,
     recent: Cache<AppendToken, RecentWrite>,
     pending_bytes: AtomicUsize,
-    tasks: Mutex<JoinSet<()>>,
+    tasks: DetachedTasks,
     stop: CancellationToken,
 }
 
@@ -131,7 +130,7 @@ impl Appender {
             touch_writer: touching,
             recent: Cache::new(TOKENS_REMEMBERED_MAX),
             pending_bytes: AtomicUsize::new(0),
-            tasks: Mutex::default(),
+            tasks: DetachedTasks::default(),
             stop: CancellationToken::new(),
         }
     }
@@ -150,15 +149,11 @@ impl Appender {
         };
         let (told, answers) = oneshot::channel();
         let this = Arc::clone(self);
-        {
-            let mut tasks = self.tasks.lock();
-            while tasks.try_join_next().is_some() {}
-            tasks.spawn(async move {
-                this.run(dataset, events, told).await;
-                this.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                drop(held);
-            });
-        }
+        self.tasks.spawn(async move {
+            this.run(dataset, events, told).await;
+            this.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            drop(held);
+        });
         let closed = || Err(StoreError::unknown(StoreErrorKind::Closed, OP));
         answers.await.unwrap_or_else(|_| (0..count).map(|_| closed()).collect())
     }
@@ -177,8 +172,7 @@ impl Appender {
     /// Stops retries and waits for the tasks. Unresolved outcomes stay unknown.
     pub async fn close(&self) {
         self.stop.cancel();
-        let mut tasks = std::mem::take(&mut *self.tasks.lock());
-        while tasks.join_next().await.is_some() {}
+        self.tasks.join().await;
     }
 
     /// Notes that a key has a tombstone.

@@ -12,13 +12,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::store::{PreparedCql, WideStore, WriteRoute};
 use crate::adapters::cassandra::value::CqlValue;
+use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
 use crate::domain::limits::{
     GATHERED_BYTES_MAX, GATHERED_PARTITIONS_MAX, GATHERED_REQUESTS_AT_ONCE, GATHERED_WAIT_MAX, PARTITION_BATCH_ROWS_MAX,
 };
@@ -31,8 +30,8 @@ pub type PartitionRows = Arc<Vec<Vec<CqlValue>>>;
 pub struct WriteBatcher {
     store: Arc<dyn WideStore>,
     clock: Arc<dyn Clock>,
-    queues: DashMap<u64, Arc<Mutex<ReplicaQueue>>>,
-    requests: Mutex<JoinSet<()>>,
+    queues: DashMap<u64, Arc<CallQueue<ReplicaQueue>>>,
+    requests: DetachedTasks,
 }
 
 /// The waiting rows of one replica.
@@ -41,7 +40,8 @@ struct ReplicaQueue {
     waiting: VecDeque<PendingRows>,
     /// The number of rows that ever waited.
     arrived: u64,
-    in_flight: usize,
+    /// The rows below this number have waited their time.
+    overdue_below: u64,
     /// Whether the last request failed: then partitions go alone until one succeeds.
     last_request_failed: bool,
 }
@@ -69,7 +69,7 @@ pub enum WriteAttempt {
 impl WriteBatcher {
     /// No write waits yet.
     pub fn new(store: Arc<dyn WideStore>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, queues: DashMap::new(), requests: Mutex::default() }
+        Self { store, clock, queues: DashMap::new(), requests: DetachedTasks::default() }
     }
 
     /// Writes rows of one partition once: all or none of them.
@@ -97,26 +97,18 @@ impl WriteBatcher {
         let Some(first) = rows.first() else { return Ok(()) };
         let WriteRoute { replica, partition } = self.store.route(statement, first);
         let bytes = rows.iter().flatten().map(CqlValue::size).sum();
-        let (told, mut answer) = oneshot::channel();
+        let (result_tx, mut answer) = oneshot::channel();
         let queue = Arc::clone(&self.queues.entry(replica).or_default());
-        let (number, next) = {
+        let (number, started) = {
             let mut queue = queue.lock();
             let number = queue.arrived;
             queue.arrived += 1;
             let statement = statement.clone();
-            queue.waiting.push_back(PendingRows {
-                number,
-                statement,
-                rows,
-                partition,
-                bytes,
-                attempt,
-                result_tx: told,
-            });
-            (number, queue.next())
+            queue.waiting.push_back(PendingRows { number, statement, rows, partition, bytes, attempt, result_tx });
+            (number, queue.start())
         };
-        if let Some(request) = next {
-            self.begin(Arc::clone(&queue), request);
+        if let Some(request) = started {
+            self.begin(&queue, request);
         }
         tokio::select! {
             biased;
@@ -125,68 +117,39 @@ impl WriteBatcher {
         }
         // Earlier rows may have been sent before their time, and a full request may end before this row.
         loop {
-            let overdue = queue.lock().overdue(number);
-            let Some(request) = overdue else { break };
-            self.begin(Arc::clone(&queue), request);
+            let started = {
+                let mut queue = queue.lock();
+                queue.overdue_below = queue.overdue_below.max(number + 1);
+                queue.start()
+            };
+            let Some(request) = started else { break };
+            self.begin(&queue, request);
         }
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 
     /// Sends in a task of its own, so that a caller that goes away does not cancel the rows of others.
-    fn begin(&self, queue: Arc<Mutex<ReplicaQueue>>, request: Vec<PendingRows>) {
-        let store = Arc::clone(&self.store);
-        let mut requests = self.requests.lock();
-        while requests.try_join_next().is_some() {}
-        requests.spawn(async move {
-            let mut next = Some(request);
-            while let Some(request) = next {
-                let room = RequestPermit(Arc::clone(&queue));
-                let sent = send(store.as_ref(), &request).await;
-                drop(room);
-                next = queue.lock().request_ended(&sent);
-                for waiting in request {
-                    // The caller may have stopped waiting.
-                    let _ = waiting.result_tx.send(sent.clone());
-                }
-            }
+    fn begin(&self, queue: &Arc<CallQueue<ReplicaQueue>>, request: Vec<PendingRows>) {
+        let (store, queue) = (Arc::clone(&self.store), Arc::clone(queue));
+        self.requests.spawn(async move {
+            queue.run(Some(request), |request| send(store.as_ref(), &queue, request), || {}).await;
         });
     }
 }
 
-/// The permit of a request in flight. It is returned however the request ends.
-struct RequestPermit(Arc<Mutex<ReplicaQueue>>);
+impl PendingWork for ReplicaQueue {
+    type Batch = Vec<PendingRows>;
 
-impl Drop for RequestPermit {
-    fn drop(&mut self) {
-        self.0.lock().in_flight -= 1;
+    fn next(&mut self, in_flight: usize) -> Option<Vec<PendingRows>> {
+        let first = self.waiting.front()?;
+        let is_overdue = first.number < self.overdue_below;
+        let (fitting, is_full) = self.fitting();
+        let may_begin = is_full || is_overdue || in_flight < GATHERED_REQUESTS_AT_ONCE;
+        may_begin.then(|| self.waiting.drain(..fitting).collect())
     }
 }
 
 impl ReplicaQueue {
-    /// The next request, if one may start; it is in flight from now on.
-    fn next(&mut self) -> Option<Vec<PendingRows>> {
-        let (fitting, is_full) = self.fitting();
-        let may_begin = fitting > 0 && (is_full || self.in_flight < GATHERED_REQUESTS_AT_ONCE);
-        may_begin.then(|| self.take(fitting))
-    }
-
-    /// The request of a write that has waited its time, if it is not in flight yet.
-    fn overdue(&mut self, number: u64) -> Option<Vec<PendingRows>> {
-        let is_waiting = self.waiting.front().is_some_and(|first| first.number <= number);
-        is_waiting.then(|| self.take(self.fitting().0))
-    }
-
-    fn take(&mut self, fitting: usize) -> Vec<PendingRows> {
-        self.in_flight += 1;
-        self.waiting.drain(..fitting).collect()
-    }
-
-    /// Notes the end of a request. Returns the next one.
-    fn request_ended(&mut self, sent: &Result<(), RequestFailure>) -> Option<Vec<PendingRows>> {
-        self.last_request_failed = sent.is_err();
-        self.next()
-    }
-
     /// The number of waiting rows that fit into one request, and whether it is then full.
     fn fitting(&self) -> (usize, bool) {
         let mut partitions_max = if self.last_request_failed { 1 } else { GATHERED_PARTITIONS_MAX };
@@ -210,7 +173,17 @@ impl ReplicaQueue {
     }
 }
 
-async fn send<'a>(store: &dyn WideStore, request: &'a [PendingRows]) -> Result<(), RequestFailure> {
+/// Sends a request and answers its callers.
+async fn send(store: &dyn WideStore, queue: &CallQueue<ReplicaQueue>, request: Vec<PendingRows>) {
+    let sent = write_once(store, &request).await;
+    queue.lock().last_request_failed = sent.is_err();
+    for waiting in request {
+        // The caller may have stopped waiting.
+        let _ = waiting.result_tx.send(sent.clone());
+    }
+}
+
+async fn write_once<'a>(store: &dyn WideStore, request: &'a [PendingRows]) -> Result<(), RequestFailure> {
     if let [only] = request
         && let [row] = only.rows.as_slice()
     {
@@ -231,7 +204,7 @@ fn stopped() -> RequestFailure {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use tokio::task::AbortHandle;
+    use tokio::task::{AbortHandle, JoinSet};
 
     use super::*;
     use crate::adapters::cassandra::store::{ConditionalResult, PageState, ReadConsistency, RowPage};

@@ -14,13 +14,12 @@
 use std::sync::Arc;
 
 use memcache::exp::{Error, Op};
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 use crate::adapters::memcached::backoff::{Backoff, CallAdmission, ConnectionFailure};
 use crate::adapters::memcached::error_mapping;
 use crate::adapters::memcached::wire::{CommandResponse, ServerConnection};
+use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
 use crate::domain::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
 use crate::ports::Clock;
 
@@ -40,22 +39,21 @@ pub(super) enum SendOutcome {
 /// The commands that wait or are in flight.
 pub(super) struct CommandBatcher {
     shared: Arc<BatcherState>,
-    trips: Mutex<JoinSet<()>>,
+    trips: DetachedTasks,
 }
 
 /// The state that callers and round trips share.
 struct BatcherState {
-    queue: Mutex<CommandQueue>,
+    queue: CallQueue<CommandQueue>,
     backoff: Arc<Backoff>,
     clock: Arc<dyn Clock>,
 }
 
-#[derive(Default)]
 struct CommandQueue {
     waiting: Vec<PendingCommands>,
-    in_flight: usize,
     /// The number of calls that still go alone.
     alone_calls_left: u32,
+    backoff: Arc<Backoff>,
 }
 
 /// A waiting caller.
@@ -68,71 +66,40 @@ struct PendingCommands {
 impl CommandBatcher {
     /// The batcher of a server, whose health is recorded in `backoff` by the time of `clock`.
     pub(super) fn new(backoff: Arc<Backoff>, clock: Arc<dyn Clock>) -> Self {
-        Self { shared: Arc::new(BatcherState { queue: Mutex::default(), backoff, clock }), trips: Mutex::default() }
+        let queue = CommandQueue { waiting: Vec::new(), alone_calls_left: 0, backoff: Arc::clone(&backoff) };
+        let shared = BatcherState { queue: CallQueue::new(queue), backoff, clock };
+        Self { shared: Arc::new(shared), trips: DetachedTasks::default() }
     }
 
     /// Sends commands, together with those of others while round trips are in flight. A caller that goes away does not affect
     /// others, and its commands are not sent if they were not sent yet.
     pub(super) async fn send(&self, wire: Arc<dyn ServerConnection>, commands: &[Op]) -> SendOutcome {
-        let commands = commands.to_vec();
-        let (told, answer) = oneshot::channel();
-        let next = {
+        let (outcome_tx, outcome) = oneshot::channel();
+        let started = {
             let mut queue = self.shared.queue.lock();
-            if self.shared.backoff.is_down() {
-                return SendOutcome::Paused;
-            }
-            match queue.take_alone_call() {
-                true => None,
-                false => {
-                    queue.waiting.push(PendingCommands {
-                        connection: Arc::clone(&wire),
-                        commands: commands.clone(),
-                        outcome_tx: told,
-                    });
-                    Some(queue.next_round_trip())
-                }
+            if queue.take_alone_call() {
+                None
+            } else {
+                let (connection, commands) = (Arc::clone(&wire), commands.to_vec());
+                queue.waiting.push(PendingCommands { connection, commands, outcome_tx });
+                Some(queue.start())
             }
         };
-        let Some(next) = next else {
-            return SendOutcome::Alone(wire.send(commands).await.map_err(Arc::new));
+        let Some(trip) = started else {
+            return SendOutcome::Alone(wire.send(commands.to_vec()).await.map_err(Arc::new));
         };
-        if let Some(trip) = next {
-            self.spawn_round_trips(trip);
+        if trip.is_some() {
+            // The task continues for calls that arrive meanwhile.
+            let shared = Arc::clone(&self.shared);
+            self.trips.spawn(async move {
+                shared.queue.run(trip, |trip| run_round_trip(&shared, trip), || {}).await;
+            });
         }
-        answer.await.unwrap_or_else(|_| SendOutcome::Alone(Err(Arc::new(stopped()))))
-    }
-
-    /// Runs round trips in a task of its own, which continues for calls that arrive meanwhile.
-    fn spawn_round_trips(&self, trip: Vec<PendingCommands>) {
-        let shared = Arc::clone(&self.shared);
-        let mut trips = self.trips.lock();
-        while trips.try_join_next().is_some() {}
-        trips.spawn(async move {
-            let mut next = Some(trip);
-            while let Some(trip) = next {
-                let room = RoundTripPermit(Arc::clone(&shared));
-                run_round_trip(&shared, trip).await;
-                drop(room);
-                next = shared.next_round_trip();
-            }
-        });
+        outcome.await.unwrap_or_else(|_| SendOutcome::Alone(Err(Arc::new(stopped()))))
     }
 }
 
 impl BatcherState {
-    /// The next round trip. If the server is paused, none, and the waiting callers are answered.
-    fn next_round_trip(&self) -> Option<Vec<PendingCommands>> {
-        let mut queue = self.queue.lock();
-        if !self.backoff.is_down() {
-            return queue.next_round_trip();
-        }
-        for waiting in queue.waiting.drain(..) {
-            // The caller may have stopped waiting.
-            let _ = waiting.outcome_tx.send(SendOutcome::Paused);
-        }
-        None
-    }
-
     /// Records whether the server answered a round trip.
     fn record_health(&self, answers: &[CallerResponses]) {
         let silences = answers.iter().flat_map(|answers| match answers {
@@ -149,34 +116,32 @@ impl BatcherState {
     }
 }
 
-/// The permit of a round trip in flight. It is returned however the round trip ends.
-struct RoundTripPermit(Arc<BatcherState>);
-
-impl Drop for RoundTripPermit {
-    fn drop(&mut self) {
-        self.0.queue.lock().in_flight -= 1;
+impl CommandQueue {
+    fn take_alone_call(&mut self) -> bool {
+        let alone = self.alone_calls_left > 0 && !self.backoff.is_down();
+        self.alone_calls_left -= u32::from(alone);
+        alone
     }
 }
 
-impl CommandQueue {
-    fn take_alone_call(&mut self) -> bool {
-        let alone = self.alone_calls_left > 0;
-        self.alone_calls_left = self.alone_calls_left.saturating_sub(1);
-        alone
-    }
+impl PendingWork for CommandQueue {
+    type Batch = Vec<PendingCommands>;
 
-    /// The next round trip, if one may start; it is in flight from now on. All waiting callers fit, because permits bound
-    /// them. After a refusal they go one by one.
-    fn next_round_trip(&mut self) -> Option<Vec<PendingCommands>> {
+    /// All waiting callers fit, because permits bound them. After a refusal they go one by one. If the server is paused, none
+    /// goes, and all are answered.
+    fn next(&mut self, in_flight: usize) -> Option<Vec<PendingCommands>> {
+        if self.backoff.is_down() {
+            for waiting in self.waiting.drain(..) {
+                // The caller may have stopped waiting.
+                let _ = waiting.outcome_tx.send(SendOutcome::Paused);
+            }
+        }
         self.waiting.retain(|waiting| !waiting.outcome_tx.is_closed());
-        if self.in_flight >= MEMCACHED_TRIPS_AT_ONCE {
+        if self.waiting.is_empty() || in_flight >= MEMCACHED_TRIPS_AT_ONCE {
             return None;
         }
-        (!self.waiting.is_empty()).then(|| {
-            self.in_flight += 1;
-            let fitting = if self.alone_calls_left > 0 { 1 } else { self.waiting.len() };
-            self.waiting.drain(..fitting).collect()
-        })
+        let fitting = if self.alone_calls_left > 0 { 1 } else { self.waiting.len() };
+        Some(self.waiting.drain(..fitting).collect())
     }
 }
 

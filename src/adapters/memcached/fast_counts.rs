@@ -136,14 +136,10 @@ impl Cluster {
         A: Future<Output = Result<FastAddOutcome, StoreError>> + Send + 'static,
     {
         let (told, answer) = oneshot::channel();
-        {
-            let mut tasks = self.tasks.lock();
-            while tasks.try_join_next().is_some() {}
-            tasks.spawn(async move {
-                // The caller may be gone.
-                let _ = told.send(adding.await);
-            });
-        }
+        self.tasks.spawn(async move {
+            // The caller may be gone.
+            let _ = told.send(adding.await);
+        });
         let ended = || StoreError::unknown(StoreErrorKind::Closed, OP);
         answer.await.unwrap_or_else(|_| Err(ended()))
     }

@@ -19,12 +19,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use memcache::exp::Op;
-use parking_lot::Mutex;
-use tokio::task::JoinSet;
 
 use crate::adapters::Opened;
 use crate::adapters::memcached::server::{CallCounters, MemcachedServer, RetrySafety};
 use crate::adapters::memcached::wire::{CommandResponse, Network, Tcp};
+use crate::coalesce::DetachedTasks;
 use crate::domain::counter::Counter;
 use crate::domain::fleet::ProtocolRules;
 use crate::domain::limits::MEMCACHED_START_WITHIN;
@@ -52,7 +51,7 @@ pub struct Cluster {
     rules: ProtocolRules,
     call_counters: Arc<CallCounters>,
     /// Adds that go on whether or not their callers wait.
-    tasks: Mutex<JoinSet<()>>,
+    tasks: DetachedTasks,
 }
 
 /// What was done and how the servers are.
@@ -127,7 +126,7 @@ impl Cluster {
             return Err(absent);
         }
         let Options { key_prefix, dedupe_seconds, .. } = options;
-        let tasks = Mutex::default();
+        let tasks = DetachedTasks::default();
         Ok((Self { replicas, key_prefix, dedupe_seconds, clock, rules, call_counters: tally, tasks }, absent))
     }
 

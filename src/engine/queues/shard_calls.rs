@@ -6,14 +6,12 @@
 //! A larger call waits until its lane has saved enough eighths. The store calls run in tasks of the driver, so they continue
 //! if a caller goes away. Leases without a reader are released, except those of a session, which may ask for them again.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::panic::AssertUnwindSafe;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork};
 use crate::domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
@@ -25,64 +23,10 @@ use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
 
 /// The calls of one shard.
-#[derive(Default)]
-pub struct ShardCalls {
-    state: Mutex<PendingCalls>,
-}
+pub struct ShardCalls(CallQueue<PendingCalls>);
 
-#[derive(Default)]
-struct PendingCalls {
-    lanes: [UrgencyLane; Urgency::COUNT],
-    /// The number of commands of the waiting calls.
-    commands: usize,
-    in_flight: usize,
-}
-
-/// Calls of one urgency, in the order of their arrival.
-#[derive(Default)]
-struct UrgencyLane {
-    calls: VecDeque<PendingCall>,
-    /// The number of their commands.
-    commands: usize,
-    /// The saved shares of earlier store calls, for a large call.
-    saved: usize,
-}
-
-impl UrgencyLane {
-    fn push(&mut self, call: PendingCall) {
-        self.commands += call.commands.len();
-        self.calls.push_back(call);
-    }
-
-    /// Its share of the next store call. A share that is too small for its first call is saved.
-    fn claim(&self) -> usize {
-        let share = LANE_SHARE + self.saved;
-        let fits = self.calls.front().is_some_and(|call| call.commands.len() <= share);
-        if fits { self.commands.min(share) } else { 0 }
-    }
-
-    /// Takes whole calls up to a number of commands. Returns their number of commands.
-    fn take(&mut self, most: usize, taken: &mut Vec<PendingCall>) -> usize {
-        let mut commands = 0;
-        while let Some(next) = self.calls.front()
-            && commands + next.commands.len() <= most
-        {
-            commands += next.commands.len();
-            taken.extend(self.calls.pop_front());
-        }
-        self.commands -= commands;
-        commands
-    }
-
-    /// Saves its share of a store call without a call of this lane.
-    fn save_unused_share(&mut self, took: usize) {
-        let saves = took == 0 && !self.calls.is_empty();
-        self.saved = if saves { (self.saved + LANE_SHARE).min(SHARD_COMMANDS_MAX - LANE_SHARE) } else { 0 };
-    }
-}
-
-/// The share of a lane of each store call.
-const LANE_SHARE: usize = SHARD_COMMANDS_MAX / COMMIT_LANE_PART;
+/// The waiting calls by urgency. Their cost is the number of their commands.
+type PendingCalls = FairLanes<PendingCall, { Urgency::COUNT }>;
 
 /// The result of one command.
 pub type CommandResult = Result<ShardAnswer, StoreError>;
@@ -95,19 +39,19 @@ struct PendingCall {
     answer: oneshot::Sender<Vec<CommandResult>>,
 }
 
-impl PendingCalls {
-    /// Whole calls, as many as one store call takes; at least one if there is one.
-    fn take(&mut self) -> Vec<PendingCall> {
-        let mut taken = Vec::with_capacity(self.lanes.iter().map(|lane| lane.calls.len()).sum());
-        let mut left = SHARD_COMMANDS_MAX;
-        for number in 0..Urgency::COUNT {
-            let behind: usize = self.lanes[number + 1..].iter().map(UrgencyLane::claim).sum();
-            let took = self.lanes[number].take(left.saturating_sub(behind), &mut taken);
-            self.lanes[number].save_unused_share(took);
-            left -= took;
-        }
-        self.commands -= SHARD_COMMANDS_MAX - left;
-        taken
+impl PendingWork for PendingCalls {
+    type Batch = Vec<PendingCall>;
+
+    fn next(&mut self, _in_flight: usize) -> Option<Vec<PendingCall>> {
+        let mut taken = Vec::with_capacity(self.len());
+        self.take(&mut taken);
+        (!taken.is_empty()).then_some(taken)
+    }
+}
+
+impl Default for ShardCalls {
+    fn default() -> Self {
+        Self(CallQueue::new(FairLanes::new(SHARD_COMMANDS_MAX, COMMIT_LANE_PART, LargeItems::Wait)))
     }
 }
 
@@ -115,8 +59,8 @@ impl ShardCalls {
     /// Adds a call. Returns whether a new store call has to be started for it.
     fn push(&self, commands: Vec<ShardCommand>) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
         let (answer, receiver) = oneshot::channel();
-        let mut waiting = self.state.lock();
-        if waiting.commands >= SHARD_CALLS_WAITING_MAX {
+        let mut waiting = self.0.lock();
+        if waiting.cost() >= SHARD_CALLS_WAITING_MAX {
             return Err(QueueError::RetryLater);
         }
         debug_assert!(commands.len() <= SHARD_COMMANDS_MAX, "it fits in one store call");
@@ -125,24 +69,15 @@ impl ShardCalls {
             Command::Dequeue(asked) => asked.session.is_none(),
             _ => false, // no other command gives leases that were not given before
         });
-        waiting.commands += commands.len();
-        waiting.lanes[urgency as usize].push(PendingCall { commands, releases, answer });
+        let cost = commands.len();
+        waiting.push(urgency as usize, PendingCall { commands, releases, answer }, cost);
         // While few calls wait, fewer and larger store calls save more than an earlier one would gain.
-        let is_piled = waiting.commands >= SHARD_COMMANDS_PILED && waiting.in_flight < SHARD_CALLS_OUT_MAX;
-        let starts = waiting.in_flight == 0 || is_piled;
-        waiting.in_flight += usize::from(starts);
-        Ok((receiver, starts))
-    }
-
-    /// The next calls; if there are none, the runner ends.
-    fn next(&self) -> Option<Vec<PendingCall>> {
-        let mut waiting = self.state.lock();
-        let taken = waiting.take();
-        if taken.is_empty() {
-            waiting.in_flight -= 1;
-            return None;
+        let is_piled = waiting.cost() >= SHARD_COMMANDS_PILED && waiting.in_flight() < SHARD_CALLS_OUT_MAX;
+        let starts = waiting.in_flight() == 0 || is_piled;
+        if starts {
+            waiting.reserve();
         }
-        Some(taken)
+        Ok((receiver, starts))
     }
 }
 
@@ -220,14 +155,11 @@ impl QueueContext {
     /// an unknown outcome, and the next call is sent.
     async fn run(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32) {
         let live = queue.shard(shard);
-        while let Some(calls) = live.calls.next() {
-            // No lock of this module could be left half changed by a panic; the store checks its own state.
-            if AssertUnwindSafe(self.send(queue, shard, calls)).catch_unwind().await.is_err() {
-                // The panic hook has logged the panic.
-                self.stats.queue_panics.increment();
-                tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
-            }
-        }
+        let panicked = || {
+            self.stats.queue_panics.increment();
+            tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
+        };
+        live.calls.0.run(None, |calls| self.send(queue, shard, calls), panicked).await;
     }
 
     /// Makes one store call and answers its callers. Callers without an answer get an interruption.
@@ -311,7 +243,7 @@ mod tests {
 
     /// The numbers of commands of the next calls.
     fn next(calls: &ShardCalls) -> Vec<usize> {
-        calls.next().into_iter().flatten().map(|call| call.commands.len()).collect()
+        calls.0.next().into_iter().flatten().map(|call| call.commands.len()).collect()
     }
 
     #[test]
@@ -386,7 +318,7 @@ mod tests {
     fn no_lane_starves_and_large_calls_get_their_turn() {
         let calls = ShardCalls::default();
         let refill = || {
-            while calls.state.lock().lanes[Urgency::Settlement as usize].calls.len() < SHARD_COMMANDS_MAX {
+            while calls.0.lock().cost_of(Urgency::Settlement as usize) < SHARD_COMMANDS_MAX {
                 starts(&calls, settlement());
             }
         };
@@ -396,9 +328,10 @@ mod tests {
         }
         refill();
         next(&calls);
-        let left = || [0, 1, 2].map(|lane| calls.state.lock().lanes[lane].commands);
-        let rest = SHARD_COMMANDS_MAX - LANE_SHARE;
-        assert_eq!(left(), [2 * LANE_SHARE, rest, rest], "each has its share");
+        let left = || [0, 1, 2].map(|lane| calls.0.lock().cost_of(lane));
+        let share = SHARD_COMMANDS_MAX / COMMIT_LANE_PART;
+        let rest = SHARD_COMMANDS_MAX - share;
+        assert_eq!(left(), [2 * share, rest, rest], "each has its share");
         while left()[2] > 0 {
             refill();
             next(&calls);

@@ -10,11 +10,10 @@
 //! A commit costs the same work however few adds it contains, and competes with callers for CPU. So the committer waits a
 //! moment for as many adds as recently arrived in such a moment; see `AddBatchTarget`.
 
-use std::collections::VecDeque;
-
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::adapters::embedded::commit::command::{CommandBytes, CommitLane, StoreCommand};
+use crate::coalesce::{FairLanes, LargeItems};
 use crate::domain::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, COMMIT_LANE_PART, HELD_BYTES_MAX,
     UPKEEP_BYTES_MAX,
@@ -32,9 +31,8 @@ pub struct CommitInbox {
 #[must_use = "the room is given back when the command is lined up"]
 pub struct ReservedCapacity(CommandBytes);
 
-#[derive(Default)]
 struct CommitInboxState {
-    lanes: [LaneQueue; CommitLane::COUNT],
+    lanes: FairLanes<StoreCommand, { CommitLane::COUNT }>,
     weight: CommandBytes,
     /// Of commands that are not ready yet; they count as if they waited.
     reserved: CommandBytes,
@@ -46,13 +44,6 @@ struct CommitInboxState {
     add_batch_target: AddBatchTarget,
 }
 
-/// The commands of one lane, each with its cost, and the sum of their costs.
-#[derive(Default)]
-struct LaneQueue {
-    commands: VecDeque<(StoreCommand, usize)>,
-    cost: usize,
-}
-
 /// The cost of a full commit: a number of events, or their share of its bytes.
 const BATCH_COST_CAP: usize = COMMIT_EVENTS_MAX;
 
@@ -60,23 +51,17 @@ fn cost_of(items: usize, weight: CommandBytes) -> usize {
     items.max((weight.intake + weight.upkeep) / (COMMIT_BYTES_MAX / COMMIT_EVENTS_MAX)).max(1)
 }
 
-impl LaneQueue {
-    fn push(&mut self, command: StoreCommand, cost: usize) {
-        self.cost += cost;
-        self.commands.push_back((command, cost));
-    }
-
-    /// Takes commands up to this cost, at least one if there is one. Returns their cost.
-    fn take(&mut self, most: usize, commands: &mut Vec<StoreCommand>) -> usize {
-        let mut taken = 0;
-        while let Some((_, cost)) = self.commands.front()
-            && (taken == 0 || taken + cost <= most)
-        {
-            taken += cost;
-            commands.extend(self.commands.pop_front().map(|(command, _)| command));
+impl Default for CommitInboxState {
+    fn default() -> Self {
+        Self {
+            lanes: FairLanes::new(BATCH_COST_CAP, COMMIT_LANE_PART, LargeItems::Go),
+            weight: CommandBytes::default(),
+            reserved: CommandBytes::default(),
+            closed: false,
+            wake_at_count: 0,
+            batching_disabled: false,
+            add_batch_target: AddBatchTarget::default(),
         }
-        self.cost -= taken;
-        taken
     }
 }
 
@@ -144,8 +129,9 @@ impl CommitInbox {
         state.weight += weight;
         state.batching_disabled |= !matches!(command, StoreCommand::Append(_));
         let cost = cost_of(command.items(), weight);
-        state.lanes[command.lane() as usize].push(command, cost);
-        let is_awaited = state.wake_at_count > 0 && (state.batching_disabled || state.len() >= state.wake_at_count);
+        state.lanes.push(command.lane() as usize, command, cost);
+        let is_awaited =
+            state.wake_at_count > 0 && (state.batching_disabled || state.lanes.len() >= state.wake_at_count);
         drop(state);
         if is_awaited {
             self.wake.notify_one();
@@ -174,29 +160,29 @@ impl CommitInbox {
         } else {
             state.add_batch_target.record(1, true);
         }
-        while state.len() == 0 {
+        while state.lanes.is_empty() {
             if state.closed {
                 return false;
             }
             state.wake_at_count = 1;
             self.wake.wait(&mut state);
         }
-        state.take_batch(commands);
+        state.lanes.take(commands);
         // The remaining commands have waited long enough.
-        (state.wake_at_count, state.batching_disabled) = (0, state.len() > 0);
+        (state.wake_at_count, state.batching_disabled) = (0, !state.lanes.is_empty());
         true
     }
 
     /// Waits a moment for as many adds as recently arrived in such a moment.
     fn wait_for_adds(&self, state: &mut MutexGuard<'_, CommitInboxState>) {
         let target = state.add_batch_target.target;
-        let enough = |state: &CommitInboxState| state.len() >= target || state.batching_disabled || state.closed;
+        let enough = |state: &CommitInboxState| state.lanes.len() >= target || state.batching_disabled || state.closed;
         let mut in_time = true;
         while in_time && !enough(state) {
             state.wake_at_count = target;
             in_time = !self.wake.wait_for(state, COMMIT_GATHER_MAX).timed_out();
         }
-        let came = state.len();
+        let came = state.lanes.len();
         // If another command was urgent, a small number of adds says nothing.
         if came >= target || !in_time {
             state.add_batch_target.record(came, in_time);
@@ -232,22 +218,6 @@ impl CommitInbox {
 }
 
 impl CommitInboxState {
-    /// The number of waiting commands.
-    fn len(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.commands.len()).sum()
-    }
-
-    /// Takes a full commit: of each lane its remaining share, less the shares of the lanes behind it.
-    fn take_batch(&mut self, commands: &mut Vec<StoreCommand>) {
-        let part = BATCH_COST_CAP / COMMIT_LANE_PART;
-        let mut left = BATCH_COST_CAP;
-        for lane in 0..CommitLane::COUNT {
-            let behind: usize = self.lanes[lane + 1..].iter().map(|waiting| waiting.cost.min(part)).sum();
-            let taken = self.lanes[lane].take(left.saturating_sub(behind), commands);
-            left = left.saturating_sub(taken);
-        }
-    }
-
     fn has_capacity_for(&self, more: CommandBytes) -> bool {
         let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
         fits(self.weight.intake + self.reserved.intake, more.intake, HELD_BYTES_MAX)
@@ -335,7 +305,7 @@ mod tests {
     /// Takes whatever waits, group by group.
     fn take_all(queue: &CommitInbox) -> Vec<StoreCommand> {
         let mut commands = Vec::new();
-        while commands.is_empty() || queue.state.lock().len() > 0 {
+        while commands.is_empty() || !queue.state.lock().lanes.is_empty() {
             assert!(queue.take(&mut commands));
         }
         commands
@@ -460,7 +430,7 @@ mod tests {
         let part = BATCH_COST_CAP / COMMIT_LANE_PART;
         assert_eq!(group(&queue), [BATCH_COST_CAP - 2 * part, part, 0, part]);
         let mut rounds = 0;
-        while queue.state.lock().len() > 0 {
+        while !queue.state.lock().lanes.is_empty() {
             assert!(group(&queue).iter().sum::<usize>() <= BATCH_COST_CAP);
             rounds += 1;
         }

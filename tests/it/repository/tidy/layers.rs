@@ -6,9 +6,10 @@ use super::{Except, expect_none, mentions_except, mentions_where, names_any};
 /// Each layer and what of ours it may use, itself apart.
 const ARROW: &[(&str, &[&str])] = &[
     ("domain", &[]),
+    ("coalesce", &[]),
     ("ports", &["domain"]),
-    ("engine", &["domain", "ports"]),
-    ("adapters", &["domain", "ports", "proto"]),
+    ("engine", &["coalesce", "domain", "ports"]),
+    ("adapters", &["coalesce", "domain", "ports", "proto"]),
     ("api", &["domain", "ports", "engine", "proto"]),
     ("client", &["proto"]),
     ("proto", &[]),
