@@ -12,7 +12,7 @@ use super::{MetricSource, encode, encode_count};
 use crate::adapters::cassandra::{Cassandra, RequestCounts};
 use crate::adapters::embedded::{Embedded, Health};
 use crate::adapters::memcached;
-use crate::app::server::backend::MemcachedClusters;
+use crate::app::server::memcached::MemcachedClusters;
 
 type StoreRow = (&'static str, &'static str, fn(&Health) -> u64);
 
