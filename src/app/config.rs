@@ -4,8 +4,10 @@
 //! exists; whatever is not in it is an error with a suggestion.
 
 mod cassandra;
+mod cluster_faults;
 mod clusters;
 mod engines;
+mod listen;
 mod log;
 mod numbers;
 mod replaced;
@@ -15,25 +17,24 @@ mod traces;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::app::log_filter;
 use crate::app::suggestions::closest_name;
-use crate::app::telemetry;
 use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
 
 use numbers::{number_of, number_wanted};
 use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
-pub use cassandra::{ReplicasByDataCenter, attached_clusters, counter_cluster, options as cassandra_options};
-pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, Servers};
+pub use cassandra::{attached_clusters, counter_cluster, options as cassandra_options};
+pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, ReplicasByDataCenter, Servers};
 pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
+pub use listen::{ListenAddress, SERVER_DEFAULT};
 pub use log::{LogConfig, LogFormat};
 pub use roles::{AdvertisedAddress, ServerRoles};
 pub use traces::TracesConfig;
@@ -90,11 +91,6 @@ pub struct ServerConfig {
     /// What the server does, where several share a store.
     pub roles: ServerRoles,
 }
-
-/// HOST:PORT; the host is an address or a name, which is looked up when the port is taken.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub struct ListenAddress(String);
 
 /// `[storage]`
 #[derive(Clone, Debug, Deserialize)]
@@ -395,56 +391,15 @@ impl LoadedConfig {
         if self.config.log.level.trim().is_empty() {
             return fault("log.level", "must name a level: error, warn, info, debug or trace");
         }
-        if let Err(error) = telemetry::filter(&self.config.log.level) {
+        if let Err(error) = log_filter::filter(&self.config.log.level) {
             return fault("log.level", &format!("cannot be used: {error}"));
         }
         let named = |(key, what): (&str, String)| (key.to_owned(), what);
         let of_traces = || traces::fault(&self.config).map(|(key, what)| (key.to_owned(), what));
-        match clusters::fault(&self.config).or_else(of_traces).or_else(|| roles::fault(&self.config).map(named)) {
+        match cluster_faults::fault(&self.config).or_else(of_traces).or_else(|| roles::fault(&self.config).map(named)) {
             Some((key, what)) => fault(&key, &what),
             None => Ok(()),
         }
-    }
-}
-
-impl ListenAddress {
-    /// As it was written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for ListenAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_name = |host: &str| {
-            !host.is_empty()
-                && host.chars().all(|character| character.is_ascii_alphanumeric() || "-._".contains(character))
-        };
-        let is_named = || {
-            text.rsplit_once(':').is_some_and(|(host, port)| {
-                is_name(host) && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
-            })
-        };
-        match text.parse::<SocketAddr>().is_ok() || is_named() {
-            true => Ok(Self(text.to_owned())),
-            false => Err("no HOST:PORT, as in 127.0.0.1:7450 or localhost:7450".to_owned()),
-        }
-    }
-}
-
-impl TryFrom<String> for ListenAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -592,17 +547,6 @@ mod tests {
     fn a_text_says_once_what_is_wrong_with_toml() {
         let error = anyhow::Error::new(load(&file("[server\n")).expect_err("no TOML"));
         assert_eq!(format!("{error:#}").matches("TOML parse error").count(), 1, "{error:#}");
-    }
-
-    #[test]
-    fn a_listening_host_may_be_a_name() {
-        for good in ["127.0.0.1:0", "[::1]:7450", "localhost:7450", "db-1.example_net:65535"] {
-            assert_eq!(good.parse::<ListenAddress>().map(|address| address.to_string()), Ok(good.to_owned()));
-        }
-        for bad in ["", "7450", ":7450", "localhost", "localhost:", "localhost:65536", "a b:1", "::1:80", "http://a:1"]
-        {
-            assert!(bad.parse::<ListenAddress>().is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod config;
+mod log_filter;
 pub mod notices;
 pub mod server;
 mod suggestions;

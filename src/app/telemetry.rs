@@ -1,7 +1,4 @@
 //! Structured logs on standard error, and traces to a collector. Neither contains payloads or tokens.
-//!
-//! Spans of traces have their own target, `TRACES`. So they cost one comparison without a collector, and do not change
-//! log lines.
 
 mod repeated_lines;
 
@@ -20,16 +17,12 @@ use tracing::Level;
 use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::{Layer, Registry};
 
 use crate::app::config::{LogConfig, LogFormat, TracesConfig};
-use crate::app::suggestions::closest_name;
-use crate::app::telemetry::repeated_lines::{RepeatedLineFilter, SUMMARY, SuppressionReporter};
+use crate::app::log_filter::{TRACES, filter};
+use crate::app::telemetry::repeated_lines::{RepeatedLineFilter, SuppressionReporter};
 
-/// The target of all spans of traces.
-const TRACES: &str = "tallystone::traces";
-/// The levels of the log, from none to all.
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The time that process exit waits for unsent traces.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
@@ -45,28 +38,6 @@ struct TraceExporter {
     provider: SdkTracerProvider,
     /// The runtime of the exporter's connection. It outlives the server's runtime, so that the last spans are sent.
     runtime: Runtime,
-}
-
-/// Builds the log filter for a level, which may be set per module as well.
-///
-/// Fails on an unknown level: the library would take it for a module name and log nothing else.
-pub fn filter(level: &str) -> Result<EnvFilter, String> {
-    for directive in level.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
-        let word = directive.rsplit_once('=').map_or(directive, |(_, word)| word);
-        if !LEVELS.contains(&word.to_ascii_lowercase().as_str()) {
-            let levels = LEVELS.join(", ");
-            let advice = match closest_name(word, LEVELS) {
-                Some(level) => format!("did you mean {level}?"),
-                None => format!("the levels are {levels}; for one module write it as in tallystone::engine=debug"),
-            };
-            return Err(format!("{word:?} is no level; {advice}"));
-        }
-    }
-    // The store library logs every file it creates; the adapter logs the important ones itself. Spans are not lines.
-    // The summary of suppressed lines is shown wherever the lines themselves are.
-    let summary = if level.trim().eq_ignore_ascii_case("off") { "off" } else { "info" };
-    let level = format!("fjall=warn,lsm_tree=warn,{level},{SUMMARY}={summary},{TRACES}=off");
-    EnvFilter::try_new(level).map_err(|error| error.to_string())
 }
 
 /// Starts logging, and tracing if there is a collector. Fails on an invalid level or address. A second call in one

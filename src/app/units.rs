@@ -56,6 +56,11 @@ pub fn counted(count: i64, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
 }
 
+/// Formats a number of messages.
+pub fn messages(count: i64) -> String {
+    counted(count, "message", "messages")
+}
+
 /// Formats a measured size, to a tenth of the greatest unit that it reaches.
 pub fn size(bytes: u64) -> String {
     let (unit, of) = unit_of(bytes);

@@ -10,12 +10,8 @@ use tonic::{Code, Request, Response, Status};
 use crate::client::error::{
     CallError, is_retryable, may_be_applied, no_time_left, should_switch_server, was_never_sent,
 };
-use crate::client::retry::{CallKind, Pause, RetryProgress};
+use crate::client::retry::{CallKind, DEADLINE_LEAST, Pause, RetryProgress};
 use crate::client::{ACTOR_METADATA, Client, late};
-
-/// A call with less time than this is not sent, because servers refuse it. `domain::limits` has the same value; a test compares
-/// the two.
-pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
 
 /// Whether an attempt may be hedged.
 #[derive(Clone, Copy, PartialEq, Eq)]

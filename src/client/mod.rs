@@ -37,10 +37,9 @@ use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 
 pub use batches::BatchError;
-pub use call::DEADLINE_LEAST;
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 pub use gather::Gathering;
-pub use retry::RetryPolicy;
+pub use retry::{DEADLINE_LEAST, RetryPolicy};
 
 use as_of_cache::{IdempotentNamespaces, NewestAsOfCache};
 use budget::RetryBudget;

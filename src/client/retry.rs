@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use crate::client::budget::RetryBudget;
-use crate::client::call::DEADLINE_LEAST;
 use crate::client::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
+
+/// A call with less time than this is not sent, because servers refuse it. `domain::limits` has the same value; a test compares
+/// the two.
+pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
 
 /// The retry policy of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::commands::explain::{Cause, DequeuePreview};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::messages::message::{MessageRef, SessionId};
 use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::session_records::SessionRecord;
+use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
 use crate::domain::queue::shard::{FilterWalk, UndeclaredFilter};
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Transition};

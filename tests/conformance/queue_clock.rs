@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{InvalidCommandPart, MessageRef, MessageUpdate, SettleAction};
-use tallystone::domain::queue::messages::message::MessageId;
+use tallystone::domain::queue::command::MessageUpdate;
+use tallystone::domain::queue::invalid_command::InvalidCommandPart;
+use tallystone::domain::queue::messages::message::{MessageId, MessageRef};
+use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::{Command, Refusal, Reply, Settings};
 use tallystone::ports::{Clock, EffectOutcome, ShardCommand, StoreErrorKind};
 

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
-use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage, SettleAction};
+use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
 use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
+use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
     Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId,

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{FailureReport, MessageRef, SettleAction as Ends};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId};
+use tallystone::domain::queue::command::FailureReport;
+use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageRef};
+use tallystone::domain::queue::messages::settlement::SettleAction as Ends;
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
 use tallystone::ports::{QueueStores, ShardCommand};
 use tokio::task::JoinSet;

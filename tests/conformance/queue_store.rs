@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{Completeness, Dequeue, MessageRef, SettleAction};
-use tallystone::domain::queue::commands::explain::Cause;
+use tallystone::domain::queue::command::{Completeness, Dequeue};
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
-use tallystone::domain::queue::session_records::{SessionCall, SessionId};
+use tallystone::domain::queue::messages::message::{MessageId, MessageRef, Metadata, RoutingValue, SessionId};
+use tallystone::domain::queue::messages::settlement::SettleAction;
+use tallystone::domain::queue::session_records::SessionCall;
+use tallystone::domain::queue::shard::explain::Cause;
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, Trigger};
 use tallystone::ports::{EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;

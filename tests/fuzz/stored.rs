@@ -8,8 +8,7 @@ use tallystone::adapters::embedded::disk::{key, meta};
 use tallystone::adapters::embedded::queue_key;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
-use tallystone::domain::queue::messages::message::{MessageId, RoutingValue};
-use tallystone::domain::queue::session_records::SessionId;
+use tallystone::domain::queue::messages::message::{MessageId, RoutingValue, SessionId};
 use tallystone::domain::queue::{QueueId, ShardId};
 
 use super::allocated::bounded;

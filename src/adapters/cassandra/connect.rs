@@ -11,7 +11,6 @@ use scylla::errors::NewSessionError;
 use scylla::frame::types::{Consistency, SerialConsistency};
 use scylla::policies::load_balancing::DefaultPolicy;
 use scylla::policies::retry::FallthroughRetryPolicy;
-use scylla::statement::Statement;
 
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::schema::{self, SchemaState};
@@ -336,14 +335,6 @@ pub async fn warn_of_settings(session: &Session) {
             _ => {} // nothing to say
         }
     }
-}
-
-/// Changes the schema, with a longer timeout than for data requests.
-pub async fn define(session: &Session, text: String) -> Result<(), RequestFailure> {
-    let mut statement = Statement::new(text);
-    statement.set_request_timeout(Some(CASSANDRA_DEFINE_WITHIN));
-    session.query_unpaged(statement, ()).await?;
-    Ok(())
 }
 
 #[cfg(test)]

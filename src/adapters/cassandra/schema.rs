@@ -7,13 +7,13 @@
 use scylla::client::session::Session;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 use scylla::response::query_result::QueryResult;
+use scylla::statement::Statement;
 use uuid::Builder;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::adapters::cassandra::connect::define;
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner;
-use crate::domain::limits::CASSANDRA_DEFINE_ATTEMPTS_MAX;
+use crate::domain::limits::{CASSANDRA_DEFINE_ATTEMPTS_MAX, CASSANDRA_DEFINE_WITHIN};
 use crate::ports::Clock;
 
 /// One numbered migration of the schema.
@@ -212,6 +212,14 @@ where
     let result = answered.into_rows_result().map_err(RequestFailure::corrupt)?;
     let rows = result.rows::<R>().map_err(RequestFailure::corrupt)?;
     rows.collect::<Result<_, _>>().map_err(RequestFailure::corrupt)
+}
+
+/// Changes the schema, with a longer timeout than for data requests.
+pub async fn define(session: &Session, text: String) -> Result<(), RequestFailure> {
+    let mut statement = Statement::new(text);
+    statement.set_request_timeout(Some(CASSANDRA_DEFINE_WITHIN));
+    session.query_unpaged(statement, ()).await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use scylla::statement::{Consistency, prepared::PreparedStatement};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use crate::adapters::cassandra::connect::define;
 use crate::adapters::cassandra::request_failure::RequestFailure;
+use crate::adapters::cassandra::schema::define;
 use crate::adapters::cassandra::startup_deadline::StartupDeadline;
 use crate::adapters::cassandra::store::{
     ConditionalResult, ConflictingRow, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,

@@ -14,11 +14,12 @@ use prost::Message as _;
 
 use self::session::{lease_session_from, lease_session_of};
 use super::{CorruptValue, decode};
-use crate::domain::queue::command::{SettleAction, Settlement, Transition, UpdateToken};
+use crate::domain::queue::command::Transition;
 use crate::domain::queue::index::dedupe_index::FirstResponse;
 use crate::domain::queue::messages::message::{
     AttemptError, CanceledBy, Fence, Lease, MessageExtras, MessageId, MessageKey, Metadata, RoutingValue,
 };
+use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::{MessageHead, MessageState, Trigger};
 use crate::domain::time::{Timestamp, micros_of};
 use crate::ports::MessageBody;
@@ -366,8 +367,7 @@ fn duration(micros: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::messages::message::{LeaseSession, OptionalTime};
-    use crate::domain::queue::session_records::SessionId;
+    use crate::domain::queue::messages::message::{LeaseSession, OptionalTime, SessionId};
 
     fn update((version, state): (u64, MessageState)) -> (UpdateToken, Settlement) {
         (UpdateToken { text: format!("token {version}").into(), fingerprint: u64::MAX }, Settlement { state, version })

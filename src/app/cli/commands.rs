@@ -7,14 +7,14 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::adapters::cassandra::OpenError;
-use crate::app::cli::migrate::exit_of;
 use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
 use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
 use crate::app::config::{self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers};
 use crate::app::notices::print_notice;
-use crate::app::server::backend::MemcachedUnreachable;
 use crate::app::server::keyspace::UnusableSetting;
-use crate::app::server::run::{self, Preset};
+use crate::app::server::memcached::MemcachedUnreachable;
+use crate::app::server::preset::Preset;
+use crate::app::server::run;
 use crate::app::telemetry;
 
 /// The environment's name of the settings file.
@@ -171,7 +171,7 @@ fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
     telemetry.finish();
     outcome.map_err(|error| {
         let exit = match error.downcast_ref::<OpenError>() {
-            Some(error) => exit_of(error),
+            Some(error) => Exit::from(error),
             None if error.is::<MemcachedUnreachable>() => Exit::Unavailable,
             None if error.is::<UnusableSetting>() => Exit::Usage,
             None => Exit::Failure,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use tonic::{Code, Status};
 
+use crate::adapters::cassandra::OpenError;
 use crate::app::notices::print_notice;
 use crate::client::CallError;
 use crate::domain::{Reason, Reject};
@@ -33,6 +34,26 @@ pub enum Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
+    }
+}
+
+/// The exit code of a server, or of `migrate`, if a cluster cannot be used.
+impl From<&OpenError> for Exit {
+    fn from(error: &OpenError) -> Self {
+        match error {
+            OpenError::Unreachable { .. }
+            | OpenError::Disagreement { .. }
+            | OpenError::Silent { .. }
+            | OpenError::Store { .. } => Self::Unavailable,
+            OpenError::Credentials { .. }
+            | OpenError::DataCenter { .. }
+            | OpenError::DataCenterUnnamed { .. }
+            | OpenError::WrittenElsewhere { .. }
+            | OpenError::Owned { .. }
+            | OpenError::Schema { .. }
+            | OpenError::Forbidden { .. }
+            | OpenError::NotWritable { .. } => Self::Precondition,
+        }
     }
 }
 

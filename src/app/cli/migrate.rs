@@ -68,26 +68,8 @@ pub async fn run(command: &MigrateCommand, given: &GlobalFormat) -> Result<(), F
     }
 }
 
-/// The exit code of a server, or of this command, if a cluster cannot be used.
-pub fn exit_of(error: &OpenError) -> Exit {
-    match error {
-        OpenError::Unreachable { .. }
-        | OpenError::Disagreement { .. }
-        | OpenError::Silent { .. }
-        | OpenError::Store { .. } => Exit::Unavailable,
-        OpenError::Credentials { .. }
-        | OpenError::DataCenter { .. }
-        | OpenError::DataCenterUnnamed { .. }
-        | OpenError::WrittenElsewhere { .. }
-        | OpenError::Owned { .. }
-        | OpenError::Schema { .. }
-        | OpenError::Forbidden { .. }
-        | OpenError::NotWritable { .. } => Exit::Precondition,
-    }
-}
-
 fn refused(error: OpenError) -> Failure {
-    let exit = exit_of(&error);
+    let exit = Exit::from(&error);
     Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
 }
 

@@ -53,6 +53,7 @@ use clap_complete::Shell;
 
 use crate::app::cli::commands::DevArgs;
 use crate::app::cli::migrate::MigrateCommand;
+use crate::app::config::SERVER_DEFAULT;
 use crate::client::{CallError, Client, RetryPolicy};
 
 pub use failure::{Exit, Failure};
@@ -175,8 +176,6 @@ struct ClientContext {
 
 /// The environment variable with the server's address.
 const SERVER_VARIABLE: &str = "TALLYSTONE_SERVER";
-/// The default server.
-pub const SERVER_DEFAULT: &str = "127.0.0.1:7450";
 
 /// The server: from the option after the noun, the one before it, the environment, or the default.
 fn server_of(after: Option<&String>, before: &GlobalArgs) -> String {

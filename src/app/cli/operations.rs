@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use crate::app::cli::output::{CliResponse, TableRows, progress, time_cell, word};
-use crate::app::cli::queue::{full_name, messages};
+use crate::app::cli::output::{CliResponse, TableRows, full_name, progress, time_cell, word};
 use crate::app::cli::{ClientContext, Failure};
 use crate::app::notices::print_notice;
+use crate::app::units::messages;
 use crate::proto::queue::v1 as pb;
 
 /// The pause between two requests for an operation's progress.

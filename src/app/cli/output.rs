@@ -286,6 +286,11 @@ impl IncrementalPrinter {
     }
 }
 
+/// Returns the full name of a message of the queue service.
+pub fn full_name(message: &str) -> String {
+    format!("tallystone.queue.v1.{message}")
+}
+
 /// The word of an enum without its prefix; an unknown number stays a number.
 pub fn word<E: TryFrom<i32>>(number: i32, prefix: &str, name: impl Fn(&E) -> &'static str) -> String {
     match E::try_from(number) {

@@ -6,8 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::duration;
-use crate::app::cli::output::{CliResponse, TableRows, list_cell, time_cell};
-use crate::app::cli::queue::full_name;
+use crate::app::cli::output::{CliResponse, TableRows, full_name, list_cell, time_cell};
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
 use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;

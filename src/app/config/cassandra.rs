@@ -1,65 +1,10 @@
 //! The settings of a `[clusters.NAME]` of kind "cassandra": where its keyspace is and how data is replicated.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use crate::adapters::cassandra::schema::Replication;
 use crate::adapters::cassandra::{Credentials, Options};
 use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine};
 use crate::domain::limits::{CASSANDRA_SERVERS_MAX, KEYSPACE_NAME_BYTES_MAX};
-
-/// Copies by data centre: `DC:N,DC:N`.
-#[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub struct ReplicasByDataCenter(Vec<(String, u32)>);
-
-impl ReplicasByDataCenter {
-    /// How a keyspace is replicated; none if nobody said.
-    pub fn replication(&self) -> Option<Replication> {
-        (!self.0.is_empty()).then(|| Replication::new(self.0.clone()))
-    }
-
-    /// The data centres that hold copies.
-    pub fn data_centers(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
-    }
-}
-
-impl FromStr for ReplicasByDataCenter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.trim().is_empty() {
-            return Ok(Self::default());
-        }
-        let one = |pair: &str| {
-            let (name, copies) = pair.trim().rsplit_once(':')?;
-            let is_name = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-            let copies = copies.parse().ok().filter(|copies| (1..=9).contains(copies))?;
-            (!name.is_empty() && name.chars().all(is_name)).then(|| (name.to_owned(), copies))
-        };
-        let all = text.split(',').map(one).collect::<Option<Vec<_>>>();
-        all.map(Self).ok_or_else(|| "no DATACENTER:COPIES[,...] with 1 to 9 copies, as in dc1:3".to_owned())
-    }
-}
-
-impl TryFrom<String> for ReplicasByDataCenter {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for ReplicasByDataCenter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pairs: Vec<String> = self.0.iter().map(|(name, copies)| format!("{name}:{copies}")).collect();
-        f.write_str(&pairs.join(","))
-    }
-}
 
 /// The cluster that `[counters]` names, if it is one of Cassandra.
 pub fn counter_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
@@ -155,18 +100,7 @@ pub(super) fn fault_of_counters(config: &Config) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::app::config::{ConfigSources, load};
-
-    #[test]
-    fn copies_are_read_by_data_centre() {
-        let copies: ReplicasByDataCenter = "dc1:3, dc-2:1".parse().expect("valid copies");
-        assert_eq!(copies.to_string(), "dc1:3,dc-2:1");
-        assert_eq!("".parse::<ReplicasByDataCenter>(), Ok(ReplicasByDataCenter::default()));
-        for bad in ["dc1", "dc1:0", "dc1:10", ":3", "dc1:3,", "dc'1:3", "dc1:x"] {
-            assert!(bad.parse::<ReplicasByDataCenter>().is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_cluster_of_cassandra_that_cannot_be_used_is_refused_with_what_to_write() {

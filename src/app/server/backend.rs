@@ -1,6 +1,5 @@
 //! Opens the engines that the settings name for each role, and puts what they offer together.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,15 +11,16 @@ use crate::adapters::Opened;
 use crate::adapters::cassandra::{OpenError, StartupDeadline};
 use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
-use crate::adapters::memcached::{self, Cluster};
+use crate::adapters::memcached::Cluster;
 use crate::adapters::memory::{self, FastTable};
 use crate::adapters::rollup_rpc::RollupRpc;
 use crate::adapters::system::SystemEntropy;
-use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine, QueueEngine};
+use crate::app::config::{Config, CounterEngine, QueueEngine};
 use crate::app::server::keyspace::{self, Keyspaces};
+use crate::app::server::memcached::{MemcachedClusters, open_memcached};
 use crate::app::server::metrics::MetricCollector;
+use crate::app::server::preset::Preset;
 use crate::app::server::readiness::ServicesOfStore;
-use crate::app::server::run::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
 use crate::ports::{
@@ -56,53 +56,6 @@ struct FleetLink {
     keyspaces: String,
     signals: Arc<RollupRpc>,
     secret: FleetSecret,
-}
-
-/// Opened memcached clusters by their names.
-pub type MemcachedClusters = BTreeMap<String, Arc<Cluster>>;
-
-/// No server of a memcached cluster can be used.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "no memcached server of cluster {cluster} can be used: {servers}; start one, correct clusters.{cluster}.servers, or \
-     take [clusters.{cluster}] and what names it out of the settings"
-)]
-pub struct MemcachedUnreachable {
-    cluster: String,
-    servers: String,
-}
-
-/// Opens the memcached clusters that the settings list.
-async fn open_memcached(config: &Config, clock: &Arc<dyn Clock>) -> Result<MemcachedClusters, MemcachedUnreachable> {
-    let listed = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
-    let opening = listed
-        .map(|(name, cluster)| async { Ok((name.clone(), open_cluster(name, cluster, Arc::clone(clock)).await?)) });
-    join_all(opening).await.into_iter().collect()
-}
-
-async fn open_cluster(
-    name: &str,
-    cluster: &ClusterConfig,
-    clock: Arc<dyn Clock>,
-) -> Result<Arc<Cluster>, MemcachedUnreachable> {
-    let options = memcached::Options {
-        replicas: cluster.servers.replicas().to_vec(),
-        key_prefix: cluster.key_prefix.clone(),
-        timeout: cluster.timeout(),
-        dedupe_seconds: cluster.dedupe_seconds,
-    };
-    match Cluster::open(options, clock).await {
-        Ok((opened, absent)) => {
-            for (server, why) in absent {
-                tracing::warn!(cluster = name, server, why, "a memcached server is absent; it is asked again by calls");
-            }
-            Ok(Arc::new(opened))
-        }
-        Err(absent) => {
-            let servers: Vec<String> = absent.into_iter().map(|(server, why)| format!("{server}: {why}")).collect();
-            Err(MemcachedUnreachable { cluster: name.to_owned(), servers: servers.join(", ") })
-        }
-    }
 }
 
 impl Backend {

@@ -15,7 +15,7 @@ use crate::adapters::cassandra::{
 };
 use crate::adapters::system::SystemEntropy;
 use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_options, counter_cluster};
-use crate::app::server::run::Preset;
+use crate::app::server::preset::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::namespace::Dataset;
 use crate::ports::{Clock, Entropy, FastCounts, StoreHandle, Stores};

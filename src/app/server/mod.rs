@@ -2,7 +2,9 @@
 
 pub mod backend;
 pub(super) mod keyspace;
+pub mod memcached;
 pub mod metrics;
+pub mod preset;
 pub mod readiness;
 pub(super) mod resources;
 pub mod run;

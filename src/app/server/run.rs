@@ -25,11 +25,11 @@ use crate::api;
 use crate::api::grpc::saturating_i64;
 use crate::api::http::{AllowedHosts, Gateway, ServerPhase};
 use crate::api::serve::ConnectionDrainSummary;
-use crate::app::cli::SERVER_DEFAULT;
-use crate::app::config::{Config, CounterEngine, ListenAddress, QueueEngine, counter_cluster};
+use crate::app::config::{Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster};
 use crate::app::notices::{print_line, shell_quoted};
 use crate::app::server::backend::Backend;
 use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
+use crate::app::server::preset::Preset;
 use crate::app::server::readiness::Readiness;
 use crate::app::server::resources;
 use crate::app::server::status::ServerStatus;
@@ -40,31 +40,10 @@ use crate::domain::fleet::ProtocolRules;
 use crate::domain::queue::QueueName;
 use crate::engine::catalog::Author;
 use crate::engine::loops::StartupProgress;
-use crate::engine::namespaces::{
-    NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError, UnlistedClusters,
-};
+use crate::engine::namespaces::{NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError};
 use crate::engine::queues::{QueueDraft, Queues};
 use crate::engine::{Engine, EngineParts, MemberProfile};
 use crate::ports::Clock;
-
-/// The kind of a server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Preset {
-    /// For development: quick rollups, a namespace `default`.
-    Dev,
-    /// As configured.
-    Server,
-}
-
-impl Preset {
-    /// The meaning of a cluster name that the settings do not list.
-    fn unlisted(self) -> UnlistedClusters {
-        match self {
-            Self::Dev => UnlistedClusters::OwnStore,
-            Self::Server => UnlistedClusters::Refused,
-        }
-    }
-}
 
 /// The wait of the runtime for tasks that did not end in time.
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);

@@ -20,11 +20,10 @@ use tracing::{Event, Level, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
 
 use crate::adapters::system::SystemClock;
+use crate::app::log_filter::SUMMARY;
 use crate::domain::limits::{LOG_KINDS_MAX, LOG_LINE_SHOWN_BYTES_MAX};
 use crate::ports::Clock;
 
-/// The target of the summary lines, which are never suppressed.
-pub const SUMMARY: &str = "tallystone::repeated";
 /// The period in which at most one line of a kind is written.
 const PERIOD: Duration = Duration::from_secs(1);
 

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use crate::client::error::{RETRYABLE, is_retryable};
 use crate::client::queues::message::{BadPayload, duration, time_of};
 use crate::client::queues::queues_on;
-use crate::client::queues::run::{PAUSE_FIRST, PAUSE_LONGEST};
 use crate::client::retry::CallKind;
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
@@ -53,6 +52,9 @@ impl Outcome {
     }
 }
 
+/// The pauses after a failed call: the first, and the longest.
+pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(500);
+pub(super) const PAUSE_LONGEST: Duration = Duration::from_secs(15);
 /// The bound of an error's signature or text, in bytes.
 const ERROR_TEXT_BYTES_MAX: usize = 1_024;
 

@@ -6,32 +6,30 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::client::error::RETRYABLE;
-use crate::client::queues::job::{SettleOutcome, Why};
+use crate::client::queues::job::{Job, Outcome, PAUSE_FIRST, PAUSE_LONGEST, SettleOutcome, Why, run_job};
 use crate::client::queues::leases::Leases;
 use crate::client::queues::message::{duration, time_of};
 use crate::client::queues::queues_on;
 use crate::client::queues::session::{self, SessionFailure, WorkerSession};
 use crate::client::queues::shutdown::{Phase, Shutdown};
-use crate::client::queues::worker::{Tally, Worker, WorkerEvent};
+use crate::client::queues::worker::{Broken, Tally, Worker, WorkerEvent};
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
-/// The pauses after a failed call: the first, and the longest.
-pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(500);
-pub(super) const PAUSE_LONGEST: Duration = Duration::from_secs(15);
 /// How long a dequeue waits for a message inside the server; the server's maximum.
 const WAIT: Duration = Duration::from_secs(20);
 /// The most messages of one dequeue; the service accepts no more.
 const DEQUEUE_MESSAGES_MAX: usize = 100;
 
 /// The start of a job.
-pub(super) struct JobStart {
+struct JobStart {
     pub client: Client,
     pub queue: String,
     pub lease: pb::Lease,
@@ -40,14 +38,14 @@ pub(super) struct JobStart {
 }
 
 /// The end of a job.
-pub(super) struct JobEnd {
+struct JobEnd {
     pub token: String,
     pub id: String,
     pub settled: SettleOutcome,
 }
 
 /// Starts a job.
-pub(super) type JobSpawner = Box<dyn Fn(&mut JoinSet<JobEnd>, JobStart) + Send>;
+type JobSpawner = Box<dyn Fn(&mut JoinSet<JobEnd>, JobStart) + Send>;
 type CallFuture<A> = Pin<Box<dyn Future<Output = Result<A, CallError>> + Send>>;
 
 /// The answer of a dequeue, or of the call that opens the session for it.
@@ -57,7 +55,7 @@ enum TakeResponse {
 }
 
 /// A running worker.
-pub(super) struct WorkerRun<'w> {
+struct WorkerRun<'w> {
     worker: &'w Worker,
     start: JobSpawner,
     jobs: JoinSet<JobEnd>,
@@ -79,8 +77,36 @@ pub(super) struct WorkerRun<'w> {
 }
 
 /// The message id of a lease.
-pub(super) fn id_of(lease: &pb::Lease) -> String {
+fn id_of(lease: &pb::Lease) -> String {
     lease.message.as_ref().map(|message| message.message_id.clone()).unwrap_or_default()
+}
+
+impl Worker {
+    /// Works on messages until the shutdown, the end of the queue if requested, or an error that no retry cures. The result of
+    /// `handler` settles the message; a handler that panics fails it.
+    pub async fn run<F, W>(&self, handler: F, shutdown: &Shutdown) -> Result<Tally, Broken>
+    where
+        F: Fn(Job) -> W + Send + Sync + 'static,
+        W: Future<Output = Outcome> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        let start: JobSpawner = Box::new(move |jobs, job| {
+            let JobStart { client, queue, lease, grace, signal } = job;
+            let (handler, id) = (Arc::clone(&handler), id_of(&lease));
+            let token = lease.lease_token.clone();
+            jobs.spawn(async move {
+                let settled = run_job(client, queue, lease, grace, signal, |job| handler(job)).await;
+                JobEnd { token, id, settled }
+            });
+        });
+        let mut run = Box::new(WorkerRun::new(self, start));
+        Box::pin(run.run_until_done(shutdown)).await;
+        run.close().await;
+        match run.broken {
+            None => Ok(run.tally),
+            Some(error) => Err(Broken { tally: run.tally, error }),
+        }
+    }
 }
 
 async fn await_call<A>(call: &mut Option<CallFuture<A>>) -> Result<A, CallError> {

@@ -1,12 +1,10 @@
-//! A worker of a queue: its settings, its events and its end. `run` has the loop.
+//! A worker of a queue: its settings, its events and its end. `run` has the loop and starts it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::queues::job::{Job, Outcome, Why, run_job};
-use crate::client::queues::run::{JobEnd, JobSpawner, JobStart, WorkerRun, id_of};
-use crate::client::queues::shutdown::Shutdown;
+use crate::client::queues::job::Why;
 use crate::client::{CallError, Client};
 
 /// The counts of the messages of a worker.
@@ -147,31 +145,5 @@ impl Worker {
     pub fn observed(mut self, observer: impl Fn(WorkerEvent<'_>) + Send + Sync + 'static) -> Self {
         self.observer = Arc::new(observer);
         self
-    }
-
-    /// Works on messages until the shutdown, the end of the queue if requested, or an error that no retry cures. The result of
-    /// `handler` settles the message; a handler that panics fails it.
-    pub async fn run<F, W>(&self, handler: F, shutdown: &Shutdown) -> Result<Tally, Broken>
-    where
-        F: Fn(Job) -> W + Send + Sync + 'static,
-        W: Future<Output = Outcome> + Send + 'static,
-    {
-        let handler = Arc::new(handler);
-        let start: JobSpawner = Box::new(move |jobs, job| {
-            let JobStart { client, queue, lease, grace, signal } = job;
-            let (handler, id) = (Arc::clone(&handler), id_of(&lease));
-            let token = lease.lease_token.clone();
-            jobs.spawn(async move {
-                let settled = run_job(client, queue, lease, grace, signal, |job| handler(job)).await;
-                JobEnd { token, id, settled }
-            });
-        });
-        let mut run = Box::new(WorkerRun::new(self, start));
-        Box::pin(run.run_until_done(shutdown)).await;
-        run.close().await;
-        match run.broken {
-            None => Ok(run.tally),
-            Some(error) => Err(Broken { tally: run.tally, error }),
-        }
     }
 }

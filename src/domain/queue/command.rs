@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
-use crate::domain::queue::commands::dequeue::FIRST;
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{
-    AttemptError, LeaseToken, MessageId, MessageKey, Metadata, Rank, RoutingValue,
+    AttemptError, LeaseToken, MessageId, MessageKey, MessageRef, Metadata, Rank, RoutingValue, SessionId,
 };
+use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
+use crate::domain::queue::session_records::{Ending, SessionCall};
 use crate::domain::queue::setup::settings::Settings;
 use crate::domain::time::Timestamp;
 
@@ -43,28 +44,6 @@ pub struct NewMessage {
     pub ttl: Option<Duration>,
 }
 
-/// The key or the id of a message.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum MessageRef {
-    /// By its key.
-    Key(MessageKey),
-    /// By its id. With a routing value, only a message that was routed by that value.
-    Id(MessageId, Option<RoutingValue>),
-}
-
-/// The action that ends a lease.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SettleAction {
-    /// Finished.
-    Complete,
-    /// Failed for good.
-    Cancel,
-    /// Failed, to be retried.
-    Fail,
-    /// Given back before any work.
-    Release,
-}
-
 /// The report of a failed attempt.
 #[derive(Clone, Default, Debug)]
 pub struct FailureReport {
@@ -91,15 +70,6 @@ pub struct MessageUpdate {
     pub expected_version: Option<u64>,
     /// The token that identifies a repeat.
     pub token: Option<UpdateToken>,
-}
-
-/// The token of an update.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UpdateToken {
-    /// The token, at most 64 bytes.
-    pub text: Box<str>,
-    /// A hash of all parts that the caller sent. A repeat has the same hash.
-    pub fingerprint: u64,
 }
 
 /// A dequeue.
@@ -132,6 +102,9 @@ pub struct Cursor {
     /// The start of the walk.
     pub since: Timestamp,
 }
+
+/// Before every rank: sequences begin with 1.
+pub(super) const FIRST: Rank = (i64::MIN, 0);
 
 impl Cursor {
     /// Before all messages.
@@ -281,15 +254,6 @@ pub struct LeaseGrant {
     pub expires_in: Duration,
 }
 
-/// The state of a message after a command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Settlement {
-    /// The state.
-    pub state: MessageState,
-    /// The version.
-    pub version: u64,
-}
-
 /// The reply to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
@@ -354,65 +318,6 @@ pub enum Reply {
         /// The number of messages that the shard had.
         messages: u64,
     },
-}
-
-/// The part of a command that is out of range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InvalidCommandPart {
-    /// The id is not 1 to 64 bytes, or begins `m.`.
-    MessageId,
-    /// The routing value is not 1 to 256 bytes.
-    Routing,
-    /// Too many pairs, or too long ones, or a key twice.
-    Metadata,
-    /// The payload is larger than 32 KiB.
-    Payload,
-    /// The payload is larger than this, which is all that the queue takes, in bytes.
-    PayloadOfQueue(u32),
-    /// The metadata is larger than this, which is all that the queue takes, in bytes.
-    MetadataOfQueue(u32),
-    /// The priority is beyond ±2^53.
-    Priority,
-    /// The queue has no such class.
-    PriorityClass,
-    /// The window is longer than 10 years.
-    Invisibility,
-    /// The lease is not 1 s to 12 h.
-    Lease,
-    /// The attempts are not 1 to 10,000.
-    Attempts,
-    /// The TTL is longer than 10 years.
-    Ttl,
-    /// The token's time is more than 60 s ahead.
-    TokenTime,
-    /// The number of messages is 0 or beyond its bound.
-    Count,
-    /// The metadata lacks the exclusivity key, its value is not 1 to 256 bytes, or another value routed the message.
-    ExclusivityValue,
-    /// An exclusive queue takes no shard key.
-    ShardKey,
-    /// The limit is beyond 10,000.
-    ValueLimit,
-    /// Only an exclusive queue has limits of values.
-    NotExclusive,
-    /// Not 1 to 4 keys of 1 to 64 bytes.
-    Shape,
-    /// The session's lease is not 1 s to 12 h.
-    SessionLease,
-    /// The number of a session's call is 0.
-    Sequence,
-    /// The number of a try is 0.
-    Try,
-    /// A call confirms the response of itself or of a later call.
-    Received,
-    /// The session only replays.
-    Session,
-    /// More than 4 pairs, too long ones, or a key twice.
-    Filter,
-    /// The error's text is longer than 1 KiB.
-    ErrorText,
-    /// The settings contradict each other or leave their ranges.
-    Settings,
 }
 
 /// The reason of a refusal. A refused command changed nothing but due transitions.

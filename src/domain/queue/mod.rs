@@ -11,22 +11,23 @@
 
 pub mod clock;
 pub mod command;
-pub mod commands;
 pub mod filter;
 pub mod index;
+pub mod invalid_command;
 pub mod messages;
 pub mod name;
 pub mod session_records;
 pub mod setup;
 pub mod shard;
-pub mod shard_restore;
+pub mod shard_routing;
 #[cfg(test)]
 mod tests;
 pub mod totals;
 mod urgency;
 
-pub use command::{Command, InvalidCommandPart, Refusal, Reply, Transition};
+pub use command::{Command, Refusal, Reply, Transition};
 pub use filter::Filter;
+pub use invalid_command::InvalidCommandPart;
 pub use messages::message::MessageHead;
 pub use messages::state_machine::{MessageState, Trigger};
 pub use name::{QueueId, QueueName, ShardId};

@@ -4,52 +4,60 @@
 //! and the version in the same step. A transition that is due by time alone is applied by the next command on the message,
 //! by a dequeue, or by a sweep. Only the time of its record tells these apart.
 
+mod dequeue;
+mod enqueue;
+pub mod explain;
+mod lease_commands;
+mod message_admin;
+pub mod restore;
+mod session_calls;
+mod shard_admin;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
 use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{
-    Command, Completeness, InvalidCommandPart, MessageRef, Refusal, Reply, Transition,
-};
+use crate::domain::queue::command::{Command, Completeness, Refusal, Reply, Transition};
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::dedupe_index::DedupeIndex;
 use crate::domain::queue::index::id_index::IdIndex;
 use crate::domain::queue::index::sequence_pages::MessagesBySequence;
 use crate::domain::queue::index::shape_index::{ShapeGroup, StateCounts};
 use crate::domain::queue::index::shard_index::ShardIndex;
-use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageKey};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageKey, MessageRef};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger, next_state};
 use crate::domain::queue::session_records::Sessions;
 use crate::domain::queue::setup::settings::Settings;
-use crate::domain::queue::shard_restore::ShardChanges;
+use crate::domain::queue::shard::restore::ShardChanges;
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
 /// One shard of a queue: its messages, their indexes, and the state that commands need.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shard {
-    pub(super) number: u32,
-    pub(super) epoch: u32,
-    pub(super) settings: Settings,
+    number: u32,
+    epoch: u32,
+    settings: Settings,
     pub(super) clock: Timestamp,
-    pub(super) sequence: u64,
-    pub(super) serial: u64,
+    sequence: u64,
+    serial: u64,
     pub(super) messages: MessagesBySequence,
     pub(super) id_index: IdIndex,
     pub(super) index: ShardIndex,
-    pub(super) dedupe: DedupeIndex,
-    pub(super) enqueue_blocked: Option<Box<str>>,
-    pub(super) dequeue_blocked: Option<Box<str>>,
-    pub(super) changes: ShardChanges,
-    pub(super) sessions: Sessions,
+    dedupe: DedupeIndex,
+    enqueue_blocked: Option<Box<str>>,
+    dequeue_blocked: Option<Box<str>>,
+    changes: ShardChanges,
+    sessions: Sessions,
     /// The last time at which a pending message moved ahead of others. A walk in progress may have missed it.
-    pub(super) last_moved_ahead_at: Timestamp,
+    last_moved_ahead_at: Timestamp,
     /// The number of messages at the deletion of the queue; none before it.
-    pub(super) deleted: Option<u64>,
+    deleted: Option<u64>,
     journal: Vec<Transition>,
     /// The messages that the current command examined one by one.
-    pub(super) filter_walk: Option<FilterWalk>,
+    filter_walk: Option<FilterWalk>,
 }
 
 /// The walk of a dequeue whose filter has no index.
@@ -139,7 +147,7 @@ impl Shard {
     }
 
     /// The first message with a due transition at `now`, retention excluded.
-    pub(super) fn overdue(&self, now: Timestamp) -> Option<u64> {
+    fn overdue(&self, now: Timestamp) -> Option<u64> {
         let first = [self.index.due.first().copied(), self.sessions.first_due()].into_iter().flatten().min();
         first.filter(|(at, _)| *at <= now).map(|(_, sequence)| sequence)
     }
@@ -279,7 +287,7 @@ impl Shard {
     }
 
     /// Applies up to `max` due transitions in the order of their times. Returns their number.
-    pub(super) fn apply_due_transitions(&mut self, max: usize, now: Timestamp) -> usize {
+    fn apply_due_transitions(&mut self, max: usize, now: Timestamp) -> usize {
         let mut count = 0;
         while count < max
             && let Some(sequence) = self.overdue(now)
@@ -291,20 +299,20 @@ impl Shard {
     }
 
     /// The number of due transitions that a dequeue of `max` applies.
-    pub(super) fn due_transitions_max(max: usize) -> usize {
+    fn due_transitions_max(max: usize) -> usize {
         DEQUEUE_DUE_MIN.max(2 * max)
     }
 
     /// Applies the due transitions of one message, retention excluded. At most three: the end of its lease or invisibility,
     /// then its TTL.
-    pub(super) fn apply_due_to(&mut self, sequence: u64, now: Timestamp) {
+    fn apply_due_to(&mut self, sequence: u64, now: Timestamp) {
         while self.next_due(sequence).is_some_and(|(at, _)| at <= now) && !self.message_at(sequence).state.is_terminal()
         {
             self.apply_due_transition(sequence, now);
         }
     }
 
-    pub(super) fn apply_due_transition(&mut self, sequence: u64, now: Timestamp) {
+    fn apply_due_transition(&mut self, sequence: u64, now: Timestamp) {
         let (_, trigger) = self.next_due(sequence).expect("what is due has an event");
         if let Some(session) = self.message_at(sequence).lease.and_then(|lease| lease.session) {
             self.expire(session.id, now);
@@ -322,7 +330,7 @@ impl Shard {
     }
 
     /// Expires a lease. Its worker may still complete the message.
-    pub(super) fn expire_lease(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
+    fn expire_lease(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
         self.apply_transition(sequence, Trigger::LeaseOver, false, now, |message, _| {
             message.expired_lease = message.lease.map(|lease| lease.fence);
         })
@@ -330,7 +338,7 @@ impl Shard {
 
     /// Applies one transition to a message. `change` sets its other fields; indexes, version and records follow. Refused with
     /// the current state if the table has no such row.
-    pub(super) fn apply_transition(
+    fn apply_transition(
         &mut self,
         sequence: u64,
         trigger: Trigger,
@@ -371,7 +379,7 @@ impl Shard {
     }
 
     /// Changes a lease without a transition: the state of the message stays, and its timer moves.
-    pub(super) fn update_lease(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
+    fn update_lease(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
         let message = self.messages.get_mut(sequence).expect("what is indexed exists");
         let due = message.next_due();
         self.sessions.leave(message);
@@ -384,7 +392,7 @@ impl Shard {
     }
 
     /// Inserts a new message in the state that the table gives.
-    pub(super) fn insert_new(&mut self, message: MessageHead, now: Timestamp) {
+    fn insert_new(&mut self, message: MessageHead, now: Timestamp) {
         let (key, version, to) = (message.key, message.version, Some(message.state));
         self.index.enter(&message);
         self.index.refresh_lanes(&message);
@@ -397,7 +405,7 @@ impl Shard {
     }
 
     /// Removes a message. Refused with the current state if the table has no such row.
-    pub(super) fn remove_message(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
+    fn remove_message(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
         let found = self.messages.get(sequence).ok_or(Refusal::NotFound)?;
         if next_state(&found.transition_inputs(false), trigger) != Some(None) {
             return Err(Refusal::WrongState(found.state));
@@ -412,12 +420,12 @@ impl Shard {
     }
 
     /// The message of this sequence. The caller has just found it by an index or a lookup.
-    pub(super) fn message_at(&self, sequence: u64) -> &MessageHead {
+    fn message_at(&self, sequence: u64) -> &MessageHead {
         self.messages.get(sequence).expect("what is indexed exists")
     }
 
     /// The sequence of a message, after its due transitions.
-    pub(super) fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<u64, Refusal> {
+    fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<u64, Refusal> {
         let MessageKey { sequence, .. } = self.get(message).ok_or(Refusal::NotFound)?.key;
         self.apply_due_to(sequence, now);
         Ok(sequence)
@@ -425,6 +433,6 @@ impl Shard {
 }
 
 /// Checks the maximum of a bulk command.
-pub(super) fn bulk_size(max: usize) -> Result<(), Refusal> {
+fn bulk_size(max: usize) -> Result<(), Refusal> {
     if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(InvalidCommandPart::Count.into()) }
 }

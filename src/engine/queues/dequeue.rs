@@ -12,17 +12,18 @@ use crate::domain::limits::{
     DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_WAIT_MAX, LEASE_MAX, LEASE_MIN, QUEUE_MESSAGE_BYTES_MAX,
     QUEUE_REPLY_BYTES_MAX,
 };
-use crate::domain::queue::command::{self, Completeness, InvalidCommandPart, LeaseGrant, MessageRef, Refusal};
+use crate::domain::queue::command::{self, Completeness, LeaseGrant, Refusal};
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::session_records::{SessionCall, SessionId};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{MessageRef, SessionId};
+use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::{Command, QueueId, QueueName, Reply};
-use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::sessions::SentSessionCall;
-use crate::engine::queues::unexpected;
 use crate::engine::queues::waiters::WaiterSlot;
+use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardCommand, StoredMessage};
 
 /// A dequeue request.

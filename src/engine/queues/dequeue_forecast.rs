@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::EXPLAIN_HOLDERS_MAX;
-use crate::domain::queue::commands::explain::{Cause, FailedAttempts};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::shard::explain::{Cause, FailedAttempts};
 use crate::domain::queue::{MessageState, QueueName};
 use crate::engine::queues::Queues;
 use crate::engine::queues::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};

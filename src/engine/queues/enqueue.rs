@@ -7,17 +7,17 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::domain::Timestamp;
 use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{InvalidCommandPart, NewMessage, Refusal};
+use crate::domain::queue::command::{NewMessage, Refusal};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{MessageId, MessageKey, Metadata};
-use crate::domain::queue::messages::shard_routing::{MessageRoute, route};
 use crate::domain::queue::shard::Shard;
+use crate::domain::queue::shard_routing::{MessageRoute, route};
 use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Reply};
 use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::Queues;
 use crate::engine::queues::catalog::EnqueueTarget;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::unexpected;
+use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{MessageBody, ShardAnswer, ShardCommand};
 
 /// A message as a caller sends it.

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use crate::domain::limits::SESSION_SHARDS_MAX;
-use crate::domain::queue::command::{InvalidCommandPart, Refusal, ShardCapacity};
+use crate::domain::queue::command::{Refusal, ShardCapacity};
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::session_records::Ending;
 use crate::domain::queue::{MessageState, QueueId};
 use crate::domain::{Reason, Reject, Timestamp};

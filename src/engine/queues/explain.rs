@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
-use crate::domain::queue::command::{MessageRef, Refusal};
-use crate::domain::queue::commands::explain::Cause;
+use crate::domain::queue::command::Refusal;
+use crate::domain::queue::messages::message::MessageRef;
+use crate::domain::queue::shard::explain::Cause;
 use crate::domain::queue::{MessageState, QueueName};
 use crate::engine::queues::Queues;
 use crate::engine::queues::cause_text::{CauseText, counted, explanation, no_worker_waits};

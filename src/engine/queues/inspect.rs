@@ -10,8 +10,9 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX};
-use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::command::Refusal;
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::shard::UndeclaredFilter;
 use crate::domain::queue::totals::Total;
 use crate::domain::queue::{Command, MessageState, QueueName};

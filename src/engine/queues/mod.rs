@@ -37,12 +37,12 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio::sync::broadcast;
 
-use crate::domain::Reason;
-use crate::domain::Reject;
-use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::command::Refusal;
 use crate::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
-use crate::domain::queue::messages::shard_routing::shard_of;
+use crate::domain::queue::messages::message::MessageRef;
+use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{QueueId, QueueName, Reply};
+use crate::domain::{Reason, Reject};
 use crate::engine::catalog::Etag;
 use crate::engine::loops::FollowLoop;
 use crate::engine::loops::driver::Driver;

@@ -15,7 +15,7 @@ use crate::domain::limits::{
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
 };
 use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::session_records::SessionId;
+use crate::domain::queue::messages::message::SessionId;
 use crate::domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::caller_quota::CallerQuota;
 use crate::engine::catalog::VersionedCatalog;

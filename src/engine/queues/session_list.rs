@@ -9,7 +9,7 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::Timestamp;
 use crate::domain::limits::SESSION_SHARDS_AT_ONCE_MAX;
-use crate::domain::queue::session_records::SessionId;
+use crate::domain::queue::messages::message::SessionId;
 use crate::domain::queue::{QueueName, ShardId};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;

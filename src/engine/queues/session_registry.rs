@@ -17,7 +17,8 @@ use crate::domain::Timestamp;
 use crate::domain::limits::{
     CALLER_SESSIONS_MAX, SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_LIST_LOOKED_AT_MAX, SESSION_SHARDS_MAX,
 };
-use crate::domain::queue::session_records::{Ending, SessionId, SessionRecord};
+use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::session_records::{Ending, SessionRecord};
 use crate::domain::queue::{QueueId, Refusal, ShardId};
 use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
 

@@ -14,8 +14,10 @@ use crate::domain::limits::{
     BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSION_END_STEPS_MAX, SESSION_LABEL_BYTES_MAX, SESSION_LEASE_DEFAULT,
     SESSION_SHARDS_AT_ONCE_MAX,
 };
-use crate::domain::queue::command::{Completeness, InvalidCommandPart};
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
+use crate::domain::queue::command::Completeness;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::session_records::{Ending, SessionCall};
 use crate::domain::queue::{Command, Refusal, Reply, ShardId};
 use crate::domain::{Reason, Reject};
 use crate::engine::caller_quota::CallerId;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
-use crate::domain::queue::command::{
-    FailureReport, InvalidCommandPart, MessageRef, MessageUpdate, Refusal, SettleAction, Settlement, UpdateToken,
-};
-use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey, RoutingValue};
-use crate::domain::queue::messages::shard_routing::shard_of;
+use crate::domain::queue::command::{FailureReport, MessageUpdate, Refusal};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey, MessageRef, RoutingValue};
+use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{Command, MessageState, QueueName, Reply, Trigger};
 use crate::domain::time::micros_of;
 use crate::domain::{Reason, Reject, Timestamp};

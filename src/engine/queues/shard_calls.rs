@@ -15,7 +15,8 @@ use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork};
 use crate::domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
-use crate::domain::queue::command::{FailureReport, SettleAction};
+use crate::domain::queue::command::FailureReport;
+use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::{Command, Reply, Urgency};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;

@@ -7,10 +7,12 @@ use futures_util::future::select_all;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::limits::{DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, WORK_WALK_PAUSE};
-use crate::domain::queue::command::{Completeness, InvalidCommandPart, Refusal};
+use crate::domain::queue::command::{Completeness, Refusal};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::key_syntax::queue_of_lease;
-use crate::domain::queue::session_records::{SessionCall, SessionId};
+use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::caller_quota::{CallerId, QuotaPermit};
 use crate::engine::queues::Queues;

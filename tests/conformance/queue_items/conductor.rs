@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tallystone::domain::queue::command::{Completeness, FailureReport, MessageRef, MessageUpdate, SettleAction};
-use tallystone::domain::queue::messages::message::{Fence, LeaseToken, MessageKey};
+use tallystone::domain::queue::command::{Completeness, FailureReport, MessageUpdate};
+use tallystone::domain::queue::messages::message::{Fence, LeaseToken, MessageKey, MessageRef};
+use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 use tokio::task::JoinSet;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate, SettleAction};
+use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate};
 use tallystone::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
-use tallystone::domain::queue::messages::shard_routing::route;
+use tallystone::domain::queue::messages::settlement::SettleAction;
+use tallystone::domain::queue::shard_routing::route;
 use tallystone::domain::queue::{CatalogQueue, Command, MessageState, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 use tokio::task::JoinSet;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tallystone::domain::queue::command::{
-    BulkRequest, Completeness, Dequeue, FailureReport, InvalidCommandPart, MessageUpdate, SettleAction,
-};
+use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, FailureReport, MessageUpdate};
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::messages::message::{Fence, LeaseToken, Metadata};
-use tallystone::domain::queue::session_records::{SessionCall, SessionId};
+use tallystone::domain::queue::invalid_command::InvalidCommandPart;
+use tallystone::domain::queue::messages::message::{Fence, LeaseToken, Metadata, SessionId};
+use tallystone::domain::queue::messages::settlement::SettleAction;
+use tallystone::domain::queue::session_records::SessionCall;
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::ShardCommand;
 

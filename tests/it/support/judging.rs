@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::MessageRef;
-use tallystone::domain::queue::commands::explain::{Cause, DequeuePreview};
 use tallystone::domain::queue::filter::Filter;
-use tallystone::domain::queue::session_records::{SessionId, SessionRecord};
+use tallystone::domain::queue::messages::message::{MessageRef, SessionId};
+use tallystone::domain::queue::session_records::SessionRecord;
+use tallystone::domain::queue::shard::explain::{Cause, DequeuePreview};
 use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Settings, ShardId};
 use tallystone::ports::{
     FilteredDepth, MessagesAt, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardReader, ShardStore,

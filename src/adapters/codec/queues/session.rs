@@ -3,8 +3,8 @@
 use prost::Message as _;
 
 use super::{CorruptValue, decode, duration, micros};
-use crate::domain::queue::messages::message::LeaseSession;
-use crate::domain::queue::session_records::{Ending, SessionId, SessionRecord};
+use crate::domain::queue::messages::message::{LeaseSession, SessionId};
+use crate::domain::queue::session_records::{Ending, SessionRecord};
 use crate::domain::time::Timestamp;
 use crate::proto::internal::v1::{StoredBar, StoredLeaseSession, StoredSession};
 

@@ -7,7 +7,7 @@ use crate::domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::domain::queue::Settings;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Retention};
-use crate::domain::queue::shard_restore::ShardHeader;
+use crate::domain::queue::shard::restore::ShardHeader;
 use crate::domain::time::Timestamp;
 use crate::proto::internal::v1::{
     StoredExclusivity, StoredPriorityClass, StoredQueueHeader, StoredQueueSettings, StoredQueueShards,

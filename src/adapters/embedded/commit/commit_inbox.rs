@@ -243,8 +243,9 @@ mod tests {
     use crate::domain::counter::{
         Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
     };
-    use crate::domain::queue::command::{FailureReport, SettleAction};
+    use crate::domain::queue::command::FailureReport;
     use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageKey};
+    use crate::domain::queue::messages::settlement::SettleAction;
     use crate::domain::queue::{Command as QueueCommand, QueueId, ShardId};
     use crate::domain::rollup::Checkpoint;
     use crate::ports::{AppendOutcome, BootId, EffectOutcome, NewEvent, RollWrite, ShardCommand};

@@ -23,8 +23,7 @@ use std::ops::Bound;
 use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
 use crate::domain::Timestamp;
 use crate::domain::queue::index::dedupe_index::TokenKey;
-use crate::domain::queue::messages::message::{MessageId, RoutingValue};
-use crate::domain::queue::session_records::SessionId;
+use crate::domain::queue::messages::message::{MessageId, RoutingValue, SessionId};
 use crate::domain::queue::{QueueId, ShardId};
 
 /// Key of the moment of the last commit.

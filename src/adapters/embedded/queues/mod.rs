@@ -33,10 +33,10 @@ use super::store_core::StoreCore;
 use crate::adapters::codec::queues::decode_body;
 use crate::domain::limits::BODIES_AT_ONCE_MAX;
 use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::commands::explain::{Cause, DequeuePreview};
 use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::messages::message::{MessageRef, SessionId};
+use crate::domain::queue::session_records::SessionRecord;
+use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
 use crate::domain::queue::{
     CatalogQueue, Durability, Filter, MessageState, QueueId, QueueName, Reply, Settings, ShardId,
 };

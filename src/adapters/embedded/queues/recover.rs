@@ -21,7 +21,8 @@ use crate::adapters::embedded::disk::key::TIDIED;
 use crate::adapters::embedded::disk::library::{self, Library};
 use crate::adapters::embedded::disk::read::rows;
 use crate::adapters::embedded::error::{OpenError, ReadError, malformed_key};
-use crate::domain::queue::shard_restore::{DedupeRecord, ShardHeader, ShardRestoreError, ShardRestorer};
+use crate::domain::queue::index::dedupe_index::DedupeRecord;
+use crate::domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
 use crate::domain::queue::{QueueId, Settings, ShardId};
 use crate::ports::ScanOrder;
 

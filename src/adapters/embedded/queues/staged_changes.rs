@@ -18,9 +18,10 @@ use crate::adapters::embedded::commit::command::ReplySender;
 use crate::adapters::embedded::commit::writer::CommitBatch;
 use crate::adapters::embedded::disk::key::TIDIED;
 use crate::domain::queue::command::Transition;
-use crate::domain::queue::messages::message::RoutingValue;
-use crate::domain::queue::session_records::{SessionId, SessionRecord};
-use crate::domain::queue::shard_restore::{DedupeRecord, ShardChanges};
+use crate::domain::queue::index::dedupe_index::DedupeRecord;
+use crate::domain::queue::messages::message::{RoutingValue, SessionId};
+use crate::domain::queue::session_records::SessionRecord;
+use crate::domain::queue::shard::restore::ShardChanges;
 use crate::domain::queue::{ApplyResult, QueueId, Refusal, ShardId};
 use crate::ports::{QueueListener, ShardAnswer, StoreError, StoreErrorKind};
 

@@ -15,9 +15,10 @@ use crate::adapters::embedded::disk::read::rows;
 use crate::adapters::embedded::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::domain::Timestamp;
-use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage, SettleAction};
-use crate::domain::queue::messages::message::{MessageId, Metadata};
-use crate::domain::queue::session_records::{SessionCall, SessionId};
+use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
+use crate::domain::queue::messages::message::{MessageId, Metadata, SessionId};
+use crate::domain::queue::messages::settlement::SettleAction;
+use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId};
 use crate::ports::{

@@ -9,11 +9,12 @@ use crate::domain::counter::uuid_v7;
 use crate::domain::limits::{
     DEQUEUE_MESSAGES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX,
 };
-use crate::domain::queue::command::{InvalidCommandPart, MessageRef, Refusal, SettleAction};
+use crate::domain::queue::command::Refusal;
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::key_syntax::MessageRefError;
-use crate::domain::queue::messages::message::{AttemptError, MessageId, Metadata, RoutingValue};
-use crate::domain::queue::session_records::SessionId;
+use crate::domain::queue::messages::message::{AttemptError, MessageId, MessageRef, Metadata, RoutingValue, SessionId};
+use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::{

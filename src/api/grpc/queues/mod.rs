@@ -20,7 +20,7 @@ use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
-use crate::domain::queue::command::{SettleAction, Settlement};
+use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
 use crate::engine::catalog::Author;
 use crate::engine::queues::{ListCursor, Payloads, QueueError, QueueEtag, SentDeletion, SentSettlement, SentUpdate};
 use crate::proto::queue::v1 as wire;

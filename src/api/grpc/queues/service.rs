@@ -6,7 +6,7 @@ use tonic::Status;
 use super::{decode, status};
 use crate::api::errors::ApiError;
 use crate::domain::Reason;
-use crate::domain::queue::command::Settlement;
+use crate::domain::queue::messages::settlement::Settlement;
 use crate::engine::queues::{Queues, SentSettlement};
 
 /// The refusal of every call on a server that has no queues.

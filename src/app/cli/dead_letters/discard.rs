@@ -7,8 +7,8 @@ use crate::app::cli::arguments::pair;
 use crate::app::cli::dead_letters::selection::{DeadLetter, DeadLetterAction};
 use crate::app::cli::namespaces::{Confirmation, confirm};
 use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::queue::messages;
 use crate::app::cli::{ClientContext, Failure};
+use crate::app::units::messages;
 use crate::proto::queue::v1 as pb;
 
 const DISCARD: DeadLetterAction = DeadLetterAction { kind: "discard", done: "discarded" };

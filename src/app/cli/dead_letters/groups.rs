@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::api::grpc::saturating_i64;
 use crate::app::cli::output::{IncrementalPrinter, TableRows, time_cell};
-use crate::app::cli::queue::messages;
 use crate::app::cli::{ClientContext, Failure, pages};
 use crate::app::notices::print_notice;
+use crate::app::units::messages;
 use crate::proto::queue::v1 as pb;
 
 /// The number of messages that are grouped, unless `--limit` is given.

@@ -6,9 +6,9 @@ use crate::api::grpc::saturating_i64;
 use crate::app::cli::dead_letters::groups::signature_of;
 use crate::app::cli::operations::OperationFollower;
 use crate::app::cli::output::progress;
-use crate::app::cli::queue::messages;
 use crate::app::cli::{ClientContext, Exit, Failure};
 use crate::app::notices::print_notice;
+use crate::app::units::messages;
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::proto::queue::v1 as pb;
 

@@ -6,8 +6,8 @@ use clap::Args;
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, message_state};
-use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell, word};
-use crate::app::cli::queue::{explanation_rows, full_name};
+use crate::app::cli::output::{CliResponse, Output, TableRows, full_name, time_cell, word};
+use crate::app::cli::queue::explanation_rows;
 use crate::app::cli::{ClientContext, Failure, pages};
 use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;

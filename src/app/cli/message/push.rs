@@ -12,11 +12,10 @@ use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair, time};
 use crate::app::cli::counter::all_or_partial;
 use crate::app::cli::message::inspect::state;
-use crate::app::cli::output::{CliResponse, TableRows, progress};
-use crate::app::cli::queue::{self, full_name};
+use crate::app::cli::output::{CliResponse, TableRows, full_name, progress};
 use crate::app::cli::{ClientContext, Exit, Failure};
 use crate::app::notices::{print_notice, shell_quoted};
-use crate::app::units::counted;
+use crate::app::units::{self, counted};
 use crate::domain::Timestamp;
 use crate::domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
 use crate::proto::queue::v1 as pb;
@@ -155,7 +154,7 @@ impl ClientContext {
             let done = response.results.len();
             let answer = call!(self, queues.batch_enqueue, &request);
             response.results.extend(answer.map_err(|failure| so_far(failure, done))?.results);
-            progress(&queue::messages(i64::try_from(response.results.len()).unwrap_or(i64::MAX)));
+            progress(&units::messages(i64::try_from(response.results.len()).unwrap_or(i64::MAX)));
         }
         let mut refused = Vec::new();
         let mut rows = TableRows { columns: PUSHED, cells: Vec::new() };

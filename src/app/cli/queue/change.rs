@@ -6,12 +6,11 @@ use clap::builder::NonEmptyStringValueParser;
 
 use crate::app::cli::namespaces::{Confirmation, confirm};
 use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::output::{CliResponse, Output, TableRows};
+use crate::app::cli::output::{CliResponse, Output, TableRows, full_name};
 use crate::app::cli::queue::settings::{self, QueueSettingsArgs};
-use crate::app::cli::queue::{full_name, messages};
 use crate::app::cli::{ClientContext, Failure};
 use crate::app::notices::print_notice;
-use crate::app::units::counted;
+use crate::app::units::{counted, messages};
 use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]

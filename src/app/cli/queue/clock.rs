@@ -3,8 +3,7 @@
 use clap::Args;
 
 use crate::app::cli::namespaces::{Confirmation, confirm};
-use crate::app::cli::output::{CliResponse, TableRows, time_cell};
-use crate::app::cli::queue::full_name;
+use crate::app::cli::output::{CliResponse, TableRows, full_name, time_cell};
 use crate::app::cli::{ClientContext, Failure};
 use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;

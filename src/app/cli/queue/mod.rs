@@ -9,7 +9,6 @@ mod show;
 use clap::{Args, Subcommand};
 
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
-use crate::app::units::counted;
 use crate::proto::queue::v1 as pb;
 
 pub(super) use show::explanation_rows;
@@ -102,14 +101,4 @@ impl ClientContext {
         let request = pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() };
         call!(ask self, queues.get_depth, &request)
     }
-}
-
-/// Returns the full name of a message of the queue service.
-pub(super) fn full_name(message: &str) -> String {
-    format!("tallystone.queue.v1.{message}")
-}
-
-/// Formats a number of messages.
-pub(super) fn messages(count: i64) -> String {
-    counted(count, "message", "messages")
 }

@@ -7,9 +7,8 @@ use tonic::Request;
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::output::{CliResponse, IncrementalPrinter, Layout, TableRows, time_cell};
+use crate::app::cli::output::{CliResponse, IncrementalPrinter, Layout, TableRows, full_name, time_cell};
 use crate::app::cli::queue::change::settings_of;
-use crate::app::cli::queue::full_name;
 use crate::app::cli::queue::settings::{blocked, kind};
 use crate::app::cli::{ClientContext, Exit, Failure, pages};
 use crate::client::CallError;

@@ -16,9 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::api::grpc::saturating_i64;
 use crate::app::cli::arguments::{lease, pair};
-use crate::app::cli::queue::messages;
 use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
 use crate::app::notices::{print_notice, single_line};
+use crate::app::units::messages;
 use crate::client::queues::{Broken, Shutdown, Tally, Why, Worker, WorkerEvent};
 use job::JobCommand;
 

@@ -9,7 +9,7 @@ use super::{MetricSource, encode, encode_each};
 use crate::adapters::cassandra::{self, Cassandra};
 use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::memcached;
-use crate::app::server::backend::MemcachedClusters;
+use crate::app::server::memcached::MemcachedClusters;
 
 /// The embedded store.
 impl MetricSource for Arc<Embedded> {

@@ -11,7 +11,6 @@ use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
 use crate::domain::queue::index::sequence_pages::{MessagesBySequence, Sequences};
 use crate::domain::queue::messages::message::{MessageHead, MessageId, MessageKey, RoutingValue};
 use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::shard_restore::DedupeRecord;
 use crate::domain::time::Timestamp;
 
 /// A token: the id and its routing value.
@@ -33,6 +32,17 @@ impl FirstResponse {
     pub fn of(message: &MessageHead) -> Self {
         Self { fingerprint: message.fingerprint, key: message.key, state: message.first_state }
     }
+}
+
+/// The first reply to a token that carries its time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DedupeRecord {
+    /// The id and its routing value.
+    pub token: TokenKey,
+    /// The time of the token.
+    pub time: Timestamp,
+    /// The reply.
+    pub answer: FirstResponse,
 }
 
 /// The kept replies, in buckets by the time of their tokens.

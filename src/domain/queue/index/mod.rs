@@ -10,3 +10,4 @@ pub(super) mod sequence_pages;
 pub(super) mod shape_index;
 pub mod shape_memory;
 pub(super) mod shard_index;
+mod tree_memory;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::lanes::ValueLanes;
-use crate::domain::queue::index::shape_memory::in_tree;
+use crate::domain::queue::index::tree_memory::in_tree;
 use crate::domain::queue::messages::message::{MessageHead, Metadata, Rank};
 use crate::domain::queue::messages::state_machine::MessageState;
 

@@ -1,10 +1,8 @@
 //! The approximate memory of a filter shape: arithmetic on the contents of its index, as help for declaring shapes.
-//!
-//! The figures are rough. An ordered set of the standard library keeps up to 11 entries in a node and is about two
-//! thirds full under changing contents; the overhead of the allocator is not included.
 
 use crate::domain::queue::index::lanes::LANE_BYTES;
 use crate::domain::queue::index::shape_index::SET_BYTES;
+use crate::domain::queue::index::tree_memory::in_tree;
 use crate::domain::queue::messages::message::Rank;
 
 /// The bytes per pending message of a simple queue that has the keys of the shape. In an exclusive queue, the bytes per
@@ -16,14 +14,6 @@ pub const SHAPE_VALUE_BYTES: usize = LANE_BYTES;
 
 /// The bytes per set of values of the keys that any message has.
 pub const SHAPE_SET_BYTES: usize = SET_BYTES;
-
-/// The memory of an entry of this size in an ordered set or map.
-pub(in crate::domain::queue) const fn in_tree(entry: usize) -> usize {
-    const ENTRIES: usize = 11;
-    const HEADER_BYTES: usize = 16;
-    const USED: usize = 7;
-    (ENTRIES * entry + HEADER_BYTES) / USED
-}
 
 #[cfg(test)]
 mod tests {

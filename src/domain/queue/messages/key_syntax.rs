@@ -10,13 +10,11 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::domain::queue::command::{InvalidCommandPart, MessageRef};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::lease_seal::{LeaseKey, SEAL_BYTES};
-use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageId, MessageKey, RoutingValue};
-use crate::domain::queue::session_records::SessionId;
-
-/// The prefix of a message key; no message id begins with it.
-pub const KEY_PREFIX: &str = "m.";
+use crate::domain::queue::messages::message::{
+    Fence, KEY_PREFIX, LeaseToken, MessageId, MessageKey, MessageRef, RoutingValue, SessionId,
+};
 
 /// The prefix of a session's number.
 const SESSION_PREFIX: &str = "s.";

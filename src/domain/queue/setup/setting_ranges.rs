@@ -12,6 +12,7 @@ use crate::domain::limits::{
     VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::name::QueueName;
 use crate::domain::queue::setup::queue_spec::QueueSpec;
 use crate::domain::queue::setup::settings::{PriorityClass, Settings};
@@ -173,6 +174,13 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
     RangeRule { setting: "enqueue_blocked_reason", allowed: text, fits: |own| is_text(own.enqueue_blocked.as_deref()) },
     RangeRule { setting: "dequeue_blocked_reason", allowed: text, fits: |own| is_text(own.dequeue_blocked.as_deref()) },
 ];
+
+impl Settings {
+    /// Checks every range, and that the retention is not shorter than the dedupe window.
+    pub fn check(&self) -> Result<(), InvalidCommandPart> {
+        if faults_of_shard(self).is_empty() { Ok(()) } else { Err(InvalidCommandPart::Settings) }
+    }
+}
 
 /// Returns the settings of a shard that are out of range. O(shapes squared).
 pub fn faults_of_shard(settings: &Settings) -> Vec<AllowedRange> {

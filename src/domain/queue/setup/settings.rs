@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX};
-use crate::domain::queue::command::InvalidCommandPart;
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::Metadata;
 use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::setup::setting_ranges;
 use crate::domain::time::{Timestamp, micros_of};
 
 /// The settings of a queue.
@@ -128,11 +127,6 @@ impl MessageRetryPolicy {
 }
 
 impl Settings {
-    /// Checks every range, and that the retention is not shorter than the dedupe window.
-    pub fn check(&self) -> Result<(), InvalidCommandPart> {
-        if setting_ranges::faults_of_shard(self).is_empty() { Ok(()) } else { Err(InvalidCommandPart::Settings) }
-    }
-
     /// The priority of a message: its own, else now plus the offset of the class it names or its metadata select.
     /// O(classes).
     pub fn priority(

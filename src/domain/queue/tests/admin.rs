@@ -1,9 +1,11 @@
 //! Dequeue by id, bulk operations, new settings, deletion.
 
 use super::*;
-use crate::domain::queue::command::{BulkRequest, FailureReport, InvalidCommandPart, SettleAction};
+use crate::domain::queue::command::{BulkRequest, FailureReport};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::AttemptError;
+use crate::domain::queue::messages::settlement::SettleAction;
 
 fn errored(bench: &mut Bench, id: &str, pairs: &[(&str, &str)]) -> u64 {
     let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(id, pairs) });

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::oracle::{Item, Oracle, touched};
 use crate::domain::queue::command::{Completeness, LeaseGrant, Refusal, Reply};
-use crate::domain::queue::messages::message::{Fence, LeaseToken};
+use crate::domain::queue::messages::message::{Fence, LeaseToken, SessionId};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
+use crate::domain::queue::session_records::{Ending, SessionCall};
 use crate::domain::time::Timestamp;
 
 /// The record of a session.

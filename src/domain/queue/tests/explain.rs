@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::domain::limits::EXPLAIN_POSITION_MAX;
-use crate::domain::queue::command::{FailureReport, SettleAction};
-use crate::domain::queue::commands::explain::{Cause, FailedAttempts, HoldingLease};
+use crate::domain::queue::command::FailureReport;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{AttemptError, CanceledBy, MessageId};
-use crate::domain::queue::session_records::{SessionCall, SessionId};
+use crate::domain::queue::messages::message::{AttemptError, CanceledBy, MessageId, SessionId};
+use crate::domain::queue::messages::settlement::SettleAction;
+use crate::domain::queue::session_records::SessionCall;
+use crate::domain::queue::shard::explain::{Cause, FailedAttempts, HoldingLease};
 
 fn causes(bench: &Bench, sequence: u64) -> Vec<Cause> {
     bench.shard.explain(&by_key(sequence), bench.now)

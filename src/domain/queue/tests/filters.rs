@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::domain::limits::{DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, SHAPES_MAX};
-use crate::domain::queue::command::{
-    Completeness, Cursor, FailureReport, InvalidCommandPart, MessageUpdate, SettleAction,
-};
+use crate::domain::queue::command::{Completeness, Cursor, FailureReport, MessageUpdate};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::shard::UndeclaredFilter;
 
 fn filter(pairs: &[(&str, &str)]) -> Filter {

@@ -13,16 +13,19 @@ use proptest::test_runner::Config;
 
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{
-    BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageRef, MessageUpdate, NewMessage,
-    SettleAction, UpdateToken,
+    BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage,
 };
 use crate::domain::queue::filter::{Filter, ShapeKeys};
+use crate::domain::queue::index::dedupe_index::DedupeRecord;
 use crate::domain::queue::index::shard_index::ShardIndex;
-use crate::domain::queue::messages::message::{LeaseToken, MessageHead, MessageId, MessageKey, Metadata, RoutingValue};
+use crate::domain::queue::messages::message::{
+    LeaseToken, MessageHead, MessageId, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
+};
+use crate::domain::queue::messages::settlement::{SettleAction, UpdateToken};
 use crate::domain::queue::messages::state_machine::rows;
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionId, SessionRecord};
+use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};
 use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention};
-use crate::domain::queue::shard_restore::{DedupeRecord, ShardHeader, ShardRestoreError, ShardRestorer};
+use crate::domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
 use crate::domain::queue::tests::oracle::Oracle;
 use crate::domain::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
 use crate::domain::time::Timestamp;

@@ -12,8 +12,8 @@ mod walks;
 
 use std::time::Duration;
 
-use crate::domain::queue::command::{Dequeue, LeaseGrant, MessageRef, NewMessage};
-use crate::domain::queue::messages::message::{MessageId, MessageKey, Metadata, RoutingValue};
+use crate::domain::queue::command::{Dequeue, LeaseGrant, NewMessage};
+use crate::domain::queue::messages::message::{MessageId, MessageKey, MessageRef, Metadata, RoutingValue};
 use crate::domain::queue::{Command, MessageHead, MessageState, Refusal, Reply, Settings, Shard};
 use crate::domain::time::Timestamp;
 pub(super) use laws::settings;

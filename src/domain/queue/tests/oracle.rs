@@ -7,10 +7,14 @@ use std::time::Duration;
 use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{
-    BulkRequest, Command, Completeness, Dequeue, FailureReport, InvalidCommandPart, LeaseGrant, MessageRef,
-    MessageUpdate, NewMessage, Refusal, Reply, SettleAction, Settlement, ShardCapacity, Transition, UpdateToken,
+    BulkRequest, Command, Completeness, Dequeue, FailureReport, LeaseGrant, MessageUpdate, NewMessage, Refusal, Reply,
+    ShardCapacity, Transition,
 };
-use crate::domain::queue::messages::message::{Fence, LeaseSession, LeaseToken, MessageId, MessageKey, RoutingValue};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{
+    Fence, LeaseSession, LeaseToken, MessageId, MessageKey, MessageRef, RoutingValue,
+};
+use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::setup::settings::{Exclusivity, Settings};
 use crate::domain::time::Timestamp;

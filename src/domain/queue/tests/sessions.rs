@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX};
-use crate::domain::queue::command::{Completeness, FailureReport, InvalidCommandPart, SettleAction, ShardCapacity};
-use crate::domain::queue::messages::message::LeaseToken;
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionId};
+use crate::domain::queue::command::{Completeness, FailureReport, ShardCapacity};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{LeaseToken, SessionId};
+use crate::domain::queue::messages::settlement::SettleAction;
+use crate::domain::queue::session_records::{Ending, SessionCall};
 
 const WORKER: SessionId = SessionId(7);
 

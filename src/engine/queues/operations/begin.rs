@@ -14,7 +14,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation};
 use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
-use crate::domain::queue::command::{MessageRef, Refusal};
+use crate::domain::queue::command::Refusal;
+use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::{MessageState, QueueId};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::Queues;

@@ -5,8 +5,8 @@
 
 use super::{Operation, OperationKind, OperationSpec};
 use crate::domain::Timestamp;
-use crate::domain::queue::command::MessageRef;
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::{Command, QueueId, QueueName, Reply};
 use crate::engine::caller_quota::CallerId;
 use crate::engine::queues::error::QueueError;

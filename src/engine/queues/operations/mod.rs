@@ -18,8 +18,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
-use crate::domain::queue::command::{BulkRequest, MessageRef, Refusal};
+use crate::domain::queue::command::{BulkRequest, Refusal};
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::{Command, MessageState, QueueId, QueueName, Reply};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::caller_quota::CallerId;

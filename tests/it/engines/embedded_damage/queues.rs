@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tallystone::adapters::embedded::Embedded;
 use tallystone::adapters::manual::ManualClock;
-use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage, SettleAction};
+use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage};
 use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
+use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
     CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Settings, ShardId,

@@ -3,6 +3,7 @@
 //! The rules are those of `docs/style.md`. An exception is a line in the list beside its rule, with its reason; nothing
 //! is switched off inside the code.
 
+mod circles;
 mod hygiene;
 mod layers;
 mod names;

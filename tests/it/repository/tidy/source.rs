@@ -35,6 +35,8 @@ pub struct Mention {
     pub in_test: bool,
     /// How many modules deep it stands inside its file.
     pub depth: usize,
+    /// The name that a `use` brings into reach; none for other mentions and for `*`.
+    pub brings: Option<String>,
 }
 
 /// A function with a body.
@@ -198,7 +200,8 @@ fn attribute(tokens: &[TokenTree], place: Place, test_item: &mut Option<usize>, 
         test_item.get_or_insert(line);
     }
     if words.first().is_some_and(|word| word == "ignore") {
-        source.mentions.push(Mention { text: "#[ignore]".to_owned(), line, in_test: true, depth: place.depth });
+        let text = "#[ignore]".to_owned();
+        source.mentions.push(Mention { text, line, in_test: true, depth: place.depth, brings: None });
     }
     walk(group.stream(), place, source);
     2 + bang
@@ -233,7 +236,7 @@ fn word(first: &str, tokens: &[TokenTree], place: Place, source: &mut Source) ->
 
 fn push(source: &mut Source, text: String, ident: &proc_macro2::Ident, place: Place) {
     let line = ident.span().start().line;
-    source.mentions.push(Mention { text, line, in_test: place.in_test, depth: place.depth });
+    source.mentions.push(Mention { text, line, in_test: place.in_test, depth: place.depth, brings: None });
 }
 
 /// Joins `a :: b :: c`; answers the text and how many tokens it has.
@@ -259,14 +262,22 @@ fn use_tree(tokens: &[TokenTree], prefix: &str, place: Place, source: &mut Sourc
     for branch in tokens.split(|token| is_punct(token, ',')) {
         let mut text = prefix.to_owned();
         let mut named = None;
-        for token in branch {
+        let mut brings = None;
+        for (at, token) in branch.iter().enumerate() {
             match token {
-                TokenTree::Ident(ident) if ident == "as" => break,
+                TokenTree::Ident(ident) if ident == "as" => {
+                    brings = branch.get(at + 1).map(ToString::to_string);
+                    break;
+                }
                 TokenTree::Ident(ident) => {
                     let glue = if text.is_empty() { "" } else { "::" };
+                    // `a::{self}` brings `a`.
+                    let own = if ident == "self" { text.rsplit("::").next() } else { None };
+                    brings = Some(own.map_or_else(|| ident.to_string(), str::to_owned));
                     text = format!("{text}{glue}{ident}");
                     named = Some(ident);
                 }
+                TokenTree::Punct(punct) if punct.as_char() == '*' => brings = None,
                 TokenTree::Group(group) => {
                     let inner: Vec<TokenTree> = group.stream().into_iter().collect();
                     use_tree(&inner, &text, place, source);
@@ -277,6 +288,7 @@ fn use_tree(tokens: &[TokenTree], prefix: &str, place: Place, source: &mut Sourc
         }
         if let Some(ident) = named {
             push(source, text, ident, place);
+            source.mentions.last_mut().expect("it was just pushed").brings = brings;
         }
     }
 }
@@ -380,6 +392,8 @@ struct After(crate::After);
             assert!(found(text).is_some(), "{text}");
         }
         assert!(found(".comment").is_none() && found("Y::z").is_none(), "comments and strings do not count");
+        let brought = ["a::b", "a::c::d", "a::c::f", "crate::up"].map(|text| found(text)?.brings.as_deref());
+        assert_eq!(brought, [Some("b"), Some("e"), None, None]);
         assert_eq!(found("std::env::var").expect("it is there").line, 6);
     }
 

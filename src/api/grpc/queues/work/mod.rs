@@ -27,8 +27,8 @@ use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
 use crate::domain::queue::QueueName;
-use crate::domain::queue::command::SettleAction;
 use crate::domain::queue::filter::Filter;
+use crate::domain::queue::messages::settlement::SettleAction;
 use crate::engine::caller_quota::QuotaPermit;
 use crate::engine::queues::{
     CancelNotice, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SentSettlement, StreamLeaseRequest, StreamSession,

@@ -6,16 +6,16 @@ use crate::domain::limits::{
     ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
 };
 use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{InvalidCommandPart, NewMessage, Refusal, Reply, ShardCapacity};
-use crate::domain::queue::index::dedupe_index::{DedupeLimits, FirstResponse};
+use crate::domain::queue::command::{NewMessage, Refusal, Reply, ShardCapacity};
+use crate::domain::queue::index::dedupe_index::{DedupeLimits, DedupeRecord, FirstResponse};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{MessageExtras, MessageHead, MessageKey, OptionalTime, RoutingValue};
 use crate::domain::queue::messages::state_machine::{MessageState, TransitionInputs, Trigger, next_state};
 use crate::domain::queue::shard::Shard;
-use crate::domain::queue::shard_restore::DedupeRecord;
 use crate::domain::time::Timestamp;
 
 impl Shard {
-    pub(in crate::domain::queue) fn enqueue(&mut self, sent: Box<NewMessage>, at: StepTime) -> Result<Reply, Refusal> {
+    pub(super) fn enqueue(&mut self, sent: Box<NewMessage>, at: StepTime) -> Result<Reply, Refusal> {
         let now = at.now;
         if let Some(first) = self.first_answer(&sent, at)? {
             if first.fingerprint != sent.fingerprint {

@@ -4,7 +4,7 @@
 //! enforce the limit. A simple queue routes by the shard key, or else by the message id. The hash is CRC-32 (ISO-HDLC),
 //! as in Alibaba's timeout center, and the number of shards is a power of two.
 
-use crate::domain::queue::command::InvalidCommandPart;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
 use crate::domain::queue::setup::settings::Settings;
 

@@ -8,12 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::queue::index::dedupe_index::{DedupeIndex, FirstResponse, TokenKey};
+use crate::domain::queue::index::dedupe_index::{DedupeIndex, DedupeRecord};
 use crate::domain::queue::index::id_index::IdIndex;
 use crate::domain::queue::index::shard_index::ShardIndex;
-use crate::domain::queue::messages::message::{MessageHead, RoutingValue};
+use crate::domain::queue::messages::message::{MessageHead, RoutingValue, SessionId};
 use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::session_records::{SessionId, SessionRecord};
+use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::shard::{ApplyResult, Shard};
 use crate::domain::time::Timestamp;
@@ -31,17 +31,6 @@ pub struct ShardChanges {
     pub sessions: Vec<(SessionId, Option<SessionRecord>)>,
     /// Exclusivity values whose own limit was set or removed, in order.
     pub value_limits: Vec<(RoutingValue, Option<u32>)>,
-}
-
-/// The first reply to a token that carries its time.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DedupeRecord {
-    /// The id and its routing value.
-    pub token: TokenKey,
-    /// The time of the token.
-    pub time: Timestamp,
-    /// The reply.
-    pub answer: FirstResponse,
 }
 
 /// The small part of a shard that nearly every command changes; small enough to be stored whole each time.

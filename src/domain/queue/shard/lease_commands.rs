@@ -6,19 +6,19 @@
 use std::time::Duration;
 
 use crate::domain::limits::{ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, RELEASES_FREE_MAX};
-use crate::domain::queue::command::{
-    FailureReport, InvalidCommandPart, LeaseGrant, MessageRef, Refusal, Reply, SettleAction, Settlement,
-};
+use crate::domain::queue::command::{FailureReport, LeaseGrant, Refusal, Reply};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{
-    AttemptError, CanceledBy, Fence, Lease, LeaseSession, LeaseToken, MessageHead,
+    AttemptError, CanceledBy, Fence, Lease, LeaseSession, LeaseToken, MessageHead, MessageRef,
 };
+use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
 
 impl Shard {
     /// Leases a pending message.
-    pub(in crate::domain::queue) fn lease(
+    pub(super) fn lease(
         &mut self,
         sequence: u64,
         asked: Option<Duration>,
@@ -42,12 +42,7 @@ impl Shard {
         Ok(LeaseGrant { token, attempt_number: message.attempt_number(), expires_in })
     }
 
-    pub(in crate::domain::queue) fn extend(
-        &mut self,
-        token: LeaseToken,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn extend(&mut self, token: LeaseToken, lease: Duration, now: Timestamp) -> Result<Reply, Refusal> {
         if lease > LEASE_MAX {
             return Err(InvalidCommandPart::Lease.into());
         }
@@ -67,7 +62,7 @@ impl Shard {
         Ok(Reply::Extended { expires_in: expires.since(now), cancel_requested })
     }
 
-    pub(in crate::domain::queue) fn settle(
+    pub(super) fn settle(
         &mut self,
         token: LeaseToken,
         verb: SettleAction,
@@ -123,7 +118,7 @@ impl Shard {
         })
     }
 
-    pub(in crate::domain::queue) fn release(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
+    pub(super) fn release(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
         self.apply_transition(sequence, Trigger::Release, false, now, |message: &mut MessageHead, to| {
             if to == MessageState::Pending && message.releases < RELEASES_FREE_MAX {
                 message.attempts_left += 1;

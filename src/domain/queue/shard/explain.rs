@@ -4,16 +4,14 @@
 //! is examined, and the result says if there were more.
 
 use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
-use crate::domain::queue::command::MessageRef;
-use crate::domain::queue::commands::dequeue::FilterSource;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::index::shape_index::StateCounts;
 use crate::domain::queue::messages::message::{
-    AttemptError, CanceledBy, Lease, MessageHead, MessageId, MessageKey, RoutingValue,
+    AttemptError, CanceledBy, Lease, MessageHead, MessageId, MessageKey, MessageRef, RoutingValue, SessionId,
 };
 use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::session_records::SessionId;
 use crate::domain::queue::shard::Shard;
+use crate::domain::queue::shard::dequeue::FilterSource;
 use crate::domain::time::Timestamp;
 
 /// A cause of the state of a message. A message may have several causes: it may be invisible while dequeue is blocked.

@@ -8,12 +8,11 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, LEASE_MAX, LEASE_MIN};
-use crate::domain::queue::command::{
-    Completeness, Cursor, Dequeue, InvalidCommandPart, LeaseGrant, MessageRef, Refusal, Reply,
-};
+use crate::domain::queue::command::{Completeness, Cursor, Dequeue, FIRST, LeaseGrant, Refusal, Reply};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::index::exclusive_index::ShapeGroupKey;
-use crate::domain::queue::messages::message::{LeaseSession, Rank};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{LeaseSession, MessageRef};
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::shard::{FilterWalk, Shard};
 use crate::domain::time::Timestamp;
@@ -34,7 +33,7 @@ struct DequeuePass {
 }
 
 /// The source of the possible matches of a filter.
-pub(in crate::domain::queue) enum FilterSource {
+pub(super) enum FilterSource {
     /// Nowhere.
     Nothing,
     /// All of these meet it.
@@ -44,7 +43,7 @@ pub(in crate::domain::queue) enum FilterSource {
 }
 
 impl Shard {
-    pub(in crate::domain::queue) fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
+    pub(super) fn dequeue(&mut self, asked: &Dequeue, now: Timestamp) -> Result<Reply, Refusal> {
         if let Some(call) = &asked.session
             && let Some(again) = self.replay(call, now)?
         {
@@ -112,7 +111,7 @@ impl Shard {
     }
 
     /// The smallest index that contains all possible matches of a filter. O(shapes log n).
-    pub(in crate::domain::queue) fn source(&self, filter: &Filter) -> FilterSource {
+    pub(super) fn source(&self, filter: &Filter) -> FilterSource {
         if filter.is_empty() {
             return FilterSource::Best(None);
         }
@@ -247,6 +246,3 @@ impl Shard {
 fn session_of(asked: &Dequeue) -> Option<LeaseSession> {
     asked.session.map(|call| LeaseSession { id: call.id, call: call.sequence, confirmed: false })
 }
-
-/// Before every rank: sequences begin with 1.
-pub(in crate::domain::queue) const FIRST: Rank = (i64::MIN, 0);

@@ -3,22 +3,17 @@
 use std::time::Duration;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSIONS_MAX};
-use crate::domain::queue::command::{
-    Completeness, Dequeue, InvalidCommandPart, LeaseGrant, Refusal, Reply, ShardCapacity,
-};
-use crate::domain::queue::messages::message::{Lease, LeaseSession, LeaseToken};
+use crate::domain::queue::command::{Completeness, Dequeue, LeaseGrant, Refusal, Reply, ShardCapacity};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{Lease, LeaseSession, LeaseToken, SessionId};
 use crate::domain::queue::messages::state_machine::Trigger;
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionId, SessionRecord};
+use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};
 use crate::domain::queue::shard::{Shard, bulk_size};
 use crate::domain::time::Timestamp;
 
 impl Shard {
     /// Registers a call and returns the reply of an earlier attempt; `None` if no earlier attempt got leases.
-    pub(in crate::domain::queue) fn replay(
-        &mut self,
-        call: &SessionCall,
-        now: Timestamp,
-    ) -> Result<Option<Reply>, Refusal> {
+    pub(super) fn replay(&mut self, call: &SessionCall, now: Timestamp) -> Result<Option<Reply>, Refusal> {
         check_call(call)?;
         self.check_alive(call.id, now)?;
         let known = self.sessions.get(call.id);
@@ -54,7 +49,7 @@ impl Shard {
     }
 
     /// Returns the leases of an earlier attempt without leasing more messages.
-    pub(in crate::domain::queue) fn recall(&mut self, call: &SessionCall, now: Timestamp) -> Result<Reply, Refusal> {
+    pub(super) fn recall(&mut self, call: &SessionCall, now: Timestamp) -> Result<Reply, Refusal> {
         Ok(self.replay(call, now)?.unwrap_or(Reply::Unanswered))
     }
 
@@ -75,7 +70,7 @@ impl Shard {
     }
 
     /// Records that a call got leases.
-    pub(in crate::domain::queue) fn record(&mut self, asked: &Dequeue, leases: &[LeaseGrant], now: Timestamp) {
+    pub(super) fn record(&mut self, asked: &Dequeue, leases: &[LeaseGrant], now: Timestamp) {
         let Some(call) = asked.session.filter(|_| !leases.is_empty()) else { return };
         self.renew_session(call.id, call.lease, now);
         self.sessions.change(call.id, call.lease, now, |session| session.answer(call.sequence));
@@ -87,7 +82,7 @@ impl Shard {
         self.sessions.refresh_timers(call.id);
     }
 
-    pub(in crate::domain::queue) fn heartbeat(
+    pub(super) fn heartbeat(
         &mut self,
         id: SessionId,
         received_up_to: Option<u64>,
@@ -111,7 +106,7 @@ impl Shard {
     }
 
     /// Ends a session, then up to `max` of its leases. A repeat continues; the kind of the first ending stays.
-    pub(in crate::domain::queue) fn end_session(
+    pub(super) fn end_session(
         &mut self,
         id: SessionId,
         ending: Ending,
@@ -145,7 +140,7 @@ impl Shard {
     }
 
     /// Ends a session that was silent for too long while it held confirmed leases.
-    pub(in crate::domain::queue) fn expire(&mut self, id: SessionId, now: Timestamp) {
+    pub(super) fn expire(&mut self, id: SessionId, now: Timestamp) {
         let Some(session) = self.sessions.get(id) else { return };
         let at = session.expires;
         if session.ended.is_none() && at <= now && self.sessions.has_confirmed(id) {
@@ -176,7 +171,7 @@ impl Shard {
     }
 
     /// Returns the next timer of a message: its own, or the end of its session if that is earlier.
-    pub(in crate::domain::queue) fn next_due(&self, sequence: u64) -> Option<(Timestamp, Trigger)> {
+    pub(super) fn next_due(&self, sequence: u64) -> Option<(Timestamp, Trigger)> {
         let message = self.message_at(sequence);
         let own = message.next_due();
         let ends = self.sessions.end_of(message).map(|(at, how)| match how {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::domain::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
-use crate::domain::queue::command::{InvalidCommandPart, Refusal, Reply, ShardCapacity};
+use crate::domain::queue::command::{Refusal, Reply, ShardCapacity};
 use crate::domain::queue::index::id_index::IdIndex;
 use crate::domain::queue::index::sequence_pages::MessagesBySequence;
 use crate::domain::queue::index::shard_index::ShardIndex;
+use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::RoutingValue;
 use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::shard::Shard;
@@ -24,11 +25,7 @@ impl Shard {
         self.dedupe.floor()
     }
 
-    pub(in crate::domain::queue) fn configure(
-        &mut self,
-        settings: Settings,
-        judged_by: Timestamp,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn configure(&mut self, settings: Settings, judged_by: Timestamp) -> Result<Reply, Refusal> {
         settings.check()?;
         let fixed = |settings: &Settings| {
             settings.exclusivity.as_ref().map(|rule| (rule.key.clone(), rule.strict_order_per_value))
@@ -57,11 +54,7 @@ impl Shard {
         Ok(Reply::Configured)
     }
 
-    pub(in crate::domain::queue) fn set_value_limit(
-        &mut self,
-        value: RoutingValue,
-        limit: Option<u32>,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn set_value_limit(&mut self, value: RoutingValue, limit: Option<u32>) -> Result<Reply, Refusal> {
         let Some(exclusive) = &mut self.index.exclusive else { return Err(InvalidCommandPart::NotExclusive.into()) };
         if limit.is_some_and(|limit| limit > VALUE_IN_FLIGHT_MAX) {
             return Err(InvalidCommandPart::ValueLimit.into());
@@ -80,7 +73,7 @@ impl Shard {
     }
 
     /// Leaves a tombstone: the replies to tokens, which outlive their messages, and the message count for a repeat.
-    pub(in crate::domain::queue) fn delete(&mut self) -> Reply {
+    pub(super) fn delete(&mut self) -> Reply {
         let messages = *self.deleted.get_or_insert(self.index.totals.all().messages);
         self.messages.iter().for_each(|message| self.dedupe.detach_message(message));
         (self.messages, self.id_index) = (MessagesBySequence::default(), IdIndex::default());

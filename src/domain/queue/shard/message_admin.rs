@@ -1,17 +1,17 @@
 //! Commands of operators and producers: cancel, update, redrive, purge.
 
 use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
-use crate::domain::queue::command::{
-    BulkRequest, InvalidCommandPart, MessageRef, MessageUpdate, Refusal, Reply, Settlement, UpdateToken,
-};
-use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead};
+use crate::domain::queue::command::{BulkRequest, MessageUpdate, Refusal, Reply};
+use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageRef};
+use crate::domain::queue::messages::settlement::{Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::shard::{Shard, bulk_size};
 use crate::domain::time::Timestamp;
 
 impl Shard {
     /// Cancels a message that is not leased, or requests it from its worker. A repeat returns the present state.
-    pub(in crate::domain::queue) fn cancel_message(
+    pub(super) fn cancel_message(
         &mut self,
         message: &MessageRef,
         reason: Box<str>,
@@ -30,7 +30,7 @@ impl Shard {
     }
 
     /// Updates a message that is not leased. A repeat of a remembered token gets the same reply.
-    pub(in crate::domain::queue) fn update(
+    pub(super) fn update(
         &mut self,
         message: &MessageRef,
         update: &MessageUpdate,
@@ -85,37 +85,29 @@ impl Shard {
         Ok(self.settlement(sequence))
     }
 
-    pub(in crate::domain::queue) fn redrive(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
+    pub(super) fn redrive(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
         let sequence = self.find(message, now)?;
         self.redrive_at(sequence, now)?;
         Ok(self.settlement(sequence))
     }
 
-    pub(in crate::domain::queue) fn redrive_all(
-        &mut self,
-        bulk: &BulkRequest,
-        now: Timestamp,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn redrive_all(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
         self.apply_bulk(&[MessageState::Errored], bulk, |shard, sequence| shard.redrive_at(sequence, now).map(drop))
     }
 
-    pub(in crate::domain::queue) fn discard(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
+    pub(super) fn discard(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
         let sequence = self.find(message, now)?;
         self.remove_message(sequence, Trigger::Discard, now)?;
         Ok(Reply::Walked { count: 1, next: None })
     }
 
-    pub(in crate::domain::queue) fn discard_all(
-        &mut self,
-        bulk: &BulkRequest,
-        now: Timestamp,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn discard_all(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
         self.apply_bulk(&[MessageState::Errored], bulk, |shard, sequence| {
             shard.remove_message(sequence, Trigger::Discard, now)
         })
     }
 
-    pub(in crate::domain::queue) fn purge(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
+    pub(super) fn purge(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
         self.apply_bulk(&[MessageState::Pending, MessageState::Invisible], bulk, |shard, sequence| {
             let purged = |message: &mut MessageHead, _| message.canceled_by = Some(CanceledBy::Purge);
             shard.apply_transition(sequence, Trigger::Purge, false, now, purged).map(drop)

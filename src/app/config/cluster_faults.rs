@@ -1,0 +1,163 @@
+//! What is wrong with the settings of clusters, and with those that name a cluster.
+
+use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine, cassandra};
+use crate::domain::counter::NamespaceName;
+use crate::domain::limits::{DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_TIMEOUT_MAX};
+
+/// The key that cannot be used as it is, and what to write instead.
+pub(super) fn fault(config: &Config) -> Option<(String, String)> {
+    let own = match config.counters.engine {
+        CounterEngine::Embedded => ClusterKind::Embedded,
+        CounterEngine::Memory => ClusterKind::Memory,
+        CounterEngine::Cassandra => ClusterKind::Cassandra,
+    };
+    let of_clusters = config.clusters.iter().find_map(|(name, cluster)| {
+        if let Err(reject) = NamespaceName::new(name) {
+            return Some((format!("clusters.{name}"), format!("cannot be named so: {}", reject.message)));
+        }
+        if cluster.kind == ClusterKind::Cassandra && own != ClusterKind::Cassandra && *name != config.counters.cluster {
+            let what =
+                "may only be \"cassandra\" where counters.engine is: the catalog of such a server is in Cassandra as well";
+            return Some((format!("clusters.{name}.kind"), what.to_owned()));
+        }
+        if let Some(other) = cassandra::same_keyspace(config, name) {
+            let what = format!("is that of [clusters.{other}]: one keyspace has one name; take one of them out");
+            return Some((format!("clusters.{name}.keyspace"), what));
+        }
+        let (setting, what) = fault_of(cluster, own)?;
+        Some((format!("clusters.{name}.{setting}"), what))
+    });
+    let of_choice = || Some(("best_effort.cluster".to_owned(), fault_of_choice(config)?));
+    let of_default = || Some(("cache.cluster".to_owned(), fault_of_default(config)?));
+    let of_counters = || Some(("counters.cluster".to_owned(), cassandra::fault_of_counters(config)?));
+    of_clusters.or_else(of_counters).or_else(of_choice).or_else(of_default)
+}
+
+/// A setting that clusters of this kind do not have. What has another default than nothing is not told from it.
+fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
+    let of_cassandra = [
+        ("data_center", !cluster.data_center.is_empty()),
+        ("replication", !cluster.replication.to_string().is_empty()),
+        ("user", !cluster.user.is_empty()),
+        ("password", !cluster.password.is_empty()),
+        ("password_file", !cluster.password_file.as_os_str().is_empty()),
+    ];
+    let of_memcached = [("dedupe_seconds", cluster.dedupe_seconds > 0)];
+    let set = |settings: &[(&'static str, bool)], kind: ClusterKind, owner: &str| {
+        let (setting, _) = settings.iter().find(|(_, is_set)| *is_set && cluster.kind != kind)?;
+        Some((*setting, format!("belongs to a cluster of kind \"{owner}\"; take it out, or set the kind")))
+    };
+    let of_cassandra = set(&of_cassandra, ClusterKind::Cassandra, "cassandra");
+    of_cassandra.or_else(|| set(&of_memcached, ClusterKind::Memcached, "memcached"))
+}
+
+fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, String)> {
+    if let Some(foreign) = foreign(cluster) {
+        return Some(foreign);
+    }
+    let has_servers = !cluster.servers.replicas().is_empty();
+    let prefix = &cluster.key_prefix;
+    if cluster.kind == ClusterKind::Memcached {
+        if !has_servers {
+            return Some(("servers", "must name the memcached servers, as in 127.0.0.1:11211".to_owned()));
+        }
+        let is_fit = |prefix: &str| (1..=MEMCACHED_PREFIX_BYTES_MAX).contains(&prefix.len());
+        if !is_fit(prefix) || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let what = format!("must be 1 to {MEMCACHED_PREFIX_BYTES_MAX} visible ASCII characters");
+            return Some(("key_prefix", what));
+        }
+        if cluster.timeout_ms == 0 || cluster.timeout() > MEMCACHED_TIMEOUT_MAX {
+            return Some(("timeout_ms", format!("must be 1 to {}", MEMCACHED_TIMEOUT_MAX.as_millis())));
+        }
+        if cluster.dedupe_seconds > DEDUPE_SECONDS_MAX {
+            return Some(("dedupe_seconds", format!("must be 0 to {DEDUPE_SECONDS_MAX}")));
+        }
+        return None;
+    }
+    if cluster.kind == ClusterKind::Cassandra {
+        return cassandra::fault_of(cluster);
+    }
+    // Documents written for one machine name the cluster `embedded`; here it stands for the store of [counters].
+    let stands_for_own = own == ClusterKind::Cassandra && cluster.kind == ClusterKind::Embedded;
+    if cluster.kind != own && !stands_for_own {
+        let what = "must be the engine of [counters], for this server has one store of counters, or \"memcached\" or \"cassandra\"";
+        return Some(("kind", what.to_owned()));
+    }
+    has_servers.then(|| ("servers", "belong to a cluster of kind \"memcached\" or \"cassandra\"".to_owned()))
+}
+
+/// What is wrong with the cluster that the count cache of new namespaces should be in.
+fn fault_of_default(config: &Config) -> Option<String> {
+    let name = &config.cache.cluster;
+    (!name.is_empty() && !config.clusters.contains_key(name)).then(|| {
+        let known: Vec<&str> = config.clusters.keys().map(String::as_str).collect();
+        format!("names {name}, and there is no [clusters.{name}]; add it, or name one of {}", known.join(", "))
+    })
+}
+
+/// What is wrong with the cluster that best-effort counters should be in.
+fn fault_of_choice(config: &Config) -> Option<String> {
+    let name = &config.best_effort.cluster;
+    match config.clusters.get(name).map(|cluster| cluster.kind) {
+        _ if name.is_empty() => None,
+        Some(ClusterKind::Memcached) => None,
+        Some(ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra) => Some(format!(
+            "names {name}, which is no memcached cluster; leave it empty to keep best-effort counters in this process"
+        )),
+        None => {
+            let of_kind = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
+            let known: Vec<&str> = of_kind.map(|(name, _)| name.as_str()).collect();
+            let known = if known.is_empty() { "there is none".to_owned() } else { known.join(", ") };
+            Some(format!(
+                "names {name}, and there is no [clusters.{name}]; add it with kind = \"memcached\" and its servers, or \
+                 name a memcached cluster that is listed: {known}"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::app::config::{ConfigSources, load};
+
+    #[test]
+    fn a_cluster_that_cannot_be_used_is_refused_with_what_to_write() {
+        let refused = |pairs: &[(&str, &str)]| {
+            let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
+            load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
+        };
+        let (kind, servers) = (("clusters.near.kind", "memcached"), ("clusters.near.servers", "127.0.0.1:11211"));
+        assert_eq!(refused(&[kind, servers, ("best_effort.cluster", "near")]), Ok(()));
+        for (pairs, words) in [
+            (vec![kind], "clusters.near.servers must name the memcached servers"),
+            (vec![kind, ("clusters.near.servers", "nowhere")], "clusters.near.servers cannot be used: no HOST:PORT"),
+            (vec![servers], "clusters.near.servers belong to a cluster of kind"),
+            (
+                vec![("clusters.near.data_center", "dc9")],
+                "clusters.near.data_center belongs to a cluster of kind \"cass",
+            ),
+            (
+                vec![kind, servers, ("clusters.near.user", "me")],
+                "clusters.near.user belongs to a cluster of kind \"cass",
+            ),
+            (
+                vec![("clusters.near.dedupe_seconds", "5")],
+                "clusters.near.dedupe_seconds belongs to a cluster of kind \"memcached\"; take it out, or set the kind",
+            ),
+            (vec![kind, servers, ("clusters.near.timeout_ms", "0")], "clusters.near.timeout_ms must be 1 to 10000"),
+            (
+                vec![kind, servers, ("clusters.near.dedupe_seconds", "86401")],
+                "clusters.near.dedupe_seconds must be 0 to 86400",
+            ),
+            (vec![kind, servers, ("clusters.near.key_prefix", "a b")], "clusters.near.key_prefix must be"),
+            (vec![kind, servers, ("best_effort.cluster", "far")], "a memcached cluster that is listed: near"),
+            (vec![("cache.cluster", "far")], "cache.cluster names far, and there is no [clusters.far]; add it"),
+            (vec![("clusters.a b.kind", "embedded")], "clusters.a b cannot be named so: "),
+            (vec![("best_effort.cluster", "far")], "there is no [clusters.far]; add it with kind = \"memcached\""),
+            (vec![("best_effort.cluster", "embedded")], "leave it empty to keep best-effort counters in this process"),
+        ] {
+            let error = refused(&pairs).expect_err(words);
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
