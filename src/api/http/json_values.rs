@@ -81,13 +81,12 @@ fn integer(kind: &Kind, value: i128) -> Option<Value> {
 /// Converts a number with a fraction or an exponent; to an integer only if the float is exact.
 fn float(kind: &Kind, value: f64) -> Option<Value> {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    let exact = value.fract() == 0.0 && value.abs() <= EXACT_MAX;
     match kind {
         Kind::Double => Some(Value::F64(value)),
         Kind::Float => Some(Value::F32(value as f32)),
-        _ => {
-            let exact = value.fract() == 0.0 && value.abs() <= EXACT_MAX;
-            exact.then_some(value as i128).and_then(|value| integer(kind, value)) // which refuses kinds without numbers
-        }
+        _ if exact => integer(kind, value as i128), // which refuses kinds without numbers
+        _ => None,                                  // an integer is never rounded
     }
 }
 
