@@ -35,12 +35,12 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["counter", "add", "views", "-n", "absent"], 3, "NAMESPACE_NOT_FOUND"),
         (&["counter", "add", "views", "-n", "totals"], 4, "WRONG_TEMPORALITY"),
         (&["counter", "series", "views"], 4, "SERIES_NOT_KEPT"),
-        (&["counter", "clear", "views"], 2, "add --yes"),
+        (&["counter", "clear", "views"], 2, "confirm with --yes"),
         (&["counter", "recount", "views", "--repair"], 2, "repair is not offered"),
         (&["ns", "describe", "absent"], 3, "NAMESPACE_NOT_FOUND"),
         (&["ns", "history", "absent"], 3, "NAMESPACE_NOT_FOUND"),
         (&["ns", "rm", "absent", "--yes"], 3, "NAMESPACE_NOT_FOUND"),
-        (&["ns", "rm", "views"], 2, "add --yes"),
+        (&["ns", "rm", "views"], 2, "confirm with --yes"),
         (&["ns", "rm", "views", "--yes", "--etag", "1-9"], 4, "ETAG_MISMATCH"),
         (&["apply", "-f", "absent.toml"], 2, "cannot read absent.toml"),
         (&["apply", "-f", "views.toml", "--namespace", "other"], 2, "INVALID_DOCUMENT"),
@@ -78,7 +78,7 @@ fn some_done_and_some_not_is_partial_and_none_done_is_the_refusal() {
 fn a_write_that_reaches_nobody_shows_its_token() {
     let desk = Desk::set();
     let ran = desk.run(&["counter", "add", "views", "--server", "127.0.0.1:1"]);
-    check(&ran, 5, "nothing was applied under the token");
+    check(&ran, 5, "nothing was applied with the token");
     let token = "0192f5a0-1c2b-7def-8abc-0123456789ab";
     let ran = desk.run(&["counter", "add", "views", "--token", token, "--server", "127.0.0.1:1"]);
     check(&ran, 5, token);

@@ -67,7 +67,7 @@ fn a_backup_without_a_server_says_how_to_start_one() {
     let ran = alone(&["backup", "nightly", "--server", "127.0.0.1:1", "--timeout", "2s"], &[]);
     assert_eq!(ran.code, 5, "{}", ran.err);
     assert!(ran.err.contains("no server answers at 127.0.0.1:1"), "{}", ran.err);
-    assert!(ran.err.contains("start one with `tallystone dev`"), "{}", ran.err);
+    assert!(ran.err.contains("start a server with `tallystone dev`"), "{}", ran.err);
 }
 
 #[test]

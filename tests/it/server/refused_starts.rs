@@ -68,7 +68,7 @@ fn a_cluster_that_is_not_there_ends_a_start_as_unavailable() {
 fn a_keyspace_that_does_not_fit_is_refused_with_what_to_do() {
     let node = node().to_string();
     let migrate = "`tallystone migrate apply`";
-    expect_refusal("no keyspace", &settings(&node, "unmade"), 4, &["there is no keyspace unmade", migrate]);
+    expect_refusal("no keyspace", &settings(&node, "unmade"), 4, &["keyspace unmade does not exist", migrate]);
 
     let replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}";
     query(&node, None, &format!("CREATE KEYSPACE IF NOT EXISTS older WITH replication = {replication}"));
@@ -82,7 +82,8 @@ fn a_keyspace_that_does_not_fit_is_refused_with_what_to_do() {
         format!("INSERT INTO older.schema_migrations (slot, number, name, digest) VALUES (0, {number}, 'x', 0)")
     };
     query(&node, None, &row(1));
-    let differs = ["migration 1 of keyspace older was applied with another text", "start the release that applied it"];
+    let differs =
+        ["migration 1 of keyspace older was applied with different text", "start the release that applied it"];
     expect_refusal("another text", &older, 4, &differs);
     query(&node, None, &row(99));
     let newer = ["keyspace older is newer than this release: it has migration 99", "start a newer release"];

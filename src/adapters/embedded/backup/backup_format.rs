@@ -41,7 +41,7 @@ pub struct BackupHeader {
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// The bytes cannot be read.
-    #[error("cannot be read")]
+    #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
     /// The bytes differ from those written.
     #[error("is damaged: {0}; use another backup")]
