@@ -205,7 +205,7 @@ async fn questions_with_bad_bounds_are_refused() {
             "ListCountEvents",
             format!("{{{counter}, \"from\": \"{now}\", \"to\": \"{now}\"}}"),
             Reason::InvalidRange,
-            &["from must lie before to"],
+            &["from must be before to"],
         ),
         ("ExplainCounter", format!("{{{counter}, \"rows\": -1}}"), Reason::InvalidRange, &["1 to 100"]),
         ("TopCounters", r#"{"namespace": "exact", "n": -1}"#.to_owned(), Reason::InvalidRange, &["1 to 1000"]),
