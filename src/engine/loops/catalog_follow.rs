@@ -28,7 +28,7 @@ impl BackgroundLoop for FollowLoop {
 
     async fn activate(&mut self) -> NextActivation {
         if let Err(error) = self.core.namespaces.follow().await {
-            tracing::warn!(%error, "changes of other servers to the catalog cannot be read");
+            tracing::warn!(%error, "cannot read the catalog changes of other servers");
         }
         NextActivation::After(CATALOG_FOLLOWED_EVERY)
     }

@@ -44,7 +44,7 @@ impl FromStr for Etag {
         });
         numbers
             .filter(|etag| etag.to_string() == text)
-            .ok_or_else(|| Reject::new(Reason::EtagMismatch, format!("etag {text:?} was not made by this service")))
+            .ok_or_else(|| Reject::new(Reason::EtagMismatch, format!("etag {text:?} is not from this service")))
     }
 }
 

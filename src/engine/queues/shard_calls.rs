@@ -225,7 +225,8 @@ impl QueueContext {
             if AssertUnwindSafe(self.send(queue, shard, calls)).catch_unwind().await.is_err() {
                 // The panic hook has logged the panic.
                 self.stats.queue_panics.increment();
-                tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
+                tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next call is \
+                    sent");
             }
         }
     }

@@ -268,14 +268,14 @@ fn what_destroys_asks_first_and_says_how_much() {
         check(&desk.run(reads), 3, "queue orders does not exist; check its name, for example with tallystone queue ls");
     }
     check(&desk.run(&["msg", "push", "-q", "orders", "x"]), 3, "create it first");
-    check(&desk.run(&["msg", "pull", "-q", "timed/first"]), 3, "its first enqueue makes it, by template timed-task");
+    check(&desk.run(&["msg", "pull", "-q", "timed/first"]), 3, "the first enqueue creates it, by template timed-task");
 }
 
 #[test]
 fn a_template_says_what_it_is_and_goes_like_a_queue() {
     let desk = Desk::set();
     assert!(desk.run(&["queue", "ls"]).ok().contains("TEMPLATE"));
-    let says = "timed-task is a template and holds no messages; name a queue that begins with timed/";
+    let says = "timed-task is a template and holds no messages; use a queue name that begins with timed/";
     check(&desk.run(&["msg", "push", "-q", "timed-task", "x"]), 3, says);
     check(&desk.run(&["queue", "depth", "timed-task"]), 3, says);
     desk.run(&["msg", "push", "-q", "timed/now", "x"]).ok();

@@ -158,7 +158,7 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
     let says = elsewhere.body.contains("DATASET_DIFFERS") && elsewhere.body.contains("is kept in cluster far");
     assert!(elsewhere.status != 200 && says, "{} {}", elsewhere.status, elsewhere.body);
     let apart = create("apart", r#"{"rollupCluster": "main", "eventCluster": "far", "dataset": "apart"}"#);
-    assert!(apart.status == 400 && apart.body.contains("which are two stores"), "{} {}", apart.status, apart.body);
+    assert!(apart.status == 400 && apart.body.contains("both must name the same store"), "{} {}", apart.status, apart.body);
 
     for (namespace, delta) in [("near", 3), ("away", 40)] {
         add_to(&server, namespace, "views", delta);
