@@ -202,10 +202,7 @@ async fn messages_that_failed_several_times_are_counted_with_their_failures() {
     }
     let told = explained(&server, json!({})).await;
     let (_, text) = told.iter().find(|(cause, _)| cause == "errored").expect("it says so");
-    assert!(
-        text.starts_with("2 messages are out of attempts after 4 failed attempts; read their errors"),
-        "{text}"
-    );
+    assert!(text.starts_with("2 messages are out of attempts after 4 failed attempts; read their errors"), "{text}");
     assert!(
         text.contains("(tallystone dlq ls -q mail --messages)") && text.contains("(tallystone dlq redrive -q mail)"),
         "{text}"

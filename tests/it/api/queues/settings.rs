@@ -136,7 +136,10 @@ async fn two_templates_with_one_prefix_are_refused() {
         let template = |name: &str, prefix: &str| json!({"queue": {"name": name, "template_for": prefix}});
         let refused = server.refused("CreateQueue", template("other", "jobs/"), Reason::QueueExists).await;
         assert_eq!(refused["details"][1]["fieldViolations"][0]["field"], "queue.template_for", "{refused}");
-        assert!(refused["message"].as_str().expect("a text").contains("template jobs already has the prefix"), "{refused}");
+        assert!(
+            refused["message"].as_str().expect("a text").contains("template jobs already has the prefix"),
+            "{refused}"
+        );
         server.done("CreateQueue", template("jobs", "jobs/")).await;
         server.done("CreateQueue", template("other", "jobs/night/")).await;
         server.done("DeleteQueue", json!({"queue": "jobs"})).await;
