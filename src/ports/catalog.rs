@@ -73,13 +73,13 @@ impl NamespaceRecord {
                 return Err(format!("namespace {name} has the number {}", live.id.0));
             }
             None if self.change.namespace.0 <= last_namespace => {
-                return Err(format!("namespace number {} was given before", self.change.namespace.0));
+                return Err(format!("namespace number {} was used before", self.change.namespace.0));
             }
             Some(_) | None => {}
         }
         if let Some(dataset) = &self.new_dataset {
             if dataset.id.0 <= last_dataset {
-                return Err(format!("dataset number {} was given before", dataset.id.0));
+                return Err(format!("dataset number {} was used before", dataset.id.0));
             }
             if datasets.into_iter().any(|held| held.name == dataset.name) {
                 return Err(format!("dataset {} exists", dataset.name));

@@ -225,7 +225,7 @@ async fn send<'a>(store: &dyn WideStore, request: &'a [PendingRows]) -> Result<(
 }
 
 fn stopped() -> RequestFailure {
-    RequestFailure { outcome: EffectOutcome::Unknown, ..RequestFailure::not_sent("whoever wrote them was stopped") }
+    RequestFailure { outcome: EffectOutcome::Unknown, ..RequestFailure::not_sent("the writer of the rows was stopped") }
 }
 
 #[cfg(test)]

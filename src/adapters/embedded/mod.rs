@@ -94,7 +94,7 @@ impl Options {
 /// How an open store is doing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Health {
-    /// Why the store has failed and takes nothing any more; the process should end then.
+    /// Why the store has failed and accepts no more writes; the process should end then.
     pub failure: Option<String>,
     /// Whether new events are refused for want of room on the file system.
     pub full: bool,
@@ -106,7 +106,7 @@ pub struct Health {
     pub tail_bytes: u64,
     /// The bytes of rows and names in memory.
     pub row_bytes: u64,
-    /// Memory tables that wait to be written to files; at 4 for one keyspace, writes pause.
+    /// Memory tables waiting to be written to files; at 4 for one keyspace, writes pause.
     pub outstanding_flushes: u64,
     /// The bytes of the journals.
     pub journal_bytes: u64,
@@ -150,7 +150,10 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
         disk::verify::VerifyReport::default()
     };
     if verified.bytes_unread > 0 {
-        tracing::warn!(bytes = verified.bytes_unread, "not all files were compared with their checksums; reads will");
+        tracing::warn!(
+            bytes = verified.bytes_unread,
+            "not all files were checked at the start; reads verify their checksums"
+        );
     }
     let library = Arc::new(Library::open(manifest, options)?);
     let unreadable = |error| recover::unreadable(dir, error);
@@ -158,7 +161,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
         return Err(OpenError::damaged(
             disk::library::folder(dir),
-            format!("ends with commit {last}, its journal does not"),
+            format!("ends with commit {last}, but its journal does not"),
         ));
     }
     if last < acknowledged {
@@ -272,7 +275,7 @@ impl Embedded {
         }
     }
 
-    /// Why the store has failed and takes nothing any more; the process should end then. Cheap.
+    /// Why the store has failed and accepts no more writes; the process should end then. Cheap.
     pub fn failure(&self) -> Option<String> {
         self.core.failure().map(str::to_owned)
     }

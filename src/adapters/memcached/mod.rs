@@ -62,7 +62,7 @@ pub struct Health {
     pub calls: u64,
     /// Those that failed, whatever became of them.
     pub failed: u64,
-    /// Those of them that may have had their effect.
+    /// Failed calls to memcached servers that may have been applied.
     pub unknown: u64,
     /// Those of them that were not sent, because the server did not answer before.
     pub refused: u64,

@@ -84,7 +84,7 @@ impl MemoryQueueCatalogState {
         }
         match live {
             Some(live) if live.id != number => Err(format!("queue {name} has the number {}", live.id)),
-            None if self.numbers.contains(&number) => Err(format!("queue number {number} was given before")),
+            None if self.numbers.contains(&number) => Err(format!("queue number {number} was used before")),
             Some(_) | None => Ok(()),
         }
     }

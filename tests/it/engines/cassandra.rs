@@ -155,10 +155,15 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
         assert_eq!(made.status, 200, "{}", made.body);
     }
     let elsewhere = create("astray", &storage("main", "away"));
-    let says = elsewhere.body.contains("DATASET_DIFFERS") && elsewhere.body.contains("is kept in cluster far");
+    let says = elsewhere.body.contains("DATASET_DIFFERS") && elsewhere.body.contains("is stored in cluster far");
     assert!(elsewhere.status != 200 && says, "{} {}", elsewhere.status, elsewhere.body);
     let apart = create("apart", r#"{"rollupCluster": "main", "eventCluster": "far", "dataset": "apart"}"#);
-    assert!(apart.status == 400 && apart.body.contains("both must name the same store"), "{} {}", apart.status, apart.body);
+    assert!(
+        apart.status == 400 && apart.body.contains("both must name the same store"),
+        "{} {}",
+        apart.status,
+        apart.body
+    );
 
     for (namespace, delta) in [("near", 3), ("away", 40)] {
         add_to(&server, namespace, "views", delta);
@@ -182,7 +187,7 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
     }
 
     let (code, refused) = run(&["server", "start"], &settings(&node, "kept_home"));
-    let says = refused.contains("dataset away is kept in cluster far") && refused.contains("no [clusters.far]");
+    let says = refused.contains("dataset away is stored in cluster far") && refused.contains("no [clusters.far]");
     assert!(code == 2 && says, "{code}: {refused}");
     let again = Launch::of(tallystone(&["server", "start"], &both)).start();
     assert!(eventually(BACK_WITHIN, || count_in(&again, "away") == Some(40)), "{}", again.printed());

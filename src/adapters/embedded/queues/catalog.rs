@@ -81,7 +81,7 @@ impl QueueCatalogIndex {
         }
         match live {
             Some(live) if live.id != number => Err(format!("queue {name} has the number {}", live.id)),
-            None if state.numbers.contains(&number) => Err(format!("queue number {number} was given before")),
+            None if state.numbers.contains(&number) => Err(format!("queue number {number} was used before")),
             Some(_) | None => Ok(()),
         }
     }
