@@ -58,10 +58,10 @@ mod tests {
     #[test]
     fn numbers_are_refused_in_sentences() {
         let cases: &[(&[&str], &str)] = &[
-            (&["counter", "add", "views", "many"], "'many' for '[DELTA]': this is no whole number"),
+            (&["counter", "add", "views", "many"], "'many' for '[DELTA]': not a whole number"),
             (&["counter", "add", "views", "9223372036854775808"], "'[DELTA]': the number is too large"),
-            (&["counter", "top", "x"], "'x' for '[N]': this is no whole number"),
-            (&["msg", "push", "-q", "a", "b", "--priority", "1.5"], "'--priority <N>': this is no whole number"),
+            (&["counter", "top", "x"], "'x' for '[N]': not a whole number"),
+            (&["msg", "push", "-q", "a", "b", "--priority", "1.5"], "'--priority <N>': not a whole number"),
         ];
         for (arguments, words) in cases {
             let told = told(arguments);

@@ -57,62 +57,63 @@ type StatsMetric = (&'static str, &'static str, fn(&Stats) -> u64);
 
 /// Growing counts: name without `_total`, help, value.
 const COUNTS: &[StatsMetric] = &[
-    ("tallystone_writes_applied", "Adds, clears and totals that were applied", |s| s.writes_applied.get()),
-    ("tallystone_writes_repeated", "Writes whose token had been applied before", |s| s.writes_repeated.get()),
-    ("tallystone_verdicts", "Verdicts that were given", |s| s.verdicts.get()),
-    ("tallystone_verdicts_void", "Verdicts that wrote or found a void", |s| s.verdicts_void.get()),
+    ("tallystone_writes_applied", "Adds, clears and totals applied", |s| s.writes_applied.get()),
+    ("tallystone_writes_repeated", "Writes with a token that was already applied", |s| s.writes_repeated.get()),
+    ("tallystone_verdicts", "Token verdicts returned", |s| s.verdicts.get()),
+    ("tallystone_verdicts_void", "Token verdicts that wrote or found a void", |s| s.verdicts_void.get()),
     ("tallystone_count_cache_hits", "Reads served from the count cache", |s| s.cache_hits.get()),
     ("tallystone_count_cache_misses", "Reads that went to the rollup store", |s| s.cache_misses.get()),
-    ("tallystone_inline_rolls", "Rolls that a read ran itself", |s| s.inline_rolls.get()),
+    ("tallystone_inline_rolls", "Rolls run by a read", |s| s.inline_rolls.get()),
     ("tallystone_rolls_written", "Rolls that wrote a checkpoint", |s| s.rolls_written.get()),
     ("tallystone_rolls_empty", "Rolls that found nothing new", |s| s.rolls_empty.get()),
-    ("tallystone_rolls_failed", "Rolls that failed and are tried again", |s| s.rolls_failed.get()),
+    ("tallystone_rolls_failed", "Rolls that failed and are retried", |s| s.rolls_failed.get()),
     ("tallystone_events_folded", "Events folded by rolls", |s| s.events_folded.get()),
     ("tallystone_rollup_batches", "Rollup batches", |s| s.batches.get()),
-    ("tallystone_rollup_signals_lost", "Signals for which a Set had no room", |s| s.signals_lost.get()),
-    ("tallystone_rollup_signals_taken", "Signals of other servers that were taken in", |s| s.signals_taken.get()),
+    ("tallystone_rollup_signals_lost", "Signals dropped because a Set was full", |s| s.signals_lost.get()),
+    ("tallystone_rollup_signals_taken", "Signals accepted from other servers", |s| s.signals_taken.get()),
     ("tallystone_touches_replayed", "Touches read again after a restart or a lost signal", |s| {
         s.touches_replayed.get()
     }),
     ("tallystone_limits_published", "Limits published", |s| s.limits_published.get()),
-    ("tallystone_late_rows", "Rows that came after their bucket was rolled up and were taken into the count", |s| {
+    ("tallystone_late_rows", "Rows that arrived after the rollup of their bucket and were added to the count", |s| {
         s.late_rows.get()
     }),
     ("tallystone_repairs", "Repairs of counters, one for each bucket that differed", |s| s.repairs.get()),
-    ("tallystone_buckets_rechecked", "Buckets that were compared because of a recheck mark", |s| {
-        s.buckets_rechecked.get()
-    }),
-    ("tallystone_buckets_sealed", "Buckets that were read from all replicas and compared after the seal delay", |s| {
+    ("tallystone_buckets_rechecked", "Buckets compared because of a recheck mark", |s| s.buckets_rechecked.get()),
+    ("tallystone_buckets_sealed", "Buckets read from all replicas and compared after the seal delay", |s| {
         s.buckets_sealed.get()
     }),
-    ("tallystone_seals_failed", "Times the buckets of a touch shard could not be compared; tried again", |s| {
+    ("tallystone_seals_failed", "Failed comparisons of the buckets of a touch shard; retried", |s| {
         s.seals_failed.get()
     }),
-    ("tallystone_leases_lapsed", "Lapses of this server's own lease in its fleet", |s| s.leases_lapsed.get()),
-    ("tallystone_members_lapsed", "Other members that this server has seen lapse", |s| s.members_lapsed.get()),
+    ("tallystone_leases_lapsed", "Expirations of this server's own fleet lease", |s| s.leases_lapsed.get()),
+    (
+        "tallystone_members_lapsed",
+        "Expired fleet leases of other members, seen by this \
+        server",
+        |s| s.members_lapsed.get(),
+    ),
     ("tallystone_slices_dropped", "Slices dropped", |s| s.slices_dropped.get()),
-    ("tallystone_slices_kept_back", "Times a slice past its time had to stay", |s| s.slices_kept_back.get()),
-    ("tallystone_messages_enqueued", "Messages that were taken in", |s| s.messages_enqueued.get()),
-    ("tallystone_messages_repeated", "Enqueues whose id had been taken in before", |s| s.messages_repeated.get()),
-    ("tallystone_leases_given", "Leases that were given", |s| s.leases_given.get()),
-    ("tallystone_messages_completed", "Messages that were completed", |s| s.messages_completed.get()),
-    ("tallystone_leases_settled", "Leases that were settled, repeats included", |s| s.leases_settled.get()),
-    ("tallystone_dequeues_empty", "Looks of dequeues that found nothing", |s| s.dequeues_empty.get()),
-    ("tallystone_leases_out_of_rank", "Leases given while another shard had a better message", |s| {
+    ("tallystone_slices_kept_back", "Failures to drop a slice past its retention", |s| s.slices_kept_back.get()),
+    ("tallystone_messages_enqueued", "Messages enqueued", |s| s.messages_enqueued.get()),
+    ("tallystone_messages_repeated", "Enqueues with an id that was already enqueued", |s| s.messages_repeated.get()),
+    ("tallystone_leases_given", "Leases issued", |s| s.leases_given.get()),
+    ("tallystone_messages_completed", "Messages completed", |s| s.messages_completed.get()),
+    ("tallystone_leases_settled", "Leases settled, repeats included", |s| s.leases_settled.get()),
+    ("tallystone_dequeues_empty", "Dequeue searches that found nothing", |s| s.dequeues_empty.get()),
+    ("tallystone_leases_out_of_rank", "Leases issued while another shard had a better message", |s| {
         s.leases_out_of_rank.get()
     }),
-    ("tallystone_messages_promoted", "Messages whose window was over and that became ready", |s| {
+    ("tallystone_messages_promoted", "Messages that became ready after their invisibility", |s| {
         s.messages_promoted.get()
     }),
-    ("tallystone_promotions_late", "Messages that became ready more than a second after their time", |s| {
-        s.promotions_late.get()
-    }),
-    ("tallystone_queue_commands", "Commands that were sent to shards of queues", |s| s.queue_commands.get()),
-    ("tallystone_queue_store_calls", "Store calls that brought these commands", |s| s.queue_store_calls.get()),
+    ("tallystone_promotions_late", "Messages that became ready more than a second late", |s| s.promotions_late.get()),
+    ("tallystone_queue_commands", "Commands sent to shards of queues", |s| s.queue_commands.get()),
+    ("tallystone_queue_store_calls", "Store calls that carried these commands", |s| s.queue_store_calls.get()),
     ("tallystone_queue_panics", "Store calls of queues that panicked: defects", |s| s.queue_panics.get()),
     (
         "tallystone_acknowledged_below_limit",
-        "Events acknowledged at or below a limit that was told while they were held; must stay 0",
+        "Events acknowledged at or below a limit published while they were held; must stay 0",
         |s| s.acknowledged_below_limit.get(),
     ),
 ];
@@ -135,9 +136,9 @@ impl MetricSource for Arc<Engine> {
         let lag = ConstCounter::new(seconds(stats.promotion_lag_micros.get()));
         encode(encoder, "tallystone_promotion_lag_seconds", "From the time of messages until they were ready", &lag)?;
         let signals = self.signals();
-        let help = "Signals that other servers have taken";
+        let help = "Signals accepted by other servers";
         encode_count(encoder, "tallystone_rollup_signals_sent", help, signals.sent)?;
-        let help = "Signals for other servers that were dropped: no room, no answer, or nobody to take them";
+        let help = "Signals for other servers that were dropped: no room, no answer, or no receiver";
         encode_count(encoder, "tallystone_rollup_signals_dropped", help, signals.dropped)?;
         encode_gauges(self, encoder)
     }
@@ -165,13 +166,13 @@ fn encode_named<T: Default, const MOST: usize>(
 }
 
 const NAMESPACE_COUNTS: &[NamedMetric<NamespaceCounts>] = &[
-    ("tallystone_namespace_writes_applied", "Adds, clears and totals that were applied, by namespace", |c| {
+    ("tallystone_namespace_writes_applied", "Adds, clears and totals applied, by namespace", |c| {
         c.writes_applied.get()
     }),
-    ("tallystone_namespace_writes_failed", "Writes that were refused or failed, or whose outcome is not known", |c| {
+    ("tallystone_namespace_writes_failed", "Writes refused, failed, or with unknown outcome", |c| {
         c.writes_failed.get()
     }),
-    ("tallystone_namespace_reads", "Reads of counts, of one or of many in a call", |c| c.reads.get()),
+    ("tallystone_namespace_reads", "Calls that read one or more counts", |c| c.reads.get()),
 ];
 
 /// The label of all namespaces that are not shown one by one; no namespace has a name like it.
@@ -182,26 +183,26 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
     let (waiting, bytes) = engine.rollup_sets();
     encode(encoder, "tallystone_rollup_set_counters", "Counters in the rollup Sets", &gauge(waiting))?;
     encode(encoder, "tallystone_rollup_set_bytes", "Bytes of the rollup Sets", &gauge(bytes))?;
-    encode(encoder, "tallystone_watches", "Watches under way", &gauge(engine.watches()))?;
+    encode(encoder, "tallystone_watches", "Active watches", &gauge(engine.watches()))?;
     // A store that is shared with nobody has one server; of a fleet that is not known, 0 tells so.
     let alone = (Some(1), Duration::ZERO);
     let (members, left) = engine.fleet().map_or(alone, |fleet| (fleet.members, fleet.lease_left));
     let (members, left) = (members.unwrap_or(0), left.as_secs_f64());
-    let help = "Servers that share the store, this one included; 0 while that is not known";
+    let help = "Servers that share the store, this one included; 0 while unknown";
     encode(encoder, "tallystone_fleet_members", help, &gauge(members))?;
-    let help = "How long this server still counts as one of them if no heartbeat gets through";
+    let help = "Remaining fleet lease of this server without a new heartbeat";
     encode(encoder, "tallystone_fleet_lease_seconds", help, &ConstGauge::new(left))?;
     let queues = engine.queues();
     // A server without queues shows zeros, so that every panel finds its metric.
     let of_queues = |number: fn(&Queues) -> usize| gauge(queues.as_ref().map_or(0, number));
     encode(encoder, "tallystone_queues", "Queues and templates", &of_queues(Queues::count))?;
-    encode(encoder, "tallystone_dequeues_waiting", "Dequeues that wait for a message", &of_queues(Queues::waiting))?;
+    encode(encoder, "tallystone_dequeues_waiting", "Waiting dequeues", &of_queues(Queues::waiting))?;
     encode(encoder, "tallystone_queue_sessions", "Sessions of workers", &of_queues(Queues::sessions))?;
     let seconds = |level: &GaugeValue| ConstGauge::new(level.get() as f64 / 1e6);
     let stats = engine.stats();
-    let help = "How far the time of queues is ahead of this machine's clock; negative if it is behind";
+    let help = "Queue time minus this machine's clock; negative if queue time is behind";
     encode(encoder, "tallystone_queue_clock_ahead_seconds", help, &seconds(&stats.queue_clock_ahead))?;
-    let help = "How far the time by which the age of tokens is judged is ahead of this machine's clock";
+    let help = "Time used for token ages minus this machine's clock";
     encode(encoder, "tallystone_queue_tokens_ahead_seconds", help, &seconds(&stats.queue_tokens_ahead))?;
     let overview = queues.as_ref().map(Queues::overview).unwrap_or_default();
     encode_backlogs(encoder, &shown_queues(&overview))?;
@@ -216,20 +217,22 @@ fn encode_gauges(engine: &Engine, encoder: &mut DescriptorEncoder<'_>) -> Result
         }
         Ok::<(), fmt::Error>(())
     };
-    let help = "How old what readers here see of the dataset is: the clock less the limit";
+    let help = "Age of the dataset as seen by readers: the clock minus the limit";
     by_dataset("tallystone_dataset_staleness_seconds", help, |d| Some(d.staleness.as_secs_f64()))?;
-    let help = "How far what this server has closed, as the store knows, is behind the clock";
+    let help = "Lag of this server's closed time, as recorded in the store, behind the clock";
     by_dataset("tallystone_closed_lag_seconds", help, |d| Some(d.closed_lag.as_secs_f64()))?;
-    by_dataset("tallystone_accept_limit_seconds", "How old an event of the dataset may be: what both include", |d| {
-        Some(d.accept_limit.as_secs_f64())
-    })?;
-    let help = "How far the slowest watermark is behind the limit; not there while this server does not know it";
+    by_dataset(
+        "tallystone_accept_limit_seconds",
+        "Maximum age of an event of the dataset; included in both lags",
+        |d| Some(d.accept_limit.as_secs_f64()),
+    )?;
+    let help = "Lag of the slowest watermark behind the limit; absent while unknown to this server";
     by_dataset("tallystone_watermark_lag_seconds", help, |d| d.watermark_lag.map(|lag| lag.as_secs_f64()))?;
-    by_dataset("tallystone_seal_lag_seconds", "How far sealing is behind what is due", |d| {
+    by_dataset("tallystone_seal_lag_seconds", "Lag of sealing behind its due time", |d| {
         Some(d.seal_lag.as_secs_f64())
     })?;
-    by_dataset("tallystone_holds", "Events admitted whose outcome is not known yet", |d| Some(d.holds as f64))?;
-    by_dataset("tallystone_slices", "Time slices known", |d| Some(d.slices as f64))
+    by_dataset("tallystone_holds", "Events admitted with a pending outcome", |d| Some(d.holds as f64))?;
+    by_dataset("tallystone_slices", "Known time slices", |d| Some(d.slices as f64))
 }
 
 /// The label of all datasets that are not shown one by one; no dataset has a name like it.

@@ -114,7 +114,7 @@ fn a_first_start_without_room_says_once_why_and_what_to_do() {
     let reserve = format!("storage.reserve_bytes={}", i64::MAX);
     let ran = alone(&["dev", "--listen", "127.0.0.1:0", "--data", data, "--set", &reserve], &[]);
     assert_eq!(ran.code, 1, "{}", ran.err);
-    assert_eq!(ran.err.matches("the store has no room left").count(), 1, "{}", ran.err);
+    assert_eq!(ran.err.matches("the store is full").count(), 1, "{}", ran.err);
     assert!(ran.err.contains("or lower storage.reserve_bytes"), "{}", ran.err);
 }
 

@@ -14,7 +14,7 @@ pub struct ProcessMetrics;
 
 impl MetricSource for ProcessMetrics {
     fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "1, with the version and the kind of this build as labels";
+        let help = "Always 1, with version and kind of the build as labels";
         let mut family = encoder.encode_descriptor("tallystone_build_info", help, None, MetricType::Gauge)?;
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
@@ -65,22 +65,18 @@ mod usage {
     pub fn list(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let Ok(usage) = usage() else { return Ok(()) };
         let cpu = ConstCounter::new(usage.cpu_seconds);
-        encode(encoder, "process_cpu_seconds", "Processor time that the process has used", &cpu)?;
+        encode(encoder, "process_cpu_seconds", "Processor time used by the process", &cpu)?;
         let descriptors_max = match usage.descriptors_max {
             LimitValue::Value(most) => most as f64,
             LimitValue::Unlimited => f64::INFINITY,
         };
         let gauges = [
-            ("process_resident_memory_bytes", "Memory that the process holds", usage.resident_bytes as f64),
-            (
-                "process_virtual_memory_bytes",
-                "Address space that the process has set aside",
-                usage.virtual_bytes as f64,
-            ),
+            ("process_resident_memory_bytes", "Resident memory of the process", usage.resident_bytes as f64),
+            ("process_virtual_memory_bytes", "Virtual memory of the process", usage.virtual_bytes as f64),
             ("process_threads", "Threads of the process", usage.threads as f64),
-            ("process_start_time_seconds", "When the process began, since 1970", usage.start_seconds),
-            ("process_open_fds", "Descriptors that the process has open", usage.descriptors as f64),
-            ("process_max_fds", "Descriptors that it may have open", descriptors_max),
+            ("process_start_time_seconds", "Start time of the process, since 1970", usage.start_seconds),
+            ("process_open_fds", "Open file descriptors", usage.descriptors as f64),
+            ("process_max_fds", "Maximum of open file descriptors", descriptors_max),
         ];
         for (name, help, value) in gauges {
             encode(encoder, name, help, &ConstGauge::new(value))?;

@@ -19,7 +19,7 @@ const OTHER_SHAPES: &str = "~other";
 /// The filters that would gain most from an index.
 pub fn encode_undeclared(encoder: &mut DescriptorEncoder<'_>, filters: &UndeclaredFilters) -> Result<(), fmt::Error> {
     const NAME: &str = "tallystone_queue_undeclared_filter_messages";
-    let help = "Messages that dequeues looked at one by one, because no shape of the keys of their filter is declared";
+    let help = "Messages examined one by one by dequeues whose filter keys have no declared shape";
     let mut family = encoder.encode_descriptor(NAME, help, None, MetricType::Counter)?;
     let (shapes, others) = filters.get();
     let shown = shapes.into_iter().map(|(keys, count)| (keys.iter().collect::<Vec<_>>().join(","), count));
@@ -38,14 +38,12 @@ pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]
         }
         Ok::<(), fmt::Error>(())
     };
-    by_queue("tallystone_queue_ready_messages", "Messages that are ready", |backlog| {
-        backlog.of(MessageState::Pending)
-    })?;
-    let help = "How long the message has been ready that is so for the longest, to the second";
+    by_queue("tallystone_queue_ready_messages", "Ready messages", |backlog| backlog.of(MessageState::Pending))?;
+    let help = "Age of the longest-ready message, to the second";
     by_queue("tallystone_queue_ready_age_seconds", help, |backlog| backlog.oldest.as_secs_f64())?;
-    let help = "Dequeues that wait for a message of the queue at this server";
+    let help = "Waiting dequeues of the queue at this server";
     by_queue("tallystone_queue_dequeues_waiting", help, |backlog| backlog.waiting as f64)?;
-    let help = "Messages by their state; errored ones are out of attempts and wait for a redrive";
+    let help = "Messages by state; errored ones are out of attempts and wait for a redrive";
     let mut family = encoder.encode_descriptor("tallystone_queue_messages", help, None, MetricType::Gauge)?;
     for (backlog, state) in backlogs.iter().flat_map(|backlog| MessageState::ALL.map(|state| (backlog, state))) {
         let labels = [("queue", backlog.queue.clone()), ("state", state.to_string())];
@@ -55,13 +53,11 @@ pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]
 }
 
 const COUNTS: &[NamedMetric<QueueCounts>] = &[
-    ("tallystone_queue_failures", "Attempts that their workers gave up as failed", |c| c.failed.get()),
-    ("tallystone_queue_errored", "Messages that came to be out of attempts", |c| c.errored.get()),
-    ("tallystone_queue_leases_expired", "Leases that ended by time, without a settlement", |c| c.leases_expired.get()),
-    ("tallystone_queue_messages_expired", "Messages that were canceled because their TTL was over", |c| {
-        c.messages_expired.get()
-    }),
-    ("tallystone_queue_redriven", "Messages out of attempts that were given new ones", |c| c.redriven.get()),
+    ("tallystone_queue_failures", "Attempts failed by their workers", |c| c.failed.get()),
+    ("tallystone_queue_errored", "Messages that ran out of attempts", |c| c.errored.get()),
+    ("tallystone_queue_leases_expired", "Leases that expired without a settlement", |c| c.leases_expired.get()),
+    ("tallystone_queue_messages_expired", "Messages canceled because their TTL was over", |c| c.messages_expired.get()),
+    ("tallystone_queue_redriven", "Messages redriven after they ran out of attempts", |c| c.redriven.get()),
 ];
 
 /// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.

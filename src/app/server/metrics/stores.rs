@@ -19,12 +19,12 @@ type StoreRow = (&'static str, &'static str, fn(&Health) -> u64);
 const STORE_GAUGES: &[StoreRow] = &[
     ("tallystone_store_disk_bytes", "Bytes of the store's files", |h| h.disk_bytes),
     ("tallystone_store_journal_bytes", "Bytes of the store's journals", |h| h.journal_bytes),
-    ("tallystone_store_waiting_bytes", "Bytes of writes that wait for a commit", |h| h.waiting_bytes),
+    ("tallystone_store_waiting_bytes", "Bytes of writes waiting for a commit", |h| h.waiting_bytes),
     ("tallystone_store_tail_bytes", "Bytes of recent events in memory", |h| h.tail_bytes),
     ("tallystone_store_row_bytes", "Bytes of counters in memory", |h| h.row_bytes),
-    ("tallystone_store_flushes_waiting", "Memory tables that wait to be written to files", |h| h.outstanding_flushes),
-    ("tallystone_store_full", "1 while adds are refused for want of room on the file system", |h| u64::from(h.full)),
-    ("tallystone_store_failed", "1 once the store has failed and takes nothing any more", |h| {
+    ("tallystone_store_flushes_waiting", "Memory tables waiting to be written to files", |h| h.outstanding_flushes),
+    ("tallystone_store_full", "1 while adds are refused because the file system is full", |h| u64::from(h.full)),
+    ("tallystone_store_failed", "1 once the store has failed and accepts no more writes", |h| {
         u64::from(h.failure.is_some())
     }),
 ];
@@ -34,13 +34,13 @@ impl MetricSource for Arc<Embedded> {
     fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let health = self.health();
         if let Some(free) = health.free_bytes {
-            let help = "Bytes that the file system of the data directory still has";
+            let help = "Free bytes of the data directory's file system";
             encode(encoder, "tallystone_store_free_bytes", help, &ConstGauge::new(free as f64))?;
         }
         for (name, help, value) in STORE_GAUGES {
             encode(encoder, name, help, &ConstGauge::new(value(&health) as f64))?;
         }
-        encode_count(encoder, "tallystone_store_commits", "Commits since the store was made", health.commit_number)
+        encode_count(encoder, "tallystone_store_commits", "Commits since the store was created", health.commit_number)
     }
 }
 
@@ -50,19 +50,25 @@ const NO_CLUSTER: &str = "_none";
 type MemcachedRow = (&'static str, &'static str, fn(&memcached::Health) -> u64);
 
 const MEMCACHED_COUNTS: &[MemcachedRow] = &[
-    ("tallystone_memcached_calls", "Calls of memcached servers; one add on two replicas is two", |h| h.calls),
-    ("tallystone_memcached_calls_failed", "Calls of memcached servers that failed", |h| h.failed),
-    ("tallystone_memcached_calls_unknown", "Those of them that may have had their effect", |h| h.unknown),
-    ("tallystone_memcached_calls_refused", "Those of them that were not sent, because the server was paused", |h| {
-        h.refused
-    }),
+    ("tallystone_memcached_calls", "Calls to memcached servers; an add on two replicas counts as two", |h| h.calls),
+    ("tallystone_memcached_calls_failed", "Failed calls to memcached servers", |h| h.failed),
+    (
+        "tallystone_memcached_calls_unknown",
+        "Failed calls to memcached servers that may have been \
+        applied",
+        |h| h.unknown,
+    ),
+    (
+        "tallystone_memcached_calls_refused",
+        "Failed calls to memcached servers that were not sent, because the server \
+        was paused",
+        |h| h.refused,
+    ),
 ];
 
 const MEMCACHED_GAUGES: &[MemcachedRow] = &[
     ("tallystone_memcached_servers", "memcached servers in use", |h| h.servers),
-    ("tallystone_memcached_servers_down", "memcached servers that are paused, because they did not answer", |h| {
-        h.servers_down
-    }),
+    ("tallystone_memcached_servers_down", "memcached servers paused because they did not answer", |h| h.servers_down),
 ];
 
 /// The memcached clusters. They are as many as the settings list, so their labels are bounded.
@@ -92,11 +98,11 @@ impl MetricSource for MemcachedClusters {
 type CassandraRow = (&'static str, &'static str, fn(&RequestCounts) -> u64);
 
 const CASSANDRA_COUNTS: &[CassandraRow] = &[
-    ("tallystone_cassandra_reads", "Reads of the keyspace, a page each", |r| r.reads),
-    ("tallystone_cassandra_writes", "Plain writes; rows that went together are one", |r| r.writes),
-    ("tallystone_cassandra_rows_written", "The rows that these writes carried", |r| r.rows),
+    ("tallystone_cassandra_reads", "Reads of the keyspace, counted by page", |r| r.reads),
+    ("tallystone_cassandra_writes", "Plain writes; a batch of rows counts as one", |r| r.writes),
+    ("tallystone_cassandra_rows_written", "Rows in plain writes", |r| r.rows),
     ("tallystone_cassandra_conditional", "Conditional requests", |r| r.conditional),
-    ("tallystone_cassandra_failed", "Requests of these kinds that failed; most of them are repeated", |r| r.failed),
+    ("tallystone_cassandra_failed", "Failed requests; most of them are retried", |r| r.failed),
 ];
 
 /// How often the keyspaces were asked, all together; on other stores there are none.
@@ -107,7 +113,7 @@ impl MetricSource for Vec<Arc<Cassandra>> {
             encode_count(encoder, name, help, requests.iter().map(value).sum())?;
         }
         let wide = self.iter().map(|keyspace| keyspace.wide_counters()).sum();
-        let help = "Counters too hot for their partitions, which are larger than 10 MiB; one for each slice";
+        let help = "Counters with partitions above 10 MiB, counted per slice";
         encode_count(encoder, "tallystone_cassandra_wide_counters", help, wide)
     }
 }
