@@ -204,7 +204,8 @@ fn pair_of(key: &EventKey) -> StoredPair {
 }
 
 fn pair_from(what: &'static str, stored: StoredPair) -> Result<EventKey, CorruptValue> {
-    let id = EventId::from_bytes(&stored.event_id).ok_or_else(|| CorruptValue::new(what, "an event id of no kind"))?;
+    let id = EventId::from_bytes(&stored.event_id)
+        .ok_or_else(|| CorruptValue::new(what, "an event id of an unknown kind"))?;
     Ok(EventKey { time: Timestamp::from_micros(stored.event_time), id })
 }
 

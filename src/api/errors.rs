@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn a_field_at_fault_is_a_violation() {
-        let status = Status::from(ApiError::new(Reason::InvalidRange, "from must lie before to").at("from"));
+        let status = Status::from(ApiError::new(Reason::InvalidRange, "from must be before to").at("from"));
         let violations = status.get_details_bad_request().expect("a BadRequest is there").field_violations;
         assert_eq!(violations[0].field, "from");
-        assert_eq!(violations[0].description, "from must lie before to");
+        assert_eq!(violations[0].description, "from must be before to");
     }
 
     #[test]

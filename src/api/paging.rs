@@ -81,8 +81,8 @@ impl PagedRequest {
 pub fn refuse() -> Reject {
     Reject::new(
         Reason::InvalidPageToken,
-        "page_token was not made for this request; send the next_page_token of the page before with the same arguments, \
-         or leave it out to begin anew",
+        "page_token does not belong to this request; send the next_page_token of the previous page with the same \
+         arguments, or omit page_token to start over",
     )
 }
 

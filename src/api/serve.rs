@@ -81,7 +81,7 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -125,8 +125,12 @@ fn refuse(gateway: &Gateway, peer: SocketAddr, full: ConnectionRefusal) {
     gateway.metrics().refused(full);
     let address = peer.ip();
     match full {
-        ConnectionRefusal::Server => tracing::warn!(%address, "a connection is refused: the server has all it may"),
-        ConnectionRefusal::Address => tracing::warn!(%address, "a connection is refused: its address has all it may"),
+        ConnectionRefusal::Server => {
+            tracing::warn!(%address, "a connection was refused: the server has its maximum of connections")
+        }
+        ConnectionRefusal::Address => {
+            tracing::warn!(%address, "a connection was refused: its address has its maximum of connections")
+        }
     }
 }
 
@@ -140,7 +144,7 @@ async fn serve_page(stream: TcpStream, gateway: &Arc<Gateway>, caller: Arc<Calle
         async move {
             match is_page {
                 true => Ok(gateway.answer(request, caller).await),
-                false => Err(io::Error::other("only pages are answered here")),
+                false => Err(io::Error::other("only pages are available here")),
             }
         }
     });

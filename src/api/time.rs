@@ -19,7 +19,7 @@ pub fn read(field: &str, reason: Reason, wire: &prost_types::Timestamp) -> Resul
         return Err(Reject::new(
             reason,
             format!(
-                "{field} is no time: seconds must lie between the years 1 and 9999 and nanos in 0..1000000000; it has \
+                "{field} is not a valid time: it must be in the years 1 to 9999, with nanos in 0..1000000000; it has \
                  seconds {} and nanos {}",
                 wire.seconds, wire.nanos
             ),
@@ -36,7 +36,7 @@ pub fn read_duration(field: &str, wire: &prost_types::Duration) -> Result<Durati
     if wire.seconds > WIRE_DURATION_SECONDS_MAX || wire.nanos > 999_999_999 {
         return Err(Reject::new(
             Reason::InvalidRange,
-            format!("{field} is no duration: it has seconds {} and nanos {}", wire.seconds, wire.nanos),
+            format!("{field} is not a valid duration: it has seconds {} and nanos {}", wire.seconds, wire.nanos),
         ));
     }
     let seconds = u64::try_from(wire.seconds).unwrap_or(0);

@@ -319,7 +319,7 @@ impl ConfigLayers {
         let names = |section: &Table| section.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let section_of = |key: &str| find(&self.defaults, &like(key)).and_then(Value::as_table);
         if let Some(section) = section_of(key) {
-            return format!("{key} is a section; it holds {}", names(section));
+            return format!("{key} is a section; its settings are {}", names(section));
         }
         let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
         if let Some(known) = section_of(section) {
@@ -570,10 +570,18 @@ mod tests {
             ("server.worker_threads", "-1", "flag --set: server.worker_threads must be 0 or more"),
             ("server.worker_threads", "x", "flag --set: server.worker_threads must be a whole number"),
             ("log.level", "bogus[[", "flag --set: log.level cannot be used"),
-            ("log.level", "inof", "flag --set: log.level cannot be used: \"inof\" is no level; did you mean info?"),
-            ("log.level", "warn,tallystone=debgu", "flag --set: log.level cannot be used: \"debgu\" is no level; did"),
-            ("log.level", "tallystone", "flag --set: log.level cannot be used: \"tallystone\" is no level; the levels"),
-            ("clusters.embedded.kind", "memory", "flag --set: clusters.embedded.kind must be the engine of [counters]"),
+            ("log.level", "inof", "flag --set: log.level cannot be used: \"inof\" is not a level; did you mean info?"),
+            (
+                "log.level",
+                "warn,tallystone=debgu",
+                "flag --set: log.level cannot be used: \"debgu\" is not a level; did",
+            ),
+            (
+                "log.level",
+                "tallystone",
+                "flag --set: log.level cannot be used: \"tallystone\" is not a level; the levels",
+            ),
+            ("clusters.embedded.kind", "memory", "flag --set: clusters.embedded.kind must be counters.engine"),
         ] {
             let sources = ConfigSources {
                 flags: vec![flag("storage.data_dir", "x"), flag(key, value)],
@@ -595,14 +603,14 @@ mod tests {
             ),
             (
                 "server",
-                "server is a section; it holds advertise, buffer_bytes, drain_deadline_ms, hosts, listen, roles, worker_threads",
+                "server is a section; its settings are advertise, buffer_bytes, drain_deadline_ms, hosts, listen, roles, worker_threads",
             ),
             ("sever.listen", "did you mean server.listen?"),
             ("listen", "did you mean server.listen?"),
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),
             (
                 "clusters.foo",
-                "clusters.foo is a section; it holds data_center, dedupe_seconds, key_prefix, keyspace, kind, password, \
+                "clusters.foo is a section; its settings are data_center, dedupe_seconds, key_prefix, keyspace, kind, password, \
                  password_file, replication, request_timeout_ms, servers, timeout_ms, user",
             ),
             (
@@ -623,7 +631,7 @@ mod tests {
         let loaded = load(&file("[clusters.eu-cache]\nkind = \"embedded\"\n")).expect("valid settings");
         assert_eq!(loaded.config.clusters["eu-cache"].kind, ClusterKind::Embedded);
         let error = load(&file("[clusters.eu-cache]\nkind = \"memory\"\n")).expect_err("another store").to_string();
-        assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be the engine of [counters]"), "{error}");
+        assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be counters.engine"), "{error}");
         let text = "[storage]\nkind = \"memory\"\n[clusters.far]\ntimeout_ms = 7\n";
         let loaded = load(&file(text)).expect("clusters that nobody gave a kind follow");
         assert_eq!(loaded.config.clusters["embedded"].kind, ClusterKind::Memory);

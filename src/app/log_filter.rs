@@ -24,9 +24,12 @@ pub fn filter(level: &str) -> Result<EnvFilter, String> {
             let levels = LEVELS.join(", ");
             let advice = match closest_name(word, LEVELS) {
                 Some(level) => format!("did you mean {level}?"),
-                None => format!("the levels are {levels}; for one module write it as in tallystone::engine=debug"),
+                None => format!(
+                    "the levels are {levels}; for one module, write MODULE=LEVEL, as in \
+                    tallystone::engine=debug"
+                ),
             };
-            return Err(format!("{word:?} is no level; {advice}"));
+            return Err(format!("{word:?} is not a level; {advice}"));
         }
     }
     // The store library logs every file it creates; the adapter logs the important ones itself. Spans are not lines.

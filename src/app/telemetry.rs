@@ -122,7 +122,7 @@ impl Telemetry {
 
 /// Logs a panic as an ordinary log line, so that operators find it.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    let what = panic.payload_as_str().unwrap_or("a panic without a text");
+    let what = panic.payload_as_str().unwrap_or("a panic without a message");
     let at = panic.location().map(ToString::to_string).unwrap_or_default();
     tracing::error!(at, "a defect: {what}");
 }

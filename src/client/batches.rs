@@ -145,7 +145,7 @@ impl Client {
         for (item, one) in part.items.iter_mut().zip(open.iter_mut()) {
             let result = answered
                 .next()
-                .unwrap_or_else(|| unknown_outcome_result(item, "the server left this item out of its answer"));
+                .unwrap_or_else(|| unknown_outcome_result(item, "the response has no result for this item"));
             one.may_be_applied = !is_final(&result) && (one.may_be_applied || is_outcome_unknown(&result));
             let is_worth_it = result.error.as_ref().is_some_and(|error| RETRYABLE.contains(&error.reason.as_str()));
             if is_worth_it && refusal.is_none() {
@@ -196,7 +196,7 @@ pub struct BatchError {
 
 impl std::fmt::Display for BatchError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} items have an answer, {} have none: {}", self.answered.len(), self.rest.items.len(), self.error)
+        write!(f, "{} items have a result, {} have none: {}", self.answered.len(), self.rest.items.len(), self.error)
     }
 }
 

@@ -34,7 +34,7 @@ const SWITCH_SERVER_REASONS: [&str; 6] =
 
 /// An address that is not valid.
 #[derive(Debug, thiserror::Error)]
-#[error("{address:?} is no server's address, HOST:PORT: {cause}")]
+#[error("{address:?} is not a server address HOST:PORT: {cause}")]
 pub struct AddressError {
     /// The address.
     pub address: String,

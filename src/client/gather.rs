@@ -113,7 +113,7 @@ impl Gathering {
         let answer = loop {
             let turn = match self.enter(&item) {
                 EntryOutcome::Leads(turn) => turn,
-                EntryOutcome::Full => break Err(local_refusal("too many adds wait for a call")),
+                EntryOutcome::Full => break Err(local_refusal("too many adds are waiting for a call")),
                 EntryOutcome::Waits(place) => match place.wait_within(patience.saturating_sub(began.elapsed())).await {
                     WaitOutcome::Notified(WaiterNotice::Answered(answer)) => break answer,
                     WaitOutcome::Notified(WaiterNotice::Lead(turn)) => turn,
@@ -122,7 +122,7 @@ impl Gathering {
                         may_be_applied = true;
                         continue;
                     }
-                    WaitOutcome::TimedOut => break Err(local_refusal("no call was free in time")),
+                    WaitOutcome::TimedOut => break Err(local_refusal("no call became free in time")),
                 },
             };
             break self.lead(turn, &item).await;
@@ -289,14 +289,14 @@ fn applied(result: AddResult) -> Result<AddCountResponse, CallError> {
 
 /// A result that is missing says nothing of its item.
 fn unanswered() -> CallError {
-    let status = Status::unknown("the server left this item out of its answer; it may have been applied");
+    let status = Status::unknown("the response has no result for this item; it may have been applied");
     CallError { status: Box::new(status), attempts: 1, may_be_applied: true }
 }
 
 /// The refusal of an add that was kept back here. A call before may have carried it.
 fn local_refusal(why: &str) -> CallError {
     CallError {
-        status: Box::new(busy(&format!("{why}; retry later, under the same token"))),
+        status: Box::new(busy(&format!("{why}; retry later with the same token"))),
         attempts: 0,
         may_be_applied: false,
     }

@@ -148,7 +148,7 @@ pub fn endpoint(address: &str) -> Result<Endpoint, AddressError> {
     let uri = match address.split_once("://") {
         None => format!("http://{address}"),
         Some(("http", _)) => address.to_owned(),
-        Some((scheme, _)) => return Err(refuse(format!("{scheme} is not spoken; leave it out, or write http"))),
+        Some((scheme, _)) => return Err(refuse(format!("scheme {scheme} is not supported; omit it, or use http"))),
     };
     let endpoint = Endpoint::from_shared(uri).map_err(|error| refuse(error.to_string()))?;
     match endpoint.uri().port() {

@@ -160,14 +160,14 @@ impl Load {
         let mut warnings = Vec::new();
         if partition_bytes > PARTITION_BYTES_MAX {
             warnings.push(format!(
-                "no setting keeps the partitions of a counter with {hottest} adds/s below {PARTITION_BYTES_MAX} bytes; \
-                 spread it over several counters"
+                "no setting keeps the partitions of a counter with {hottest} adds/s below {PARTITION_BYTES_MAX} \
+                 bytes; spread the adds over several counters"
             ));
         }
         if hottest > ACCURATE_ADDS_PER_SECOND {
             warnings.push(format!(
-                "an ACCURATE counter with {hottest} adds/s wants a smaller accept_limit than {:?}: every read adds up \
-                 what is younger",
+                "an ACCURATE counter with {hottest} adds/s needs a smaller accept_limit than {:?}: every read sums \
+                 all younger events",
                 dataset.accept_limit
             ));
         }

@@ -248,10 +248,10 @@ impl NamespaceSpec {
         }
         match self.ttl {
             Some(ttl) if ttl < STEP => {
-                faults.push("ttl must be at least 10 s; raise it, or leave it out for none".to_owned());
+                faults.push("ttl must be at least 10 s; raise it, or omit it for no ttl".to_owned());
             }
             Some(_) if self.temporality == Temporality::Cumulative => {
-                faults.push("a cumulative namespace has no ttl; leave it out".to_owned());
+                faults.push("a cumulative namespace has no ttl; omit it".to_owned());
             }
             Some(_) | None => {}
         }
@@ -310,7 +310,7 @@ impl NamespaceSpec {
             }
         }
         if !self.series.windows(2).all(|pair| pair[0].step_seconds < pair[1].step_seconds) {
-            faults.push("series steps must grow and be named once".to_owned());
+            faults.push("series steps must be in ascending order, without duplicates".to_owned());
         }
     }
 }

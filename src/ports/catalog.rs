@@ -82,7 +82,7 @@ impl<E: CatalogEntry> CatalogRecord<E> {
         }
         match live {
             Some(live) if live.id() != id => Err(format!("{word} {name} has the number {}", live.id())),
-            None if was_used(id) => Err(format!("{word} number {id} was given before")),
+            None if was_used(id) => Err(format!("{word} number {id} was used before")),
             Some(_) | None => Ok(()),
         }
     }

@@ -67,12 +67,12 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             StoreErrorKind::Unavailable => "the store does not answer",
-            StoreErrorKind::Full => "the store has no room left",
+            StoreErrorKind::Full => "the store is full",
             StoreErrorKind::Busy => "the store is busy",
             StoreErrorKind::Corrupt => "the stored data is damaged",
             StoreErrorKind::Conflict => "the record changed since it was read",
             StoreErrorKind::Closed => "the store is closing",
-            StoreErrorKind::Forbidden => "the store forbids it to the user of this server",
+            StoreErrorKind::Forbidden => "the store denies this operation to the user of this server",
         };
         write!(f, "{}: {kind}", self.op)
     }

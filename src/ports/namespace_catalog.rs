@@ -65,7 +65,7 @@ impl NamespaceRecord {
         self.check(live, |id| id.0 <= last_namespace)?;
         let Some(dataset) = &self.companion else { return Ok(()) };
         if dataset.id.0 <= last_dataset {
-            return Err(format!("dataset number {} was given before", dataset.id.0));
+            return Err(format!("dataset number {} was used before", dataset.id.0));
         }
         match datasets.into_iter().any(|held| held.name == dataset.name) {
             true => Err(format!("dataset {} exists", dataset.name)),

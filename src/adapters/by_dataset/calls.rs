@@ -143,8 +143,8 @@ impl ByDataset {
 /// All stores next to a shared primary store must be shared as well; mixing them is an error.
 fn require_fleet(shared: Option<&SharedStores>) -> Result<&dyn FleetStore, StoreError> {
     shared.map(|shared| shared.counters.as_ref()).ok_or_else(|| {
-        StoreError::not_applied(StoreErrorKind::Unavailable, "tell other servers")
-            .with_source("the store of the dataset belongs to one process, and its catalog to several")
+        StoreError::not_applied(StoreErrorKind::Unavailable, "notify other servers")
+            .with_source("the dataset is in the store of one process, but several processes share its catalog")
     })
 }
 

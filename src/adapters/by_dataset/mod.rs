@@ -113,7 +113,7 @@ impl ByDataset {
 fn not_listed(op: &'static str, cluster: Option<&NamespaceName>) -> StoreError {
     let cluster = cluster.map(NamespaceName::as_str).unwrap_or_default();
     StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(format!(
-        "it is kept in cluster {cluster}, and the settings of this server have no [clusters.{cluster}] of kind \
+        "it is stored in cluster {cluster}, but the settings of this server have no [clusters.{cluster}] of kind \
          \"cassandra\": add it"
     ))
 }

@@ -53,8 +53,8 @@ impl std::fmt::Debug for Credentials {
 pub enum OpenError {
     /// No node answers.
     #[error(
-        "no Cassandra node answers at {servers}: {why}; check that the cluster runs and that the addresses of the cluster \
-         are those of its CQL port"
+        "no Cassandra node answers at {servers}: {why}; check that the cluster is running and that servers has the \
+         addresses of its CQL port"
     )]
     Unreachable {
         /// The contact points.
@@ -64,7 +64,7 @@ pub enum OpenError {
     },
     /// User or password are wrong, or missing.
     #[error(
-        "the Cassandra cluster at {servers} refuses the credentials: {why}; correct user and password of the cluster"
+        "the Cassandra cluster at {servers} rejects the credentials: {why}; correct user and password of the cluster"
     )]
     Credentials {
         /// The contact points.
@@ -73,7 +73,7 @@ pub enum OpenError {
         why: String,
     },
     /// The data centre does not exist.
-    #[error("there is no data centre {wanted}; the cluster has {known}: correct data_center of the cluster")]
+    #[error("data centre {wanted} does not exist; the cluster has {known}: correct data_center of the cluster")]
     DataCenter {
         /// The configured data centre.
         wanted: String,
@@ -81,15 +81,16 @@ pub enum OpenError {
         known: String,
     },
     /// The cluster has several data centres and none was configured.
-    #[error("the cluster has several data centres ({known}); say with data_center which of them this server writes in")]
+    #[error("the cluster has several data centres ({known}); set data_center to the one that this server uses")]
     DataCenterUnnamed {
         /// The data centres of the cluster.
         known: String,
     },
     /// The keyspace is written in another data centre.
     #[error(
-        "keyspace {keyspace} is written in data centre {there}, and this server is in {here}: name nodes and data_center of \
-         {there} in the cluster, or move the keyspace to {here} as \"One data centre writes\" in docs/operating.md says"
+        "keyspace {keyspace} is written in data centre {there}, but this server is in {here}: set servers and \
+         data_center of the cluster to {there}, or move the keyspace to {here} (see \
+         \"One data centre writes\" in docs/operating.md)"
     )]
     WrittenElsewhere {
         /// The keyspace.
@@ -119,15 +120,15 @@ pub enum OpenError {
         advice: &'static str,
     },
     /// The nodes do not agree on the schema.
-    #[error("the nodes of the cluster do not agree on its schema ({why}); wait, or repair what keeps them apart")]
+    #[error("the nodes of the cluster do not agree on its schema ({why}); wait, or repair the cluster")]
     Disagreement {
         /// The driver's message.
         why: String,
     },
     /// The user lacks a permission.
     #[error(
-        "the user of the cluster may not use keyspace {keyspace} as a server does: {why}; grant it SELECT, MODIFY, CREATE \
-         and DROP on keyspace {keyspace}"
+        "the user of the cluster lacks permissions on keyspace {keyspace}: {why}; grant SELECT, MODIFY, CREATE and \
+         DROP on keyspace {keyspace}"
     )]
     Forbidden {
         /// The keyspace.
@@ -137,8 +138,8 @@ pub enum OpenError {
     },
     /// Conditional writes fail.
     #[error(
-        "keyspace {keyspace} takes no conditional writes; use a release of the store that has them on such keyspaces (on \
-         ScyllaDB, make it without tablets if the release has no lightweight transactions on them)"
+        "keyspace {keyspace} does not support conditional writes; use a store release that supports them (on \
+         ScyllaDB, create the keyspace without tablets if the release has no lightweight transactions on tablets)"
     )]
     NotWritable {
         /// The keyspace.
@@ -148,8 +149,8 @@ pub enum OpenError {
     },
     /// The keyspaces were opened, and then a request of startup got no answer.
     #[error(
-        "the server cannot begin to serve on keyspace {keyspaces}: {why}; a quorum of the replicas of each, in the data \
-         centre of this server, must be up, and answer within request_timeout_ms of its cluster"
+        "the server cannot start serving keyspace {keyspaces}: {why}; a quorum of the replicas of each keyspace, in \
+         the data centre of this server, must answer within request_timeout_ms of its cluster"
     )]
     Silent {
         /// The keyspaces that were opened.
@@ -159,8 +160,8 @@ pub enum OpenError {
     },
     /// A request failed.
     #[error(
-        "keyspace {keyspace} cannot be used at present; a quorum of its replicas in the data centre of this server must be \
-         up, and answer within request_timeout_ms of the cluster"
+        "keyspace {keyspace} is not available; a quorum of its replicas in the data centre of this server must answer \
+         within request_timeout_ms of the cluster"
     )]
     Store {
         /// The keyspace.
@@ -286,20 +287,21 @@ pub async fn check_schema(
             return within_deadline(startup_deadline, keyspace, making).await;
         }
         SchemaState::NoKeyspace => (
-            format!("there is no keyspace {keyspace}"),
-            "make it with `tallystone migrate apply` (with --cluster NAME if it is not that of counters.cluster)",
+            format!("keyspace {keyspace} does not exist"),
+            "create it with `tallystone migrate apply` (add --cluster NAME unless it belongs to counters.cluster)",
         ),
         SchemaState::Behind(missing) => (
             format!("the schema of keyspace {keyspace} lacks {} migrations of this release", missing.len()),
-            "apply them with `tallystone migrate apply` (with --cluster NAME if it is not that of counters.cluster)",
+            "apply them with `tallystone migrate apply` (add --cluster NAME unless the keyspace belongs to \
+             counters.cluster)",
         ),
         SchemaState::Ahead(number) => (
             format!("the schema of keyspace {keyspace} is newer than this release: it has migration {number}"),
             "start a newer release",
         ),
         SchemaState::Differs(number) => (
-            format!("migration {number} of keyspace {keyspace} was applied with another text than this release has"),
-            "start the release that applied it, or give this one a keyspace of its own",
+            format!("migration {number} of keyspace {keyspace} was applied with different text than this release has"),
+            "start the release that applied it, or use another keyspace for this release",
         ),
     };
     Err(OpenError::Schema { what, advice })
@@ -325,12 +327,12 @@ pub async fn warn_of_settings(session: &Session) {
     for (name, value) in rows.flatten() {
         match (name.as_str(), value.as_deref()) {
             ("commitlog_sync", Some("periodic")) => tracing::warn!(
-                "Cassandra syncs its commit log periodically: if all replicas of a row are killed or lose power at once, \
-                 acknowledged events of that time are lost; set commitlog_sync to batch or group where that matters"
+                "Cassandra syncs its commit log periodically: if all replicas of a row lose power or are killed at \
+                 once, recently acknowledged events are lost; set commitlog_sync to batch or group to prevent that"
             ),
             ("auto_snapshot", Some("true")) => tracing::warn!(
-                "Cassandra keeps a snapshot of every dropped table: dropped slices stay on disk until it is cleared; set \
-                 auto_snapshot to false, or clear snapshots regularly"
+                "Cassandra keeps a snapshot of every dropped table, so dropped slices stay on disk; set auto_snapshot \
+                 to false, or clear snapshots regularly"
             ),
             _ => {} // nothing to say
         }
@@ -354,7 +356,7 @@ mod tests {
         let ended = within_deadline(&patience, "views", pending::<Result<(), OpenError>>()).await;
         let refusal = ended.expect_err("nobody answers");
         assert!(matches!(refusal, OpenError::Store { .. }), "{refusal:?}");
-        assert!(refusal.to_string().contains("keyspace views cannot be used at present"), "{refusal}");
+        assert!(refusal.to_string().contains("keyspace views is not available"), "{refusal}");
     }
 
     #[tokio::test]

@@ -69,17 +69,17 @@ pub use startup_deadline::StartupDeadline;
 /// The metrics of all keyspaces together.
 pub const METRICS: &[Metric<Vec<Arc<Cassandra>>>] = metrics! { all:
     Count "tallystone_cassandra_reads" = sum(all, |one| one.request_counters.requests().reads),
-        "Reads of the keyspace, a page each";
+        "Reads of the keyspace, counted by page";
     Count "tallystone_cassandra_writes" = sum(all, |one| one.request_counters.requests().writes),
-        "Plain writes; rows that went together are one";
+        "Plain writes; a batch of rows counts as one";
     Count "tallystone_cassandra_rows_written" = sum(all, |one| one.request_counters.requests().rows),
-        "The rows that these writes carried";
+        "Rows in plain writes";
     Count "tallystone_cassandra_conditional" = sum(all, |one| one.request_counters.requests().conditional),
         "Conditional requests";
     Count "tallystone_cassandra_failed" = sum(all, |one| one.request_counters.requests().failed),
-        "Requests of these kinds that failed; most of them are repeated";
+        "Failed requests; most of them are retried";
     Count "tallystone_cassandra_wide_counters" = sum(all, |one| one.rollups.wide_rows.warning_count()),
-        "Counters too hot for their partitions, which are larger than 10 MiB; one for each slice";
+        "Counters with partitions above 10 MiB, counted per slice";
 };
 
 fn sum(keyspaces: &[Arc<Cassandra>], count: fn(&Cassandra) -> u64) -> u64 {

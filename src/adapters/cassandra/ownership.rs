@@ -16,7 +16,7 @@ use crate::ports::{Catalog as _, StoreError};
 const OP: &str = "settle whose the keyspace is";
 /// For a keyspace with rows but without an owner. Its catalog is unknown, and another catalog would assign the same
 /// numbers.
-const UNCLAIMED: &str = "holds counters of a catalog that is not there";
+const UNCLAIMED: &str = "has counters of a missing catalog";
 
 impl Cassandra {
     /// Checks whether a catalog may own the keyspace, without recording it; returns the id that the catalog already

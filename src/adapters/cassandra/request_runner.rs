@@ -96,7 +96,8 @@ impl RequestRunner {
         let rows = rows.map_err(|error| StoreError { outcome: EffectOutcome::NotApplied, ..error })?;
         let of_type = rows.into_iter().map(R::from_row).collect::<Option<Vec<R>>>();
         of_type.ok_or_else(|| {
-            RequestFailure::corrupt(format!("a row of another shape answers: {}", statement.text())).during(op)
+            RequestFailure::corrupt(format!("the response has rows of an unexpected shape: {}", statement.text()))
+                .during(op)
         })
     }
 

@@ -227,7 +227,7 @@ impl LogReader {
             }
             for (time, id, value) in rows {
                 let id = EventId::from_bytes(&id)
-                    .ok_or_else(|| RequestFailure::corrupt("an event has an id of no kind").during(OP))?;
+                    .ok_or_else(|| RequestFailure::corrupt("an event has an id of an unknown kind").during(OP))?;
                 events.push(event_from(EventKey { time: Timestamp::from_micros(time), id }, &value, OP)?);
             }
             if read < page || events.len() >= limit {

@@ -92,8 +92,8 @@ impl WideRowDetector {
             counter = %counter.tag(),
             adds_per_second = found.adds_per_second,
             partition_bytes = found.partition_bytes,
-            "a counter is too hot for its partitions, which Cassandra reads badly above {PARTITION_BYTES_MAX} bytes: {}; \
-             that holds from the next new slice on",
+            "a counter is too hot for its partitions, which should stay below {PARTITION_BYTES_MAX} bytes: {}; \
+             effective from the next new slice",
             found.advice,
         );
     }

@@ -198,7 +198,7 @@ async fn write_once<'a>(store: &dyn WideStore, request: &'a [PendingRows]) -> Re
 }
 
 fn stopped() -> RequestFailure {
-    RequestFailure { outcome: EffectOutcome::Unknown, ..RequestFailure::not_sent("whoever wrote them was stopped") }
+    RequestFailure { outcome: EffectOutcome::Unknown, ..RequestFailure::not_sent("the writer of the rows was stopped") }
 }
 
 #[cfg(test)]

@@ -10,15 +10,16 @@ use crate::ports::{StoreError, StoreErrorKind};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the store open.
-    #[error("the data directory {0} is in use by another process; stop it, or choose another directory")]
+    #[error("the data directory {0} is in use by another process; stop that process, or choose another directory")]
     InUse(PathBuf),
     /// The restore of a backup was not finished.
-    #[error("the restore into {0} was cut off; delete the directory and restore the backup again")]
+    #[error("the restore into {0} was interrupted; delete the directory and restore the backup again")]
     HalfRestored(PathBuf),
     /// A newer release wrote the store.
     #[error(
-        "{path} has format {found}, and this release (tallystone {release}) reads format {known}; use the release that \
-         wrote it or a newer one, or restore a backup that this release reads", release = env!("CARGO_PKG_VERSION")
+        "{path} has format {found}, but this release (tallystone {release}) reads format {known}; use the release \
+         that wrote it, or a newer one, or restore a backup that this release can read",
+        release = env!("CARGO_PKG_VERSION")
     )]
     Newer {
         /// File with the format.
@@ -38,8 +39,8 @@ pub enum OpenError {
     },
     /// Acknowledged commits are missing.
     #[error(
-        "acknowledged work is missing: {path} ends with commit {found}, commit {acknowledged} was acknowledged; restore \
-         the data directory from a copy"
+        "acknowledged work is missing: {path} ends with commit {found}, but commit {acknowledged} was acknowledged; \
+         restore the data directory from a copy"
     )]
     Behind {
         /// Location of the commits.

@@ -94,7 +94,7 @@ impl Options {
 /// How an open store is doing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Health {
-    /// Why the store has failed and takes nothing any more; the process should end then.
+    /// Why the store has failed and accepts no more writes; the process should end then.
     pub failure: Option<String>,
     /// Whether new events are refused for want of room on the file system.
     pub full: bool,
@@ -106,7 +106,7 @@ pub struct Health {
     pub tail_bytes: u64,
     /// The bytes of rows and names in memory.
     pub row_bytes: u64,
-    /// Memory tables that wait to be written to files; at 4 for one keyspace, writes pause.
+    /// Memory tables waiting to be written to files; at 4 for one keyspace, writes pause.
     pub outstanding_flushes: u64,
     /// The bytes of the journals.
     pub journal_bytes: u64,
@@ -119,19 +119,19 @@ pub struct Health {
 /// The metrics of a store.
 pub const METRICS: &[Metric<Health>] = metrics! { health:
     KnownGauge "tallystone_store_free_bytes" = health.free_bytes.map(|bytes| bytes as f64),
-        "Bytes that the file system of the data directory still has";
+        "Free bytes of the data directory's file system";
     Gauge "tallystone_store_disk_bytes" = health.disk_bytes as f64, "Bytes of the store's files";
     Gauge "tallystone_store_journal_bytes" = health.journal_bytes as f64, "Bytes of the store's journals";
-    Gauge "tallystone_store_waiting_bytes" = health.waiting_bytes as f64, "Bytes of writes that wait for a commit";
+    Gauge "tallystone_store_waiting_bytes" = health.waiting_bytes as f64, "Bytes of writes waiting for a commit";
     Gauge "tallystone_store_tail_bytes" = health.tail_bytes as f64, "Bytes of recent events in memory";
     Gauge "tallystone_store_row_bytes" = health.row_bytes as f64, "Bytes of counters in memory";
     Gauge "tallystone_store_flushes_waiting" = health.outstanding_flushes as f64,
-        "Memory tables that wait to be written to files";
+        "Memory tables waiting to be written to files";
     Gauge "tallystone_store_full" = f64::from(u8::from(health.full)),
-        "1 while adds are refused for want of room on the file system";
+        "1 while adds are refused because the file system is full";
     Gauge "tallystone_store_failed" = f64::from(u8::from(health.failure.is_some())),
-        "1 once the store has failed and takes nothing any more";
-    Count "tallystone_store_commits" = health.commit_number, "Commits since the store was made";
+        "1 once the store has failed and accepts no more writes";
+    Count "tallystone_store_commits" = health.commit_number, "Commits since the store was created";
 };
 
 /// An open store. Dropping it closes it.
@@ -168,7 +168,10 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
         disk::verify::VerifyReport::default()
     };
     if verified.bytes_unread > 0 {
-        tracing::warn!(bytes = verified.bytes_unread, "not all files were compared with their checksums; reads will");
+        tracing::warn!(
+            bytes = verified.bytes_unread,
+            "not all files were checked at the start; reads verify their checksums"
+        );
     }
     let library = Arc::new(Library::open(manifest, options)?);
     let unreadable = |error| recover::unreadable(dir, error);
@@ -176,7 +179,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
         return Err(OpenError::damaged(
             disk::library::folder(dir),
-            format!("ends with commit {last}, its journal does not"),
+            format!("ends with commit {last}, but its journal does not"),
         ));
     }
     if last < acknowledged {
@@ -290,7 +293,7 @@ impl Embedded {
         }
     }
 
-    /// Why the store has failed and takes nothing any more; the process should end then. Cheap.
+    /// Why the store has failed and accepts no more writes; the process should end then. Cheap.
     pub fn failure(&self) -> Option<String> {
         self.core.failure().map(str::to_owned)
     }

@@ -92,7 +92,7 @@ impl StoreCore {
 
     /// Stops accepting commands permanently.
     pub fn fail(&self, why: String) {
-        tracing::error!(why, "the store has failed and takes nothing any more");
+        tracing::error!(why, "the store has failed and accepts no more writes");
         // Only the first failure is kept.
         let _ = self.failure.set(why);
         self.inbox.close();

@@ -113,7 +113,9 @@ impl Exports {
                 return fs::remove_file(&part).await;
             }
         }
-        Err(io::Error::other(format!("{EXPORTS_OF_A_SLICE_MAX} other exports have its name; move them away")))
+        Err(io::Error::other(format!(
+            "{EXPORTS_OF_A_SLICE_MAX} exports already have this name; move them to another directory"
+        )))
     }
 }
 

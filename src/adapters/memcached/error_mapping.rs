@@ -98,8 +98,8 @@ pub(super) fn text(error: &Error) -> String {
         Error::Server(text) | Error::Rejected(text) => text.clone(),
         // The client reports a conflict only for calls that we do not make, so `unread_after_refusal` uses the error
         // for its own case.
-        Error::Conflict => "its answer was lost behind the refusal of another call".to_owned(),
-        Error::Protocol(_) => "an answer that is not of the meta protocol".to_owned(),
+        Error::Conflict => "its response was lost after an error of another call".to_owned(),
+        Error::Protocol(_) => "the response is not of the meta protocol".to_owned(),
         _ => "the client refused the call".to_owned(), // arguments are ours and hold to its rules
     }
 }

@@ -222,6 +222,8 @@ fn number(value: Option<&[u8]>, op: &'static str) -> Result<Option<i64>, StoreEr
     let number = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse::<u64>().ok());
     match number {
         Some(number) => Ok(Some(number.cast_signed())),
-        None => Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source("the key holds something else")),
+        None => {
+            Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source("the key has a value of another type"))
+        }
     }
 }

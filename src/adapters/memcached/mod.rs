@@ -61,7 +61,7 @@ pub struct Health {
     pub calls: u64,
     /// Those that failed, whatever became of them.
     pub failed: u64,
-    /// Those of them that may have had their effect.
+    /// Failed calls to memcached servers that may have been applied.
     pub unknown: u64,
     /// Those of them that were not sent, because the server did not answer before.
     pub refused: u64,
@@ -73,14 +73,14 @@ pub struct Health {
 
 /// The metrics of a cluster.
 pub const METRICS: &[Metric<Health>] = metrics! { health:
-    Count "tallystone_memcached_calls" = health.calls, "Calls of memcached servers; one add on two replicas is two";
-    Count "tallystone_memcached_calls_failed" = health.failed, "Calls of memcached servers that failed";
-    Count "tallystone_memcached_calls_unknown" = health.unknown, "Those of them that may have had their effect";
+    Count "tallystone_memcached_calls" = health.calls, "Calls to memcached servers; an add on two replicas counts as two";
+    Count "tallystone_memcached_calls_failed" = health.failed, "Failed calls to memcached servers";
+    Count "tallystone_memcached_calls_unknown" = health.unknown, "Failed calls to memcached servers that may have been applied";
     Count "tallystone_memcached_calls_refused" = health.refused,
-        "Those of them that were not sent, because the server was paused";
+        "Failed calls to memcached servers that were not sent, because the server was paused";
     Gauge "tallystone_memcached_servers" = health.servers as f64, "memcached servers in use";
     Gauge "tallystone_memcached_servers_down" = health.servers_down as f64,
-        "memcached servers that are paused, because they did not answer";
+        "memcached servers paused because they did not answer";
 };
 
 /// Servers that were not there at the start, each with what is wrong.

@@ -134,7 +134,7 @@ impl MemcachedServer {
             }
             let Ok(_place) = self.acquire_permit().await else {
                 break StoreError::not_applied(StoreErrorKind::Busy, op)
-                    .with_source(format!("too many calls of memcached at {} are under way", self.address));
+                    .with_source(format!("too many calls to memcached at {} are in progress", self.address));
             };
             let (answers, is_noted) = match self.send(commands, admission, company).await {
                 SendOutcome::Alone(answers) => (answers, false),
@@ -177,7 +177,7 @@ impl MemcachedServer {
     fn paused(&self, op: &'static str) -> StoreError {
         self.call_counters.refused.fetch_add(1, Ordering::Relaxed);
         let left = self.backoff.left(self.clock.elapsed());
-        let why = format!("memcached at {} did not answer and is asked again in {left:?}", self.address);
+        let why = format!("memcached at {} did not answer; the next call is sent in {left:?}", self.address);
         StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(why)
     }
 
@@ -203,7 +203,7 @@ impl MemcachedServer {
         };
         match wrapped {
             true => Ok(()),
-            false => Err("it does not do its sums modulo 2^64, as memcached does".to_owned()),
+            false => Err("it does not add modulo 2^64 as memcached does".to_owned()),
         }
     }
 

@@ -85,6 +85,6 @@ fn answer(result: OpResult) -> Result<CommandResponse, Error> {
         OpResult::Mutation(result) => Ok(CommandResponse::Changed(result.status)),
         OpResult::Arithmetic(result) => Ok(CommandResponse::Summed { status: result.status, value: result.value }),
         // The client's list may grow; no command of ours is answered with more.
-        _ => Err(Error::Protocol("an answer to no command of ours".to_owned())),
+        _ => Err(Error::Protocol("a response without a matching command".to_owned())),
     }
 }

@@ -205,7 +205,7 @@ async fn deliver(shared: &SignalSenderState, channel: Channel, signals: Vec<Coun
         answer = client.signal_rollups(request) => match answer {
             Ok(_) => true,
             Err(status) => {
-                tracing::debug!(%status, count, "rollup signals were not taken");
+                tracing::debug!(%status, count, "rollup signals were not accepted");
                 false
             }
         },

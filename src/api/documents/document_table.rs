@@ -25,13 +25,16 @@ impl DocumentTable {
     /// Starts to decode a value that must be a table.
     pub fn of(place: String, node: DocumentValue) -> Result<Self, Reject> {
         let DocumentValue::Table(table) = node else {
-            return Err(reject_at(&place, &format!("a table is expected here, found {}", node.kind())));
+            return Err(reject_at(&place, &format!("expected a table, found {}", node.kind())));
         };
         let mut entries: Vec<(String, String, DocumentValue)> = Vec::with_capacity(table.len());
         for (written, node) in table {
             let key = snake_case(&written);
             if let Some((_, other, _)) = entries.iter().find(|(known, _, _)| *known == key) {
-                return Err(reject_at(&place, &format!("{other} and {written} are the same field; write one of them")));
+                return Err(reject_at(
+                    &place,
+                    &format!("{other} and {written} are the same field; use only one of them"),
+                ));
             }
             if node != DocumentValue::Null {
                 entries.push((key, written, node));
@@ -75,7 +78,7 @@ impl DocumentTable {
     pub fn text(&mut self, field: &'static str) -> Result<Option<String>, Reject> {
         self.take_as(field, |place, node| match node {
             DocumentValue::Text(text) => Ok(text),
-            other => Err(reject_at(place, &format!("a text is expected here, found {}", other.kind()))),
+            other => Err(reject_at(place, &format!("expected a string, found {}", other.kind()))),
         })
     }
 
@@ -85,7 +88,7 @@ impl DocumentTable {
             let number =
                 if let DocumentValue::Integer(number) = node { Some(number) } else { node.text().parse().ok() };
             let Some(number) = number else {
-                return Err(reject_at(place, &format!("a whole number is expected here, found {}", shown(&node))));
+                return Err(reject_at(place, &format!("expected a whole number, found {}", shown(&node))));
             };
             T::try_from(number).map_err(|_| reject_at(place, &format!("{number} is out of range")))
         })
@@ -95,10 +98,7 @@ impl DocumentTable {
     pub fn duration(&mut self, field: &'static str) -> Result<Option<Duration>, Reject> {
         self.take_as(field, |place, node| {
             duration_of(node.text()).ok_or_else(|| {
-                reject_at(
-                    place,
-                    &format!("a duration is expected here, as \"5s\" or \"500ms\", found {}", shown(&node)),
-                )
+                reject_at(place, &format!("expected a duration such as \"5s\" or \"500ms\", found {}", shown(&node)))
             })
         })
     }
@@ -107,7 +107,7 @@ impl DocumentTable {
     pub fn flag(&mut self, field: &'static str) -> Result<Option<bool>, Reject> {
         self.take_as(field, |place, node| match node {
             DocumentValue::Bool(flag) => Ok(flag),
-            other => Err(reject_at(place, &format!("true or false is expected here, found {}", shown(&other)))),
+            other => Err(reject_at(place, &format!("expected true or false, found {}", shown(&other)))),
         })
     }
 
@@ -120,14 +120,14 @@ impl DocumentTable {
     ) -> Result<Option<T>, Reject> {
         self.take_as(field, |place, node| {
             let DocumentValue::Text(text) = &node else {
-                return Err(reject_at(place, &format!("a text is expected here, found {}", node.kind())));
+                return Err(reject_at(place, &format!("expected a string, found {}", node.kind())));
             };
             let upper = text.to_ascii_uppercase();
             let word = upper.strip_prefix(prefix).unwrap_or(&upper);
             let found = words.iter().find(|(name, _)| *name == word).map(|(_, value)| *value);
             found.ok_or_else(|| {
                 let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
-                reject_at(place, &format!("{text:?} is none of {}", names.join(", ")))
+                reject_at(place, &format!("{text:?} is not one of {}", names.join(", ")))
             })
         })
     }
@@ -160,7 +160,7 @@ impl DocumentTable {
             DocumentValue::List(items) => {
                 Ok(items.into_iter().enumerate().map(|(index, item)| (format!("{place}[{index}]"), item)).collect())
             }
-            other => Err(reject_at(place, &format!("a list is expected here, found {}", other.kind()))),
+            other => Err(reject_at(place, &format!("expected a list, found {}", other.kind()))),
         })
     }
 
@@ -264,7 +264,7 @@ mod tests {
         };
         assert_eq!(table(&["numQueues"]).expect("a table").whole::<u32>("num_queues"), Ok(Some(1)));
         let reject = table(&["numQueues", "num_queues"]).expect_err("said twice");
-        assert_eq!(reject.message, "x: numQueues and num_queues are the same field; write one of them");
+        assert_eq!(reject.message, "x: numQueues and num_queues are the same field; use only one of them");
     }
 
     #[test]
@@ -276,10 +276,10 @@ mod tests {
         assert_eq!(fields(DocumentValue::Text("600".to_owned())), Ok(Some(600)));
         assert_eq!(fields(DocumentValue::Null), Ok(None));
         assert_eq!(fields(DocumentValue::Integer(-1)), Err("n: -1 is out of range".to_owned()));
-        assert_eq!(fields(DocumentValue::Float(1.5)), Err("n: a whole number is expected here, found 1.5".to_owned()));
+        assert_eq!(fields(DocumentValue::Float(1.5)), Err("n: expected a whole number, found 1.5".to_owned()));
         assert_eq!(
             fields(DocumentValue::Text("x".to_owned())),
-            Err("n: a whole number is expected here, found \"x\"".to_owned())
+            Err("n: expected a whole number, found \"x\"".to_owned())
         );
     }
 }

@@ -38,9 +38,7 @@ impl DocumentValue {
     /// Parses a text in the language that its beginning indicates.
     pub fn parse(text: &str) -> Result<Self, Reject> {
         match language_of(text) {
-            None => {
-                Err(invalid("the document is empty; name a namespace in it, for example name = \"views\"".to_owned()))
-            }
+            None => Err(invalid("the document is empty; write a namespace, for example name = \"views\"".to_owned())),
             Some(Language::Json) => json(text, 0),
             // Subtract the line of the added brace, so that positions refer to the file.
             Some(Language::JsonFragment) => json(&format!("{{\n{text}\n}}"), 1),
@@ -159,7 +157,10 @@ fn toml_node(value: toml::Value) -> Result<DocumentValue, Reject> {
 /// Whether a table may get another field of this name.
 fn check_key(key: &str, fields: usize) -> Result<(), String> {
     if key.len() > DOCUMENT_KEY_BYTES_MAX {
-        return Err(format!("the name of a field has {} bytes; at most {DOCUMENT_KEY_BYTES_MAX}", key.len()));
+        return Err(format!(
+            "the name of a field has {} bytes; at most {DOCUMENT_KEY_BYTES_MAX} are allowed",
+            key.len()
+        ));
     }
     if fields >= DOCUMENT_FIELDS_MAX {
         return Err(format!("a table has more than {DOCUMENT_FIELDS_MAX} fields"));
@@ -242,7 +243,7 @@ impl<'de> Visitor<'de> for DocumentValueSeed {
         while let Some(key) = entries.next_key::<String>()? {
             check_key(&key, table.len()).map_err(A::Error::custom)?;
             if table.iter().any(|(known, _)| *known == key) {
-                return Err(A::Error::custom(format!("{key:?} stands twice in one table")));
+                return Err(A::Error::custom(format!("{key:?} occurs twice in one table")));
             }
             let value = entries.next_value_seed(DocumentValueSeed(self.0 + 1))?;
             table.push((key, value));

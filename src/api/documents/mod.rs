@@ -36,8 +36,8 @@ pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNam
     let items = match DocumentValue::parse(text)? {
         DocumentValue::List(items) if items.iter().any(is_bare_block) => {
             return Err(invalid(
-                "the list holds blocks of one namespace: write it under persistence_configuration, as \
-                 { persistence_configuration: [ ... ] }"
+                "the list has the blocks of one namespace: put it under persistence_configuration, as { \
+                 persistence_configuration: [ ... ] }"
                     .to_owned(),
             ));
         }
@@ -48,7 +48,7 @@ pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNam
     };
     if items.is_empty() || items.len() > BATCH_ITEMS_MAX {
         return Err(invalid(format!(
-            "the document holds {} namespaces; 1 to {BATCH_ITEMS_MAX} are allowed",
+            "the document has {} namespaces; 1 to {BATCH_ITEMS_MAX} are allowed",
             items.len()
         )));
     }
@@ -56,7 +56,7 @@ pub fn parse(text: &str, name: Option<&NamespaceName>) -> Result<Vec<DocumentNam
     let mut names: Vec<_> = namespaces.iter().map(|one| &one.draft.name).collect();
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(invalid(format!("namespace {} stands in the document twice", pair[0]))),
+        Some(pair) => Err(invalid(format!("namespace {} occurs twice in the document", pair[0]))),
         None => Ok(namespaces),
     }
 }
@@ -105,14 +105,15 @@ fn agreed_name(place: &str, said: Option<String>, asked: Option<&NamespaceName>)
     let said =
         said.map(|said| NamespaceName::new(&said)).transpose().map_err(|reject| reject_at(place, &reject.message))?;
     match (said, asked) {
-        (Some(said), Some(asked)) if said != *asked => {
-            Err(reject_at(place, &format!("the document names namespace {said}, the request {asked}; leave one out")))
-        }
+        (Some(said), Some(asked)) if said != *asked => Err(reject_at(
+            place,
+            &format!("the document names namespace {said}, the request {asked}; omit one of them"),
+        )),
         (Some(said), _) => Ok(said),
         (None, Some(asked)) => Ok(asked.clone()),
         (None, None) => Err(reject_at(
             place,
-            "the document names no namespace; give the name with the request (apply -f FILE --namespace NAME)",
+            "the document names no namespace; send the name with the request (apply -f FILE --namespace NAME)",
         )),
     }
 }

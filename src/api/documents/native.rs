@@ -128,5 +128,5 @@ fn whole_seconds(fields: &mut DocumentTable, field: &'static str) -> Result<Opti
     let whole = seconds.filter(|seconds| Duration::from_secs(u64::from(*seconds)) == duration);
     whole
         .map(Some)
-        .ok_or_else(|| reject_at(&fields.path_of(field), &format!("{duration:?} is no whole number of seconds")))
+        .ok_or_else(|| reject_at(&fields.path_of(field), &format!("{duration:?} is not a whole number of seconds")))
 }

@@ -64,7 +64,7 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     let (said, also) = (fields.text("namespace")?, fields.text("name")?);
     let said = match (said, also) {
         (Some(said), Some(also)) if said != also => {
-            return Err(reject_at(&place, &format!("namespace is {said:?} and name is {also:?}; leave one out")));
+            return Err(reject_at(&place, &format!("namespace is {said:?} and name is {also:?}; omit one of them")));
         }
         (said, also) => said.or(also),
     };
@@ -80,22 +80,22 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
         let mut fields = DocumentTable::of(place, node)?;
         let Some(block) = reading.block_of(&mut fields)? else { continue };
         if let Some((_, first)) = seen.iter().find(|(known, _)| *known == block) {
-            return Err(reject_at(
-                fields.path(),
-                &format!("{first} has the id {} already; write one block", block.id()),
-            ));
+            return Err(reject_at(fields.path(), &format!("{first} already has the id {}; use one block", block.id())));
         }
         seen.push((block, fields.path().to_owned()));
         reading.read_block(block, fields)?;
     }
     if seen.is_empty() {
         let ids = PersistenceBlock::ALL.map(PersistenceBlock::id).join(", ");
-        return Err(reject_at(&place, &format!("persistence_configuration holds no block with one of the ids {ids}")));
+        return Err(reject_at(&place, &format!("persistence_configuration has no block with one of the ids {ids}")));
     }
     reading.record_unmapped(fields, "a namespace has no such setting");
     if reading.unmapped.len() > DOCUMENT_UNMAPPED_MAX {
         let count = reading.unmapped.len();
-        return Err(reject_at(&place, &format!("{count} things cannot be mapped; is it a document of counters?")));
+        return Err(reject_at(
+            &place,
+            &format!("{count} settings cannot be mapped; check that it is a document of counters"),
+        ));
     }
     Ok(reading.finish())
 }
@@ -103,11 +103,11 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
 impl PublishedDocumentReader {
     fn block_of(&mut self, fields: &mut DocumentTable) -> Result<Option<PersistenceBlock>, Reject> {
         let Some(id) = fields.text("id")? else {
-            return Err(reject_at(fields.path(), "id is missing; it says what the block configures"));
+            return Err(reject_at(fields.path(), "id is missing; it names the subject of the block"));
         };
         let block = PersistenceBlock::ALL.into_iter().find(|block| block.id() == id);
         if block.is_none() {
-            self.unmapped.push(format!("{}: counters need no block with the id {id}", fields.path()));
+            self.unmapped.push(format!("{}: counters do not use a block with the id {id}", fields.path()));
         }
         Ok(block)
     }
@@ -137,7 +137,7 @@ impl PublishedDocumentReader {
     fn read_storage(&mut self, block: PersistenceBlock, mut fields: DocumentTable) -> Result<(), Reject> {
         if let Some(store) = fields.text("type")?.filter(|store| !block.store_types().contains(&store.as_str())) {
             self.unmapped.push(format!(
-                "{}: {store} is none of {}; the server's configuration says what the cluster is",
+                "{}: {store} is not one of {}; the server's configuration sets the kind of the cluster",
                 fields.path_of("type"),
                 block.store_types().join(", ")
             ));
@@ -214,7 +214,7 @@ impl PublishedDocumentReader {
                 continue;
             }
             if let Some(first) = &first {
-                return Err(reject_at(&place, &format!("{first} is a retention already; write one")));
+                return Err(reject_at(&place, &format!("{first} is also a retention; use one of them")));
             }
             first = Some(place);
             if let Some(mut config) = fields.table("config")? {
@@ -224,7 +224,7 @@ impl PublishedDocumentReader {
             }
             self.record_unmapped(fields, "a life cycle has no such setting");
         }
-        self.record_unmapped(fields, "life cycles stand under lifecycleConfig");
+        self.record_unmapped(fields, "life cycles belong under lifecycleConfig");
         Ok(())
     }
 
@@ -238,9 +238,9 @@ impl PublishedDocumentReader {
         self.draft.cardinality = self.cardinality.map(|(_, cardinality)| cardinality);
         match (self.rollup_dataset, &self.draft.storage.dataset) {
             (Some((_, dataset)), None) => self.draft.storage.dataset = Some(dataset),
-            (Some((place, dataset)), Some(of_events)) if dataset != *of_events => self
-                .unmapped
-                .push(format!("{place}: rollups are kept in the dataset of the events, {of_events}, not in {dataset}")),
+            (Some((place, dataset)), Some(of_events)) if dataset != *of_events => self.unmapped.push(format!(
+                "{place}: rollups are stored in the dataset of the events, {of_events}, not in {dataset}"
+            )),
             (Some(_) | None, _) => {}
         }
         DocumentNamespace { draft: self.draft, etag: None, unmapped: self.unmapped }
@@ -251,7 +251,7 @@ impl PublishedDocumentReader {
 fn set_once<T: PartialEq>(known: &mut Option<(String, T)>, place: String, said: T, what: &str) -> Result<(), Reject> {
     match known {
         Some((first, other)) if *other != said => {
-            Err(reject_at(&place, &format!("contradicts {first}; write one {what}")))
+            Err(reject_at(&place, &format!("contradicts {first}; use one {what}")))
         }
         Some(_) => Ok(()),
         None => {

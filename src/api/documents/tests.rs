@@ -138,19 +138,19 @@ fn faults_name_their_place() {
         ("{ hot_counters: [{ buckets_per_id: 8 }] }", "hot_counters[0]: counter_name is missing"),
         ("{ hot_counters: [{ counter_name: 'a b' }] }", "hot_counters[0].counter_name: has ' '"),
         ("{ hot_counters: [{ counter_name: 'a', width: 8 }] }", "hot_counters[0]"),
-        ("{ rollup: 8 }", "rollup: a table is expected here, found a whole number"),
+        ("{ rollup: 8 }", "rollup: expected a table, found a whole number"),
         ("{ rollup: { num_queues: 1.5 } }", "rollup.num_queues: "),
         ("{ rollup: { numQueues: -1 } }", "rollup.numQueues: -1 is out of range"),
-        ("{ ttl: 5 }", "ttl: a duration is expected here, as \"5s\" or \"500ms\", found 5"),
+        ("{ ttl: 5 }", "ttl: expected a duration such as \"5s\" or \"500ms\", found 5"),
         ("{ counter_type: 'FAST' }", "counter_type: \"FAST\" is none of BEST_EFFORT, EVENTUAL, ACCURATE"),
         ("{ storage: { cacheCluster: 'a b' } }", "storage.cache_cluster: has ' ' as character 2"),
-        ("{ dataset: { slice_width: '0.5s' } }", "dataset.slice_width: 500ms is no whole number of seconds"),
+        ("{ dataset: { slice_width: '0.5s' } }", "dataset.slice_width: 500ms is not a whole number of seconds"),
         ("{ series: [{ step: '60s' }] }", "series[0]: keep is missing"),
         ("[{ name: 'a' }]", "[0]: the document names namespace a, the request shop"),
         ("{ name: 'a b' }", "namespace has ' ' as character 2"),
-        ("[{}, 1]", "[1]: a table is expected here"),
-        ("[]", "the document holds 0 namespaces"),
-        ("{ namespaces: 1 }", "namespaces: a list is expected here"),
+        ("[{}, 1]", "[1]: expected a table"),
+        ("[]", "the document has 0 namespaces"),
+        ("{ namespaces: 1 }", "namespaces: expected a list"),
     ] {
         let message = fault(text);
         assert!(message.starts_with(place), "{text}: {message}");
@@ -163,7 +163,7 @@ fn a_document_without_a_name_needs_one_from_the_request() {
         let reject = parse(text, None).expect_err(text);
         assert!(reject.message.contains("names no namespace"), "{}", reject.message);
     }
-    assert!(fault("[{}, {}]").contains("shop stands in the document twice"));
+    assert!(fault("[{}, {}]").contains("shop occurs twice in the document"));
 }
 
 #[test]
@@ -183,11 +183,10 @@ fn what_the_published_form_says_beyond_us_is_named() {
     ));
     let expected = [
         "persistence_configuration[0].scope: CACHE has the scope dal=counter here, not dal=kv",
-        "persistence_configuration[0].physical_storage.type: REDIS is none of EVCACHE, MEMCACHED, EMBEDDED; the server's \
-         configuration says what the cluster is",
+        "persistence_configuration[0].physical_storage.type: REDIS is not one of EVCACHE, MEMCACHED, EMBEDDED; the server's configuration sets the kind of the cluster",
         "persistence_configuration[0].physical_storage.dataset: a cluster has no such setting",
         "persistence_configuration[0].ttl: a block has no such setting",
-        "persistence_configuration[1]: counters need no block with the id SEARCH",
+        "persistence_configuration[1]: counters do not use a block with the id SEARCH",
         "persistence_configuration[2].config.eventual_counter_config.internal_config.queue_config.fair: a rollup queue \
          has no such setting",
         "persistence_configuration[2].config.eventual_counter_config.internal_config.depth: rollups have no such setting",
@@ -196,9 +195,9 @@ fn what_the_published_form_says_beyond_us_is_named() {
         "persistence_configuration[3].config.time_partition.zone: time partitions have no such setting",
         "persistence_configuration[3].lifecycleConfigs.lifecycleConfig[0]: EVENT_STORAGE has no life cycle archive",
         "persistence_configuration[3].lifecycleConfigs.lifecycleConfig[1].config.by: retention has no such setting",
-        "persistence_configuration[3].lifecycleConfigs.lifecycle: life cycles stand under lifecycleConfig",
+        "persistence_configuration[3].lifecycleConfigs.lifecycle: life cycles belong under lifecycleConfig",
         "colour: a namespace has no such setting",
-        "persistence_configuration[2].physical_storage.dataset: rollups are kept in the dataset of the events, b, not in a",
+        "persistence_configuration[2].physical_storage.dataset: rollups are stored in the dataset of the events, b, not in a",
     ];
     assert_eq!(read.unmapped, expected);
 }
@@ -249,20 +248,20 @@ fn contradictions_of_the_published_form_are_refused_with_their_place() {
         ),
         ("{ id: 'EVENT_STORAGE', config: { accept_limit: 5 } }", "persistence_configuration[0].config.accept_limit: "),
         ("{ scope: 'dal=ts' }", "persistence_configuration[0]: id is missing"),
-        ("{ id: 'SEARCH' }", "persistence_configuration holds no block"),
-        ("", "persistence_configuration holds no block"),
+        ("{ id: 'SEARCH' }", "persistence_configuration has no block"),
+        ("", "persistence_configuration has no block"),
     ] {
         let text = fault(&published(blocks));
         assert!(text.starts_with(message), "{text}");
     }
-    assert!(fault("persistence_configuration: {}").starts_with("persistence_configuration: a list is expected"));
+    assert!(fault("persistence_configuration: {}").starts_with("persistence_configuration: expected a list"));
 }
 
 #[test]
 fn a_document_of_another_kind_is_refused_instead_of_listed() {
     let blocks: String = (0..1_002).map(|i| format!("{{ id: 'B{i}' }},")).collect();
     let text = fault(&published(&format!("{blocks} {{ id: 'CACHE' }}")));
-    assert_eq!(text, "1002 things cannot be mapped; is it a document of counters?");
+    assert_eq!(text, "1002 settings cannot be mapped; check that it is a document of counters");
 }
 
 /// Fragments of documents, so that random documents are close to valid ones.

@@ -41,16 +41,16 @@ impl BackupService for BackupsApi {
         request: Request<CreateBackupRequest>,
     ) -> Result<Response<Self::CreateBackupStream>, Status> {
         if !request.remote_addr().is_some_and(|address| is_of_this_machine(address.ip())) {
-            let what = "backups are for callers of the server's own machine: run `tallystone backup` there";
+            let what = "backups are only for callers on the server's machine: run `tallystone backup` there";
             return Err(ApiError::new(Reason::UnknownMethod, what).into());
         }
         let Some(backups) = &self.backups else {
-            let what = "this server keeps nothing in an embedded store; back up the store that it is configured with";
+            let what = "this server has no embedded store; back up the configured store with its own tools";
             return Err(ApiError::new(Reason::UnknownMethod, what).into());
         };
         let permit = Arc::clone(&self.one_at_a_time).try_acquire_owned();
         let permit = permit.map_err(|_| {
-            ApiError::new(Reason::RetryLater, "another backup is being made; wait for its end, then try again")
+            ApiError::new(Reason::RetryLater, "another backup is running; wait for its end, then retry")
         })?;
         let pieces = backups.begin().await.map_err(ApiError::from)?;
         let answers = stream::try_unfold((pieces, permit), |(mut pieces, permit)| async move {
@@ -60,7 +60,8 @@ impl BackupService for BackupsApi {
                 Err(error) => Err(Status::from(ApiError::from(error))),
             }
         });
-        let stopping = || Err(ApiError::new(Reason::ShuttingDown, "the server stops; the backup is not whole").into());
+        let stopping =
+            || Err(ApiError::new(Reason::ShuttingDown, "the server is stopping; the backup is incomplete").into());
         let told = self.drain.clone().cancelled_owned().map(move |()| stopping()).into_stream();
         // Ends at the first of the two; nothing follows an error.
         let ends = stream::select(answers.map(Some).chain(stream::once(async { None })), told.map(Some));

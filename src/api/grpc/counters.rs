@@ -237,7 +237,7 @@ impl CounterService for CountersApi {
         let from = decode::moment("from", request.from.as_ref())?.unwrap_or(Timestamp::MIN);
         let to = decode::moment("to", request.to.as_ref())?.unwrap_or(Timestamp::MAX);
         if from >= to {
-            return Err(ApiError::new(Reason::InvalidRange, "from must lie before to").at("from").into());
+            return Err(ApiError::new(Reason::InvalidRange, "from must be before to").at("from").into());
         }
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let range = [from.micros().to_be_bytes(), to.micros().to_be_bytes()].concat();
@@ -266,7 +266,7 @@ impl CounterService for CountersApi {
         let to = decode::moment("to", request.to.as_ref())?;
         if request.repair && !self.counting.can_repair() {
             let what =
-                "repair is not offered on this store, in which no event comes late; leave it out to compare only";
+                "this store does not support repair, because events never arrive late; omit repair to compare only";
             return Err(ApiError::new(Reason::InvalidArgument, what).at("repair").into());
         }
         let repair = if request.repair { Repair::Yes } else { Repair::No };

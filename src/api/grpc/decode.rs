@@ -32,9 +32,8 @@ pub fn token(sent: Option<wire::IdempotencyToken>) -> Result<Option<IdempotencyT
 
 /// Decodes the token of a query about a token.
 pub fn required_token(sent: Option<wire::IdempotencyToken>) -> Result<IdempotencyToken, Reject> {
-    token(sent)?.ok_or_else(|| {
-        Reject::new(Reason::InvalidToken, "idempotency_token is missing; send the token that you want to know about")
-    })
+    token(sent)?
+        .ok_or_else(|| Reject::new(Reason::InvalidToken, "idempotency_token is missing; send the token to check"))
 }
 
 pub fn add(item: wire::AddItem) -> Result<Add, Reject> {
@@ -61,7 +60,7 @@ pub fn freshness(number: i32) -> Result<Freshness, ApiError> {
         Ok(wire::Freshness::UpToDate) => Ok(Freshness::UpToDate),
         Err(_unknown) => Err(ApiError::new(
             Reason::InvalidArgument,
-            format!("freshness {number} does not exist; send ROLLED_UP (1), UP_TO_DATE (2) or leave it out"),
+            format!("freshness {number} does not exist; send ROLLED_UP (1) or UP_TO_DATE (2), or omit freshness"),
         )
         .at("freshness")),
     }
@@ -103,7 +102,7 @@ fn sized(field: &str, items: usize, most: usize) -> Result<(), ApiError> {
     }
     Err(ApiError::new(
         Reason::InvalidBatchSize,
-        format!("{field} holds {items} items; send 1 to {most} in one call, nothing was applied"),
+        format!("{field} has {items} items; nothing was applied: send 1 to {most} in one call"),
     )
     .at(field))
 }

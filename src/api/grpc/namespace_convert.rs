@@ -223,7 +223,7 @@ impl NamespaceFieldErrors {
         match E::try_from(sent) {
             Ok(word) => read(word),
             Err(_) => {
-                self.add(field, format_args!("has no value with the number {sent}"));
+                self.add(field, format_args!("has no enum value {sent}"));
                 None
             }
         }
@@ -289,7 +289,7 @@ impl NamespaceFieldErrors {
         match CounterName::new(&sent.counter_name) {
             Ok(counter_name) => Some(HotCounter { counter_name, buckets_per_id: sent.buckets_per_id }),
             Err(reject) => {
-                self.add(field, format_args!("cannot be named so: {}", reject.message));
+                self.add(field, format_args!("is not a valid name: {}", reject.message));
                 None
             }
         }
@@ -378,13 +378,13 @@ mod tests {
         let reject = draft_of(sent).expect_err("seven faults");
         assert_eq!(reject.reason, Reason::InvalidSettings);
         for fault in [
-            "counter_type has no value with the number 9",
+            "counter_type has no enum value 9",
             "ttl must not be negative",
             "storage.cache_cluster has ' ' as character 2",
             "dataset.slice_width is",
             "series[0] needs a step and a keep",
             "hot_counters[0] needs a counter_name and a buckets_per_id",
-            "hot_counters[1] cannot be named so: counter name has ' '",
+            "hot_counters[1] is not a valid name: counter name has ' '",
         ] {
             assert!(reject.message.contains(fault), "{fault} is missing of {}", reject.message);
         }

@@ -20,7 +20,7 @@ use crate::proto::internal::v1::rollup_signal_service_server::RollupSignalServic
 
 /// The refusal of a caller that is not a member.
 const STRANGER: &str =
-    "rollup signals are taken from servers of the same store only, by the secret of their heartbeats";
+    "rollup signals are accepted only from servers of the same store, by the secret of their heartbeats";
 
 /// The rollup signal service.
 pub struct RollupSignalsApi {

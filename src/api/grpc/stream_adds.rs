@@ -128,7 +128,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
         tokio::select! {
             biased;
             () = self.drain.cancelled() => {
-                let what = "the server is stopping and takes no more items; those not acknowledged were not taken";
+                let what = "the server is stopping and accepts no more items; unacknowledged items were not applied";
                 Some(Err(ApiError::new(Reason::ShuttingDown, what).into()))
             }
             message = self.requests.next() => message,
@@ -141,7 +141,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
             self.namespace = Some(decode::namespace(&message.namespace)?);
         }
         let Some(namespace) = self.namespace.clone() else {
-            let what = "namespace is missing; name it in the first message of the stream";
+            let what = "namespace is missing; send it in the first message of the stream";
             return Err(ApiError::new(Reason::InvalidNamespace, what));
         };
         if message.items.is_empty() {

@@ -70,8 +70,8 @@ impl Caller {
         let taken =
             tokio::time::timeout(REQUEST_ROOM_WITHIN, acquire(&self.requests, &self.server.requests, bytes)).await;
         taken.map_err(|_elapsed| {
-            let what = "there is no room for the bytes of this request: too many large ones are under way, on this \
-                        connection or in all; nothing was applied: send it again a little later";
+            let what = "the request buffers are full: too many large requests are in progress on this connection or \
+                on the server; nothing was applied: retry later";
             ApiError { retry_after: Some(REQUEST_ROOM_WITHIN), ..ApiError::new(Reason::RetryLater, what) }
         })
     }

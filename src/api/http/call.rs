@@ -38,7 +38,7 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
         }
     };
     let Some(service) = method.service.get() else {
-        let refusal = ApiError::new(Reason::StoreUnavailable, "the server is starting: its store is not open yet");
+        let refusal = ApiError::new(Reason::StoreUnavailable, "the server is starting and its store is not open yet");
         method.metrics.record(refusal.code(), Duration::ZERO);
         return Status::from(refusal).into_http();
     };
@@ -124,16 +124,16 @@ fn with_error_reason(mut response: Response<Body>, method: &Method) -> Response<
 /// The error of a call that panicked; the panic hook has logged the panic.
 pub fn panicked(method: &Method) -> ApiError {
     let name = method.descriptor.full_name();
-    ApiError::new(Reason::Internal, format!("{name} failed by a defect of the service"))
+    ApiError::new(Reason::Internal, format!("{name} failed because of a defect of the service"))
 }
 
 /// The error of a call past its deadline.
 pub fn expired(method: &Method, time: Duration) -> ApiError {
     let advice = match method.changes {
         true => "a write may have been applied: retry it with the same token",
-        false => "nothing was changed: allow more time, or ask for less",
+        false => "nothing was changed: allow more time, or request less",
     };
-    let what = format!("the deadline of {time:?} passed before the call was finished; {advice}");
+    let what = format!("the deadline of {time:?} passed before the call finished; {advice}");
     let refusal = ApiError::new(Reason::DeadlineExceeded, what);
     if method.changes { refusal } else { refusal.without_effect() }
 }

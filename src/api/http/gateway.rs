@@ -185,7 +185,8 @@ impl Gateway {
         {
             let shown: String = host.chars().take(200).collect();
             let what = format!(
-                "this server does not go by the name {shown:?}; call it by its address or as localhost, or add the name to server.hosts"
+                "the host name {shown:?} is not allowed; use the server's address or localhost, or add the name to \
+                 server.hosts"
             );
             return json::refused(&Status::from(ApiError::new(Reason::HostNotAllowed, what)));
         }

@@ -86,7 +86,7 @@ pub async fn off_the_runtime<T: Send + 'static>(
     }
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_panic| {
-        ApiError::new(Reason::Internal, "reading or writing the JSON failed by a defect of the service")
+        ApiError::new(Reason::Internal, "reading or writing the JSON failed because of a defect of the service")
     })
 }
 
@@ -105,7 +105,7 @@ fn check_content_type(sent: Option<&HeaderValue>) -> Result<(), ApiError> {
     let shown: String = text.chars().take(100).collect();
     Err(ApiError::new(
         Reason::InvalidContentType,
-        format!("content-type {shown} is not read here; send content-type: application/json"),
+        format!("content-type {shown} is not supported; send content-type: application/json"),
     ))
 }
 
@@ -115,12 +115,12 @@ fn check_content_encoding(sent: Option<&HeaderValue>) -> Result<(), ApiError> {
         return Ok(());
     }
     let shown: String = text.chars().take(100).collect();
-    let what = format!("content-encoding {shown} is not read here; send the body uncompressed");
+    let what = format!("content-encoding {shown} is not supported; send the body uncompressed");
     Err(ApiError::new(Reason::InvalidContentType, what))
 }
 
 fn late_body(time: Duration) -> ApiError {
-    let what = format!("the body did not arrive within {time:?}; nothing was started: send it again");
+    let what = format!("the body did not arrive within {time:?}; nothing was applied: retry");
     ApiError::new(Reason::DeadlineExceeded, what).without_effect()
 }
 
@@ -133,7 +133,10 @@ async fn read_body(mut body: Body, caller: &Caller) -> Result<(Bytes, BufferPerm
     let mut bytes = 0_usize;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            ApiError::new(Reason::InvalidJson, format!("the body did not arrive in full: {error}; send it again"))
+            ApiError::new(
+                Reason::InvalidJson,
+                format!("the body did not arrive in full: {error}; nothing was applied: retry"),
+            )
         })?;
         let Ok(data) = frame.into_data() else { continue };
         bytes = bytes.saturating_add(data.len());
@@ -181,15 +184,15 @@ async fn read_answer(method: &Method, response: Response<Body>, caller: &Caller)
             with_type(StatusCode::OK, JSON_TYPE, Bytes::new()).map(|_| Body::new(body))
         }
         Ok(Err(error)) => {
-            tracing::error!(method = method.descriptor.full_name(), %error, "an answer cannot be written as JSON");
-            refused(&ApiError::new(Reason::Internal, "the answer cannot be written as JSON").into())
+            tracing::error!(method = method.descriptor.full_name(), %error, "a response cannot be written as JSON");
+            refused(&ApiError::new(Reason::Internal, "the response cannot be written as JSON").into())
         }
     }
 }
 
 fn to_json(descriptor: &MessageDescriptor, mut frame: Bytes) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     if frame.remaining() < FRAME_HEADER_BYTES {
-        return Err("the answer has no message".into());
+        return Err("the response has no message".into());
     }
     frame.advance(FRAME_HEADER_BYTES);
     let message = DynamicMessage::decode(descriptor.clone(), frame)?;

@@ -151,7 +151,7 @@ impl<'de> Visitor<'de> for MessageSeed<'_> {
                 return Err(self.trail.bad_field(&name, unknown(self.descriptor, &name)));
             };
             if seen.contains(&field.number()) {
-                return Err(self.trail.bad_field(field.name(), "the field is given twice"));
+                return Err(self.trail.bad_field(field.name(), "the field occurs twice"));
             }
             seen.push(field.number());
             let step = JsonPathStep::Field(field.name().to_owned());

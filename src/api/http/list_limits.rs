@@ -43,12 +43,15 @@ pub fn decoded_items_max(most: usize) -> usize {
 
 /// Returns the error text for a list above its bound.
 pub fn too_many(most: usize) -> String {
-    format!("more than {most} items; send 1 to {most} in one call, nothing was applied")
+    format!("more than {most} items; nothing was applied: send 1 to {most} in one call")
 }
 
 /// Returns the error text for a message whose lists have too many items in total.
 pub fn too_many_in_total() -> String {
-    format!("more than {REQUEST_ITEMS_MAX} items in all lists of the message together; send fewer, nothing was applied")
+    format!(
+        "more than {REQUEST_ITEMS_MAX} items in all lists of the message together; nothing was applied: send fewer \
+         items"
+    )
 }
 
 /// The positions of the lists in a message and in its nested messages.

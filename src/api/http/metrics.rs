@@ -80,34 +80,34 @@ impl CallMetrics {
         };
         registry.register(
             "tallystone_call_duration_seconds",
-            "Time from the head of a request to its answer, by method and gRPC code; of streams, to their end",
+            "Time from the head of a request to its response, by method and gRPC code; for streams, to their end",
             metrics.latencies.clone(),
         );
         registry.register(
             "tallystone_call_panics",
-            "Calls that ended in a panic and were answered INTERNAL",
+            "Calls that panicked and returned INTERNAL",
             metrics.panics.clone(),
         );
-        registry.register("tallystone_connections", "Connections that were taken", metrics.connections.clone());
-        registry.register("tallystone_connections_open", "Connections that are open", metrics.connections_open.clone());
+        registry.register("tallystone_connections", "Connections accepted", metrics.connections.clone());
+        registry.register("tallystone_connections_open", "Open connections", metrics.connections_open.clone());
         registry.register(
             "tallystone_connections_refused",
-            "Connections that were closed at once, because the server or the address held as many as it may",
+            "Connections refused because the server or the address had its maximum of connections",
             metrics.refused.clone(),
         );
         registry.register(
             "tallystone_request_buffer_bytes",
-            "Bytes set aside for requests that have not come in full",
+            "Bytes reserved for requests that have not fully arrived",
             metrics.request_bytes.clone(),
         );
         registry.register(
             "tallystone_answer_buffer_bytes",
-            "Bytes of large answers that are being made, or that their clients have not taken",
+            "Bytes of large responses in progress or not yet read by their clients",
             metrics.answer_bytes.clone(),
         );
         registry.register(
             "tallystone_answers_reset",
-            "Answers that were reset because their clients took nothing of them",
+            "Responses reset because their clients stopped reading",
             metrics.answers_reset.clone(),
         );
         // Exported from startup, so that the first refusal is visible as an increase.

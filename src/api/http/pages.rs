@@ -57,19 +57,19 @@ pub async fn answer(
 fn front(host: &str) -> String {
     format!(
         "tallystone {version}: counters and queues over gRPC, gRPC-Web and JSON over HTTP, all on this port\n\n\
-         http://{host}/readyz    whether it takes calls\n\
+         http://{host}/readyz    whether it accepts calls\n\
          http://{host}/healthz   whether the process answers\n\
          http://{host}/metrics   Prometheus metrics\n\n\
          Add 1 to the counter `views` of the namespace `default`:\n\n\
          curl -s http://{host}/tallystone.counter.v1.CounterService/AddCount \\\n  \
          -H 'content-type: application/json' \\\n  \
          -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'\n\n\
-         Put a message into the queue `timed/hello`, which a template makes:\n\n\
+         Put a message into the queue `timed/hello`, which a template creates:\n\n\
          curl -s http://{host}/tallystone.queue.v1.QueueService/Enqueue \\\n  \
          -H 'content-type: application/json' \\\n  \
          -d '{{\"queue\": \"timed/hello\", \"message\": {{\"payload\": \"aGVsbG8=\"}}}}'\n\n\
          gRPC reflection lists every method; `tallystone --help` shows the command line.\n\
-         The documentation is the folder docs of the source.\n",
+         The documentation is in the folder docs of the source.\n",
         version = env!("CARGO_PKG_VERSION")
     )
 }
@@ -97,8 +97,8 @@ async fn metrics(registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<B
             with_type(StatusCode::OK, METRICS_TYPE, bytes::Bytes::new()).map(|_| Body::new(body))
         }
         Ok(Err(error)) => {
-            tracing::error!(%error, "the metrics cannot be written");
-            plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written; see the log\n")
+            tracing::error!(%error, "cannot write the metrics");
+            plain(StatusCode::INTERNAL_SERVER_ERROR, "cannot write the metrics; see the log\n")
         }
     }
 }

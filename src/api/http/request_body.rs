@@ -216,7 +216,7 @@ fn frame_bytes(data: &[u8]) -> Option<usize> {
 }
 
 fn stalled(most: Duration) -> ApiError {
-    let what = format!("nothing more of the message came for {most:?}; nothing of it was started: send it again");
+    let what = format!("no data arrived for {most:?}; the message was not processed: send it again");
     ApiError::new(Reason::DeadlineExceeded, what).without_effect()
 }
 

@@ -12,22 +12,22 @@ use crate::app::units;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
 
-/// Create or change namespaces as a document says.
+/// Create or change namespaces from a document.
 ///
-/// Reads TOML and JSON of ours, and the control-plane documents that Netflix published with its counters.
+/// Reads TOML or JSON in the Tallystone form, and control-plane documents in the form that Netflix published.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone apply -f views.toml --dry-run")]
 pub struct ApplyArgs {
-    /// The document; - reads stdin.
+    /// The document, a file name; - reads stdin.
     #[arg(short, long)]
     file: PathBuf,
-    /// The namespace, for documents that carry no name.
+    /// The namespace, for a document without a name.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only say what would be done.
+    /// Show what would change; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
     #[command(flatten)]
@@ -74,7 +74,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     if bytes.len() > BODY_BYTES_MAX {
         return Err(Failure::usage(format!("{} is larger than {BODY_BYTES_MAX} bytes", path.display())));
     }
-    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{} is no UTF-8 text", path.display())))
+    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{} is not valid UTF-8", path.display())))
 }
 
 /// The table for people: each difference has a line of its own, with units.

@@ -36,26 +36,26 @@ pub fn when(text: &str) -> Result<TimeArg, String> {
     if let Ok(ago) = duration(text.strip_prefix('-').unwrap_or(text)) {
         return Ok(TimeArg::Ago(ago));
     }
-    let what = "no time; write it as 2026-01-31T12:00:00Z, as now, or as 1h for one hour ago";
+    let what = "not a time; write it as 2026-01-31T12:00:00Z, as now, or as 1h for one hour ago";
     time(text).map(TimeArg::At).map_err(|_| what.to_owned())
 }
 
 /// Parses an RFC 3339 time.
 pub fn time(text: &str) -> Result<Timestamp, String> {
-    let time: jiff::Timestamp = text.parse().map_err(|_| "no time; write it as 2026-01-31T12:00:00Z".to_owned())?;
+    let time: jiff::Timestamp = text.parse().map_err(|_| "not a time; write it as 2026-01-31T12:00:00Z".to_owned())?;
     Ok(Timestamp::from_micros(time.as_microsecond()))
 }
 
 /// Parses a duration such as `500ms`, `5s`, `1m30s`, `24h` or `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    units::read_span(text).ok_or_else(|| "no duration; write it as 500ms, 5s, 1m30s, 24h or 7d".to_owned())
+    units::read_span(text).ok_or_else(|| "not a duration; write it as 500ms, 5s, 1m30s, 24h or 7d".to_owned())
 }
 
 /// Parses a size such as `256MiB`, `1.5KiB`, or a number of bytes.
 pub fn bytes<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
-    let what = "no size; write it as 512KiB, 256MiB, 1.5GiB, or as a number of bytes";
+    let what = "not a size; write it as 512KiB, 256MiB, 1.5GiB, or as a number of bytes";
     let bytes = units::read_size(text).ok_or_else(|| what.to_owned())?;
-    T::try_from(bytes).map_err(|_| format!("{text} is more than this can be"))
+    T::try_from(bytes).map_err(|_| format!("{text} is too large"))
 }
 
 /// Parses the lease duration of a message or session.
@@ -76,14 +76,14 @@ pub fn freshness(text: &str) -> Result<Freshness, String> {
     };
     Freshness::from_str_name(&name)
         .filter(|freshness| *freshness != Freshness::Unspecified)
-        .ok_or_else(|| "none of ROLLED_UP, UP_TO_DATE".to_owned())
+        .ok_or_else(|| "must be ROLLED_UP or UP_TO_DATE".to_owned())
 }
 
 /// Parses `NAME=TOTAL`.
 pub fn total(text: &str) -> Result<(String, i64), String> {
     // A counter name may contain an equals sign, a number cannot.
     let (name, total) = text.rsplit_once('=').ok_or("write it as NAME=TOTAL")?;
-    let total = total.parse().map_err(|_| format!("{total:?} is no whole number of 64 bits"))?;
+    let total = total.parse().map_err(|_| format!("{total:?} is not a 64-bit integer"))?;
     Ok((name.to_owned(), total))
 }
 
@@ -102,7 +102,7 @@ pub fn message_state(text: &str) -> Result<MessageState, String> {
     let name = if name.starts_with("MESSAGE_STATE_") { name } else { format!("MESSAGE_STATE_{name}") };
     MessageState::from_str_name(&name)
         .filter(|state| *state != MessageState::Unspecified)
-        .ok_or_else(|| "none of INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED, ERRORED".to_owned())
+        .ok_or_else(|| "must be INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED".to_owned())
 }
 
 /// Parses a reason of a refusal.

@@ -30,7 +30,7 @@ const FILE: &str = "backup.tly";
 /// The interval between progress messages, in bytes.
 const TELL_EVERY: u64 = 64 * 1024 * 1024;
 
-/// Back up the embedded store of a running server, on its machine, while it is in use; or check a backup.
+/// Back up the embedded store of a running server, or verify a backup. Runs on the server's machine.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -40,7 +40,7 @@ const TELL_EVERY: u64 = 64 * 1024 * 1024;
 pub struct BackupArgs {
     #[command(subcommand)]
     command: Option<BackupCommand>,
-    /// The directory to make; it must not be there.
+    /// The directory to create; it must not exist.
     #[arg(required = true, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -49,26 +49,26 @@ pub struct BackupArgs {
 
 #[derive(Debug, Subcommand)]
 enum BackupCommand {
-    /// Read a backup to its end and hold it to its checksums and counts; asks no server.
+    /// Read a whole backup and verify its checksums and counts; needs no server.
     #[command(after_help = "Example:\n  tallystone backup verify nightly")]
     Verify(VerifyArgs),
 }
 
 #[derive(Debug, Args)]
 struct VerifyArgs {
-    /// The backup.
+    /// The directory of the backup.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
 
-/// Restore a backup into a new data directory; asks no server.
+/// Restore a backup into a new data directory; needs no server.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone restore nightly --data restored")]
 pub struct RestoreArgs {
-    /// The backup.
+    /// The directory of the backup.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The data directory to make; empty, or not there.
+    /// The data directory to create; an existing one must be empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     #[command(flatten)]
@@ -84,7 +84,7 @@ impl BackupArgs {
                 print(self.client.output.or(&before.output()), &args.dir, &summary, began)
             }
             (None, Some(dir)) => on_a_runtime(self.create(dir, before)),
-            (None, None) => Err(Failure::usage("name the directory to make, as in `tallystone backup nightly`")),
+            (None, None) => Err(Failure::usage("name the directory to create, as in `tallystone backup nightly`")),
         }
     }
 
@@ -96,14 +96,22 @@ impl BackupArgs {
         refuse_existing(dir)?;
         let mut client = session.client.backups();
         let asked = tokio::time::timeout(session.timeout, client.create_backup(Request::new(CreateBackupRequest {})));
-        let late = |_| Failure::new(Exit::Unavailable, format!("{} did not begin in time", session.server));
+        let late = |_| {
+            Failure::new(
+                Exit::Unavailable,
+                format!("{} did not start the backup in time; nothing was written", session.server),
+            )
+        };
         let pieces = asked.await.map_err(late)?.map_err(|status| failed(&session, &status))?.into_inner();
         let made = DirBuilder::new().mode(0o700).create(&partial);
         made.map_err(|error| {
             let failure = cannot("make", &partial, &error);
             let is_left = error.kind() == io::ErrorKind::AlreadyExists;
             if is_left {
-                failure.hint("a backup was cut off, or is being made; delete what was cut off")
+                failure.hint(
+                    "another backup is running, or an earlier one was interrupted; if none is running, \
+                     delete this directory",
+                )
             } else {
                 failure
             }
@@ -173,16 +181,16 @@ fn refuse_small_disk(first: &[u8], partial: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let (free, wanted) = (units::size(free), units::size(wanted));
-    let what = format!("{} has {free} free, and the store takes {wanted}", partial.display());
-    Err(Failure::other(what).hint("free some, or name a directory on another disk"))
+    let what = format!("{} has {free} free; the backup needs {wanted}", partial.display());
+    Err(Failure::other(what).hint("free some space, or name a directory on another disk"))
 }
 
 fn refuse_existing(dir: &Path) -> Result<(), Failure> {
     if fs::symlink_metadata(dir).is_err() {
         return Ok(());
     }
-    let what = format!("{} is there already; a backup never replaces anything", dir.display());
-    Err(Failure::new(Exit::Precondition, what).hint("name a directory that is not there yet"))
+    let what = format!("{} already exists; a backup never replaces anything", dir.display());
+    Err(Failure::new(Exit::Precondition, what).hint("name a directory that does not exist yet"))
 }
 
 fn failed(session: &ClientContext, status: &tonic::Status) -> Failure {
@@ -210,7 +218,14 @@ fn refused(error: RestoreError) -> Failure {
         | RestoreError::Store(OpenError::InUse(_)) => Exit::Precondition,
         RestoreError::Backup { .. } | RestoreError::NoRoom { .. } | RestoreError::Store(_) => Exit::Failure,
     };
-    Failure::new(exit, format!("{:#}", anyhow::Error::new(error)))
+    let is_missing = matches!(&error, RestoreError::Backup { fault: backup::BackupError::Io(fault), .. }
+        if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory));
+    let failure = Failure::new(exit, format!("{:#}", anyhow::Error::new(error)));
+    if is_missing {
+        failure.hint(format!("name a directory that `tallystone backup` created; it contains {FILE}"))
+    } else {
+        failure
+    }
 }
 
 /// Prints the content of a backup; people get its size with a unit, and the duration of the command.

@@ -22,27 +22,27 @@ const CONFIG_VARIABLE: &str = "TALLYSTONE_CONFIG";
 /// The keyspace of `dev`, apart from that of a production that shares the cluster.
 const DEV_KEYSPACE: &str = "tallystone_dev";
 
-/// Run a server for development: everything in one process, on an embedded store, with a namespace `default`.
+/// Run a development server: one process with an embedded store and a namespace `default`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example:\n  tallystone dev --listen 127.0.0.1:7450 --data ./tallystone-data")]
 pub struct DevArgs {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 picks a free port.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<ListenAddress>,
-    /// Where to keep the data [default: $XDG_DATA_HOME/tallystone/dev, or ~/.local/share/tallystone/dev].
+    /// The data directory [default: $XDG_DATA_HOME/tallystone/dev, or ~/.local/share/tallystone/dev].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Keep nothing: all data is in memory and gone with the process.
+    /// Keep all data in memory; it is lost when the process ends.
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
-    /// Keep best-effort counters in these memcached servers instead of this process; further replicas stand behind a |.
+    /// Keep best-effort counters in these memcached servers instead of this process; separate replicas with |.
     #[arg(long, value_name = "HOST:PORT[,...]")]
     pub memcached: Option<Servers>,
-    /// Keep the counters in a keyspace of these Cassandra or ScyllaDB nodes, made and migrated if it is missing. Queues are
-    /// kept in the directory of --data, or in memory with --memory; without either there are none.
+    /// Keep counters in a keyspace of these Cassandra or ScyllaDB nodes; it is created and migrated if missing. Queues
+    /// need --data or --memory.
     #[arg(long, value_name = "HOST:PORT[,...]")]
     pub cassandra: Option<Servers>,
-    /// What this server does beside answering reads: writer, roller, or both; one of them only where others share the
+    /// The roles of this server besides reads: writer, roller, or both. A single role needs other servers on the same
     /// keyspace.
     #[arg(long, value_name = "ROLE[,...]", requires = "cassandra")]
     pub roles: Option<String>,
@@ -56,10 +56,10 @@ pub enum ServerCommand {
     /// Run a server.
     #[command(after_help = "Example:\n  tallystone server start --config tallystone.toml")]
     Start(StartArgs),
-    /// Say whether the settings can be used, without starting anything.
+    /// Check the settings without starting a server.
     #[command(after_help = "Example:\n  tallystone server check-config --config tallystone.toml")]
     CheckConfig(StartArgs),
-    /// Print every setting with its value and where it came from.
+    /// Print every setting with its value and origin.
     #[command(after_help = "Example:\n  tallystone server print-config")]
     PrintConfig(PrintArgs),
 }
@@ -76,13 +76,13 @@ pub struct PrintArgs {
 /// Where a server listens and keeps its data, and its other settings.
 #[derive(Clone, Debug, Args)]
 pub struct StartArgs {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 picks a free port.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<ListenAddress>,
-    /// Where to keep the data.
+    /// The data directory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// What this server does beside answering reads: writer, roller, or both; one of them only where others share the
+    /// The roles of this server besides reads: writer, roller, or both. A single role needs other servers on the same
     /// keyspace.
     #[arg(long, value_name = "ROLE[,...]")]
     roles: Option<String>,
@@ -93,10 +93,10 @@ pub struct StartArgs {
 /// A settings file, and single settings.
 #[derive(Clone, Debug, Args)]
 pub struct SettingsArgs {
-    /// A settings file, else the one that TALLYSTONE_CONFIG names; `server print-config` shows what there is.
+    /// The settings file [env: TALLYSTONE_CONFIG]; `server print-config` lists all settings.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// One setting, as KEY=VALUE; may be repeated.
+    /// A setting, as KEY=VALUE; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -137,7 +137,8 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     if loaded.config.uses_directory() && loaded.config.storage.data_dir.as_os_str().is_empty() {
         loaded.config.storage.data_dir = default_data_dir().ok_or_else(|| {
             Failure::usage(
-                "there is no home directory to keep data in; name a directory with --data, or keep nothing with --memory",
+                "there is no home directory for the data; name a directory with --data, or keep data in memory with \
+                 --memory",
             )
         })?;
     }

@@ -15,7 +15,7 @@ use crate::proto::queue::v1 as pb;
 
 const REDRIVE: DeadLetterAction = DeadLetterAction { kind: "redrive", done: "redriven" };
 
-/// List messages that are out of attempts, give them their attempts back, or throw them away.
+/// List messages that are out of attempts, redrive them, or discard them.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone dlq ls -q emails")]
 pub struct DlqArgs {
@@ -27,28 +27,28 @@ pub struct DlqArgs {
 
 #[derive(Debug, Subcommand)]
 enum DlqCommand {
-    /// Group errored messages by the signature of their error, the most first; list them with --messages.
+    /// Group errored messages by error signature, largest group first; list them with --messages.
     #[command(
         visible_alias = "list",
         after_help = "Example:\n  tallystone dlq ls -q emails\n  tallystone dlq ls -q emails --messages --limit 10"
     )]
     Ls(groups::DlqLsArgs),
-    /// Give errored messages their attempts back, and follow how far that is.
+    /// Redrive errored messages: reset their attempts, and follow the progress.
     #[command(
         after_help = "Example:\n  tallystone dlq redrive -q emails --meta tenant=acme --dry-run\n  tallystone dlq redrive -q emails --error-signature smtp.bounced"
     )]
     Redrive(RedriveArgs),
-    /// Throw errored messages away for ever, and follow how far that is.
+    /// Discard errored messages permanently, and follow the progress.
     #[command(
         after_help = "Example:\n  tallystone dlq rm -q emails --error-signature smtp.bounced --dry-run\n  tallystone dlq rm -q emails --all --yes"
     )]
     Rm(discard::DlqRmArgs),
-    /// Show how far a redrive, discard or purge is. It is known for an hour after its end, and no longer than the server runs.
+    /// Show the progress of a redrive, discard or purge. The server forgets it an hour after its end, and at a restart.
     #[command(
         after_help = "Example:\n  tallystone dlq status $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
     )]
     Status(OperationArgs),
-    /// End a redrive, discard or purge; what it did stays done.
+    /// Stop a redrive, discard or purge; its changes so far remain.
     #[command(
         after_help = "Example:\n  tallystone dlq cancel $(tallystone dlq redrive -q emails --no-wait -o csv | tail -1 | cut -d, -f1)"
     )]
@@ -60,33 +60,33 @@ struct RedriveArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// One message, by its id or key; without it, all that are errored now.
+    /// One message, by its id or key [default: all messages that are errored now].
     #[arg(default_value = "", hide_default_value = true, value_name = "MESSAGE")]
     message_id: String,
-    /// Its shard key or exclusivity value, to look for the id there only.
+    /// The shard key or exclusivity value of the message, which limits the search for the id.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "message_id")]
     shard_key: String,
     /// Only messages with this metadata; may be repeated.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "message_id")]
     meta: Vec<(String, String)>,
-    /// Only messages whose last error has this signature, empty for those without one: they are read first and then redriven
-    /// one by one.
+    /// Only messages whose last error has this signature. An empty one selects messages without a signature, one by
+    /// one.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["message_id", "rate", "no_wait"])]
     error_signature: Option<String>,
-    /// At most so many messages a second [default: as fast as possible].
+    /// The maximum number of messages per second [default: as fast as possible].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "message_id")]
     rate: Option<i32>,
-    /// Only count.
+    /// Count the messages; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Do not follow it to its end.
+    /// Start the operation and return without waiting for its end.
     #[arg(long)]
     no_wait: bool,
 }
 
 #[derive(Debug, Args)]
 struct OperationArgs {
-    /// The operation, as `dlq redrive`, `dlq rm` or `queue purge` shows it.
+    /// The id of the operation, from `dlq redrive`, `dlq rm` or `queue purge`.
     operation_id: String,
 }
 
@@ -148,20 +148,20 @@ impl ClientContext {
 
     async fn redriven(&self, request: &pb::RedriveMessagesRequest) -> Result<pb::Operation, Failure> {
         let answer = call!(self, queues.redrive_messages, request)?;
-        answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))
+        answer.operation.ok_or_else(|| Failure::other("the server returned no operation"))
     }
 
     async fn operation(&self, operation_id: String) -> Result<(), Failure> {
         let request = pb::GetOperationRequest { operation_id };
         let answer = call!(self, queues.get_operation, &request)?;
-        let operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        let operation = answer.operation.ok_or_else(|| Failure::other("the server returned no operation"))?;
         OperationFollower::new(self).show(&operation)
     }
 
     async fn cancel_operation(&self, operation_id: String) -> Result<(), Failure> {
         let request = pb::CancelOperationRequest { operation_id };
         let answer = call!(self, queues.cancel_operation, &request)?;
-        let operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        let operation = answer.operation.ok_or_else(|| Failure::other("the server returned no operation"))?;
         OperationFollower::new(self).show(&operation)
     }
 }

@@ -85,7 +85,7 @@ impl Failure {
     /// Creates the failure of a call to a server.
     pub fn of_call(error: &CallError, server: &str) -> Self {
         if error.is_unreachable() {
-            let hint = "start one with `tallystone dev`, or name another with --server or TALLYSTONE_SERVER";
+            let hint = "start a server with `tallystone dev`, or name another with --server or TALLYSTONE_SERVER";
             return Self::new(Exit::Unavailable, format!("no server answers at {server}")).hint(hint);
         }
         let reason = error.reason().and_then(|reason| Reason::from_name(&reason));
@@ -97,16 +97,19 @@ impl Failure {
         };
         if error.got_no_answer() {
             return match error.status.code() {
-                Code::DeadlineExceeded => Self::new(exit, error.to_string())
-                    .hint(format!("the server is {server}; --timeout allows more time, --server names another")),
+                Code::DeadlineExceeded => Self::new(exit, error.to_string()).hint(format!(
+                    "the server is {server}; allow more time with --timeout, or name another server with --server"
+                )),
                 // The transport's own label adds nothing: the details are in the deepest cause.
-                _ => Self::new(exit, format!("no answer came from {server}: {}", deepest(&error.status)))
-                    .hint("is it a tallystone server, and still running? --server names another"),
+                _ => Self::new(exit, format!("{server} did not answer: {}", deepest(&error.status)))
+                    .hint("check that it is a running tallystone server, or name another with --server"),
             };
         }
         let failure = Self::new(exit, error.to_string());
         match reason {
-            Some(reason) => failure.hint(format!("reason {reason}; more with `tallystone explain-error {reason}`")),
+            Some(reason) => {
+                failure.hint(format!("reason {reason}; for details run `tallystone explain-error {reason}`"))
+            }
             None => failure,
         }
     }
@@ -166,7 +169,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Exit::Ok, ""),
-            _ => Self::other(format!("cannot write the answer: {error}")), // every other kind loses output
+            _ => Self::other(format!("cannot write the output: {error}")), // every other kind loses output
         }
     }
 }

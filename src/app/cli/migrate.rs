@@ -16,16 +16,16 @@ use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
 use crate::app::config::{ClusterConfig, ClusterKind, counter_cluster};
 use crate::app::units::counted;
 
-/// Look at the schema of a Cassandra keyspace, and bring it up to this release.
+/// Inspect the schema of a Cassandra keyspace, and migrate it to this release.
 #[derive(Clone, Debug, Subcommand)]
 pub enum MigrateCommand {
-    /// Print the statements that `apply` would send; changes nothing.
+    /// Print the statements of `apply`; change nothing.
     #[command(after_help = "Example:\n  tallystone migrate plan --config tallystone.toml")]
     Plan(MigrateTargetArgs),
-    /// Make the keyspace if it is missing, and apply what it lacks.
+    /// Create the keyspace if it is missing, and apply missing migrations.
     #[command(after_help = "Example:\n  tallystone migrate apply --config tallystone.toml")]
     Apply(MigrateTargetArgs),
-    /// Say which migrations are applied; exits with 4 unless a server of this release could start.
+    /// List the applied migrations; exits with 4 if a server of this release could not start.
     #[command(after_help = "Example:\n  tallystone migrate status --config tallystone.toml")]
     Status(MigrateStatusArgs),
 }
@@ -35,7 +35,7 @@ pub enum MigrateCommand {
 pub struct MigrateTargetArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// The cluster of kind "cassandra" whose keyspace it is, by its name [default: that of counters.cluster]
+    /// The name of the cluster of kind "cassandra" with the keyspace [default: counters.cluster]
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
 }
@@ -90,7 +90,7 @@ async fn inspect(args: &MigrateTargetArgs) -> Result<MigrateTarget, Failure> {
     let listed = loaded.config.clusters.get(named);
     let Some(cluster) = listed.filter(|cluster| cluster.kind == ClusterKind::Cassandra) else {
         let what =
-            format!("the settings have no [clusters.{named}] of kind \"cassandra\"; add it, or name one that is there");
+            format!("the settings have no [clusters.{named}] of kind \"cassandra\"; add it, or name another cluster");
         return Err(Failure::usage(what));
     };
     let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
@@ -117,7 +117,7 @@ impl MigrateTarget {
                 Err(Failure::new(Exit::Precondition, what).hint("use the release that applied it, or a newer one"))
             }
             SchemaState::Differs(number) => {
-                let what = format!("migration {number} of keyspace {keyspace} was applied with another text");
+                let what = format!("migration {number} of keyspace {keyspace} was applied with different text");
                 Err(Failure::new(Exit::Precondition, what).hint("use the release that applied it"))
             }
         }
@@ -134,7 +134,7 @@ impl MigrateTarget {
         let copies = &self.cluster.replication;
         let Some(replication) = copies.replication() else {
             let what = format!(
-                "there is no keyspace {}, and {setting} does not say how to replicate it",
+                "keyspace {} does not exist, and {setting} does not set its replication",
                 self.options.keyspace
             );
             let advice = format!("set {setting}, as in \"dc1:3\"; the data centres of the cluster are {}", listed());
@@ -211,11 +211,11 @@ fn status(target: &MigrateTarget, output: Output) -> Result<(), Failure> {
     let keyspace = &target.options.keyspace;
     let what = match &target.state {
         SchemaState::Current => return Ok(()),
-        SchemaState::NoKeyspace => format!("there is no keyspace {keyspace}"),
+        SchemaState::NoKeyspace => format!("keyspace {keyspace} does not exist"),
         SchemaState::Behind(missing) => format!("keyspace {keyspace} lacks {}", migrations(missing.len())),
         SchemaState::Ahead(_) | SchemaState::Differs(_) => return target.missing().map(|_| ()),
     };
-    Err(Failure::new(Exit::Precondition, what).hint("bring it up to this release with `tallystone migrate apply`"))
+    Err(Failure::new(Exit::Precondition, what).hint("migrate it with `tallystone migrate apply`"))
 }
 
 /// Formats a number of migrations.

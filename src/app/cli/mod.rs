@@ -104,7 +104,7 @@ enum CliCommand {
     Completion(CompletionArgs),
 }
 
-/// Look at the schema of a Cassandra keyspace, and bring it up to this release.
+/// Inspect the schema of a Cassandra keyspace, and migrate it to this release.
 #[derive(Debug, Args)]
 #[command(
     subcommand_required = true,
@@ -116,7 +116,7 @@ struct MigrateArgs {
     command: MigrateCommand,
 }
 
-/// Print the completions of a shell.
+/// Print the completion script for a shell.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone completion bash > tallystone.bash")]
 struct CompletionArgs {
@@ -128,11 +128,11 @@ struct CompletionArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 struct ClientArgs {
-    /// The server, HOST:PORT; of several with commas between, the next is asked when one fails [env: TALLYSTONE_SERVER]
-    /// [default: 127.0.0.1:7450].
+    /// The server, HOST:PORT; several separated by commas are tried in turn [env: TALLYSTONE_SERVER] [default:
+    /// 127.0.0.1:7450].
     #[arg(long, global = true, value_name = "HOST:PORT")]
     server: Option<String>,
-    /// How long a call may take, its retries counted [default: 10s].
+    /// The timeout of a call, retries included [default: 10s].
     #[arg(long, global = true, value_name = "TIME", value_parser = arguments::duration)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -142,7 +142,7 @@ struct ClientArgs {
 /// How a command prints its answer.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OutputArgs {
-    /// How the answer is printed; json and jsonl as the HTTP API answers [default: table].
+    /// The output format; json and jsonl match the HTTP API [default: table].
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
 }
@@ -151,14 +151,14 @@ pub struct OutputArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 pub struct GlobalArgs {
-    /// The server, HOST:PORT; of several with commas between, the next is asked when one fails [env: TALLYSTONE_SERVER]
-    /// [default: 127.0.0.1:7450].
+    /// The server, HOST:PORT; several separated by commas are tried in turn [env: TALLYSTONE_SERVER] [default:
+    /// 127.0.0.1:7450].
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
-    /// How long a call may take, its retries counted [default: 10s].
+    /// The timeout of a call, retries included [default: 10s].
     #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
     timeout: Option<Duration>,
-    /// How the answer is printed; json and jsonl as the HTTP API answers [default: table].
+    /// The output format; json and jsonl match the HTTP API [default: table].
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
 }
@@ -204,7 +204,7 @@ impl GlobalArgs {
             ("--output", self.output.is_some()),
         ];
         match given.iter().find(|(name, is_given)| *is_given && !useful.contains(name)) {
-            Some((name, _)) => Err(Failure::usage(format!("`{command}` has no use for {name}; leave it out"))),
+            Some((name, _)) => Err(Failure::usage(format!("`{command}` does not accept {name}"))),
             None => Ok(()),
         }
     }

@@ -30,22 +30,22 @@ enum NsCommand {
     /// List namespaces by name.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone ns ls -o csv")]
     Ls,
-    /// Show all settings of a namespace; as JSON it is a document that apply takes.
+    /// Show all settings of a namespace; the JSON output is a document for `apply`.
     #[command(after_help = "Example:\n  tallystone ns describe default")]
     Describe {
         /// The namespace.
         name: String,
     },
-    /// Show who changed a namespace, when and how, newest first.
+    /// Show the changes of a namespace with author and time, newest first.
     #[command(after_help = "Example:\n  tallystone ns history default")]
     History {
-        /// The namespace, also one that was deleted.
+        /// The namespace; a deleted one is allowed.
         name: String,
-        /// At most so many changes.
+        /// The maximum number of changes.
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: usize,
     },
-    /// Give a counter event buckets of its own, from the next new slice on, or take them back.
+    /// Set or reset the number of event buckets of one counter, effective from the next new slice.
     #[command(after_help = "Example:\n  tallystone ns hot views front-page --buckets-per-id 16")]
     Hot(HotArgs),
     /// Delete a namespace with all its counters.
@@ -57,15 +57,15 @@ enum NsCommand {
 struct HotArgs {
     /// The namespace.
     name: String,
-    /// The counter; it need not exist yet.
+    /// The counter; it does not have to exist yet.
     counter_name: String,
-    /// Its event buckets, 1 to 256; the log of a server that finds it too hot says how many, and so does `tallystone plan`.
+    /// The number of event buckets, 1 to 256. `tallystone plan` and the log warning for a hot counter suggest a value.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), required_unless_present = "rm")]
     buckets_per_id: Option<u32>,
-    /// Take them back: it gets as many as the other counters.
+    /// Reset the counter to the setting of its namespace.
     #[arg(long, conflicts_with = "buckets_per_id")]
     rm: bool,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
 }
@@ -74,16 +74,16 @@ struct HotArgs {
 struct NsRmArgs {
     /// The namespace.
     name: String,
-    /// Do not ask.
+    /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
-    /// Only say what would be deleted.
+    /// Show what would be deleted; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Only this version: the etag that `ns describe` shows.
+    /// Only this version: the etag from `ns describe`.
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
 }
@@ -184,7 +184,10 @@ impl ClientContext {
                 Err(error) => return Err(self.failed(&error)),
             }
         }
-        Err(Failure::other(format!("others keep changing namespace {}; try again", args.name)))
+        Err(Failure::other(format!(
+            "namespace {} kept changing during the call; nothing was changed: try again",
+            args.name
+        )))
     }
 
     fn show_hot(&self, namespace: pb::Namespace) -> Result<(), Failure> {
@@ -202,7 +205,7 @@ impl ClientContext {
             print_notice(&format!("would delete {what}; nothing was changed"));
             return Ok(());
         }
-        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmation::No {
+        if confirm(args.yes, &format!("permanently delete {what}"))? == Confirmation::No {
             return Ok(());
         }
         // Deletes only the namespace that was shown: a retry cannot delete a namespace created since.
@@ -225,7 +228,7 @@ impl ClientContext {
     async fn namespace(&self, name: String) -> Result<pb::Namespace, Failure> {
         let request = pb::GetNamespaceRequest { name };
         let found = call!(ask self, namespaces.get_namespace, &request)?;
-        found.namespace.ok_or_else(|| Failure::other("the server answered without a namespace"))
+        found.namespace.ok_or_else(|| Failure::other("the server returned no namespace"))
     }
 
     /// Describes the number of counters in a namespace.
@@ -277,7 +280,7 @@ pub fn confirm(yes: bool, what: &str) -> Result<Confirmation, Failure> {
         return Ok(Confirmation::Yes);
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("this would {what}; add --yes to do it, or --dry-run to look only")));
+        return Err(Failure::usage(format!("this would {what}; confirm with --yes, or preview with --dry-run")));
     }
     print_prompt(&format!("{what}? [y/N]"));
     match is_yes(std::io::stdin().lock())? {

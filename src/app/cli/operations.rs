@@ -36,7 +36,7 @@ impl<'a> OperationFollower<'a> {
             let request = pb::GetOperationRequest { operation_id: operation.operation_id.clone() };
             let session = self.session;
             let answer = call!(ask session, queues.get_operation, &request)?;
-            operation = answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+            operation = answer.operation.ok_or_else(|| Failure::other("the server returned no operation"))?;
         }
         self.print(operation)
     }

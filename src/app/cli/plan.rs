@@ -13,23 +13,23 @@ use crate::domain::capacity::{Load, Plan};
 use crate::domain::namespace::Cardinality;
 use crate::engine::catalog::duration_text;
 
-/// Say what a load needs: settings of its namespace, the size of partitions, disk and memory. Asks no server.
+/// Calculate namespace settings, partition sizes, disk and memory for a load. Needs no server.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone plan --adds-per-second 2000 --counters 50000 --retention 7d")]
 pub struct PlanArgs {
-    /// Adds in a second, all counters together.
+    /// Adds per second of all counters together.
     #[arg(long, value_name = "N")]
     adds_per_second: u64,
-    /// How many counters there are.
+    /// The number of counters.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     counters: u64,
-    /// What the namespace says about how many there are [default: what fits --counters].
+    /// The counter_cardinality of the namespace [default: derived from --counters].
     #[arg(long, value_enum, ignore_case = true, value_name = "CARDINALITY")]
     cardinality: Option<CardinalityArg>,
-    /// How long single events are kept.
+    /// The retention of events.
     #[arg(long, default_value = "7d", value_name = "TIME", value_parser = arguments::duration)]
     retention: Duration,
-    /// Adds in a second to the busiest counter [default: a tenth of all, or an even share where that is more].
+    /// Adds per second to the busiest counter [default: a tenth of all adds, or an even share if that is more].
     #[arg(long, value_name = "N")]
     hottest: Option<u64>,
     #[command(flatten)]

@@ -8,11 +8,11 @@ use crate::app::cli::{Failure, GlobalFormat, OutputArgs, arguments};
 use crate::domain::Reason;
 use crate::domain::reason::{Code, Effect, Retry};
 
-/// Explain the reason of a refusal.
+/// Explain the reason of an error.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone explain-error NOT_APPLIED")]
 pub struct ExplainErrorArgs {
-    /// The reason, as the error shows it; without one, all are listed.
+    /// The reason from the error message [default: list all reasons].
     #[arg(value_parser = arguments::reason)]
     reason: Option<Reason>,
     #[command(flatten)]
@@ -114,7 +114,7 @@ fn code_text(code: Code) -> &'static str {
 
 fn retry_text(retry: Retry) -> &'static str {
     match retry {
-        Retry::Never => "never as it is",
+        Retry::Never => "not without changing the request",
         Retry::SameToken => "with the same token",
     }
 }

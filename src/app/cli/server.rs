@@ -19,7 +19,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// The default time to wait for a server to start.
 const WAIT_DEFAULT: Duration = Duration::from_secs(60);
 
-/// Run a server, look at its settings, wait for it.
+/// Run a server, check its settings, or wait until it is ready.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example:\n  tallystone server print-config")]
 pub struct ServerArgs {
@@ -34,14 +34,14 @@ enum ServerVerb {
     WaitReady(WaitReadyArgs),
 }
 
-/// Wait until a server takes calls; exits with 5 if it does not in time.
+/// Wait until a server accepts calls; exits with 5 on timeout.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example:\n  tallystone server wait-ready --timeout 30s")]
 struct WaitReadyArgs {
     /// The server, HOST:PORT [env: TALLYSTONE_SERVER] [default: 127.0.0.1:7450].
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
-    /// How long to wait [default: 60s].
+    /// The maximum time to wait [default: 60s].
     #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
     timeout: Option<Duration>,
 }

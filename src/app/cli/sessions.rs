@@ -11,7 +11,7 @@ use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
 use crate::app::notices::print_notice;
 use crate::proto::queue::v1 as pb;
 
-/// List sessions; open them, keep their leases, close them: for workers that are scripts. `tallystone work` has one of its own.
+/// Open, renew, list and close sessions, for workers that are scripts. `tallystone work` manages its own session.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone session open --label worker-7")]
 pub struct SessionArgs {
@@ -23,13 +23,13 @@ pub struct SessionArgs {
 
 #[derive(Debug, Subcommand)]
 enum SessionCommand {
-    /// Open a session; one that has the same label ends at once, and so do its leases.
+    /// Open a session. An existing session with the same label ends at once, with its leases.
     #[command(after_help = "Example:\n  tallystone session open --label worker-7 --lease 1m")]
     Open(OpenArgs),
-    /// Let a session and its leases live on; shows the leases whose messages somebody wants canceled.
+    /// Renew a session and its leases; shows leases whose messages should be canceled.
     #[command(after_help = "Example:\n  tallystone session beat $(tallystone session open --id)")]
     Beat(SessionHeartbeatArgs),
-    /// List the sessions that live, with their workers and how many leases they hold. Their ids are their workers' secrets.
+    /// List live sessions with their workers and lease counts. Session ids are secret and not shown.
     #[command(
         visible_alias = "list",
         after_help = "Example:\n  tallystone session ls\n  tallystone session ls -q emails"
@@ -42,39 +42,39 @@ enum SessionCommand {
 
 #[derive(Debug, Args)]
 struct OpenArgs {
-    /// What the worker is called, up to 256 bytes.
+    /// The label of the worker, up to 256 bytes.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     label: String,
-    /// How long it lives after each of its calls, 1 s to 12 h [default: 30s].
+    /// The lease of the session, renewed by each call, 1 s to 12 h [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
-    /// Print the id of the session only, for other commands.
+    /// Print only the session id, for other commands.
     #[arg(long)]
     id: bool,
 }
 
 #[derive(Debug, Args)]
 struct SessionHeartbeatArgs {
-    /// The session, as `session open` shows it.
+    /// The session id from `session open`.
     session_id: String,
-    /// The last call whose answer arrived: the leases of all up to it end with the session from then on.
+    /// The number of the last call whose response arrived; leases up to that call then end with the session.
     #[arg(long, value_name = "N")]
     received_up_to: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 struct SessionLsArgs {
-    /// Only those that may hold leases of this queue, and their leases there.
+    /// Only sessions that may hold leases of this queue; counts only these leases.
     #[arg(short, long, default_value = "", hide_default_value = true, value_name = "NAME")]
     queue: String,
-    /// At most so many.
+    /// The maximum number of rows.
     #[arg(long, default_value_t = 100, value_name = "N")]
     limit: usize,
 }
 
 #[derive(Debug, Args)]
 struct CloseArgs {
-    /// The session, as `session open` shows it.
+    /// The session id from `session open`.
     session_id: String,
 }
 
@@ -120,7 +120,7 @@ impl ClientContext {
         })
         .await?;
         if !next_page_token.is_empty() {
-            print_notice("there are more; --limit N shows them");
+            print_notice("there are more; show them with --limit N");
         }
         let whole = pb::ListSessionsResponse { sessions, next_page_token };
         let cells = whole.sessions.iter().map(|session| {

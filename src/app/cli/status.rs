@@ -7,14 +7,12 @@ use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
 use crate::app::units::{about, counted, size};
 use crate::proto::admin::v1 as pb;
 
-/// Show how a server is: its stores, fleet, lags, queues and caches, and what is wrong.
+/// Show the state and problems of a server: stores, fleet, lags, queues and caches.
 ///
-/// It shows one server: with several at --server, the first that answers.
+/// Shows one server; if --server names several, the first that answers.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exit codes:\n  0 all is well, 1 it serves and something is wrong, 5 it does not serve or does not \
-                        answer\n\nExample:\n  tallystone status"
-)]
+#[command(after_help = "Exit codes:\n  0 no problems, 1 serving with problems, 5 not serving or no answer\n\n\
+                  Example:\n  tallystone status")]
 pub struct StatusArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -53,11 +51,8 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
     let mut rows = vec![row("server", &status.version, format!("{served}, up {}", span(&status.up)))];
     rows.extend(status.stores.iter().map(|store| row("store", &store.store, store_state(store))));
     rows.extend(status.fleet.as_ref().map(|fleet| {
-        let members = if fleet.members == 0 {
-            "members not known".to_owned()
-        } else {
-            counted(fleet.members, "member", "members")
-        };
+        let members =
+            if fleet.members == 0 { "members unknown".to_owned() } else { counted(fleet.members, "member", "members") };
         row("fleet", "", format!("{members}, own lease ends in {}", span(&fleet.lease_left)))
     }));
     rows.extend(status.datasets.iter().map(|set| {

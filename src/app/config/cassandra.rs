@@ -28,7 +28,8 @@ pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
         let text = text.map_err(|error| {
             let file = cluster.password_file.display();
             format!(
-                "cannot read {file}, the password_file of the cluster: {error}; correct it, or set password instead"
+                "cannot read {file}, the password_file of the cluster: {error}; correct password_file, or set \
+                 password instead"
             )
         })?;
         text.trim_end_matches(['\r', '\n']).to_owned()
@@ -47,8 +48,10 @@ pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
 pub(super) fn fault_of(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
     let servers = cluster.servers.replicas();
     if servers.len() != 1 || servers[0].len() > CASSANDRA_SERVERS_MAX {
-        let what =
-            format!("must name 1 to {CASSANDRA_SERVERS_MAX} nodes, as in 127.0.0.1:9042; replicas are of memcached");
+        let what = format!(
+            "must name 1 to {CASSANDRA_SERVERS_MAX} nodes, as in 127.0.0.1:9042; replicas separated by | are \
+                only for memcached"
+        );
         return Some(("servers", what));
     }
     let keyspace = &cluster.keyspace;
@@ -88,11 +91,11 @@ pub(super) fn fault_of_counters(config: &Config) -> Option<String> {
     match (config.counters.engine, counter_cluster(config)) {
         (CounterEngine::Cassandra, Some(_)) => None,
         (CounterEngine::Cassandra, None) => Some(format!(
-            "names {name:?}, and there is no [clusters.{name}] with kind = \"cassandra\"; add it with its servers, or name \
-             one that is listed"
+            "is {name:?}, but there is no [clusters.{name}] with kind = \"cassandra\"; add it with its servers, or \
+             use a listed cluster"
         )),
         (CounterEngine::Embedded | CounterEngine::Memory, _) if !name.is_empty() => {
-            Some("belongs to counters.engine = \"cassandra\"; leave it empty".to_owned())
+            Some("applies only to counters.engine = \"cassandra\"; leave it empty".to_owned())
         }
         (CounterEngine::Embedded | CounterEngine::Memory, _) => None,
     }
@@ -123,17 +126,17 @@ mod tests {
             (("clusters.main.replication", "dc1"), "no DATACENTER:COPIES"),
             (("counters.cluster", "other"), "names \"other\", and there is no [clusters.other]"),
             (("clusters.main.kind", "memcached"), "there is no [clusters.main] with kind = \"cassandra\""),
-            (("counters.engine", "embedded"), "counters.cluster belongs to counters.engine = \"cassandra\""),
+            (("counters.engine", "embedded"), "counters.cluster applies only to counters.engine = \"cassandra\""),
         ] {
             let error = refused(&[&good[..], &[pair]].concat()).expect_err(words);
             assert!(error.contains(words), "{error}");
         }
         let far = [("clusters.far.kind", "cassandra"), ("clusters.far.servers", "127.0.0.2:9042")];
-        let same = refused(&[&good[..], &far].concat()).expect_err("one keyspace has one name");
+        let same = refused(&[&good[..], &far].concat()).expect_err("remove one of the two clusters");
         assert!(same.contains("is that of [clusters."), "{same}");
         let far = [&far[..], &[("clusters.far.keyspace", "far")]].concat();
         assert_eq!(refused(&[&good[..], &far].concat()), Ok(()));
         let alone = refused(&far).expect_err("its catalog would be in the embedded store");
-        assert!(alone.contains("clusters.far.kind may only be \"cassandra\" where counters.engine is"), "{alone}");
+        assert!(alone.contains("clusters.far.kind may be \"cassandra\" only if counters.engine is"), "{alone}");
     }
 }

@@ -13,15 +13,15 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
     };
     let of_clusters = config.clusters.iter().find_map(|(name, cluster)| {
         if let Err(reject) = NamespaceName::new(name) {
-            return Some((format!("clusters.{name}"), format!("cannot be named so: {}", reject.message)));
+            return Some((format!("clusters.{name}"), format!("is not a valid name: {}", reject.message)));
         }
         if cluster.kind == ClusterKind::Cassandra && own != ClusterKind::Cassandra && *name != config.counters.cluster {
             let what =
-                "may only be \"cassandra\" where counters.engine is: the catalog of such a server is in Cassandra as well";
+                "may be \"cassandra\" only if counters.engine is \"cassandra\": the catalog must be in Cassandra too";
             return Some((format!("clusters.{name}.kind"), what.to_owned()));
         }
         if let Some(other) = cassandra::same_keyspace(config, name) {
-            let what = format!("is that of [clusters.{other}]: one keyspace has one name; take one of them out");
+            let what = format!("is also the keyspace of [clusters.{other}]; remove one of the two clusters");
             return Some((format!("clusters.{name}.keyspace"), what));
         }
         let (setting, what) = fault_of(cluster, own)?;
@@ -45,7 +45,7 @@ fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
     let of_memcached = [("dedupe_seconds", cluster.dedupe_seconds > 0)];
     let set = |settings: &[(&'static str, bool)], kind: ClusterKind, owner: &str| {
         let (setting, _) = settings.iter().find(|(_, is_set)| *is_set && cluster.kind != kind)?;
-        Some((*setting, format!("belongs to a cluster of kind \"{owner}\"; take it out, or set the kind")))
+        Some((*setting, format!("applies only to a cluster of kind \"{owner}\"; remove it, or set the kind")))
     };
     let of_cassandra = set(&of_cassandra, ClusterKind::Cassandra, "cassandra");
     of_cassandra.or_else(|| set(&of_memcached, ClusterKind::Memcached, "memcached"))
@@ -80,10 +80,10 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
     // Documents written for one machine name the cluster `embedded`; here it stands for the store of [counters].
     let stands_for_own = own == ClusterKind::Cassandra && cluster.kind == ClusterKind::Embedded;
     if cluster.kind != own && !stands_for_own {
-        let what = "must be the engine of [counters], for this server has one store of counters, or \"memcached\" or \"cassandra\"";
+        let what = "must be counters.engine, \"memcached\" or \"cassandra\": a server has one store of counters";
         return Some(("kind", what.to_owned()));
     }
-    has_servers.then(|| ("servers", "belong to a cluster of kind \"memcached\" or \"cassandra\"".to_owned()))
+    has_servers.then(|| ("servers", "apply only to a cluster of kind \"memcached\" or \"cassandra\"".to_owned()))
 }
 
 /// What is wrong with the cluster that the count cache of new namespaces should be in.
@@ -91,7 +91,7 @@ fn fault_of_default(config: &Config) -> Option<String> {
     let name = &config.cache.cluster;
     (!name.is_empty() && !config.clusters.contains_key(name)).then(|| {
         let known: Vec<&str> = config.clusters.keys().map(String::as_str).collect();
-        format!("names {name}, and there is no [clusters.{name}]; add it, or name one of {}", known.join(", "))
+        format!("is {name}, but there is no [clusters.{name}]; add it, or use one of {}", known.join(", "))
     })
 }
 
@@ -102,15 +102,15 @@ fn fault_of_choice(config: &Config) -> Option<String> {
         _ if name.is_empty() => None,
         Some(ClusterKind::Memcached) => None,
         Some(ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra) => Some(format!(
-            "names {name}, which is no memcached cluster; leave it empty to keep best-effort counters in this process"
+            "is {name}, which is not a memcached cluster; leave it empty to keep best-effort counters in this process"
         )),
         None => {
             let of_kind = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
             let known: Vec<&str> = of_kind.map(|(name, _)| name.as_str()).collect();
-            let known = if known.is_empty() { "there is none".to_owned() } else { known.join(", ") };
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             Some(format!(
-                "names {name}, and there is no [clusters.{name}]; add it with kind = \"memcached\" and its servers, or \
-                 name a memcached cluster that is listed: {known}"
+                "is {name}, but there is no [clusters.{name}]; add it with kind = \"memcached\" and its servers, or \
+                 use a listed memcached cluster: {known}"
             ))
         }
     }
@@ -142,7 +142,7 @@ mod tests {
             ),
             (
                 vec![("clusters.near.dedupe_seconds", "5")],
-                "clusters.near.dedupe_seconds belongs to a cluster of kind \"memcached\"; take it out, or set the kind",
+                "clusters.near.dedupe_seconds applies only to a cluster of kind \"memcached\"; remove it, or set the kind",
             ),
             (vec![kind, servers, ("clusters.near.timeout_ms", "0")], "clusters.near.timeout_ms must be 1 to 10000"),
             (
@@ -150,9 +150,9 @@ mod tests {
                 "clusters.near.dedupe_seconds must be 0 to 86400",
             ),
             (vec![kind, servers, ("clusters.near.key_prefix", "a b")], "clusters.near.key_prefix must be"),
-            (vec![kind, servers, ("best_effort.cluster", "far")], "a memcached cluster that is listed: near"),
-            (vec![("cache.cluster", "far")], "cache.cluster names far, and there is no [clusters.far]; add it"),
-            (vec![("clusters.a b.kind", "embedded")], "clusters.a b cannot be named so: "),
+            (vec![kind, servers, ("best_effort.cluster", "far")], "a listed memcached cluster: near"),
+            (vec![("cache.cluster", "far")], "cache.cluster is far, but there is no [clusters.far]; add it"),
+            (vec![("clusters.a b.kind", "embedded")], "clusters.a b is not a valid name: "),
             (vec![("best_effort.cluster", "far")], "there is no [clusters.far]; add it with kind = \"memcached\""),
             (vec![("best_effort.cluster", "embedded")], "leave it empty to keep best-effort counters in this process"),
         ] {

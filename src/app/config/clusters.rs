@@ -102,7 +102,7 @@ impl FromStr for Servers {
         }
         all.sort();
         match all.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(format!("{} stands there twice", pair[0])),
+            Some(pair) => Err(format!("{} occurs twice", pair[0])),
             None => Ok(Self(replicas)),
         }
     }
@@ -154,7 +154,7 @@ impl FromStr for ReplicasByDataCenter {
             (!name.is_empty() && name.chars().all(is_name)).then(|| (name.to_owned(), copies))
         };
         let all = text.split(',').map(one).collect::<Option<Vec<_>>>();
-        all.map(Self).ok_or_else(|| "no DATACENTER:COPIES[,...] with 1 to 9 copies, as in dc1:3".to_owned())
+        all.map(Self).ok_or_else(|| "must be DATACENTER:COPIES[,...] with 1 to 9 copies, as in dc1:3".to_owned())
     }
 }
 

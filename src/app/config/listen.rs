@@ -36,7 +36,7 @@ impl FromStr for ListenAddress {
         };
         match text.parse::<SocketAddr>().is_ok() || is_named() {
             true => Ok(Self(text.to_owned())),
-            false => Err("no HOST:PORT, as in 127.0.0.1:7450 or localhost:7450".to_owned()),
+            false => Err("must be HOST:PORT, as in 127.0.0.1:7450 or localhost:7450".to_owned()),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn settings_for(key: &str, value: &Value) -> Option<Result<Vec<(&'sta
     if !is_replaced(key) {
         return None;
     }
-    let Some(value) = value.as_str() else { return Some(Err("must be a text".to_owned())) };
+    let Some(value) = value.as_str() else { return Some(Err("must be a string".to_owned())) };
     let settings = match (key, value) {
         ("storage.kind", "embedded" | "memory") => {
             Ok(vec![("counters.engine", value.to_owned()), ("queues.engine", value.to_owned())])
@@ -28,7 +28,7 @@ pub(super) fn settings_for(key: &str, value: &Value) -> Option<Result<Vec<(&'sta
             Ok(vec![("counters.engine", value.to_owned()), ("queues.engine", "none".to_owned())])
         }
         ("storage.kind", _) => Err(format!(
-            "cannot be used: {value:?} is none of embedded, memory and cassandra; write counters.engine instead"
+            "cannot be used: {value:?} is not one of embedded, memory and cassandra; set counters.engine instead"
         )),
         ("storage.cluster", _) => Ok(vec![("counters.cluster", value.to_owned())]),
         _ => Ok(vec![("cache.cluster", value.to_owned())]), // the last of the list above
@@ -39,7 +39,7 @@ pub(super) fn settings_for(key: &str, value: &Value) -> Option<Result<Vec<(&'sta
 /// What to write instead of a setting of an earlier release.
 pub(super) fn notice(key: &str, origin: &SettingOrigin, settings: &[(&'static str, String)]) -> String {
     let new: Vec<String> = settings.iter().map(|(key, value)| format!("{key} = {value:?}")).collect();
-    format!("{origin}: {key} is a setting of earlier releases; write {} instead", new.join(" and "))
+    format!("{origin}: {key} is a setting of earlier releases; use {} instead", new.join(" and "))
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
         );
         assert_eq!((found.config.counters.cluster.as_str(), found.config.cache.cluster.as_str()), ("main", "main"));
         assert_eq!(found.notices.len(), 3);
-        let says = "file old.toml: storage.kind is a setting of earlier releases; write counters.engine = \"cassandra\" and \
+        let says = "file old.toml: storage.kind is a setting of earlier releases; use counters.engine = \"cassandra\" and \
                     queues.engine = \"none\" instead";
         assert!(found.notices.iter().any(|notice| notice == says), "{:?}", found.notices);
     }

@@ -36,7 +36,7 @@ impl TryFrom<String> for AdvertisedAddress {
             return Ok(Self(None));
         }
         if text.ends_with(":0") {
-            return Err("must name the port that others reach, not 0".to_owned());
+            return Err("must name the port that other servers connect to, not 0".to_owned());
         }
         text.parse().map(|address| Self(Some(address)))
     }
@@ -55,7 +55,7 @@ impl FromStr for ServerRoles {
             }
         }
         if roles == Roles::default() {
-            return Err("names no role; the roles are writer and roller".to_owned());
+            return Err("is empty; the roles are writer and roller".to_owned());
         }
         Ok(Self(roles))
     }
@@ -75,7 +75,7 @@ pub fn fault(config: &Config) -> Option<(&'static str, String)> {
     if config.counters.engine == CounterEngine::Cassandra || (writer && roller) {
         return None;
     }
-    let what = "must be writer,roller: only servers that share a Cassandra keyspace can do without one of the two";
+    let what = "must be writer,roller: a single role requires servers that share a Cassandra keyspace";
     Some(("server.roles", what.to_owned()))
 }
 

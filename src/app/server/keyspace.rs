@@ -131,8 +131,8 @@ fn new_id() -> Uuid {
 fn unlisted_cluster(Dataset { name, cluster, .. }: &Dataset) -> UnusableSetting {
     let cluster = cluster.as_ref().map(NamespaceName::as_str).unwrap_or_default();
     UnusableSetting(format!(
-        "dataset {name} is kept in cluster {cluster}, and the settings have no [clusters.{cluster}] of kind \"cassandra\"; \
-         add it, as every server of this catalog needs it"
+        "dataset {name} is stored in cluster {cluster}, but the settings have no [clusters.{cluster}] of kind \
+         \"cassandra\"; add it, because every server of this catalog needs it"
     ))
 }
 
@@ -175,7 +175,7 @@ async fn make(
     schema::make_keyspace(session, keyspace, &replication, clock).await.map_err(of)?;
     startup_deadline.extend();
     if found == SchemaState::NoKeyspace {
-        tracing::info!(keyspace, "the keyspace was made, with one copy");
+        tracing::info!(keyspace, "the keyspace was created with one replica");
     }
     schema::apply(session, keyspace, missing, clock, &|| startup_deadline.extend()).await.map_err(of)
 }

@@ -15,8 +15,8 @@ pub type MemcachedClusters = BTreeMap<String, Arc<Cluster>>;
 /// No server of a memcached cluster can be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no memcached server of cluster {cluster} can be used: {servers}; start one, correct clusters.{cluster}.servers, or \
-     take [clusters.{cluster}] and what names it out of the settings"
+    "no memcached server of cluster {cluster} is usable: {servers}; start one, correct clusters.{cluster}.servers, or \
+     remove [clusters.{cluster}] and its uses from the settings"
 )]
 pub struct MemcachedUnreachable {
     cluster: String,
@@ -48,7 +48,13 @@ async fn open_cluster(
     match Cluster::open(options, clock).await {
         Ok((opened, absent)) => {
             for (server, why) in absent {
-                tracing::warn!(cluster = name, server, why, "a memcached server is absent; it is asked again by calls");
+                tracing::warn!(
+                    cluster = name,
+                    server,
+                    why,
+                    "a memcached server does not answer; later calls try it \
+                    again"
+                );
             }
             Ok(Arc::new(opened))
         }

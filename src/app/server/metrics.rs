@@ -55,53 +55,53 @@ impl<T: MetricSource> Collector for MetricCollector<T> {
 }
 
 const COUNTS: &[Metric<Stats>] = metrics! { counts:
-    Count "tallystone_writes_applied" = counts.writes_applied.get(), "Adds, clears and totals that were applied";
-    Count "tallystone_writes_repeated" = counts.writes_repeated.get(), "Writes whose token had been applied before";
-    Count "tallystone_verdicts" = counts.verdicts.get(), "Verdicts that were given";
-    Count "tallystone_verdicts_void" = counts.verdicts_void.get(), "Verdicts that wrote or found a void";
+    Count "tallystone_writes_applied" = counts.writes_applied.get(), "Adds, clears and totals applied";
+    Count "tallystone_writes_repeated" = counts.writes_repeated.get(), "Writes with a token that was already applied";
+    Count "tallystone_verdicts" = counts.verdicts.get(), "Token verdicts returned";
+    Count "tallystone_verdicts_void" = counts.verdicts_void.get(), "Token verdicts that wrote or found a void";
     Count "tallystone_count_cache_hits" = counts.cache_hits.get(), "Reads served from the count cache";
     Count "tallystone_count_cache_misses" = counts.cache_misses.get(), "Reads that went to the rollup store";
-    Count "tallystone_inline_rolls" = counts.inline_rolls.get(), "Rolls that a read ran itself";
+    Count "tallystone_inline_rolls" = counts.inline_rolls.get(), "Rolls run by a read";
     Count "tallystone_rolls_written" = counts.rolls_written.get(), "Rolls that wrote a checkpoint";
     Count "tallystone_rolls_empty" = counts.rolls_empty.get(), "Rolls that found nothing new";
-    Count "tallystone_rolls_failed" = counts.rolls_failed.get(), "Rolls that failed and are tried again";
+    Count "tallystone_rolls_failed" = counts.rolls_failed.get(), "Rolls that failed and are retried";
     Count "tallystone_events_folded" = counts.events_folded.get(), "Events folded by rolls";
     Count "tallystone_rollup_batches" = counts.batches.get(), "Rollup batches";
-    Count "tallystone_rollup_signals_lost" = counts.signals_lost.get(), "Signals for which a Set had no room";
-    Count "tallystone_rollup_signals_taken" = counts.signals_taken.get(), "Signals of other servers that were taken in";
+    Count "tallystone_rollup_signals_lost" = counts.signals_lost.get(), "Signals dropped because a Set was full";
+    Count "tallystone_rollup_signals_taken" = counts.signals_taken.get(), "Signals accepted from other servers";
     Count "tallystone_touches_replayed" = counts.touches_replayed.get(),
         "Touches read again after a restart or a lost signal";
     Count "tallystone_limits_published" = counts.limits_published.get(), "Limits published";
     Count "tallystone_late_rows" = counts.late_rows.get(),
-        "Rows that came after their bucket was rolled up and were taken into the count";
+        "Rows that arrived after the rollup of their bucket and were added to the count";
     Count "tallystone_repairs" = counts.repairs.get(), "Repairs of counters, one for each bucket that differed";
     Count "tallystone_buckets_rechecked" = counts.buckets_rechecked.get(),
-        "Buckets that were compared because of a recheck mark";
+        "Buckets compared because of a recheck mark";
     Count "tallystone_buckets_sealed" = counts.buckets_sealed.get(),
-        "Buckets that were read from all replicas and compared after the seal delay";
+        "Buckets read from all replicas and compared after the seal delay";
     Count "tallystone_seals_failed" = counts.seals_failed.get(),
-        "Times the buckets of a touch shard could not be compared; tried again";
-    Count "tallystone_leases_lapsed" = counts.leases_lapsed.get(), "Lapses of this server's own lease in its fleet";
-    Count "tallystone_members_lapsed" = counts.members_lapsed.get(), "Other members that this server has seen lapse";
+        "Failed comparisons of the buckets of a touch shard; retried";
+    Count "tallystone_leases_lapsed" = counts.leases_lapsed.get(), "Expirations of this server's own fleet lease";
+    Count "tallystone_members_lapsed" = counts.members_lapsed.get(), "Expired fleet leases of other members, seen by this server";
     Count "tallystone_slices_dropped" = counts.slices_dropped.get(), "Slices dropped";
-    Count "tallystone_slices_kept_back" = counts.slices_kept_back.get(), "Times a slice past its time had to stay";
-    Count "tallystone_messages_enqueued" = counts.messages_enqueued.get(), "Messages that were taken in";
-    Count "tallystone_messages_repeated" = counts.messages_repeated.get(), "Enqueues whose id had been taken in before";
-    Count "tallystone_leases_given" = counts.leases_given.get(), "Leases that were given";
-    Count "tallystone_messages_completed" = counts.messages_completed.get(), "Messages that were completed";
-    Count "tallystone_leases_settled" = counts.leases_settled.get(), "Leases that were settled, repeats included";
-    Count "tallystone_dequeues_empty" = counts.dequeues_empty.get(), "Looks of dequeues that found nothing";
+    Count "tallystone_slices_kept_back" = counts.slices_kept_back.get(), "Failures to drop a slice past its retention";
+    Count "tallystone_messages_enqueued" = counts.messages_enqueued.get(), "Messages enqueued";
+    Count "tallystone_messages_repeated" = counts.messages_repeated.get(), "Enqueues with an id that was already enqueued";
+    Count "tallystone_leases_given" = counts.leases_given.get(), "Leases issued";
+    Count "tallystone_messages_completed" = counts.messages_completed.get(), "Messages completed";
+    Count "tallystone_leases_settled" = counts.leases_settled.get(), "Leases settled, repeats included";
+    Count "tallystone_dequeues_empty" = counts.dequeues_empty.get(), "Dequeue searches that found nothing";
     Count "tallystone_leases_out_of_rank" = counts.leases_out_of_rank.get(),
-        "Leases given while another shard had a better message";
+        "Leases issued while another shard had a better message";
     Count "tallystone_messages_promoted" = counts.messages_promoted.get(),
-        "Messages whose window was over and that became ready";
+        "Messages that became ready after their invisibility";
     Count "tallystone_promotions_late" = counts.promotions_late.get(),
-        "Messages that became ready more than a second after their time";
-    Count "tallystone_queue_commands" = counts.queue_commands.get(), "Commands that were sent to shards of queues";
-    Count "tallystone_queue_store_calls" = counts.queue_store_calls.get(), "Store calls that brought these commands";
+        "Messages that became ready more than a second late";
+    Count "tallystone_queue_commands" = counts.queue_commands.get(), "Commands sent to shards of queues";
+    Count "tallystone_queue_store_calls" = counts.queue_store_calls.get(), "Store calls that carried these commands";
     Count "tallystone_queue_panics" = counts.queue_panics.get(), "Store calls of queues that panicked: defects";
     Count "tallystone_acknowledged_below_limit" = counts.acknowledged_below_limit.get(),
-        "Events acknowledged at or below a limit that was told while they were held; must stay 0";
+        "Events acknowledged at or below a limit published while they were held; must stay 0";
 };
 
 const ENGINE: &[Metric<Engine>] = metrics! { engine:
@@ -112,24 +112,24 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
         "Pauses after rollup batches";
     Total "tallystone_promotion_lag_seconds" = seconds(engine.stats().promotion_lag_micros.get() as f64),
         "From the time of messages until they were ready";
-    Count "tallystone_rollup_signals_sent" = engine.signals().sent, "Signals that other servers have taken";
+    Count "tallystone_rollup_signals_sent" = engine.signals().sent, "Signals accepted by other servers";
     Count "tallystone_rollup_signals_dropped" = engine.signals().dropped,
-        "Signals for other servers that were dropped: no room, no answer, or nobody to take them";
+        "Signals for other servers that were dropped: no room, no answer, or no receiver";
     Gauge "tallystone_rollup_set_counters" = engine.rollup_sets().0 as f64, "Counters in the rollup Sets";
     Gauge "tallystone_rollup_set_bytes" = engine.rollup_sets().1 as f64, "Bytes of the rollup Sets";
-    Gauge "tallystone_watches" = engine.watches() as f64, "Watches under way";
+    Gauge "tallystone_watches" = engine.watches() as f64, "Active watches";
     // A store that is shared with nobody has one server.
     Gauge "tallystone_fleet_members" = engine.fleet().map_or(1, |fleet| fleet.members.unwrap_or(0)) as f64,
-        "Servers that share the store, this one included; 0 while that is not known";
+        "Servers that share the store, this one included; 0 while unknown";
     Gauge "tallystone_fleet_lease_seconds" = engine.fleet().map_or(0.0, |fleet| fleet.lease_left.as_secs_f64()),
-        "How long this server still counts as one of them if no heartbeat gets through";
+        "Remaining fleet lease of this server without a new heartbeat";
     Gauge "tallystone_queues" = of_queues(engine, Queues::count), "Queues and templates";
-    Gauge "tallystone_dequeues_waiting" = of_queues(engine, Queues::waiting), "Dequeues that wait for a message";
+    Gauge "tallystone_dequeues_waiting" = of_queues(engine, Queues::waiting), "Waiting dequeues";
     Gauge "tallystone_queue_sessions" = of_queues(engine, Queues::sessions), "Sessions of workers";
     Gauge "tallystone_queue_clock_ahead_seconds" = seconds(engine.stats().queue_clock_ahead.get() as f64),
-        "How far the time of queues is ahead of this machine's clock; negative if it is behind";
+        "Queue time minus this machine's clock; negative if queue time is behind";
     Gauge "tallystone_queue_tokens_ahead_seconds" = seconds(engine.stats().queue_tokens_ahead.get() as f64),
-        "How far the time by which the age of tokens is judged is ahead of this machine's clock";
+        "Time used for token ages minus this machine's clock";
 };
 
 fn seconds(micros: f64) -> f64 {
@@ -143,24 +143,24 @@ fn of_queues(engine: &Engine, number: fn(&Queues) -> usize) -> f64 {
 
 const DATASETS: &[Metric<DatasetGauges>] = metrics! { dataset:
     Gauge "tallystone_dataset_staleness_seconds" = dataset.staleness.as_secs_f64(),
-        "How old what readers here see of the dataset is: the clock less the limit";
+        "Age of the dataset as seen by readers: the clock minus the limit";
     Gauge "tallystone_closed_lag_seconds" = dataset.closed_lag.as_secs_f64(),
-        "How far what this server has closed, as the store knows, is behind the clock";
+        "Lag of this server's closed time, as recorded in the store, behind the clock";
     Gauge "tallystone_accept_limit_seconds" = dataset.accept_limit.as_secs_f64(),
-        "How old an event of the dataset may be: what both include";
+        "Maximum age of an event of the dataset; included in both lags";
     KnownGauge "tallystone_watermark_lag_seconds" = dataset.watermark_lag.map(|lag| lag.as_secs_f64()),
-        "How far the slowest watermark is behind the limit; not there while this server does not know it";
-    Gauge "tallystone_seal_lag_seconds" = dataset.seal_lag.as_secs_f64(), "How far sealing is behind what is due";
-    Gauge "tallystone_holds" = dataset.holds as f64, "Events admitted whose outcome is not known yet";
-    Gauge "tallystone_slices" = dataset.slices as f64, "Time slices known";
+        "Lag of the slowest watermark behind the limit; absent while unknown to this server";
+    Gauge "tallystone_seal_lag_seconds" = dataset.seal_lag.as_secs_f64(), "Lag of sealing behind its due time";
+    Gauge "tallystone_holds" = dataset.holds as f64, "Events admitted with a pending outcome";
+    Gauge "tallystone_slices" = dataset.slices as f64, "Known time slices";
 };
 
 const NAMESPACES: &[Metric<NamespaceCounts>] = metrics! { counts:
     Count "tallystone_namespace_writes_applied" = counts.writes_applied.get(),
-        "Adds, clears and totals that were applied, by namespace";
+        "Adds, clears and totals applied, by namespace";
     Count "tallystone_namespace_writes_failed" = counts.writes_failed.get(),
-        "Writes that were refused or failed, or whose outcome is not known";
-    Count "tallystone_namespace_reads" = counts.reads.get(), "Reads of counts, of one or of many in a call";
+        "Writes refused, failed, or with unknown outcome";
+    Count "tallystone_namespace_reads" = counts.reads.get(), "Calls that read one or more counts";
 };
 
 /// The label of all namespaces that are not shown one by one; no namespace has a name like it.

@@ -145,8 +145,8 @@ impl Readiness {
         if let Some(since) = judged.lapsed_since {
             let since = shown(since);
             standing.counters.push(format!(
-                "this server has not been a member of its fleet since {since}: its heartbeats do not get through; it joins \
-                 again by itself"
+                "this server has not been a member of its fleet since {since}: its heartbeats fail; it rejoins \
+                 automatically"
             ));
         }
         if standing == judged.standing {
@@ -183,7 +183,7 @@ fn add_outage(standing: &mut ServiceOutages, keeps: ServicesOfStore, why: &str) 
         standing.queues.push(why.to_owned());
     }
     if !keeps.counters && !keeps.queues {
-        standing.degraded.push(format!("{why}: counts of the datasets that it keeps stand still"));
+        standing.degraded.push(format!("{why}: counts of its datasets stand still"));
     }
 }
 
@@ -200,19 +200,19 @@ fn report(before: &ServiceOutages, after: &ServiceOutages) {
     if *after == ServiceOutages::default() {
         tracing::info!(was = all(before), "all stores answer again");
     } else {
-        tracing::warn!(why = all(after), "not everything is served");
+        tracing::warn!(why = all(after), "some services are not available");
     }
 }
 
 /// The metric of a service, from the reasons why it is not served.
 const READY: &[Metric<Vec<String>>] = metrics! { why:
     Gauge "tallystone_ready" = f64::from(u8::from(why.is_empty())),
-        "1 while the service is served, 0 while what it needs is away";
+        "1 while the service is available, 0 while its store is not";
 };
 
 const STORES: &[Metric<StoreProbe>] = metrics! { store:
     Gauge "tallystone_store_silent_seconds" = store.downtime.lock().unanswered_for.as_secs_f64(),
-        "How long a store has been asked in vain; 0 to 1 while it answers";
+        "Time since the last answer of a store; 0 to 1 while it answers";
 };
 
 impl MetricSource for Arc<Readiness> {
@@ -263,6 +263,6 @@ mod tests {
         let mut standing = ServiceOutages::default();
         add_outage(&mut standing, ServicesOfStore { counters: false, queues: false }, "keyspace far is away");
         assert!(standing.counters.is_empty() && standing.queues.is_empty());
-        assert_eq!(standing.degraded, ["keyspace far is away: counts of the datasets that it keeps stand still"]);
+        assert_eq!(standing.degraded, ["keyspace far is away: counts of its datasets stand still"]);
     }
 }

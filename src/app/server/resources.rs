@@ -26,8 +26,8 @@ pub fn raise_descriptors() {
         return;
     }
     match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
-        Ok(()) => tracing::debug!(from = limit.current, to = limit.maximum, "the limit of descriptors is raised"),
-        Err(error) => tracing::warn!(%error, limit = limit.current, "the limit of descriptors cannot be raised"),
+        Ok(()) => tracing::debug!(from = limit.current, to = limit.maximum, "raised the limit of file descriptors"),
+        Err(error) => tracing::warn!(%error, limit = limit.current, "cannot raise the limit of file descriptors"),
     }
 }
 
@@ -47,7 +47,8 @@ pub fn bounds(config: &Config) -> ServeLimits {
         tracing::info!(
             connections,
             reserved = DESCRIPTORS_RESERVED,
-            "the limit of descriptors bounds the connections; raise it (ulimit -Hn, LimitNOFILE) to take more"
+            "the limit of file descriptors limits the connections; raise it (ulimit -Hn, LimitNOFILE) for more \
+             connections"
         );
     }
     let buffer_bytes = buffer_bytes(config.server.buffer_bytes, memory_bytes());

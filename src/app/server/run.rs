@@ -58,8 +58,8 @@ const TIMED_TASKS: &str = "timed/";
 const TIMED_TASK_ATTEMPTS: u32 = 16;
 
 /// The warning of a server that listens beyond its machine.
-const OPEN_TO_ALL: &str = "there is no authentication and no TLS: everybody who reaches this address may read and change \
-                           everything; keep it inside a trusted network, or listen on 127.0.0.1";
+const OPEN_TO_ALL: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
+    everything; keep it in a trusted network, or listen on 127.0.0.1";
 
 /// Runs a server until it is told to stop.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
@@ -85,7 +85,7 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
 #[cfg(target_os = "linux")]
 fn refuse_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        tracing::debug!(%error, "huge pages stay as the system has them");
+        tracing::debug!(%error, "cannot disable huge pages; the system default applies");
     }
 }
 
@@ -149,7 +149,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     drop(gateway);
     let Some((backend, engine)) = opened else {
         print_line(&format!("stopped: {why}; the store was not open yet"));
-        anyhow::bail!("the store did not open within server.drain_deadline_ms; the next start begins anew");
+        anyhow::bail!("the store did not open within server.drain_deadline_ms; the next start tries again");
     };
     // The time that the connections left goes to the rollups.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
@@ -201,20 +201,20 @@ async fn close(
     if let Some(fault) = fault {
         anyhow::bail!("the store failed: {fault}");
     }
-    anyhow::ensure!(drained, "not everything ended within server.drain_deadline_ms; the next start makes up for it");
+    anyhow::ensure!(drained, "some work did not end within server.drain_deadline_ms; the next start completes it");
     Ok(())
 }
 
 /// Takes the port; a host may be a name.
 async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
     let found = tokio::net::lookup_host(listen.as_str()).await;
-    let found = found.with_context(|| format!("cannot listen on {listen}: its host is not known here"))?;
+    let found = found.with_context(|| format!("cannot listen on {listen}: its host is unknown"))?;
     let mut addresses: Vec<SocketAddr> = found.collect();
     // A name may stand for both families; clients come over IPv4 unless they are told otherwise.
     addresses.sort_by_key(SocketAddr::is_ipv6);
     TcpListener::bind(&addresses[..]).await.map_err(|error| {
         let guess = match error.kind() {
-            io::ErrorKind::AddrInUse => "; is another server running there? End it, or set another port",
+            io::ErrorKind::AddrInUse => "; another process uses this port: stop it, or set another port",
             io::ErrorKind::AddrNotAvailable => "; set server.listen to an address of this machine, or to 0.0.0.0:PORT",
             io::ErrorKind::PermissionDenied => "; set a port above 1023",
             _ => "", // the cause says it
@@ -255,8 +255,8 @@ fn profile(config: &Config, backend: &Backend, advertised: Option<String>, name:
     let roles = config.server.roles.0;
     if backend.is_shared() && roles.roller && advertised.is_none() {
         tracing::warn!(
-            "other servers cannot tell this one which counters to roll up: set server.advertise to a HOST:PORT by which \
-             they reach it; until then those counters follow some ten seconds later"
+            "other servers cannot send rollup signals to this server: set server.advertise to its HOST:PORT; until \
+             then some rollups are about ten seconds later"
         );
     }
     MemberProfile { roles, address: advertised.unwrap_or_default(), name, secret: backend.secret() }
@@ -286,13 +286,13 @@ async fn start_engine(
         .context("cannot read the catalog")?;
     if preset == Preset::Dev {
         let name = NamespaceName::new("default").expect("a literal name is valid");
-        let author = Author { actor: "tallystone dev".to_owned(), reason: "the namespace to begin with".to_owned() };
+        let author = Author { actor: "tallystone dev".to_owned(), reason: "the first namespace".to_owned() };
         namespaces.ensure(NamespaceDraft::of(name), author).await.map_err(|error| {
             let advice = match error.reason() {
-                Reason::StorageFull => "; free space where the data is, or lower storage.reserve_bytes",
+                Reason::StorageFull => "; free space on the disk of the data, or lower storage.reserve_bytes",
                 _ => "", // the text says it all
             };
-            cause(error).context(format!("cannot make namespace default{advice}"))
+            cause(error).context(format!("cannot create namespace default{advice}"))
         })?;
     }
     let parts = EngineParts {
@@ -330,7 +330,7 @@ async fn ensure_timed_tasks(queues: &Queues) {
     let draft = QueueDraft { template_for, default_attempts, ..QueueDraft::of(name) };
     let author = Author { actor: "tallystone".to_owned(), reason: "the template of timed tasks".to_owned() };
     if let Err(error) = queues.ensure(draft, author).await {
-        tracing::warn!(%error, "the template of timed tasks cannot be made; the next start tries again");
+        tracing::warn!(%error, "cannot create the template of timed tasks; the next start tries again");
     }
 }
 
@@ -365,7 +365,7 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
 /// Where each role keeps its data, a line each; one line where both roles share a store.
 fn places(config: &Config, preset: Preset) -> Vec<String> {
     let directory = || config.storage.data_dir.display().to_string();
-    let memory = || "in memory only; it is gone when the process ends".to_owned();
+    let memory = || "in memory only; lost when the process ends".to_owned();
     let counters = match config.counters.engine {
         CounterEngine::Embedded => directory(),
         CounterEngine::Memory => memory(),
@@ -377,8 +377,8 @@ fn places(config: &Config, preset: Preset) -> Vec<String> {
         QueueEngine::Embedded => directory(),
         QueueEngine::Memory => memory(),
         QueueEngine::None => match preset {
-            Preset::Dev => "this server has none; name a directory for them with --data DIR".to_owned(),
-            Preset::Server => "this server has none (queues.engine)".to_owned(),
+            Preset::Dev => "this server has no queues; name a directory for them with --data DIR".to_owned(),
+            Preset::Server => "this server has no queues (queues.engine)".to_owned(),
         },
     };
     match counters == queues {

@@ -133,7 +133,7 @@ impl StatusSource for ServerStatus {
 /// The sentence of a store that refuses adds and new messages for want of space.
 fn full(store: &str, disk: &StoreDisk) -> String {
     format!(
-        "the disk of the store {store} is full: {} free, so adds and new messages are refused; {} must have {} free \
+        "the disk of the store {store} is full: {} free, so adds and new messages are refused; {} needs {} free \
          (storage.reserve_bytes)",
         units::size(disk.free_bytes.unwrap_or(0)),
         disk.folder.display(),
@@ -143,8 +143,8 @@ fn full(store: &str, disk: &StoreDisk) -> String {
 
 fn stale(dataset: &DatasetGauges) -> String {
     format!(
-        "counts of the dataset {} are {} old, where its accept_limit is {}: the store is away, or a server holds the \
-         limit back",
+        "counts of the dataset {} are {} old, but its accept_limit is {}: the store is unavailable, or a server holds \
+         the limit back",
         dataset.dataset,
         units::about(dataset.staleness),
         units::about(dataset.accept_limit)

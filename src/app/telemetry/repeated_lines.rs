@@ -213,11 +213,14 @@ fn write(left_out: &SuppressedLines) {
     // The level of a log line is fixed at compile time.
     match *level {
         Level::ERROR => {
-            tracing::error!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}");
+            tracing::error!(target: SUMMARY, left_out = lines, "similar lines were left out; the first of them: \
+                {first}");
         }
-        Level::WARN => tracing::warn!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}"),
+        Level::WARN => tracing::warn!(target: SUMMARY, left_out = lines, "similar lines were left out; the first of \
+            them: {first}"),
         // Lines of lower levels are never suppressed.
-        _ => tracing::info!(target: SUMMARY, left_out = lines, "lines left out, the first of them: {first}"),
+        _ => tracing::info!(target: SUMMARY, left_out = lines, "similar lines were left out; the first of them: \
+            {first}"),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::proto::queue::v1 as pb;
 
 /// A payload that cannot be serialized to JSON, or parsed as a value of its type.
 #[derive(Debug, thiserror::Error)]
-#[error("the payload is no value of its type: {0}")]
+#[error("the payload is not a valid value of its type: {0}")]
 pub struct BadPayload(#[from] serde_json::Error);
 
 /// A message whose payload is a value of one type.

@@ -36,7 +36,7 @@ impl IdempotencyToken {
         if bytes == 0 {
             return Err(Reject::new(
                 Reason::InvalidToken,
-                "idempotency_token is present but empty; send a token of 1 to 64 bytes, or leave idempotency_token out",
+                "idempotency_token is present but empty; send a token of 1 to 64 bytes, or omit idempotency_token",
             ));
         }
         if bytes > TOKEN_BYTES_MAX {
@@ -87,7 +87,7 @@ fn uuid_key(uuid: [u8; 16], time: Timestamp, generation_time: Option<Timestamp>)
         Some(given) if given.millis() != time.millis() => Err(Reject::new(
             Reason::InvalidGenerationTime,
             format!(
-                "generation_time disagrees with the time inside the UUIDv7 token by {} ms; leave generation_time out",
+                "generation_time differs from the time in the UUIDv7 token by {} ms; omit generation_time",
                 given.millis().abs_diff(time.millis())
             ),
         )),
@@ -100,8 +100,7 @@ fn text_key(token: &str, generation_time: Option<Timestamp>) -> Result<EventKey,
         Some(time) => Ok(EventKey { time, id: EventId::text(token) }),
         None => Err(Reject::new(
             Reason::InvalidGenerationTime,
-            "token is not a UUIDv7 and has no generation_time; send the time at which the change was made, the same on \
-             every retry",
+            "token is not a UUIDv7 and has no generation_time; send the time of the change, the same on every retry",
         )),
     }
 }
@@ -116,7 +115,7 @@ impl ReportSource {
         if source.is_empty() || source.len() > SOURCE_BYTES_MAX {
             return Err(Reject::new(
                 Reason::InvalidReport,
-                format!("source has {} bytes; name what reports in 1 to {SOURCE_BYTES_MAX} bytes", source.len()),
+                format!("source has {} bytes; send a name of 1 to {SOURCE_BYTES_MAX} bytes", source.len()),
             ));
         }
         Ok(Self(source.into()))

@@ -55,7 +55,7 @@ impl HotCounters {
             }
         }
         for pair in self.0.windows(2).filter(|pair| pair[0].counter_name == pair[1].counter_name) {
-            faults.push(format!("hot_counters names {} twice; write it once", pair[0].counter_name.as_str()));
+            faults.push(format!("hot_counters names {} twice; name it once", pair[0].counter_name.as_str()));
         }
     }
 }

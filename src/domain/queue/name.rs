@@ -31,7 +31,7 @@ impl QueueName {
 fn check(name: &str) -> Result<(), String> {
     let bytes = name.as_bytes();
     let Some(first) = bytes.first() else {
-        return Err("is missing; send 1 to 128 bytes".to_owned());
+        return Err("is missing; send a name of 1 to 128 bytes".to_owned());
     };
     if bytes.len() > QUEUE_NAME_BYTES_MAX {
         return Err(format!("has {} bytes; at most {QUEUE_NAME_BYTES_MAX} are allowed", bytes.len()));
@@ -41,7 +41,7 @@ fn check(name: &str) -> Result<(), String> {
     }
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(byte);
     match bytes.iter().position(|byte| !allowed(byte)) {
-        Some(at) => Err(format!("holds only letters, digits and . _ : / -; its byte {at} is another")),
+        Some(at) => Err(format!("may contain only letters, digits and . _ : / -; its byte {at} is not allowed")),
         None => Ok(()),
     }
 }

@@ -58,20 +58,20 @@ reasons! {
     InvalidToken => ReasonInfo {
         name: "INVALID_TOKEN",
         field: Some("idempotency_token.token"),
-        help: "Send a token of 1 to 64 bytes, best a UUIDv7 made once per change and kept over retries; or leave idempotency_token out and give up safe retries.",
+        help: "Send a token of 1 to 64 bytes. Prefer a UUIDv7, made once per change and reused in its retries. Without idempotency_token, retries are not safe.",
         ..INVALID
     },
     InvalidGenerationTime => ReasonInfo {
         name: "INVALID_GENERATION_TIME",
         field: Some("idempotency_token.generation_time"),
-        help: "A UUIDv7 token carries its own time: leave generation_time out, or send one inside the same millisecond. Any other token needs a generation_time, the same on every retry.",
+        help: "A UUIDv7 token contains its time: omit generation_time, or send one in the same millisecond. Any other token needs a generation_time, the same on every retry.",
         ..INVALID
     },
     InvalidFutureTime => ReasonInfo {
         name: "INVALID_FUTURE_TIME",
         field: Some("idempotency_token.generation_time"),
-        advice: Some("correct the client's clock by the server_time of this answer"),
-        help: "The time lies further ahead of the server's clock than is taken: that of a counter's token than the namespace's future_limit, that of a message's id than 60 s. Correct the client's clock; the answer carries the server_time to compare with.",
+        advice: Some("correct the client's clock with the server_time of this response"),
+        help: "The time is too far ahead of the server's clock. A counter token may be ahead by the future_limit of the namespace, a message id by 60 s. Correct the client's clock with the server_time in the response.",
         ..INVALID
     },
     InvalidBatchSize => ReasonInfo {
@@ -89,12 +89,12 @@ reasons! {
     InvalidPageToken => ReasonInfo {
         name: "INVALID_PAGE_TOKEN",
         field: Some("page_token"),
-        help: "Send the next_page_token of the page before, unchanged and with the same request; or leave it out to begin anew.",
+        help: "Send the next_page_token of the previous page unchanged, with the same request. To start over, omit it.",
         ..INVALID
     },
     InvalidRange => ReasonInfo {
         name: "INVALID_RANGE",
-        help: "Correct the field that the answer names. Of counters, from must lie before to, a step must be a multiple of 10 s. Of queues, leases and sessions last 1 s to 12 h, invisibility, delays and TTL at most 10 years; a call takes 1 to 100 messages; the calls of a session and their tries are numbered from 1. Nothing may be negative.",
+        help: "Correct the field named in the response. Counters: from must be before to, and a step is a multiple of 10 s. Queues: leases and sessions last 1 s to 12 h; invisibility, delays and TTL at most 10 years. A call takes 1 to 100 messages. The calls of a session and their tries are numbered from 1. Negative values are not allowed.",
         ..INVALID
     },
     InvalidProvenance => ReasonInfo {
@@ -105,18 +105,18 @@ reasons! {
     },
     InvalidReport => ReasonInfo {
         name: "INVALID_REPORT",
-        help: "Send a source of 1 to 40 bytes, an epoch that grows with each start of the source and a serial that grows with each report.",
+        help: "Send a source of 1 to 40 bytes. Raise the epoch at each start of the source, and the serial with each report.",
         ..INVALID
     },
     InvalidSettings => ReasonInfo {
         name: "INVALID_SETTINGS",
-        help: "Correct the setting that the message names; docs/configuration.md lists the settings of a namespace with their ranges, docs/queues.md those of a queue.",
+        help: "Correct the setting named in the message. The ranges are in docs/configuration.md for namespaces, and in docs/queues.md for queues.",
         ..INVALID
     },
     InvalidDocument => ReasonInfo {
         name: "INVALID_DOCUMENT",
         field: Some("document"),
-        help: "Correct the document at the place that the message names; docs/configuration.md shows the TOML, the JSON and the published form.",
+        help: "Correct the document at the place named in the message. docs/configuration.md shows the TOML, JSON and published forms.",
         ..INVALID
     },
     InvalidJson => ReasonInfo {
@@ -126,7 +126,7 @@ reasons! {
     },
     InvalidField => ReasonInfo {
         name: "INVALID_FIELD",
-        help: "Remove or correct the field that the message names; field names may be written in snake_case or camelCase.",
+        help: "Remove or correct the field named in the message. Field names may be in snake_case or camelCase.",
         ..INVALID
     },
     InvalidContentType => ReasonInfo {
@@ -142,7 +142,7 @@ reasons! {
     },
     InvalidArgument => ReasonInfo {
         name: "INVALID_ARGUMENT",
-        help: "Correct the argument that the message names, of a counter or a queue: a word of an enum, a name or id that is missing or too long, fields that go together.",
+        help: "Correct the argument named in the message. Typical causes: an unknown enum value, a name or id that is missing or too long, or fields that must be sent together.",
         ..INVALID
     },
     UnknownMethod => ReasonInfo {
@@ -171,7 +171,7 @@ reasons! {
     NamespaceExists => ReasonInfo {
         name: "NAMESPACE_EXISTS",
         advice: Some("update it instead, or choose another name"),
-        help: "A namespace of this name exists with other settings, which the message lists; update it instead.",
+        help: "A namespace of this name exists with other settings; the message lists them. Update it instead.",
         ..EXISTS
     },
     EtagMismatch => ReasonInfo {
@@ -180,45 +180,45 @@ reasons! {
         http: 409,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        advice: Some("read it again, and send the change for what it is now"),
-        help: "The namespace, queue or message changed since it was read: read it again, apply the change to what it is now, and send the new etag, or of a message the new version.",
+        advice: Some("read it again, and apply the change to the current version"),
+        help: "The namespace, queue or message changed since it was read. Read it again, apply the change to the current version, and send its etag; for a message, send its version.",
         ..ROW
     },
     SettingIsFixed => ReasonInfo {
         name: "SETTING_IS_FIXED",
-        advice: Some("create another one with the new setting"),
-        help: "This setting cannot change on a live namespace or queue, or on a queue only while it holds no message: create another one with the new setting.",
+        advice: Some("create another namespace or queue with the new setting"),
+        help: "This setting is fixed on a live namespace or queue; a few queue settings may change while the queue is empty. Create another namespace or queue with the new setting.",
         ..PRECONDITION
     },
     DatasetDiffers => ReasonInfo {
         name: "DATASET_DIFFERS",
         advice: Some("use the settings of the dataset, or name another dataset"),
-        help: "All namespaces of a dataset share its settings; use the ones that the message shows, or name another dataset.",
+        help: "All namespaces of a dataset share its settings. Use the settings in the message, or name another dataset.",
         ..PRECONDITION
     },
     NamespaceReadOnly => ReasonInfo {
         name: "NAMESPACE_READ_ONLY",
-        help: "This namespace is kept by the service itself; it can only be read.",
+        help: "The service maintains this namespace; callers can only read it.",
         ..DENIED
     },
     WrongCounterType => ReasonInfo {
         name: "WRONG_COUNTER_TYPE",
-        help: "The counter type of this namespace does not offer this call: best-effort counters keep no events, tokens, series or rollups.",
+        help: "The counter type of this namespace does not support this call: BEST_EFFORT counters keep no events, tokens, series or rollups.",
         ..PRECONDITION
     },
     WrongTemporality => ReasonInfo {
         name: "WRONG_TEMPORALITY",
-        help: "A cumulative namespace takes ReportTotals only; a delta namespace takes AddCount, AddAndGetCount, ClearCount and their batch forms only.",
+        help: "A cumulative namespace accepts only ReportTotals. A delta namespace accepts only AddCount, AddAndGetCount, ClearCount and their batch forms.",
         ..PRECONDITION
     },
     SeriesNotKept => ReasonInfo {
         name: "SERIES_NOT_KEPT",
-        help: "Ask for a step that is a multiple of one the namespace keeps; name the steps to keep in the namespace's series setting.",
+        help: "Request a multiple of a step that the namespace keeps, or add the step to the series setting of the namespace.",
         ..PRECONDITION
     },
     NotApplied => ReasonInfo {
         name: "NOT_APPLIED",
-        help: "Final: this token was not applied and never will be. To make the change after all, make a new token, with the clock corrected by the server_time in the answer.",
+        help: "This token was not applied and never will be. To make the change, correct the clock with the server_time in the response and create a new token.",
         ..PRECONDITION
     },
     Pending => ReasonInfo {
@@ -227,7 +227,7 @@ reasons! {
         http: 409,
         retry: Retry::SameToken,
         effect: Effect::Unknown,
-        help: "Ask again with the same token after the given delay; the change may or may not be applied yet.",
+        help: "Retry with the same token after the given delay. The change may have been applied.",
         ..ROW
     },
     TooOld => ReasonInfo {
@@ -236,8 +236,8 @@ reasons! {
         http: 412,
         retry: Retry::Never,
         effect: Effect::Unknown,
-        advice: Some("make a new token only if you know that it was not"),
-        help: "The token is older than the oldest live slice. It may have been applied long ago; that can no longer be answered. Use a new token only if you know that it was not.",
+        advice: Some("create a new token only if you know that the change was not applied"),
+        help: "The token is older than the oldest live slice. The service can no longer tell whether it was applied. Create a new token only if you know that the change was not applied.",
         ..ROW
     },
     OutcomeUnknown => ReasonInfo {
@@ -247,23 +247,23 @@ reasons! {
         retry: Retry::SameToken,
         effect: Effect::Unknown,
         advice: Some("the change may have been applied: retry with the same token"),
-        help: "Retry with the same token; the change is applied at most once. CheckToken settles the question.",
+        help: "Retry with the same token; the change is applied at most once. CheckToken tells whether it was applied.",
         ..ROW
     },
     RetryLater => ReasonInfo {
         name: "RETRY_LATER",
-        help: "The server is busy and did nothing: retry with the same token after the given delay.",
+        help: "The server is busy; nothing was applied. Retry with the same token after the given delay.",
         ..EXHAUSTED
     },
     AlreadyExists => ReasonInfo {
         name: "ALREADY_EXISTS",
-        help: "This token already names another change, which the message shows. Make a new token for each change. In a report of totals the serial is the name: raise it with each report.",
+        help: "This token was already used for another change; the message shows it. Create a new token for each change. A report of totals is identified by its serial: raise it with each report.",
         ..EXISTS
     },
     SerialBack => ReasonInfo {
         name: "SERIAL_BACK",
-        advice: Some("raise the serial with each report, and the epoch with each start of the source"),
-        help: "The serial is below the newest known one of this source and counter. Raise the serial with each report, and the epoch with each start of the source.",
+        advice: Some("raise the serial with each report, and the epoch at each start of the source"),
+        help: "The serial is below the newest known serial of this source and counter. Raise the serial with each report, and the epoch at each start of the source.",
         ..PRECONDITION
     },
     TooManySources => ReasonInfo {
@@ -272,25 +272,25 @@ reasons! {
         http: 429,
         retry: Retry::Never,
         effect: Effect::Nothing,
-        help: "A cumulative counter adds up at most 256 sources. Reuse source names over restarts (raise the epoch instead).",
+        help: "A cumulative counter has at most 256 sources. Keep the source name at a restart, and raise the epoch instead.",
         ..ROW
     },
     StorageFull => ReasonInfo {
         name: "STORAGE_FULL",
-        advice: Some("nothing was applied: free space, adds are taken again without a restart"),
-        help: "The disk of the store is nearly full (storage.reserve_bytes). Free space; adds are taken again without a restart.",
+        advice: Some("nothing was applied: free some space; no restart is needed"),
+        help: "The disk of the store is nearly full (storage.reserve_bytes); nothing was applied. Free some space; no restart is needed.",
         ..EXHAUSTED
     },
     StoreUnavailable => ReasonInfo {
         name: "STORE_UNAVAILABLE",
-        advice: Some("nothing was applied: try again, a write with its token"),
-        help: "The store does not answer; nothing was applied. Retry with the same token; the server's log and /readyz tell more.",
+        advice: Some("nothing was applied: retry, a write with the same token"),
+        help: "The store does not answer; nothing was applied. Retry with the same token. The server's log and /readyz show the cause.",
         ..UNAVAILABLE
     },
     ShuttingDown => ReasonInfo {
         name: "SHUTTING_DOWN",
-        advice: Some("try again when it is back, or at another server, a write with its token"),
-        help: "The server is stopping and did nothing: retry with the same token at another server, or when it is back.",
+        advice: Some("retry at another server, or after the restart; a write with the same token"),
+        help: "The server is stopping; nothing was applied. Retry with the same token at another server, or after the restart.",
         ..UNAVAILABLE
     },
     DeadlineExceeded => ReasonInfo {
@@ -299,7 +299,7 @@ reasons! {
         http: 504,
         retry: Retry::SameToken,
         effect: Effect::Unknown,
-        help: "The deadline passed. A write may have been applied, unless the answer's effect says nothing: retry with the same token, with more time.",
+        help: "The deadline passed. A write may have been applied, unless the effect in the response is nothing. Retry with the same token and a longer deadline.",
         ..ROW
     },
     Internal => ReasonInfo {
@@ -308,8 +308,8 @@ reasons! {
         http: 500,
         retry: Retry::SameToken,
         effect: Effect::Unknown,
-        advice: Some("a write may have been applied: retry with the same token, and report this"),
-        help: "A defect of the service. A write may have been applied: retry with the same token, and report what the server's log says.",
+        advice: Some("a write may have been applied: retry with the same token, and report this defect"),
+        help: "The service has a defect. A write may have been applied: retry with the same token, and report the server's log.",
         ..ROW
     },
     InvalidQueueName => ReasonInfo {
@@ -321,18 +321,18 @@ reasons! {
     InvalidMessageId => ReasonInfo {
         name: "INVALID_MESSAGE_ID",
         field: Some("message_id"),
-        help: "Use an id of 1 to 64 bytes that does not begin with m., best a UUIDv7; send a message key, which begins with m., as it was received.",
+        help: "Use an id of 1 to 64 bytes that does not begin with m.; prefer a UUIDv7. Send a message key, which begins with m., unchanged.",
         ..INVALID
     },
     InvalidMessage => ReasonInfo {
         name: "INVALID_MESSAGE",
-        help: "Check the field that the answer names: payload up to 32,768 bytes; at most 4 metadata pairs with keys of 1 to 64 and values of up to 256 bytes; priority within 2^53 of 0; 1 to 10,000 attempts; a shard key on simple queues only, the exclusivity key in the metadata on exclusive ones.",
+        help: "Correct the field named in the response. A payload has up to 32,768 bytes. Metadata has at most 4 pairs, with keys of 1 to 64 and values of up to 256 bytes. A priority is -2^53 to 2^53; attempts are 1 to 10,000. Simple queues accept a shard key; exclusive queues need the exclusivity key in the metadata.",
         ..INVALID
     },
     InvalidLeaseToken => ReasonInfo {
         name: "INVALID_LEASE_TOKEN",
         field: Some("lease_token"),
-        help: "Send the lease_token of the lease unchanged, to the queue that gave it.",
+        help: "Send the lease_token unchanged, to the queue that issued it.",
         ..INVALID
     },
     InvalidFilter => ReasonInfo {
@@ -343,126 +343,126 @@ reasons! {
     },
     QueueNotFound => ReasonInfo {
         name: "QUEUE_NOT_FOUND",
-        help: "Create the queue first, or a template whose prefix its name begins with; tallystone queue ls shows what there is.",
+        help: "Create the queue first, or a template with a prefix of its name. tallystone queue ls lists all queues.",
         ..NOT_FOUND
     },
     QueueExists => ReasonInfo {
         name: "QUEUE_EXISTS",
-        help: "The message shows the differences. Update the queue instead, send its settings, or choose another name.",
+        help: "A queue of this name exists with other settings; the message lists them. Update the queue, send its settings, or choose another name.",
         ..EXISTS
     },
     MessageNotFound => ReasonInfo {
         name: "MESSAGE_NOT_FOUND",
         advice: Some("check its id, or send its key"),
-        help: "The id was never enqueued, or its retention is over. With shard_key, only a message is found that this shard key or exclusivity value has routed; leave it out to look everywhere.",
+        help: "The id was never enqueued, or its retention is over. With shard_key, only the shard of that shard key or exclusivity value is searched; omit it to search all shards.",
         ..NOT_FOUND
     },
     OperationNotFound => ReasonInfo {
         name: "OPERATION_NOT_FOUND",
-        help: "Operations are known to their server for an hour after their end, and until it stops. Ask for the purge, redrive or discard again: it touches only what is left.",
+        help: "A server forgets an operation an hour after its end, and at a restart. Repeat the purge, redrive or discard; it processes only the remaining messages.",
         ..NOT_FOUND
     },
     WrongMessageState => ReasonInfo {
         name: "WRONG_MESSAGE_STATE",
-        help: "The message and the answer's state say where the message stands; docs/queues.md has the table of what may follow.",
+        help: "The message and the state in the response show the current state; docs/queues.md lists the allowed transitions.",
         ..PRECONDITION
     },
     ValueHeld => ReasonInfo {
         name: "VALUE_HELD",
-        help: "Wait until the leases of the value have ended, which ExplainMessage names, or raise its limit with SetValueLimit.",
+        help: "Wait for the end of the leases of the exclusivity value; ExplainMessage lists them. Or raise its limit with SetValueLimit.",
         ..PRECONDITION
     },
     LeaseLost => ReasonInfo {
         name: "LEASE_LOST",
-        advice: Some("stop working on it"),
-        help: "The message may be leased to another worker by now: stop working on it. Ask for longer leases, or extend them earlier.",
+        advice: Some("stop working on the message"),
+        help: "The message may already be leased to another worker: stop working on it. Request longer leases, or extend them earlier.",
         ..PRECONDITION
     },
     TokenReused => ReasonInfo {
         name: "TOKEN_REUSED",
-        advice: Some("make a new one"),
-        help: "This id was enqueued with other content, or this request token was used for another request. Make a new one for each message or request.",
+        advice: Some("create a new id or token"),
+        help: "This id was enqueued with other content, or this request token was used for another request. Create a new id for each message, and a new token for each request.",
         ..EXISTS
     },
     TokenExpired => ReasonInfo {
         name: "TOKEN_EXPIRED",
-        advice: Some("look for the message before you enqueue it with a new id"),
-        help: "An enqueue this late cannot be told from a repeat. Look for the message with GetMessage; enqueue it with a new id only if you know that it was not taken in. If ids that are made now are refused so, the clock of the server was ahead before: ResetQueueClock (queue reset-clock) takes them again.",
+        advice: Some("check for the message before you enqueue it with a new id"),
+        help: "The id is too old for the dedupe window, so the service cannot tell a repeat from a new message. Check with GetMessage; enqueue it with a new id only if the message was not enqueued. If new ids get this error, the server's clock was ahead earlier: correct that with ResetQueueClock (queue reset-clock).",
         ..PRECONDITION
     },
     EnqueueBlocked => ReasonInfo {
         name: "ENQUEUE_BLOCKED",
-        help: "The message shows the reason that was given. Retry with the same id when the queue is unblocked.",
+        help: "The message shows the reason of the block. Retry with the same id after the queue is unblocked.",
         ..PRECONDITION
     },
     DequeueBlocked => ReasonInfo {
         name: "DEQUEUE_BLOCKED",
-        help: "The message shows the reason that was given. Leases that were given before can be settled. Try again when the queue is unblocked.",
+        help: "The message shows the reason of the block. Existing leases can be settled. Retry after the queue is unblocked.",
         ..PRECONDITION
     },
     QueueFull => ReasonInfo {
         name: "QUEUE_FULL",
         advice: Some("nothing was applied"),
-        help: "The queue holds as many messages, bytes or kept answers as its quota_messages, quota_bytes and dedupe_max_bytes allow, or the catalog as many queues. Let workers catch up, shorten the retention, or raise the quota.",
+        help: "The queue reached its quota_messages, quota_bytes or dedupe_max_bytes, or the catalog its maximum number of queues. Let workers catch up, shorten the retention, or raise the quota.",
         ..EXHAUSTED
     },
     FilterNotDeclared => ReasonInfo {
         name: "FILTER_NOT_DECLARED",
-        help: "Declare the keys in filter_shapes of the queue, or ask with the shape that the message names, whose keys the error also has as nearest, joined by commas; a shape that was declared just now is used when it is filled.",
+        help: "Declare the keys in filter_shapes of the queue, or filter by the shape named in the message and in the metadata nearest (its keys, joined by commas). A new shape is usable once its index is complete.",
         ..PRECONDITION
     },
     SessionNotFound => ReasonInfo {
         name: "SESSION_NOT_FOUND",
         field: Some("session_id"),
-        help: "The session was never opened, has ended long ago, or held no lease when its server was started anew. Open a new one; leases that are still held can be settled with their tokens.",
+        help: "The session was never opened, ended long ago, or held no lease when its server restarted. Open a new session. Live leases can still be settled with their tokens.",
         ..NOT_FOUND
     },
     SessionReplaced => ReasonInfo {
         name: "SESSION_REPLACED",
         field: Some("session_id"),
-        help: "Another session was opened with the label of this one, so this one is over and its leases have ended. If that was another worker, give each worker a label of its own; then open a new session.",
+        help: "Another session was opened with the same label, which ended this session and its leases. If another worker opened it, give each worker its own label. Then open a new session.",
         ..PRECONDITION
     },
     SessionEnded => ReasonInfo {
         name: "SESSION_ENDED",
         field: Some("session_id"),
-        help: "The session was closed, which released its leases, or was silent for longer than its own lease, which ended those that it had confirmed: stop working on them and open a new one. Leases that it never confirmed end by themselves. Send heartbeats at a third of the session's lease.",
+        help: "The session was closed, or sent nothing for longer than its lease. Its confirmed leases have ended: stop working on their messages and open a new session. Unconfirmed leases expire on their own. Send heartbeats at a third of the session's lease.",
         ..PRECONDITION
     },
     SequenceTooOld => ReasonInfo {
         name: "SEQUENCE_TOO_OLD",
         field: Some("sequence"),
-        help: "A shard remembers the last 8 calls of a session that it answered with leases, and once a later call was heard, one that was given nothing is given nothing any more: the session might confirm what it never saw. Nothing was leased, and leases of this call that nobody settles end by themselves. Go on with a new, higher sequence.",
+        help: "A later call of the session has arrived, and the response of this call is no longer remembered. A shard remembers the last 8 calls of a session that returned leases. Nothing was leased now; earlier leases of this call expire unless they are settled. Continue with a new, higher sequence.",
         ..PRECONDITION
     },
     TryBarred => ReasonInfo {
         name: "TRY_BARRED",
         field: Some("try"),
-        help: "A later try of this call was heard, and answers for it. Ignore this answer; number the tries of a call 1, 2, 3.",
+        help: "A later try of this call has arrived, and its response counts. Ignore this response. Number the tries of a call 1, 2, 3.",
         ..PRECONDITION
     },
     QueuesNotKept => ReasonInfo {
         name: "QUEUES_NOT_KEPT",
-        advice: Some("nothing was applied: ask a server that has it; queues.engine \"embedded\" keeps queues, and offers SAFE"),
-        help: "This server has no queues (queues.engine = \"none\"); repeating the call changes nothing. Send it to a server that has queues, or give this one queues with queues.engine = \"embedded\".",
+        advice: Some("nothing was applied: send the call to another server, or set queues.engine to \"embedded\", which offers SAFE"),
+        help: "This server has no queues (queues.engine = \"none\"), so a retry fails too. Send the call to a server with queues, or set queues.engine = \"embedded\" on this server.",
         ..PRECONDITION
     },
     DurabilityNotOffered => ReasonInfo {
         name: "DURABILITY_NOT_OFFERED",
-        advice: Some("nothing was applied: ask a server that has it; queues.engine \"embedded\" keeps queues, and offers SAFE"),
-        help: "The message says what the store of this server offers. Send the call to a server whose store offers more: queues.engine embedded offers SAFE, a server with --memory nothing. Or require less, with required_durability.",
+        advice: Some("nothing was applied: send the call to another server, or set queues.engine to \"embedded\", which offers SAFE"),
+        help: "The message shows the durability of this server's store. Send the call to a server whose store offers more, or lower required_durability. queues.engine embedded offers SAFE; a server with --memory offers none.",
         ..PRECONDITION
     },
     HostNotAllowed => ReasonInfo {
         name: "HOST_NOT_ALLOWED",
         advice: Some("nothing was applied"),
-        help: "A web page may have a browser send requests to a server on its own machine, under the name of the page's host. So the development server answers JSON, gRPC-Web and pages only under an address, localhost, or a name in the setting server.hosts. Use one of these, or add the name to server.hosts.",
+        help: "A foreign web page can make a browser send requests to a server on the same machine, under the page's host name. So the development server answers JSON, gRPC-Web and pages only under an IP address, localhost, or a name in the setting server.hosts. Use one of these, or add the name to server.hosts.",
         ..DENIED
     },
     NotAMember => ReasonInfo {
         name: "NOT_A_MEMBER",
         advice: Some("nothing was applied"),
-        help: "Servers that share a store tell each other which counters were written. They take that from each other only, by a secret that each has in its heartbeat. Applications have no use for the call. A server is refused for a moment after its start, and for as long as it runs a build from before there were secrets: counters that it writes are then rolled up some ten seconds later, and no count is wrong.",
+        help: "This call is for servers that share a store, not for applications. The servers authenticate with the secret in their heartbeats. A server is refused for a moment after its start, and always if its release is older than these secrets. The counters that it writes are then rolled up about ten seconds later; no count is wrong.",
         ..DENIED
     },
 }

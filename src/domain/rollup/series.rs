@@ -46,7 +46,7 @@ pub fn plan(
     now: Timestamp,
 ) -> Result<SeriesPlan, Reject> {
     if from >= to {
-        return Err(Reject::new(Reason::InvalidRange, "from must lie before to"));
+        return Err(Reject::new(Reason::InvalidRange, "from must be before to"));
     }
     let reaches = |series: &&SeriesSettings| now - series.keep <= from;
     let resolution = match step {
@@ -62,7 +62,7 @@ pub fn plan(
     if rows > SERIES_ROWS_MAX as u128 {
         return Err(Reject::new(
             Reason::InvalidRange,
-            format!("the range has {rows} steps; at most {SERIES_ROWS_MAX} are answered: use a longer step"),
+            format!("the range has {rows} steps; at most {SERIES_ROWS_MAX} are allowed: use a longer step"),
         ));
     }
     Ok(SeriesPlan { resolution, step, from, to })
@@ -78,19 +78,19 @@ fn seconds(seconds: u32) -> Duration {
 
 fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
     if kept.is_empty() {
-        return "the namespace keeps no series; name the steps to keep in its series setting".to_owned();
+        return "the namespace keeps no series; add the steps to its series setting".to_owned();
     }
     let list: Vec<String> = kept.iter().map(|s| format!("{} s for {} s", s.step_seconds, s.keep.as_secs())).collect();
     let list = list.join(", ");
     match step {
         Some(step) if !kept.iter().any(|series| divides(series, step)) => {
-            format!("a step of {} s is no multiple of a step that is kept; kept are: {list}", step.as_secs_f64())
+            format!("a step of {} s is not a multiple of a kept step; kept steps are: {list}", step.as_secs_f64())
         }
         Some(step) => {
             let step = step.as_secs_f64();
-            format!("no series for a step of {step} s reaches back to from; ask for a later from, kept are: {list}")
+            format!("no series for a step of {step} s goes back to from; send a later from, kept steps are: {list}")
         }
-        None => format!("no series reaches back to from; ask for a later from, kept are: {list}"),
+        None => format!("no series goes back to from; send a later from, kept steps are: {list}"),
     }
 }
 

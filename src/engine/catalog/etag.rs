@@ -46,7 +46,7 @@ impl<I: Display + FromStr> FromStr for Etag<I> {
             .and_then(|(id, version)| Some(Self { id: id.parse().ok()?, version: version.parse().ok()? }));
         parts.filter(|etag| etag.to_string() == text).ok_or_else(|| {
             let shown: String = text.chars().take(SHOWN_CHARS).collect();
-            Reject::new(Reason::EtagMismatch, format!("etag {shown:?} was not made by this service"))
+            Reject::new(Reason::EtagMismatch, format!("etag {shown:?} is not from this service"))
         })
     }
 }

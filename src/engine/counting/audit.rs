@@ -55,7 +55,7 @@ impl Counting {
     ) -> Result<Recount, CountingError> {
         let scope = self.durable_scope(namespace, "RecountCounter").await?;
         if from.is_some_and(|from| to.is_some_and(|to| from >= to)) {
-            return Err(Reject::new(Reason::InvalidRange, "from must lie before to").into());
+            return Err(Reject::new(Reason::InvalidRange, "from must be before to").into());
         }
         let counter = scope.counter(name);
         let _turn = self.recounts.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;

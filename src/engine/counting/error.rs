@@ -19,7 +19,7 @@ pub enum CountingError {
         name: String,
     },
     /// The namespace names clusters that this server does not know, or uses them for something they cannot store.
-    #[error("namespace {name} cannot be served here, and nothing was done: {what}")]
+    #[error("this server cannot serve namespace {name}; nothing was done: {what}")]
     UnknownCluster {
         /// The namespace.
         name: String,
@@ -27,7 +27,7 @@ pub enum CountingError {
         what: String,
     },
     /// The namespace belongs to the service itself and is read-only.
-    #[error("namespace {name} is kept by the service itself and can only be read")]
+    #[error("the service maintains namespace {name}; callers can only read it")]
     NamespaceReadOnly {
         /// The namespace.
         name: String,
@@ -43,19 +43,19 @@ pub enum CountingError {
         server_time: Timestamp,
     },
     /// The token was not applied and never will be.
-    #[error("the token was not applied and never will be: its time was closed before it arrived; make a new token")]
+    #[error("the token was not applied and never will be: it arrived after its time was closed; create a new token")]
     NotApplied {
         /// The server's clock.
         server_time: Timestamp,
     },
     /// The outcome is not known yet.
-    #[error("the token's time is closed but not settled yet; ask again with the same token")]
+    #[error("the outcome of the token is not decided yet; retry with the same token")]
     Pending {
         /// The delay before the same call is worth repeating.
         retry_after: Duration,
     },
     /// The token is older than the oldest live slice, so its outcome can no longer be known.
-    #[error("the token is older than the oldest live slice; whether it was applied can no longer be answered")]
+    #[error("the token is older than the oldest live slice; the service can no longer tell whether it was applied")]
     TooOld {
         /// The beginning of the oldest live slice.
         oldest: Timestamp,
@@ -69,7 +69,7 @@ pub enum CountingError {
         asked: ChangeText,
     },
     /// The serial of a report went back.
-    #[error("serial {serial} of epoch {epoch} is below the newest known, serial {known_serial} of epoch {known_epoch}")]
+    #[error("serial {serial} of epoch {epoch} is below the newest known serial, {known_serial} of epoch {known_epoch}")]
     SerialBack {
         /// The epoch of the call.
         epoch: u64,
@@ -106,12 +106,12 @@ pub enum CountingError {
 fn already_exists(found: ChangeText, asked: ChangeText) -> String {
     match asked.0 {
         Change::Total(_) => format!(
-            "the source already reported {found} with this epoch and serial, this call reports {asked}; raise the serial \
-             with each report"
+            "the source already reported {found} with this epoch and serial; this call reports {asked}: raise the \
+             serial with each report"
         ),
         Change::Add(_) | Change::Clear | Change::Void => format!(
-            "the token already names another change: it is {found}, this call asks for {asked}; make a new token for each \
-             change"
+            "the token was already used for another change, {found}; this call requests {asked}: create a new token \
+             for each change"
         ),
     }
 }

@@ -34,7 +34,8 @@ impl Counting {
         let stores = &self.core.stores;
         let names = if is_best_effort(&scope) {
             if !scope.best_effort_counts.capabilities().lists_names {
-                let what = format!("namespace {namespace} is BEST_EFFORT and kept on memcached, which lists no names");
+                let what =
+                    format!("namespace {namespace} is BEST_EFFORT and stored in memcached, which cannot list names");
                 let advice = "read its counters by name with GetCount";
                 return Err(Reject::new(Reason::WrongCounterType, format!("{what}; {advice}")).into());
             }
@@ -102,7 +103,10 @@ impl Counting {
 }
 
 fn ranking_in_progress() -> CountingError {
-    CountingError::RetryLater { what: "the counters are being ranked", retry_after: Duration::from_secs(2) }
+    CountingError::RetryLater {
+        what: "another ranking of the counters is running",
+        retry_after: Duration::from_secs(2),
+    }
 }
 
 /// A ranking that is being built. Dropping it unfinished lets the next caller start again.

@@ -74,7 +74,7 @@ impl Counting {
             Temporality::Delta => Ok(scope),
             Temporality::Cumulative => Err(Reject::new(
                 Reason::WrongTemporality,
-                format!("namespace {namespace} is cumulative: it takes ReportTotals, not deltas or clears"),
+                format!("namespace {namespace} is cumulative: it accepts ReportTotals, not deltas or clears"),
             )
             .into()),
         }
@@ -87,7 +87,7 @@ impl Counting {
             CounterType::Eventual | CounterType::Accurate => Ok(scope),
             CounterType::BestEffort => Err(Reject::new(
                 Reason::WrongCounterType,
-                format!("namespace {namespace} is BEST_EFFORT: it keeps no events, so {call} has no answer"),
+                format!("namespace {namespace} is BEST_EFFORT: it keeps no events, so {call} is not available"),
             )
             .into()),
         }

@@ -29,7 +29,7 @@ impl Counting {
         refuse_reserved(namespace)?;
         let scope = self.durable_scope(namespace, "ReportTotals").await?;
         if scope.namespace.spec.temporality != Temporality::Cumulative {
-            let message = format!("namespace {namespace} takes deltas: use AddCount, not ReportTotals");
+            let message = format!("namespace {namespace} accepts deltas: use AddCount, not ReportTotals");
             return Err(Reject::new(Reason::WrongTemporality, message).into());
         }
         // One report of a source at a time, because the next is compared with what this one wrote.
@@ -79,8 +79,8 @@ impl Counting {
         let Some(newest) = known.get(report.source.as_str()) else {
             if known.len() >= SOURCES_MAX {
                 let message = format!(
-                    "the counter adds up {SOURCES_MAX} sources already; report under the name \
-                                       of one of them, with a higher epoch, or to another counter"
+                    "the counter already has {SOURCES_MAX} sources, the maximum; report as one of these sources with \
+                     a higher epoch, or to another counter"
                 );
                 return Err(Reject::new(Reason::TooManySources, message).into());
             }

@@ -242,7 +242,8 @@ impl Counting {
         if time <= limit {
             self.core.stats.acknowledged_below_limit.increment();
             let dataset = &scope.dataset.dataset.name;
-            tracing::error!(%dataset, event_time = ?time, ?limit, "an event was acknowledged at or below a told limit");
+            tracing::error!(%dataset, event_time = ?time, ?limit, "an event was acknowledged at or below a published \
+                limit");
         }
     }
 

@@ -115,7 +115,7 @@ impl Counting {
             return Ok(TokenState::BeforeOldest(oldest));
         }
         let _permit = self.verdicts.try_acquire().map_err(|_| CountingError::RetryLater {
-            what: "too many verdicts are being settled",
+            what: "too many token checks are in progress",
             retry_after: Duration::from_millis(100),
         })?;
         if key.time > scope.dataset.limit() && self.core.rules.keeps(ProtocolRule::PendingAboveLimit) {

@@ -95,10 +95,11 @@ impl Counting {
 fn refused(full: QuotaExceeded) -> CountingError {
     let what = match full {
         QuotaExceeded::Own(_) => {
-            "your address has as many watches of counters as one caller may (CALLER_WATCHES_MAX): end some, or watch more counters in each"
+            "your address has the maximum number of counter watches per caller (CALLER_WATCHES_MAX): end some, or \
+             watch more counters in each"
         }
         QuotaExceeded::All(_) => {
-            "the server has as many watches of counters as it takes (WATCHES_MAX): end some, or ask another server"
+            "the server has the maximum number of counter watches (WATCHES_MAX): end some, or use another server"
         }
     };
     CountingError::RetryLater { what, retry_after: WATCH_RETRY_AFTER }

@@ -72,7 +72,7 @@ impl SliceTable {
     }
 
     fn slices_in_creation(&self) -> StoreError {
-        let why = format!("slices of dataset {} are being made", self.dataset.0);
+        let why = format!("slices of dataset {} are being created", self.dataset.0);
         StoreError::not_applied(StoreErrorKind::Busy, "read slices").with_source(why)
     }
 

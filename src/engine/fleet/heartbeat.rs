@@ -71,7 +71,9 @@ impl FleetMembership {
         if let Some(before) = before {
             // The lease is over for its owner, so others need not wait for it. If this fails, they wait.
             let removed = self.members.remove(before).await;
-            removed.unwrap_or_else(|error| tracing::debug!(%error, "the member of the life before stays listed"));
+            removed.unwrap_or_else(
+                |error| tracing::debug!(%error, "the member entry from before the restart stays listed"),
+            );
         }
         let (opened, unjoined) = self.open_datasets().await;
         if opened {
@@ -95,7 +97,7 @@ impl FleetMembership {
         if before.is_some() {
             tracing::warn!(
                 was = ?life.id,
-                "the lease has lapsed; what was held has an unknown outcome, and this server joins again"
+                "the fleet lease has expired; writes in progress have an unknown outcome, and this server rejoins"
             );
             self.stats.leases_lapsed.increment();
         }

@@ -160,7 +160,9 @@ impl FleetMembership {
     /// Refuses a call that needs a member which writes the dataset, before any effect.
     pub fn check_writer(&self, dataset: DatasetId) -> Result<(), WriteRefusal> {
         if !self.profile.roles.writer {
-            return Err(WriteRefusal("this server takes no writes, as server.roles says; send them to one that does"));
+            return Err(WriteRefusal(
+                "this server accepts no writes (server.roles); send them to a server with the role writer",
+            ));
         }
         if !self.rules.keeps(ProtocolRule::AcknowledgeUnderLease) {
             return Ok(());
@@ -168,14 +170,14 @@ impl FleetMembership {
         let now = self.clock.elapsed();
         let life = self.incarnation.lock();
         match life.lease {
-            Some(lease) if !lease.is_valid(now) => Err(WriteRefusal(
-                "the store did not answer this server in time, so that it lapsed as a member of the fleet",
-            )),
+            Some(lease) if !lease.is_valid(now) => {
+                Err(WriteRefusal("the fleet lease of this server expired because the store did not answer in time"))
+            }
             None if life.has_left => Err(WriteRefusal("this server is leaving the fleet")),
             // The time before the first heartbeat of an incarnation is unknown.
-            None => Err(WriteRefusal("this server is not a member of the fleet yet, or again; it joins by itself")),
+            None => Err(WriteRefusal("this server is not a member of the fleet at the moment; it joins automatically")),
             Some(_) if life.datasets.get(&dataset).is_some_and(|joined| joined.open) => Ok(()),
-            Some(_) => Err(WriteRefusal("this server is joining those that write the dataset of the namespace")),
+            Some(_) => Err(WriteRefusal("this server is still joining the writers of the namespace's dataset")),
         }
     }
 
@@ -252,10 +254,11 @@ impl FleetMembership {
             lapsed
         };
         for id in lapsed {
-            tracing::warn!(member = ?id, "a member has lapsed: its heartbeat stood still for the whole lease");
+            tracing::warn!(member = ?id, "the lease of a fleet member has expired: it sent no heartbeat");
             self.stats.members_lapsed.increment();
             if let Err(error) = self.members.remove(id).await {
-                tracing::warn!(member = ?id, %error, "a lapsed member stays listed; it counts for nobody");
+                tracing::warn!(member = ?id, %error, "cannot remove an expired fleet member from the list; it is \
+                    ignored");
             }
         }
         Ok(read)

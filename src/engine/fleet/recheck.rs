@@ -48,8 +48,7 @@ impl EngineCore {
         if vouched {
             return Ok(());
         }
-        let why =
-            "this server lost its membership of the fleet while it settled the token; ask again with the same token";
+        let why = "this server lost its membership of the fleet while it checked the token; retry with the same token";
         Err(StoreError::unknown(StoreErrorKind::Unavailable, OP).with_source(why))
     }
 
@@ -82,7 +81,7 @@ impl EngineCore {
             // An unknown slice is not a dropped one.
             None => {
                 let error = StoreError::not_applied(StoreErrorKind::Unavailable, OP);
-                return Err(error.with_source("the slice of the bucket is not known here yet"));
+                return Err(error.with_source("this server does not know the slice of the bucket yet"));
             }
         }
         for _ in 0..REPAIR_ATTEMPTS_MAX {
@@ -91,7 +90,7 @@ impl EngineCore {
             }
         }
         Err(StoreError::not_applied(StoreErrorKind::Conflict, OP)
-            .with_source("others repair the counter at the same time"))
+            .with_source("another server repairs the counter at the same time"))
     }
 
     /// The status of the slice at a time, which another server may have made a moment ago.
@@ -147,7 +146,7 @@ impl EngineCore {
         tracing::warn!(
             counter = %counter.tag(), bucket_start_us = bucket.micros(), rows = compared.rows_late(),
             by = %(next.count - checkpoint.count), repairs = next.repairs,
-            "rows reached the log after their bucket was rolled up; the count was repaired"
+            "rows arrived in the log after the rollup of their bucket; the count was repaired"
         );
         scope.cache.delete(counter).await;
         // The first roll on the repaired value folds again all events that later rolls on the old value had folded.

@@ -66,6 +66,6 @@ impl EngineCore {
             }
         }
         let error = StoreError::not_applied(StoreErrorKind::Conflict, "seal a counter");
-        Err(error.with_source("others repair the counter at the same time"))
+        Err(error.with_source("another server repairs the counter at the same time"))
     }
 }

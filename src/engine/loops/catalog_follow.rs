@@ -28,7 +28,7 @@ impl<C: FollowedCatalog> BackgroundLoop for FollowLoop<C> {
         match self.catalog.follow().await {
             Ok(Sharing::Owned) => return NextActivation::Finished,
             Ok(Sharing::Shared) => {}
-            Err(error) => tracing::warn!(%error, "changes of other servers to the catalog cannot be read"),
+            Err(error) => tracing::warn!(%error, "cannot read the catalog changes of other servers"),
         }
         NextActivation::After(CATALOG_FOLLOWED_EVERY)
     }

@@ -48,7 +48,7 @@ impl DeletedNamespacesLoop {
                 }
                 self.core.rankings.forget(id);
                 forgotten += 1;
-                tracing::info!(namespace = id.0, "the remains of a deleted namespace were removed");
+                tracing::info!(namespace = id.0, "the remaining data of a deleted namespace was removed");
             }
             above = page.last().copied();
             if page.len() < PAGE_ROWS_MAX {
@@ -71,7 +71,7 @@ impl DeletedNamespacesLoop {
         if let Some(id) = foreign.first() {
             tracing::error!(
                 namespace = id.0,
-                "the store holds counters of a namespace that the catalog never had; they stay"
+                "the store has counters of a namespace that was never in the catalog; they are kept"
             );
         }
         Ok(deleted)
@@ -101,7 +101,7 @@ impl BackgroundLoop for DeletedNamespacesLoop {
             }
             Ok(_) => NextActivation::After(PAUSE),
             Err(error) => {
-                tracing::warn!(error = %error, "the remains of deleted namespaces cannot be removed yet");
+                tracing::warn!(error = %error, "cannot remove the remaining data of deleted namespaces yet");
                 NextActivation::After(PAUSE)
             }
         }

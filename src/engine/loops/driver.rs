@@ -166,14 +166,14 @@ impl Driver {
                 Err(_panic) => {
                     // The panic hook has logged the panic.
                     self.panics.increment();
-                    tracing::error!(activity = activity.name(), "a background loop panicked and will be run again");
+                    tracing::error!(activity = activity.name(), "a background loop panicked; it will be restarted");
                     NextActivation::After(PANIC_PAUSE)
                 }
             };
         }
         let until = self.until.get().copied().unwrap_or_default();
         if next != NextActivation::Finished && AssertUnwindSafe(activity.finish(until)).catch_unwind().await.is_err() {
-            tracing::error!(activity = activity.name(), "a background loop panicked while it was stopped");
+            tracing::error!(activity = activity.name(), "a background loop panicked while stopping");
         }
     }
 }

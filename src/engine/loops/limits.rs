@@ -57,7 +57,7 @@ impl BackgroundLoop for LimitLoop {
                 }
             }
             Err(error) => {
-                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "the limit cannot be published");
+                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "cannot publish the limit");
                 NextActivation::After(LIMIT_PUBLISH_INTERVAL)
             }
         }

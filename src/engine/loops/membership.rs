@@ -39,7 +39,7 @@ impl BackgroundLoop for MembershipLoop {
         let began = self.clock.elapsed();
         if let Err(error) = self.step().await {
             let left_ms = u64::try_from(self.fleet.lease_left().as_millis()).unwrap_or(u64::MAX);
-            tracing::warn!(%error, left_ms, "the membership in the fleet cannot be renewed");
+            tracing::warn!(%error, left_ms, "cannot renew the membership in the fleet");
         }
         NextActivation::After(HEARTBEAT.saturating_sub(self.clock.elapsed().saturating_sub(began)))
     }
@@ -50,7 +50,8 @@ impl BackgroundLoop for MembershipLoop {
 
     async fn finish(&mut self, _until: Duration) {
         if let Err(error) = self.fleet.leave().await {
-            tracing::warn!(%error, "this server stays listed; the others wait until its lease has lapsed");
+            tracing::warn!(%error, "cannot leave the fleet list; the other servers wait until this server's lease \
+                expires");
         }
     }
 }

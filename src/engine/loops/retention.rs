@@ -84,10 +84,10 @@ impl RetentionLoop {
         let was_kept_back = self.core.trim_failing.swap(trimmed.is_err(), Ordering::Relaxed);
         match trimmed {
             Err(error) if !was_kept_back => {
-                tracing::warn!(%error, "series past their time stay: a store that may hold some does not trim them");
+                tracing::warn!(%error, "expired series rows are kept: a store that may contain some cannot trim them");
             }
-            Err(error) => tracing::debug!(%error, "series past their time stay"),
-            Ok(()) if was_kept_back => tracing::info!("series are trimmed again"),
+            Err(error) => tracing::debug!(%error, "cannot trim expired series rows"),
+            Ok(()) if was_kept_back => tracing::info!("expired series rows are trimmed again"),
             Ok(()) => {}
         }
     }
@@ -108,7 +108,7 @@ impl RetentionLoop {
     /// Logs that a slice stays, unless it only waits for watermarks of an idle dataset.
     fn report_obstacle(&mut self, row: &TimeSlice, obstacle: DropObstacle) {
         let obstacle = match obstacle {
-            DropObstacle::NoExport => "its export is asked for and no storage.export_dir is configured",
+            DropObstacle::NoExport => "its export is enabled, but storage.export_dir is not set",
             DropObstacle::Behind => {
                 // An idle dataset publishes no limit by itself, and watermarks follow the limit.
                 self.dataset.request_limit();
@@ -117,7 +117,7 @@ impl RetentionLoop {
                 if elapsed.saturating_sub(since) < WATERMARK_LAG_TOLERATED {
                     return;
                 }
-                "counters in it are not rolled up yet"
+                "some of its counters are not rolled up yet"
             }
             DropObstacle::Unsealed => {
                 // Sealing follows the watermarks with its delay.
@@ -128,13 +128,13 @@ impl RetentionLoop {
                 if elapsed.saturating_sub(since) < lag_max {
                     return;
                 }
-                "its time buckets are not compared on all replicas yet; is one of them away?"
+                "its time buckets are not compared on all replicas yet; check that all replicas are up"
             }
         };
         self.core.stats.slices_kept_back.increment();
         tracing::warn!(
             dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), obstacle,
-            "a slice is past its time and stays"
+            "a slice is past its retention but cannot be dropped"
         );
     }
 
@@ -236,7 +236,7 @@ impl BackgroundLoop for RetentionLoop {
         match self.step().await {
             Ok(()) => NextActivation::After(INTERVAL),
             Err(error) => {
-                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "slices cannot be kept up");
+                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "cannot maintain the slices");
                 NextActivation::After(LIMIT_PUBLISH_INTERVAL)
             }
         }

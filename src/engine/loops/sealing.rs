@@ -82,7 +82,7 @@ impl SealLoop {
                     failed = true;
                     self.core.stats.seals_failed.increment();
                     let dataset = &self.dataset.dataset.name;
-                    tracing::warn!(%error, %dataset, shard, "time buckets cannot be sealed; it is tried again");
+                    tracing::warn!(%error, %dataset, shard, "cannot seal time buckets; retrying");
                     continue;
                 }
             }
@@ -182,7 +182,7 @@ impl BackgroundLoop for SealLoop {
             Ok(true) => NextActivation::After(SEAL_INTERVAL),
             Ok(false) => NextActivation::After(LIMIT_PUBLISH_INTERVAL),
             Err(error) => {
-                tracing::warn!(%error, dataset = %self.dataset.dataset.name, "time buckets cannot be sealed yet");
+                tracing::warn!(%error, dataset = %self.dataset.dataset.name, "cannot seal time buckets yet");
                 NextActivation::After(SEAL_INTERVAL)
             }
         }

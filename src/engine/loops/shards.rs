@@ -63,7 +63,7 @@ impl ShardLoop {
                 // The other shards continue; this one is retried from its present step.
                 Err(error) => {
                     let dataset = &self.dataset.dataset.name;
-                    tracing::warn!(%error, %dataset, shard, "a touch shard cannot be replayed");
+                    tracing::warn!(%error, %dataset, shard, "cannot replay a touch shard");
                 }
             }
         }
@@ -187,7 +187,7 @@ impl BackgroundLoop for ShardLoop {
 
     async fn activate(&mut self) -> NextActivation {
         if let Err(error) = self.step().await {
-            tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "touch shards cannot be worked on");
+            tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "cannot process touch shards");
         }
         NextActivation::After(LIMIT_PUBLISH_INTERVAL)
     }
@@ -198,7 +198,7 @@ impl BackgroundLoop for ShardLoop {
 
     async fn finish(&mut self, _until: Duration) {
         if let Err(error) = self.store(self.dataset.limit()).await {
-            tracing::warn!(error = %error, "watermarks stay where they are; their next owner replays a little more");
+            tracing::warn!(error = %error, "cannot advance watermarks; their next owner replays a little more");
         }
     }
 }

@@ -119,7 +119,8 @@ impl Supervisor {
             let id = queues.namespace();
             queues.end(&self.core.set_bytes);
             if let Err(error) = self.core.stores.rollups.forget(id).await {
-                tracing::warn!(%error, namespace = id.0, "data of a deleted namespace remains; it is removed later");
+                tracing::warn!(%error, namespace = id.0, "cannot remove the data of a deleted namespace yet; it is \
+                    removed later");
             }
             self.core.rankings.forget(id);
             self.core.watchers.wake_all(id);
@@ -181,7 +182,7 @@ impl BackgroundLoop for Supervisor {
         match self.follow().await {
             Ok(()) => NextActivation::Woken,
             Err(error) => {
-                tracing::warn!(error = %error, "the catalog cannot be followed yet");
+                tracing::warn!(error = %error, "cannot follow the catalog yet");
                 NextActivation::After(RETRY_PAUSE)
             }
         }

@@ -80,7 +80,7 @@ impl BackgroundLoop for WatermarkLoop {
             Ok(true) => NextActivation::After(LIMIT_PUBLISH_INTERVAL),
             Ok(false) => NextActivation::After(Duration::from_millis(200)),
             Err(error) => {
-                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "watermarks cannot be moved");
+                tracing::warn!(error = %error, dataset = %self.dataset.dataset.name, "cannot advance watermarks");
                 NextActivation::After(LIMIT_PUBLISH_INTERVAL)
             }
         }
@@ -92,7 +92,7 @@ impl BackgroundLoop for WatermarkLoop {
 
     async fn finish(&mut self, _until: Duration) {
         if let Err(error) = self.store().await {
-            tracing::warn!(error = %error, "watermarks stay where they are; the next start replays a little more");
+            tracing::warn!(error = %error, "cannot advance watermarks; the next start replays a little more");
         }
     }
 }

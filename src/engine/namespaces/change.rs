@@ -202,7 +202,10 @@ impl NamespaceChangeContext<'_> {
             (NamespaceIntent::Delete(_), Some(live)) => self.deletion(live),
             (NamespaceIntent::Apply(draft), None) => Err(Reject::new(
                 Reason::EtagMismatch,
-                format!("namespace {} does not exist, the call expects an etag; leave it out to create", draft.name),
+                format!(
+                    "namespace {} does not exist, but the call has an etag; omit the etag to create the namespace",
+                    draft.name
+                ),
             )),
             (NamespaceIntent::Update(draft), None) => Err(not_found(&draft.name)),
             (NamespaceIntent::Delete(name), None) => Err(never_existed(&name)),
@@ -213,7 +216,7 @@ impl NamespaceChangeContext<'_> {
         if self.snapshot.ordered.len() >= NAMESPACES_MAX {
             return Err(Reject::new(
                 Reason::InvalidArgument,
-                format!("the catalog holds {NAMESPACES_MAX} namespaces, the most there may be; delete one first"),
+                format!("the catalog has {NAMESPACES_MAX} namespaces, the maximum; delete one first"),
             ));
         }
         let (spec, dataset) = self.resolve(draft, None)?;
@@ -328,7 +331,7 @@ fn refuse_reserved(name: &NamespaceName) -> Result<(), Reject> {
     }
     Err(Reject::new(
         Reason::NamespaceReadOnly,
-        format!("namespace {name} is kept by the service itself and can only be read; choose another name"),
+        format!("the service maintains namespace {name}; callers can only read it: choose another name"),
     ))
 }
 
@@ -352,8 +355,8 @@ fn refuse_other_cluster(dataset: Option<&Arc<Dataset>>, wanted: Option<&Namespac
         None => "in the store of this server".to_owned(),
     };
     let what = format!(
-        "dataset {} is kept {is_in}, and all its namespaces with it: name that as storage.event_cluster and \
-         storage.rollup_cluster, or take another storage.dataset",
+        "dataset {} is stored {is_in}, with all its namespaces: set storage.event_cluster and storage.rollup_cluster \
+         to the same cluster, or use another storage.dataset",
         dataset.name
     );
     Err(Reject::new(Reason::DatasetDiffers, what))

@@ -61,8 +61,8 @@ impl Clusters {
         let Storage { rollup_cluster, event_cluster, .. } = storage;
         (self.attached(rollup_cluster) != self.attached(event_cluster)).then(|| {
             format!(
-                "storage.rollup_cluster names {rollup_cluster} and storage.event_cluster {event_cluster}, which are two \
-                 stores; name one of them twice"
+                "storage.rollup_cluster is {rollup_cluster} and storage.event_cluster is {event_cluster}; both must \
+                 name the same store"
             )
         })
     }
@@ -71,17 +71,16 @@ impl Clusters {
         match (self.listed.get(name), self.unlisted) {
             (Some(usage), _) if allowed.contains(usage) => None,
             (Some(usage), _) => Some(format!(
-                "names {name}, which {}; name one of {}",
+                "is {name}, which {}; use one of {}",
                 match usage {
-                    ClusterUse::Cache => "keeps nothing but caches",
-                    ClusterUse::Store | ClusterUse::Attached => "keeps no caches",
+                    ClusterUse::Cache => "is for caches only",
+                    ClusterUse::Store | ClusterUse::Attached => "is not for caches",
                 },
                 self.allowed_names(allowed)
             )),
             (None, UnlistedClusters::OwnStore) => None,
             (None, UnlistedClusters::Refused) => Some(format!(
-                "names {name}, and there is no [clusters.{name}] in this server's settings; add it there, or name one of \
-                 {}",
+                "is {name}, but this server's settings have no [clusters.{name}]; add it, or use one of {}",
                 self.allowed_names(allowed)
             )),
         }
@@ -118,9 +117,9 @@ mod tests {
         let refused = strict.check(&storage("far", "near", "embedded")).expect_err("two are wrong");
         assert_eq!(refused.reason, Reason::InvalidSettings);
         for words in [
-            "storage.cache_cluster names far, and there is no [clusters.far]",
-            "or name one of embedded, near",
-            "storage.rollup_cluster names near, which keeps nothing but caches; name one of embedded",
+            "storage.cache_cluster is far, but this server's settings have no [clusters.far]",
+            "or use one of embedded, near",
+            "storage.rollup_cluster is near, which is for caches only; use one of embedded",
         ] {
             assert!(refused.message.contains(words), "{}", refused.message);
         }
@@ -138,10 +137,10 @@ mod tests {
         clusters.check(&storage("main", "alias", "main")).expect("two names of one store");
         for (rollup, event) in [("main", "far"), ("far", "main"), ("far", "unlisted")] {
             let refused = clusters.check(&storage("main", rollup, event)).expect_err("they are two");
-            assert!(refused.message.contains("which are two stores"), "{}", refused.message);
+            assert!(refused.message.contains("both must name the same store"), "{}", refused.message);
         }
         let refused = clusters.check(&storage("far", "far", "far")).expect_err("it is no cache");
-        assert!(refused.message.contains("names far, which keeps no caches"), "{}", refused.message);
+        assert!(refused.message.contains("is far, which is not for caches"), "{}", refused.message);
         assert_eq!(clusters.attached(&name("far")), Some(&name("far")));
         assert_eq!(clusters.attached(&name("alias")), None);
     }

@@ -198,7 +198,7 @@ impl Queues {
             self.refuse_second_template(&spec)?;
             self.check_durability(&spec)?;
             if self.context.len() >= QUEUES_MAX {
-                let what = format!("there are {QUEUES_MAX} queues already; delete some first");
+                let what = format!("there are already {QUEUES_MAX} queues, the maximum; delete some first");
                 return Err(Reject::new(Reason::QueueFull, what).into());
             }
             let id = QueueId(u128::from_be_bytes(self.context.random()));
@@ -280,7 +280,7 @@ impl Queues {
         let Some(prefix) = &spec.template_for else { return Ok(()) };
         let Some(first) = self.context.directory.template_for(prefix) else { return Ok(()) };
         let what = format!(
-            "template {} makes the queues that begin with {prefix} already: update it, or delete it first",
+            "template {} already has the prefix {prefix}: update that template, or delete it first",
             first.record.load().spec.name
         );
         Err(Reject::new(Reason::QueueExists, what.as_str()).at("queue.template_for", what.as_str()).into())
@@ -295,7 +295,7 @@ impl Queues {
             return Ok(());
         };
         let offers = offered.map_or_else(
-            || "none: its queues are in memory and end with the process".to_owned(),
+            || "none, because its queues are in memory and end with the process".to_owned(),
             |offered| offered.to_string(),
         );
         let what =
@@ -319,8 +319,8 @@ impl Queues {
         }
         let depth = self.depth_of(live).await?;
         if MessageState::ALL.into_iter().any(|state| depth.of(state) > 0) {
-            let what = "type, exclusivity_key and strict_order_per_value change only while the queue holds no message, \
-                        those that are over included";
+            let what = "type, exclusivity_key and strict_order_per_value change only while the queue is empty, \
+                        finished messages included";
             return Err(Reject::new(Reason::SettingIsFixed, what).into());
         }
         Ok(())

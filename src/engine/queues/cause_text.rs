@@ -31,7 +31,9 @@ impl CauseText<'_> {
     /// The explanation of one cause.
     pub fn describe(self, cause: &Cause) -> QueueExplanation {
         match cause {
-            Cause::QueueDeleted | Cause::Unknown => explanation("unknown_id", "the message is gone since it was found"),
+            Cause::QueueDeleted | Cause::Unknown => {
+                explanation("unknown_id", "the message was removed after it was found")
+            }
             Cause::DequeueBlocked(why) => blocked(self.steps, "dequeue", why),
             Cause::InvisibleUntil { until, after_failure } => {
                 let left = in_short(until.since(self.at));
@@ -59,20 +61,19 @@ impl CauseText<'_> {
             ),
             Cause::Running(holder) => {
                 let step = if holder.cancel_requested {
-                    "it was asked to cancel it: wait for its answer or the end of the lease".to_owned()
+                    "a cancel was requested: wait for the worker's response or the end of the lease".to_owned()
                 } else {
-                    format!("wait for it, or ask it to stop with {}", self.steps.cancel(&holder.id))
+                    format!("wait for the worker, or ask it to stop with {}", self.steps.cancel(&holder.id))
                 };
                 explanation("running", format!("{}; {step}", self.holder_text(holder, "it")))
             }
-            Cause::Completed => explanation(
-                "completed",
-                "its work is done and nothing is left to serve; to have it done again, enqueue it under another id",
-            ),
+            Cause::Completed => {
+                explanation("completed", "it is completed; to repeat the work, enqueue it with another id")
+            }
             Cause::Canceled(by) => explanation(
                 "canceled",
                 format!(
-                    "it was canceled: {}; enqueue it under another id if it is still to be done",
+                    "it was canceled: {}; if the work is still needed, enqueue it with another id",
                     canceled_text(by.as_ref())
                 ),
             ),
@@ -88,15 +89,18 @@ impl CauseText<'_> {
         let holders = holders.join(", ");
         match (limit, holders.is_empty()) {
             (0, true) => {
-                format!("exclusivity value {name:?} rests: its limit is 0, and {waits} for it; raise it with {step}")
+                format!(
+                    "exclusivity value {name:?} is paused: its limit is 0, and {waits} for it; raise the limit with \
+                     {step}"
+                )
             }
             (0, false) => format!(
-                "exclusivity value {name:?} rests: its limit is 0, and {waits} for it; what was leased before goes on: \
+                "exclusivity value {name:?} is paused: its limit is 0, and {waits} for it; earlier leases continue: \
                  {holders}; raise the limit with {step}"
             ),
             _ => format!(
-                "exclusivity value {name:?} is at its limit of {limit}, and {waits} for it: {holders}; wait for that, or \
-                 raise the limit of the value with {step}"
+                "exclusivity value {name:?} is at its limit of {limit}, and {waits} for it: {holders}; wait for the \
+                 end of a lease, or raise the limit of the value with {step}"
             ),
         }
     }
@@ -112,20 +116,17 @@ impl CauseText<'_> {
         let first = named(id);
         let step = match (state, holder) {
             (MessageState::Invisible, _) => {
-                format!("wait until that one is visible and done, or cancel it with {}", self.steps.cancel(id))
+                format!("wait until that message is visible and finished, or cancel it with {}", self.steps.cancel(id))
             }
             (MessageState::Running, Some(holder)) => {
-                format!("{}; wait for that, or settle it", self.holder_text(holder, "it"))
+                format!("{}; wait for the end of its lease, or settle it", self.holder_text(holder, "it"))
             }
-            (MessageState::Running, None) => "wait for its lease, or settle that one".to_owned(),
+            (MessageState::Running, None) => "wait for the end of its lease, or settle it".to_owned(),
             // A finished message blocks nothing.
-            _ => format!("let that one be served, or cancel it with {}", self.steps.cancel(id)),
+            _ => format!("wait until that message is served, or cancel it with {}", self.steps.cancel(id)),
         };
         let value = value.as_str();
-        format!(
-            "messages of exclusivity value {value:?} are served one after another, and {first}, which is {state}, comes \
-             first; {step}"
-        )
+        format!("messages of exclusivity value {value:?} are served in order, and {first} ({state}) is first; {step}")
     }
 
     /// Who holds a message, since when and until when.
@@ -133,7 +134,7 @@ impl CauseText<'_> {
         let (worker, at) = (worker_of(self.context, holder.session), self.at);
         let (since, left) = (in_short(at.since(holder.since)), in_short(holder.expires.since(at)));
         format!(
-            "{worker} has had {what} for {since}, since {}, and its lease ends in {left}, at {}, unless it goes on",
+            "{worker} has had {what} for {since}, since {}, and its lease ends in {left}, at {}, unless it is extended",
             clock(holder.since),
             clock(holder.expires)
         )
@@ -142,15 +143,15 @@ impl CauseText<'_> {
     /// Why a message is errored, with its last error.
     fn errored(self, attempts: u32, error: Option<&AttemptError>) -> String {
         let error = error.map_or_else(
-            || "its last lease ended without a word of its worker".to_owned(),
+            || "its last lease expired without a response from the worker".to_owned(),
             |error| shortened(format!("{} {}", error.signature, error.text).trim()),
         );
         let spent = match attempts {
-            1 => "its one attempt is spent".to_owned(),
-            attempts => format!("all {attempts} attempts are spent"),
+            1 => "its only attempt is used up".to_owned(),
+            attempts => format!("all {attempts} attempts are used up"),
         };
         let step = self.about.map_or_else(|| self.steps.redrive_all(), |id| self.steps.redrive(id));
-        format!("{spent}: {error}; mend the cause, then redrive it with {step}")
+        format!("{spent}: {error}; fix the cause, then redrive it with {step}")
     }
 }
 
@@ -184,11 +185,11 @@ pub(super) fn no_worker_waits(
         _ => format!("; {} leased", counted(running, "message is", "messages are")),
     };
     let last = match queue.last_dequeue() {
-        None => "nobody has asked since the server started".to_owned(),
-        Some(asked) => format!("the last dequeue came {} ago", in_short(now.saturating_sub(asked))),
+        None => "there was no dequeue since the server started".to_owned(),
+        Some(asked) => format!("the last dequeue was {} ago", in_short(now.saturating_sub(asked))),
     };
     let text = format!(
-        "no worker waits at this server, and {last}{busy}; start a worker ({}), or let one call {}",
+        "no worker waits at this server, and {last}{busy}; start a worker ({}), or call {}",
         steps.work(),
         steps.pull()
     );
@@ -203,10 +204,7 @@ pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
 /// The cause that enqueues or dequeues of a queue are blocked.
 pub(super) fn blocked(steps: NextSteps<'_>, what: &str, why: &str) -> QueueExplanation {
     let cause = if what == "dequeue" { "dequeue_blocked" } else { "enqueue_blocked" };
-    explanation(
-        cause,
-        format!("{what}s are blocked: {why}; unblock the queue when that is over, with {}", steps.unblock()),
-    )
+    explanation(cause, format!("{what}s are blocked: {why}; unblock the queue with {}", steps.unblock()))
 }
 
 /// Why a message was canceled.

@@ -46,7 +46,7 @@ impl Queues {
         if let Some(from) = tokens_from {
             tracing::warn!(
                 ?from,
-                "token ages are measured by this machine's clock again; all tokens made until now are refused"
+                "token ages are measured by this machine's clock again; all existing tokens are refused"
             );
         }
         Ok(QueueClock { tokens_from, ..self.clock().await? })

@@ -79,8 +79,8 @@ impl Queues {
         };
         let Some((etag, queue, messages)) = changes.iter().find_map(of_token) else { return Ok(None) };
         if sent.id.is_some_and(|id| id != queue) || sent.expected.is_some_and(|expected| expected != etag) {
-            let what = "this request_token names an earlier deletion of another queue or version under this name; nothing \
-                        was done";
+            let what = "this request_token was used for the deletion of another queue or version of this name; \
+                nothing was done";
             return Err(Reject::new(Reason::TokenReused, what).into());
         }
         // The first call may have failed after the removal of the name and before that of the shards.

@@ -77,7 +77,10 @@ impl Queues {
             .iter()
             .all(|state| depth.of(*state) == 0)
         {
-            causes.push(explanation("empty", "no message waits: check that producers enqueue into this queue"));
+            causes.push(explanation(
+                "empty",
+                "the queue has no messages to serve: check that producers enqueue into this queue",
+            ));
         }
         Ok(causes)
     }
@@ -119,30 +122,30 @@ fn errored(steps: NextSteps<'_>, errored: u64, failed: FailedAttempts) -> Option
     };
     let (ls, redrive) = (steps.dead_letters(), steps.redrive_all());
     let text = match errored {
-        1 => format!("1 message is out of attempts{tries}; read what its error says ({ls}), then redrive it"),
-        _ => format!(
-            "{errored} messages are out of attempts{tries}; read what their errors say ({ls}), then redrive them"
-        ),
+        1 => format!("1 message is out of attempts{tries}; read its error ({ls}), then redrive it"),
+        _ => format!("{errored} messages are out of attempts{tries}; read their errors ({ls}), then redrive them"),
     };
     Some(explanation("errored", format!("{text} with {redrive}")))
 }
 
 fn not_declared(steps: NextSteps<'_>, outlook: &DequeueForecast) -> QueueExplanation {
     let seen = match (outlook.serves, outlook.or_more) {
-        (false, true) => "; of the messages that were looked at just now none can be served, but there are more",
+        (false, true) => "; none of the examined messages can be served, but there are more",
         (true, _) | (false, false) => "",
     };
-    let text = "the filter has no index, so a dequeue looks at some messages of each shard and may answer PARTIAL: call \
-                again, or declare its keys in filter_shapes, with";
+    let text = "the filter has no index, so a dequeue examines some messages of each shard and may return PARTIAL: \
+        call again, or declare the keys in filter_shapes, with";
     explanation("filter_not_declared", format!("{text} {}{seen}", steps.declare()))
 }
 
 fn next_text(outlook: &DequeueForecast, filter: &Filter) -> String {
     let pending = outlook.of(MessageState::Pending);
     match (outlook.counts, filter.is_empty()) {
-        (None, _) => "a pending message meets the filter: a dequeue gets it, if need be by calling again".to_owned(),
+        (None, _) => {
+            "a pending message matches the filter: a dequeue returns it, possibly after a repeated call".to_owned()
+        }
         (Some(_), is_empty) => {
-            let which = if is_empty { "" } else { " with what the filter asks for" };
+            let which = if is_empty { "" } else { " that match the filter" };
             let gets = if pending == 1 { "it" } else { "some" };
             format!("{} pending{which}: a dequeue gets {gets} at once", are(pending))
         }
@@ -150,18 +153,18 @@ fn next_text(outlook: &DequeueForecast, filter: &Filter) -> String {
 }
 
 fn held_text(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter) -> String {
-    let which = if filter.is_empty() { "pending" } else { "pending and meets the filter" };
-    let looked = if outlook.or_more { ", as far as was looked" } else { "" };
+    let which = if filter.is_empty() { "pending" } else { "pending and matches the filter" };
+    let looked = if outlook.or_more { ", among the examined messages" } else { "" };
     let rests = |(cause, _): &&(Cause, Timestamp)| matches!(cause, Cause::ValueHeld { limit: 0, .. });
     let resting = outlook.blocked.iter().filter(rests).count();
     let by = match resting {
-        0 => "others of its exclusivity value",
+        0 => "other messages of its exclusivity value",
         some if some == outlook.blocked.len() => "the limit of its exclusivity value, which is 0",
-        _ => "others of its exclusivity value, or because the limit of that is 0",
+        _ => "other messages of its exclusivity value or by the limit of that value, which is 0",
     };
     format!(
-        "whatever is {which} is held back by {by}{looked}; see what holds it and what to do about that, with {} for a \
-         message that is not named here",
+        "every message that is {which} is held back by {by}{looked}; for a message that is not named here, see the \
+         cause with {}",
         steps.explain_one()
     )
 }
@@ -173,23 +176,23 @@ fn none_pending(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter
     if !filter.is_empty() && (outlook.counts.is_some() || !outlook.or_more) {
         let text = match outlook.counts {
             Some(_) => format!(
-                "no pending message meets the filter; of those that do, {} invisible and {} leased; wait for those, or \
-                 ask with another filter",
+                "no pending message matches the filter; of the matching messages, {} invisible and {} leased; wait \
+                 for these, or use another filter",
                 counted(invisible, "is", "are"),
                 counted(running, "is", "are")
             ),
-            None => "no pending message meets the filter; ask with another one".to_owned(),
+            None => "no pending message matches the filter; use another filter".to_owned(),
         };
         causes.push(explanation("filter_not_met", text));
     }
     if let Some(left) = outlook.next_visible {
         let which = match outlook.counts {
-            Some(_) if invisible == 1 => "1 message is invisible yet,".to_owned(),
-            Some(_) => format!("{} invisible yet, the first", are(invisible)),
-            None => "messages that meet the filter are invisible yet, the first".to_owned(),
+            Some(_) if invisible == 1 => "1 message is still invisible,".to_owned(),
+            Some(_) => format!("{} still invisible, the first", are(invisible)),
+            None => "messages that match the filter are still invisible, the first".to_owned(),
         };
         let text = format!(
-            "{which} for another {}; wait, or see which ({}) and make it visible with UpdateMessage",
+            "{which} for another {}; wait, or list them ({}) and make one visible with UpdateMessage",
             in_short(left),
             steps.invisible()
         );
@@ -197,8 +200,10 @@ fn none_pending(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter
     }
     if running > 0 {
         let text = match running {
-            1 => "1 message is leased to a worker; wait: it comes back only if its lease ends".to_owned(),
-            _ => format!("{running} messages are leased to workers; wait: they come back only if their leases end"),
+            1 => "1 message is leased to a worker; wait: it is served again only if its lease ends".to_owned(),
+            _ => format!(
+                "{running} messages are leased to workers; wait: they are served again only if their leases end"
+            ),
         };
         causes.push(explanation("running", text));
     }

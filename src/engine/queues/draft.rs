@@ -177,7 +177,7 @@ impl QueueDraft {
             (Some(true), _) | (None, true) => {}
             (Some(false) | None, _) if !of_values.is_empty() => {
                 let words =
-                    |setting: &str| format!("{setting} needs type QUEUE_TYPE_EXCLUSIVE, this is a simple queue");
+                    |setting: &str| format!("{setting} requires type QUEUE_TYPE_EXCLUSIVE; this is a simple queue");
                 let all: Vec<_> = of_values.iter().map(|setting| words(setting)).collect();
                 let reject = Reject::new(Reason::InvalidSettings, all.join("; "));
                 let named = of_values.iter().zip(all);
@@ -191,7 +191,7 @@ impl QueueDraft {
         }
         let known = settings.exclusivity.take();
         let Some(key) = self.exclusivity_key.clone().or_else(|| known.as_ref().map(|known| known.key.clone())) else {
-            let what = "an exclusive queue needs its exclusivity_key: the metadata key that holds the value";
+            let what = "an exclusive queue needs an exclusivity_key: the metadata key of the exclusivity value";
             return Err(Reject::new(Reason::InvalidSettings, what).at("queue.exclusivity_key", what));
         };
         let (limit, strict) =
@@ -242,7 +242,9 @@ fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(
         // Only a setting with a default can be reset; the name may be a typo of anything.
         let shown: String = name.chars().take(64).collect();
         let all = WITH_DEFAULT.map(|(known, _)| known).join(", ");
-        let what = format!("reset names {shown:?}, which is no setting with a default: those are {all}");
+        let what = format!(
+            "reset names {shown:?}, which is not a setting with a default; the settings with a default are {all}"
+        );
         return Err(Reject::new(Reason::InvalidSettings, what.as_str()).at("reset", what.as_str()));
     };
     reset(spec, defaults);

@@ -36,8 +36,8 @@ pub enum QueueError {
     },
     /// The queue of the name is not the one that is meant.
     #[error(
-        "the queue {name} that is there does not have the id {id}: that one was deleted, or never was; nothing was \
-         done: read the queue that is there with GetQueue (tallystone queue describe {name}), and send its id if you mean it"
+        "queue {name} has a different id; the queue with id {id} was deleted or never existed; nothing was done: read \
+         the queue with GetQueue (tallystone queue describe {name}), and send its id to use it"
     )]
     OtherQueue {
         /// The name that was asked for.
@@ -46,7 +46,10 @@ pub enum QueueError {
         id: QueueId,
     },
     /// The name is that of a template, which holds no messages.
-    #[error("{name} is a template and holds no messages; name a queue that begins with {prefix}, which it makes")]
+    #[error(
+        "{name} is a template and holds no messages; use a queue name that begins with {prefix}, and the template \
+         creates that queue"
+    )]
     IsTemplate {
         /// Its name.
         name: String,
@@ -71,7 +74,7 @@ pub enum QueueError {
         server_time: Timestamp,
     },
     /// The server is busy and did nothing.
-    #[error("too many calls of this queue wait for the store; nothing was done: retry with the same id")]
+    #[error("too many calls to this queue wait for the store; nothing was done: retry with the same id")]
     RetryLater,
     /// As many of something are there as may be.
     #[error("{}", no_room_text(*.of, *.why))]
@@ -83,8 +86,8 @@ pub enum QueueError {
     },
     /// The session may hold leases in as many shards as it may.
     #[error(
-        "the session holds leases in {SESSION_SHARDS_MAX} shards, the most of one session; nothing was leased: settle what it \
-         holds, or open another session"
+        "the session holds leases in {SESSION_SHARDS_MAX} shards, the maximum; nothing was leased: settle leases, or \
+         open another session"
     )]
     SessionShards,
     /// The server is stopping.
@@ -105,7 +108,7 @@ pub enum QueueError {
         known: Vec<Box<str>>,
     },
     /// No such operation.
-    #[error("operation {id} is not known: it ended long ago, or its server was started anew since")]
+    #[error("operation {id} is unknown: it ended long ago, or its server was restarted")]
     OperationNotFound {
         /// The name that was asked for.
         id: String,
@@ -210,28 +213,27 @@ impl QueueError {
 fn advice_for(made_by: Option<&str>) -> String {
     match made_by {
         None => "check its name, for example with tallystone queue ls".to_owned(),
-        Some(template) => format!("its first enqueue makes it, by template {template}"),
+        Some(template) => format!("the first enqueue creates it, by template {template}"),
     }
 }
 
 fn unknown_class_text(known: &[Box<str>]) -> String {
     match known {
-        [] => "the queue has no priority classes; give a priority, or add the class to its priority_classes".to_owned(),
+        [] => "the queue has no priority classes; send a priority, or add the class to its priority_classes".to_owned(),
         known => format!("the queue has no such priority class; it has {}", known.join(", ")),
     }
 }
 
 fn not_declared_text(nearest: Option<&ShapeKeys>, is_filling: bool) -> String {
     if is_filling {
-        return "the filter shape of these keys was declared just now and is still being filled; ask again in a moment"
-            .to_owned();
+        return "the filter shape of these keys is new and its index is not complete yet; retry in a moment".to_owned();
     }
-    let what = "the queue declares no filter shape of these keys";
+    let what = "the queue has no filter shape with these keys";
     let step =
         "declare these keys in filter_shapes, with UpdateQueue (tallystone queue update QUEUE --filter-shape KEY,KEY)";
     match nearest {
-        Some(keys) => format!("{what}; the nearest is {}: ask with that one, or {step}", joined(keys, ", ")),
-        None => format!("{what}, and no other that is filled: {step}"),
+        Some(keys) => format!("{what}; the nearest is {}: use that shape, or {step}", joined(keys, ", ")),
+        None => format!("{what}, and no other usable shape: {step}"),
     }
 }
 
@@ -328,40 +330,53 @@ fn refusal_text(refusal: &Refusal) -> String {
         Refusal::Invalid(invalid) => return invalid_text(*invalid).into_owned(),
         Refusal::WrongState(state) => return wrong_state_text(*state),
         Refusal::VersionMismatch(version) => {
-            return format!("the message is at version {version}, not at the expected_version of the call");
+            return format!("the version of the message is {version}, not the expected_version of the call");
         }
         Refusal::EnqueueBlocked(why) => {
-            return format!("enqueues are blocked: {why}; nothing was enqueued: retry with the same id when that is over");
+            return format!(
+                "enqueues are blocked: {why}; nothing was enqueued: retry with the same id after the queue \
+                is unblocked"
+            );
         }
         Refusal::DequeueBlocked(why) => {
-            return format!("dequeues are blocked: {why}; settle what is leased, and ask again when that is over");
+            return format!(
+                "dequeues are blocked: {why}; existing leases can be settled: retry after the queue is \
+                unblocked"
+            );
         }
-        Refusal::NotFound => "there is no such message: it never was, or its retention is over",
-        Refusal::LeaseLost => "the lease is over or was never given; nothing was changed",
-        Refusal::SessionNotFound => "there is no such session: it ended long ago, or was never opened; open a new one",
+        Refusal::NotFound => "there is no such message: it was never enqueued, or its retention is over",
+        Refusal::LeaseLost => "the lease has ended or never existed; nothing was changed",
+        Refusal::SessionNotFound => {
+            "there is no such session: it ended long ago, or was never opened; open a new \
+            session"
+        }
         Refusal::SessionEnded(Ending::Replaced) => {
-            "another session was opened with the label of this one, whose leases have ended; open a new one"
+            "another session was opened with the same label, which ended this session and its leases; open a new \
+             session"
         }
-        Refusal::SessionEnded(Ending::Closed) => "the session was closed; open a new one",
+        Refusal::SessionEnded(Ending::Closed) => "the session was closed; open a new session",
         Refusal::SessionEnded(Ending::Expired) => {
-            "the session was silent for longer than its lease, and the leases that it had confirmed have ended; open a new \
-             one"
+            "the session sent nothing for longer than its lease, and its confirmed leases have ended; open a new \
+             session"
         }
         Refusal::SequenceTooOld => {
-            "a later call of the session was heard, and nothing that this one was given is remembered; nothing was leased: \
-             go on with a higher sequence"
+            "this call is older than the session's latest call, and its response is no longer remembered; nothing was \
+             leased: retry with a higher sequence"
         }
-        Refusal::TryBarred => "a later try of this call was heard; nothing was leased",
-        Refusal::TokenReused => "a message of this id was enqueued with other content",
+        Refusal::TryBarred => {
+            "a later try of this call has arrived; nothing was leased: wait for the response of the \
+            later try"
+        }
+        Refusal::TokenReused => "a message with this id was enqueued with other content",
         Refusal::TokenExpired => {
-            "the id's time is older than what is left of the dedupe window; nothing was enqueued (if the id was made just \
-             now, the server's clock was ahead before: see tallystone queue reset-clock)"
+            "the id is too old for the dedupe window; nothing was enqueued (if the id is new, the server's clock was \
+             ahead earlier: see tallystone queue reset-clock)"
         }
-        Refusal::NotEmpty => "this setting changes only while the queue holds no message",
+        Refusal::NotEmpty => "this setting changes only while the queue is empty",
         Refusal::ValueHeld => {
-            "other messages of its exclusivity value are in flight or come first, or the limit of the value is 0: \
-             ExplainMessage (tallystone msg explain -q QUEUE MESSAGE) says which; wait for those, or raise the limit of the value with SetValueLimit \
-             (tallystone queue limit QUEUE VALUE N)"
+            "other messages of its exclusivity value are leased or come first, or the limit of the value is 0: see \
+             which with ExplainMessage (tallystone msg explain -q QUEUE MESSAGE); wait for them, or \
+             raise the limit of the value with SetValueLimit (tallystone queue limit QUEUE VALUE N)"
         }
         Refusal::Deleted => "the queue was deleted",
         Refusal::Full(full) => full_text(*full),
@@ -374,40 +389,41 @@ fn refusal_text(refusal: &Refusal) -> String {
 fn wrong_state_text(state: MessageState) -> String {
     let step = match state {
         MessageState::Invisible | MessageState::Pending => {
-            "it is still to be served, and only what is errored is redriven or discarded"
+            "it is not served yet, and only errored messages can be redriven or discarded"
         }
         MessageState::Running => {
             "wait for the end of its lease, or ask its worker to stop with CancelMessage (tallystone msg cancel -q QUEUE \
              --id MESSAGE)"
         }
-        MessageState::Completed => "its work is done; to have it done again, enqueue it under another id",
-        MessageState::Canceled => "if it is still to be done, enqueue it under another id",
+        MessageState::Completed => "to repeat the work, enqueue it with another id",
+        MessageState::Canceled => "if the work is still needed, enqueue it with another id",
         MessageState::Errored => {
-            "to have it tried again, redrive it with RedriveMessages (tallystone dlq redrive -q QUEUE MESSAGE)"
+            "to retry it, redrive it with RedriveMessages (tallystone dlq redrive -q QUEUE MESSAGE)"
         }
     };
-    format!("the message is {state}, so this cannot be done to it: {step}")
+    format!("the message is {state}, which does not allow this call: {step}")
 }
 
 fn full_text(full: ShardCapacity) -> &'static str {
     match full {
         ShardCapacity::Messages => {
-            "the queue holds as many messages as its quota_messages allows, those included that are over: let workers \
-             catch up, shorten the retention, or raise the quota"
+            "the queue reached its quota_messages, finished messages included: let workers catch up, shorten the \
+             retention, or raise the quota"
         }
         ShardCapacity::Bytes => {
-            "the queue holds as many bytes of payload as its quota_bytes allows, those of messages included that are over: \
-             let workers catch up, shorten the retention, or raise the quota"
+            "the queue reached its quota_bytes, payloads of finished messages included: let workers catch up, shorten \
+             the retention, or raise the quota"
         }
         ShardCapacity::Answers => {
-            "the queue keeps as many answers for repeats as its dedupe_max_bytes allows: raise it, or try again when the \
-             next 10 minutes have begun"
+            "the dedupe records of the queue reached its dedupe_max_bytes: raise dedupe_max_bytes, or retry in 10 \
+             minutes"
         }
         ShardCapacity::Sessions => {
-            "a shard of the queue knows as many sessions as it may: try again when some have ended"
+            "a shard of the queue has the maximum number of sessions: retry after some have ended"
         }
         ShardCapacity::ValueLimits => {
-            "a shard of the queue has 10,000 exclusivity values with a limit of their own: give up some of them first"
+            "a shard of the queue has 10,000 exclusivity values with their own limit, the maximum: reset some of them \
+             first"
         }
     }
 }
@@ -415,22 +431,22 @@ fn full_text(full: ShardCapacity) -> &'static str {
 fn invalid_text(invalid: InvalidCommandPart) -> Cow<'static, str> {
     let text = match invalid {
         InvalidCommandPart::PayloadOfQueue(most) => {
-            let what = "the payload_max_bytes of this queue; store it elsewhere and send its address";
+            let what = "the payload_max_bytes of this queue; store the data elsewhere and send its address";
             return format!("the payload is larger than {most} bytes, {what}").into();
         }
         InvalidCommandPart::MetadataOfQueue(most) => {
-            let what = "the metadata_max_bytes of this queue; send less, or put it into the payload";
+            let what = "the metadata_max_bytes of this queue; send less, or move data into the payload";
             return format!("keys and values of the metadata are larger than {most} bytes together, {what}").into();
         }
         InvalidCommandPart::MessageId => "the message id must have 1 to 64 bytes and not begin with m.",
         InvalidCommandPart::Routing => "a shard key has 1 to 256 bytes",
         InvalidCommandPart::Metadata => {
-            "metadata has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256, and no key comes twice"
+            "metadata has at most 4 pairs with different keys; a key has 1 to 64 bytes, a value at most 256"
         }
         InvalidCommandPart::Payload => {
-            "the payload is larger than 32,768 bytes; store it elsewhere and send its address"
+            "the payload is larger than 32,768 bytes; store the data elsewhere and send its address"
         }
-        InvalidCommandPart::Priority => "the priority lies beyond -2^53 to 2^53",
+        InvalidCommandPart::Priority => "the priority must be -2^53 to 2^53",
         InvalidCommandPart::PriorityClass => "the queue has no such priority class",
         InvalidCommandPart::Invisibility => "an invisibility or delay is at most 10 years",
         InvalidCommandPart::Lease => "a lease lasts 1 s to 12 h",
@@ -439,10 +455,12 @@ fn invalid_text(invalid: InvalidCommandPart) -> Cow<'static, str> {
         InvalidCommandPart::TokenTime => "the id's time is more than 60 s ahead of the server's clock",
         InvalidCommandPart::Count => "the number of messages must be 1 to 100",
         InvalidCommandPart::ExclusivityValue => {
-            "the queue is exclusive: the metadata must hold its exclusivity key with a value of 1 to 256 bytes"
+            "the queue is exclusive: the metadata must contain its exclusivity key with a value of 1 to 256 bytes"
         }
-        InvalidCommandPart::ShardKey => "an exclusive queue routes by its exclusivity value and takes no shard key",
-        InvalidCommandPart::ValueLimit => "limit must be 0 to 10,000; leave it out for that of the queue",
+        InvalidCommandPart::ShardKey => {
+            "an exclusive queue routes by exclusivity value and does not accept a shard key"
+        }
+        InvalidCommandPart::ValueLimit => "limit must be 0 to 10,000; omit it for the limit of the queue",
         InvalidCommandPart::NotExclusive => {
             "this is a simple queue; only a queue of type QUEUE_TYPE_EXCLUSIVE has limits of exclusivity values"
         }
@@ -450,15 +468,17 @@ fn invalid_text(invalid: InvalidCommandPart) -> Cow<'static, str> {
         InvalidCommandPart::Shape => "a filter shape has 1 to 4 different keys of 1 to 64 bytes",
         InvalidCommandPart::SessionLease => "the lease of a session lasts 1 s to 12 h",
         InvalidCommandPart::Sequence => {
-            "sequence is missing: number the calls of a session 1, 2, 3, and a repeat as its call"
+            "sequence is missing: number the calls of a session 1, 2, 3, and repeat a call with its number"
         }
-        InvalidCommandPart::Try => "try must be at least 1: number the tries of a call 1, 2, 3, or leave it out",
+        InvalidCommandPart::Try => "try must be at least 1: number the tries of a call 1, 2, 3, or omit try",
         InvalidCommandPart::Received => {
-            "received_up_to is not below sequence: send the number of the last call whose answer has arrived"
+            "received_up_to must be below sequence: send the number of the last call whose response has arrived"
         }
-        InvalidCommandPart::Session => "this session only replays: it lives with its server and takes no heartbeats",
+        InvalidCommandPart::Session => {
+            "this session is only for replays: it ends with its server and accepts no heartbeats"
+        }
         InvalidCommandPart::ErrorText => "an error's signature and text have at most 1,024 bytes each",
-        InvalidCommandPart::Settings => "the settings leave their ranges or contradict each other",
+        InvalidCommandPart::Settings => "the settings are out of range or contradict each other",
     };
     text.into()
 }

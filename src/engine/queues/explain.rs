@@ -34,8 +34,8 @@ impl Queues {
         let found = match self.get_message(name, message).await {
             Ok(found) => found,
             Err(QueueError::Refused(Refusal::NotFound)) => {
-                let text = "the queue has no message of this id: it was never enqueued, or its retention is over; check \
-                            the answer of its enqueue, and leave shard_key out to look everywhere";
+                let text = "the queue has no message with this id: it was never enqueued, or its retention is over; \
+                    check the response of its enqueue, and omit shard_key to search all shards";
                 return Ok((vec![explanation("unknown_id", text)], None));
             }
             Err(error) => return Err(error),
@@ -86,7 +86,7 @@ impl Queues {
         let mut causes: Vec<QueueExplanation> =
             no_worker_waits(NextSteps(name), queue, running, self.context.clock.elapsed()).into_iter().collect();
         causes.push(match (ahead, waiting) {
-            (0, 0) => explanation("next", "it is the next to be served: a dequeue gets it at once"),
+            (0, 0) => explanation("next", "it is the next to be served: a dequeue returns it at once"),
             (0, _) => explanation("next", "it is the next to be served; a worker is being woken for it"),
             (ahead, _) if or_more => explanation(
                 "position",
@@ -113,8 +113,8 @@ impl Queues {
 /// The text for waiting workers with filters that do not match the message.
 fn unmatched(waiting: usize) -> String {
     let who = match waiting {
-        1 => "1 worker waits at this server, and its filter does not meet it".to_owned(),
-        _ => format!("{waiting} workers wait at this server, and the filters of none of them meet it"),
+        1 => "1 worker waits at this server, and its filter does not match the message".to_owned(),
+        _ => format!("{waiting} workers wait at this server, and none of their filters matches the message"),
     };
-    format!("{who}; start one that takes it")
+    format!("{who}; start a worker with a matching filter")
 }

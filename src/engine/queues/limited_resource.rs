@@ -21,13 +21,12 @@ pub enum LimitedResource {
 
 pub fn no_room_text(of: LimitedResource, why: QuotaExceeded) -> String {
     let (what, advice) = match of {
-        LimitedResource::Session => ("sessions", "close those that are not used, or wait until they are forgotten"),
-        LimitedResource::Operation => {
-            ("purges, redrives and discards that go on", "cancel some, or wait for their end")
-        }
-        LimitedResource::KeptRequest => {
-            ("purges, redrives and discards with a request_token", "wait until they are forgotten, or send none")
-        }
+        LimitedResource::Session => ("sessions", "close unused sessions, or wait until ended ones are forgotten"),
+        LimitedResource::Operation => ("running purges, redrives and discards", "cancel some, or wait for their end"),
+        LimitedResource::KeptRequest => (
+            "purges, redrives and discards with a request_token",
+            "wait until old ones are forgotten, or send no request_token",
+        ),
         LimitedResource::TemplateQueue => {
             ("queues made by templates", "delete some, or create the queue with CreateQueue")
         }
@@ -36,13 +35,15 @@ pub fn no_room_text(of: LimitedResource, why: QuotaExceeded) -> String {
     };
     match why {
         QuotaExceeded::All(most) if of == LimitedResource::TemplateQueue => {
-            format!("there are {most} queues, with which first enqueues make no more; nothing was done: {advice}")
+            format!(
+                "there are {most} queues, the maximum for queues made by a first enqueue; nothing was done: {advice}"
+            )
         }
         QuotaExceeded::All(most) => {
-            format!("the server has {most} {what}, the most there may be; nothing was done: {advice}")
+            format!("the server has {most} {what}, the maximum; nothing was done: {advice}")
         }
         QuotaExceeded::Own(most) => {
-            format!("this caller has {most} {what}, the most that one caller may have; nothing was done: {advice}")
+            format!("this caller has {most} {what}, the maximum per caller; nothing was done: {advice}")
         }
     }
 }

@@ -203,7 +203,7 @@ impl Queues {
         self.context.driver.start_once(async move {
             for (id, shards) in replaced {
                 if let Err(error) = queues.end_in(id, shards, Ending::Replaced).await {
-                    tracing::warn!(%error, "leases of a replaced session end by themselves");
+                    tracing::warn!(%error, "cannot end the leases of a replaced session; they expire on their own");
                 }
             }
         });

@@ -244,8 +244,7 @@ impl Queues {
         let updated = self.change_message(name, message.clone(), Command::Update { message, update }).await;
         updated.map_err(|error| match error {
             QueueError::Refused(Refusal::TokenReused) => {
-                let what =
-                    "this request_token names an earlier update of the message to something else; nothing was done";
+                let what = "this request_token was used for a different update of the message; nothing was done";
                 Reject::new(Reason::TokenReused, what).at("request_token", what).into()
             }
             error => {

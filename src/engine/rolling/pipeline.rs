@@ -206,7 +206,7 @@ impl RollupQueueLoop {
                     Err(error) => {
                         failed = true;
                         self.core.stats.rolls_failed.increment();
-                        tracing::warn!(counter = %counter.tag(), error = %error, "a roll failed and will be tried again");
+                        tracing::warn!(counter = %counter.tag(), error = %error, "a roll failed; retrying");
                     }
                 }
             }
@@ -338,7 +338,7 @@ impl BackgroundLoop for RollupQueueLoop {
                 return NextActivation::Finished;
             }
             Err(error) => {
-                tracing::warn!(error = %error, "the rollup cannot read the catalog");
+                tracing::warn!(error = %error, "the rollup cannot read the catalog; retrying");
                 return NextActivation::After(RETRY_PAUSE);
             }
         };

@@ -200,12 +200,12 @@ async fn questions_with_bad_bounds_are_refused() {
             &["next_page_token"],
         ),
         ("ListCountEvents", format!("{{{counter}, \"page_size\": -5}}"), Reason::InvalidPageSize, &["-5"]),
-        ("ListCountEvents", format!("{{{counter}, \"page_token\": \"x\"}}"), Reason::InvalidPageToken, &["begin anew"]),
+        ("ListCountEvents", format!("{{{counter}, \"page_token\": \"x\"}}"), Reason::InvalidPageToken, &["start over"]),
         (
             "ListCountEvents",
             format!("{{{counter}, \"from\": \"{now}\", \"to\": \"{now}\"}}"),
             Reason::InvalidRange,
-            &["from must lie before to"],
+            &["from must be before to"],
         ),
         ("ExplainCounter", format!("{{{counter}, \"rows\": -1}}"), Reason::InvalidRange, &["1 to 100"]),
         ("TopCounters", r#"{"namespace": "exact", "n": -1}"#.to_owned(), Reason::InvalidRange, &["1 to 1000"]),
@@ -224,7 +224,7 @@ async fn questions_with_bad_bounds_are_refused() {
             "RecountCounter",
             format!("{{{counter}, \"repair\": true}}"),
             Reason::InvalidArgument,
-            &["repair is not offered", "leave it out"],
+            &["does not support repair", "omit repair"],
         ),
         (
             "ListCountEvents",

@@ -124,7 +124,7 @@ fn an_export_holds_every_event_of_every_counter_over_many_pages() {
     let listed = desk.run(&["counter", "events", "c1", "-o", "csv"]);
     assert_eq!(
         (listed.out.lines().count(), listed.err.as_str()),
-        (101, "there are older ones; --limit N or --all shows them\n")
+        (101, "there are older events; show them with --limit N or --all\n")
     );
 }
 

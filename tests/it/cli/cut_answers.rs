@@ -17,12 +17,12 @@ fn a_best_effort_add_whose_answer_is_cut_is_sent_once_and_advises_to_look() {
         let read = desk.run(&["counter", "get", "-n", namespace, "views", "--fresh", "-o", "csv"]).ok();
         read.lines().nth(1).and_then(|row| row.split(',').nth(1)).expect("a row with a count").to_owned()
     };
-    let look = "look at the count before you run it again";
+    let look = "check the count before you retry";
 
     proxy.set(Fault::LoseOne);
     let ran = add("fast");
     assert_eq!(ran.code, 1, "it may have been applied: {}{}", ran.out, ran.err);
-    assert!(ran.err.contains("namespace fast is best effort and keeps no tokens"), "{}", ran.err);
+    assert!(ran.err.contains("namespace fast is BEST_EFFORT and keeps no tokens"), "{}", ran.err);
     assert!(ran.err.contains(&format!("{look}: tallystone counter get -n fast views")), "{}", ran.err);
     assert!(!ran.err.contains("check-token"), "no token can be asked about: {}", ran.err);
     assert_eq!((proxy.lost(), count("fast").as_str()), (1, "1"), "it was sent once");

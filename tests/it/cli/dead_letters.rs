@@ -34,7 +34,7 @@ fn dead_letters_without_a_signature_are_listed_redriven_and_thrown_away_by_that(
     assert_eq!(listed["messages"].as_array().map(Vec::len), Some(3), "{listed}");
     let asked = desk.shell("tallystone dlq rm -q orders --error-signature ''");
     assert_eq!(asked.code, 2, "{}", asked.err);
-    assert!(asked.err.contains("discard 3 messages of queue orders for ever; add --yes"), "{}", asked.err);
+    assert!(asked.err.contains("permanently discard 3 messages of queue orders; confirm with --yes"), "{}", asked.err);
     let dry = desk.shell("tallystone dlq rm -q orders --error-signature '' --dry-run");
     assert!(dry.err.contains("dry run: would discard 3 messages of queue orders"), "{}", dry.err);
     assert_eq!(left(), "4");

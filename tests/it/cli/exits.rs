@@ -15,7 +15,7 @@ fn each_kind_of_failure_has_its_exit_code() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&[], 2, "Usage"),
         (&["counter", "add"], 2, "<NAME>"),
-        (&["counter", "add", "views", "many"], 2, "this is no whole number"),
+        (&["counter", "add", "views", "many"], 2, "not a whole number"),
         (&["counter", "add", "views", "9223372036854775808"], 2, "too large"),
         (&["counter", "get", "views", "--max-staleness", "5"], 2, "no duration"),
         (&["counter", "get", "views", "--freshness", "new"], 2, "ROLLED_UP, UP_TO_DATE"),
@@ -35,21 +35,21 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["counter", "add", "views", "-n", "absent"], 3, "NAMESPACE_NOT_FOUND"),
         (&["counter", "add", "views", "-n", "totals"], 4, "WRONG_TEMPORALITY"),
         (&["counter", "series", "views"], 4, "SERIES_NOT_KEPT"),
-        (&["counter", "clear", "views"], 2, "add --yes"),
-        (&["counter", "recount", "views", "--repair"], 2, "repair is not offered"),
+        (&["counter", "clear", "views"], 2, "confirm with --yes"),
+        (&["counter", "recount", "views", "--repair"], 2, "does not support repair"),
         (&["ns", "describe", "absent"], 3, "NAMESPACE_NOT_FOUND"),
         (&["ns", "history", "absent"], 3, "NAMESPACE_NOT_FOUND"),
         (&["ns", "rm", "absent", "--yes"], 3, "NAMESPACE_NOT_FOUND"),
-        (&["ns", "rm", "views"], 2, "add --yes"),
+        (&["ns", "rm", "views"], 2, "confirm with --yes"),
         (&["ns", "rm", "views", "--yes", "--etag", "1-9"], 4, "ETAG_MISMATCH"),
         (&["apply", "-f", "absent.toml"], 2, "cannot read absent.toml"),
         (&["apply", "-f", "views.toml", "--namespace", "other"], 2, "INVALID_DOCUMENT"),
         (&["server", "wait-ready", "--server", "127.0.0.1:1", "--timeout", "200ms"], 5, "was not ready within"),
-        (&["server", "wait-ready", "--server", "a b"], 2, "is no server's address"),
+        (&["server", "wait-ready", "--server", "a b"], 2, "is not a server address"),
         (&["server", "wait-ready", "--server", "localhost"], 2, "the port is missing"),
-        (&["server", "wait-ready", "--server", "https://localhost:1"], 2, "https is not spoken"),
+        (&["server", "wait-ready", "--server", "https://localhost:1"], 2, "https is not supported"),
         (&["explain-error", "NOTHING"], 2, "no such reason; `tallystone explain-error` lists them all"),
-        (&["counter", "get", "views", "--server", "https://127.0.0.1:1"], 2, "https is not spoken"),
+        (&["counter", "get", "views", "--server", "https://127.0.0.1:1"], 2, "https is not supported"),
         (&["counter", "get", "views", "--server", "127.0.0.1:1"], 5, "no server answers at 127.0.0.1:1"),
     ];
     for (arguments, code, words) in cases {
@@ -78,7 +78,7 @@ fn some_done_and_some_not_is_partial_and_none_done_is_the_refusal() {
 fn a_write_that_reaches_nobody_shows_its_token() {
     let desk = Desk::set();
     let ran = desk.run(&["counter", "add", "views", "--server", "127.0.0.1:1"]);
-    check(&ran, 5, "nothing was applied under the token");
+    check(&ran, 5, "nothing was applied with the token");
     let token = "0192f5a0-1c2b-7def-8abc-0123456789ab";
     let ran = desk.run(&["counter", "add", "views", "--token", token, "--server", "127.0.0.1:1"]);
     check(&ran, 5, token);

@@ -56,6 +56,6 @@ fn a_reader_of_data_may_stop_but_data_that_cannot_be_written_is_a_failure() {
         let ran = desk.shell(&format!("{{ tallystone {line}; echo $? >&2; }} | true"));
         assert_eq!(ran.err, "0\n", "{line}");
         let ran = desk.shell(&format!("tallystone {line} > /dev/full"));
-        assert_eq!((ran.code, ran.err.contains("cannot write the answer")), (1, true), "{line}: {}", ran.err);
+        assert_eq!((ran.code, ran.err.contains("cannot write the output")), (1, true), "{line}: {}", ran.err);
     }
 }

@@ -41,7 +41,7 @@ fn a_width_that_no_counter_can_have_is_refused() {
         (&["front", "--buckets-per-id", "0"], "0 is not in 1.."),
         (&["front", "--buckets-per-id", "257"], "buckets_per_id of hot counter front is 257; 1 to 256 are allowed"),
         (&["front", "--buckets-per-id", "8", "--rm"], "cannot be used with"),
-        (&["a b", "--buckets-per-id", "8"], "hot_counters[0] cannot be named so"),
+        (&["a b", "--buckets-per-id", "8"], "hot_counters[0] is not a valid name"),
     ] {
         let ran = desk.run(&[&["ns", "hot", "views"], arguments].concat());
         assert_ne!(ran.code, 0, "{arguments:?}: {}", ran.out);

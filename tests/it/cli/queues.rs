@@ -74,7 +74,7 @@ fn each_line_of_a_file_becomes_a_message() {
     desk.write("longer.txt", &format!("{}{}\n", "short\n".repeat(120), "x".repeat(70_000)));
     let ran = desk.run(&["msg", "push", "-q", "orders", "-f", "longer.txt", "--lines"]);
     check(&ran, 2, "line 121 has 70000 bytes");
-    assert!(ran.err.contains("100 lines were pushed before; go on with line 101"), "{}", ran.err);
+    assert!(ran.err.contains("100 lines were pushed before the failure; continue with line 101"), "{}", ran.err);
     assert_eq!(json(&desk, "queue depth orders")["pending"], "351");
 }
 
@@ -190,7 +190,11 @@ fn an_id_where_a_lease_belongs_is_told_how_to_cancel_by_it() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "orders"]).ok();
     desk.run(&["msg", "push", "-q", "orders", "x", "--id", "order-7"]).ok();
-    check(&desk.run(&["msg", "cancel", "-q", "orders", "order-7"]), 2, "`--id MESSAGE` cancels a message");
+    check(
+        &desk.run(&["msg", "cancel", "-q", "orders", "order-7"]),
+        2,
+        "to cancel a message by its id or key, use `--id MESSAGE`",
+    );
     desk.run(&["msg", "cancel", "-q", "orders", "--id", "order-7"]).ok();
     desk.run(&["msg", "push", "-q", "orders", "x"]).ok();
     desk.run(&["msg", "cancel", "-q", "orders", &pull(&desk, "orders")]).ok();
@@ -248,7 +252,7 @@ fn what_destroys_asks_first_and_says_how_much() {
     for _ in 0..2 {
         desk.run(&["msg", "push", "-q", "orders", "x"]).ok();
     }
-    check(&desk.run(&["queue", "purge", "orders"]), 2, "cancel 2 messages of queue orders; add --yes");
+    check(&desk.run(&["queue", "purge", "orders"]), 2, "cancel 2 messages of queue orders; confirm with --yes");
     check(&desk.run(&["queue", "purge", "orders", "--dry-run"]), 0, "would cancel 2 messages");
     let would = json(&desk, "queue purge orders --dry-run");
     let shown = (&would["kind"], &would["done"], &would["dryRun"]);
@@ -256,7 +260,7 @@ fn what_destroys_asks_first_and_says_how_much() {
     assert_eq!(json(&desk, "queue rm orders --dry-run")["messages"], "2");
     assert_eq!(json(&desk, "queue depth orders")["pending"], "2");
     assert_eq!(json(&desk, "queue purge orders --yes")["done"], "2");
-    check(&desk.run(&["queue", "rm", "orders"]), 2, "delete queue orders with 2 messages for ever");
+    check(&desk.run(&["queue", "rm", "orders"]), 2, "permanently delete queue orders with 2 messages");
     desk.run(&["queue", "create", "other"]).ok();
     assert_eq!(json(&desk, "queue rm other --yes")["messages"], "0");
     check(&desk.run(&["queue", "rm", "orders", "--yes"]), 0, "deleted queue orders with 2 messages");
@@ -264,14 +268,14 @@ fn what_destroys_asks_first_and_says_how_much() {
         check(&desk.run(reads), 3, "queue orders does not exist; check its name, for example with tallystone queue ls");
     }
     check(&desk.run(&["msg", "push", "-q", "orders", "x"]), 3, "create it first");
-    check(&desk.run(&["msg", "pull", "-q", "timed/first"]), 3, "its first enqueue makes it, by template timed-task");
+    check(&desk.run(&["msg", "pull", "-q", "timed/first"]), 3, "the first enqueue creates it, by template timed-task");
 }
 
 #[test]
 fn a_template_says_what_it_is_and_goes_like_a_queue() {
     let desk = Desk::set();
     assert!(desk.run(&["queue", "ls"]).ok().contains("TEMPLATE"));
-    let says = "timed-task is a template and holds no messages; name a queue that begins with timed/";
+    let says = "timed-task is a template and holds no messages; use a queue name that begins with timed/";
     check(&desk.run(&["msg", "push", "-q", "timed-task", "x"]), 3, says);
     check(&desk.run(&["queue", "depth", "timed-task"]), 3, says);
     desk.run(&["msg", "push", "-q", "timed/now", "x"]).ok();
@@ -287,11 +291,7 @@ fn a_worker_that_obeys_keeps_the_reason_of_who_asked() {
     desk.run(&["queue", "create", "orders"]).ok();
     desk.run(&["msg", "push", "-q", "orders", "x", "--id", "one"]).ok();
     let lease = pull(&desk, "orders");
-    check(
-        &desk.run(&["msg", "cancel", "-q", "orders", "--id", "one", "--reason", "sold out"]),
-        0,
-        "is asked to give it up",
-    );
+    check(&desk.run(&["msg", "cancel", "-q", "orders", "--id", "one", "--reason", "sold out"]), 0, "is asked to stop");
     let alone = desk.run(&["msg", "cancel", "-q", "orders", &lease, "--reason", "mine"]);
     check(&alone, 2, "--reason");
     desk.run(&["msg", "cancel", "-q", "orders", &lease]).ok();
@@ -444,9 +444,13 @@ fn dead_letters_are_thrown_away_after_a_question_and_by_what_they_are() {
     check(
         &desk.run(&["dlq", "rm", "-q", "orders", "--all"]),
         2,
-        "discard 5 messages of queue orders for ever; add --yes",
+        "permanently discard 5 messages of queue orders; confirm with --yes",
     );
-    check(&desk.run(&["dlq", "rm", "-q", "orders", "a", "b"]), 2, "discard 2 messages of queue orders for ever; add");
+    check(
+        &desk.run(&["dlq", "rm", "-q", "orders", "a", "b"]),
+        2,
+        "permanently discard 2 messages of queue orders; confirm",
+    );
     let dry = desk.run(&["dlq", "rm", "-q", "orders", "--error-signature", "io", "--dry-run"]);
     check(&dry, 0, "dry run: would discard 2 messages of queue orders; nothing was changed");
     assert_eq!(left(), "5");
@@ -489,7 +493,7 @@ fn dead_letters_are_grouped_by_what_went_wrong() {
     let ids: Vec<_> = one.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
     assert_eq!(ids, ["b", "e"], "{one}");
     let few = desk.run(&["dlq", "ls", "-q", "orders", "--limit", "2"]);
-    check(&few, 0, "only the first 2 messages were looked at; --limit N looks at more");
+    check(&few, 0, "only the first 2 messages were examined; examine more with --limit N");
     assert_eq!(json(&desk, "dlq ls -q orders --messages")["messages"].as_array().map(Vec::len), Some(5));
 }
 
@@ -537,7 +541,7 @@ fn sessions_are_listed_with_their_workers_and_leases_and_without_their_ids() {
     };
     assert_eq!((of_queue("orders"), of_queue("other")), (1, 0));
     let first = desk.run(&["session", "ls", "--limit", "1"]);
-    check(&first, 0, "there are more; --limit N shows them");
+    check(&first, 0, "there are more; show them with --limit N");
     assert!(first.out.contains("busy") && !first.out.contains("idle"), "{}", first.out);
     let all = listed.to_string();
     for id in [&busy, &idle] {

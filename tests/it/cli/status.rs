@@ -50,7 +50,7 @@ fn a_full_disk_is_a_problem_with_an_exit_code_and_the_server_is_still_shown() {
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("ready, up ") && ran.out.contains("FULL"), "{}", ran.out);
     assert!(ran.err.contains("the disk of the store embedded is full"), "{}", ran.err);
-    let place = format!("{} must have 1048576TiB free (storage.reserve_bytes)", folder.path().display());
+    let place = format!("{} needs 1048576TiB free (storage.reserve_bytes)", folder.path().display());
     assert!(ran.err.contains(&place) && ran.err.contains("iB free, so adds"), "{}", ran.err);
     let nobody = alone(&["status", "--server", "127.0.0.1:1", "--timeout", "1s"], &[]);
     assert_eq!(nobody.code, 5, "{}{}", nobody.out, nobody.err);

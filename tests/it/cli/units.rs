@@ -51,7 +51,7 @@ fn settings_are_printed_and_taken_in_units_and_json_stays_raw() {
     assert_eq!(setting(&shown, "series"), "10s kept 1d", "{shown}");
     for (line, words) in [
         ("queue update orders --quota-bytes 5MB", "write it as 512KiB, 256MiB"),
-        ("queue update orders --payload-max-bytes 9GiB", "9GiB is more than this can be"),
+        ("queue update orders --payload-max-bytes 9GiB", "9GiB is too large"),
         ("queue update orders --default-lease 90", "write it as 500ms, 5s, 1m30s"),
     ] {
         let ran = desk.shell(&format!("tallystone {line}"));

@@ -11,7 +11,7 @@ fn a_limit_says_what_it_means_and_resting_values_are_not_held_by_others() {
     for (arguments, words) in [
         (&["3"][..], "at most 3 messages of exclusivity value \"acme\" at once"),
         (&["1"], "at most 1 message of exclusivity value \"acme\" at once"),
-        (&["0"], "exclusivity value \"acme\" rests"),
+        (&["0"], "exclusivity value \"acme\" is paused"),
     ] {
         let ran = desk.run(&[&["queue", "limit", "pay", "acme"], arguments].concat());
         assert!(ran.code == 0 && ran.err.contains(words), "{arguments:?}: {}", ran.err);
@@ -67,7 +67,7 @@ fn a_backup_without_a_server_says_how_to_start_one() {
     let ran = alone(&["backup", "nightly", "--server", "127.0.0.1:1", "--timeout", "2s"], &[]);
     assert_eq!(ran.code, 5, "{}", ran.err);
     assert!(ran.err.contains("no server answers at 127.0.0.1:1"), "{}", ran.err);
-    assert!(ran.err.contains("start one with `tallystone dev`"), "{}", ran.err);
+    assert!(ran.err.contains("start a server with `tallystone dev`"), "{}", ran.err);
 }
 
 #[test]

@@ -57,7 +57,7 @@ async fn logs_tell_of_failed_rolls_without_names_of_counters() {
     let _ = house.drive(house.counting.get(&house.shop, counter("patient-4711"), wanted)).await;
     house.rest().await;
     let text = logged.text();
-    assert!(text.contains("a roll failed and will be tried again"), "{text}");
+    assert!(text.contains("a roll failed; retrying"), "{text}");
     let tag = Counter::new(NamespaceId(1), counter("patient-4711")).tag();
     assert!(text.contains(&format!("counter={tag}")), "{tag} is missing of {text}");
     assert!(!text.contains("4711"), "{text}");

@@ -276,7 +276,7 @@ async fn a_document_that_cannot_be_read_names_the_place() {
         ("", "the document is empty"),
         ("{ name: 'shop'\n  ttl: '5s' }", "line 2 column 3"),
         ("name = 'shop'\nttl = ", "line 2 column"),
-        ("{ name: 'shop', ttl: 5 }", "ttl: a duration is expected"),
+        ("{ name: 'shop', ttl: 5 }", "ttl: expected a duration"),
     ] {
         let error = apply(&service, document, "", false).await.expect_err(document);
         assert!(error.message().starts_with(place), "{document}: {}", error.message());

@@ -99,7 +99,7 @@ fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
     }
     let (code, status) = run(&["migrate", "status"], &settings);
     assert_eq!(code, 4, "{status}");
-    assert!(status.contains("missing") && status.contains("there is no keyspace migrated"), "{status}");
+    assert!(status.contains("missing") && status.contains("keyspace migrated does not exist"), "{status}");
     let (code, applied) = run(&["migrate", "apply"], &settings);
     assert_eq!((code, applied.trim()), (0, "keyspace migrated: 2 migrations applied"));
     let (code, again) = run(&["migrate", "apply"], &settings);
@@ -130,7 +130,7 @@ fn a_data_centre_that_is_not_there_is_refused_by_the_name_of_its_setting() {
         assert!(said.contains(key) && said.contains("datacenter1"), "{setting}: {said}");
     }
     let (_, status) = run(&["migrate", "status"], &at);
-    assert!(status.contains("there is no keyspace elsewhere"), "nothing was made: {status}");
+    assert!(status.contains("keyspace elsewhere does not exist"), "nothing was made: {status}");
 }
 
 /// Two keyspaces of one node stand for two clusters: a server knows them by their names only.
@@ -171,10 +171,15 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
         assert_eq!(made.status, 200, "{}", made.body);
     }
     let elsewhere = create("astray", &storage("main", "away"));
-    let says = elsewhere.body.contains("DATASET_DIFFERS") && elsewhere.body.contains("is kept in cluster far");
+    let says = elsewhere.body.contains("DATASET_DIFFERS") && elsewhere.body.contains("is stored in cluster far");
     assert!(elsewhere.status != 200 && says, "{} {}", elsewhere.status, elsewhere.body);
     let apart = create("apart", r#"{"rollupCluster": "main", "eventCluster": "far", "dataset": "apart"}"#);
-    assert!(apart.status == 400 && apart.body.contains("which are two stores"), "{} {}", apart.status, apart.body);
+    assert!(
+        apart.status == 400 && apart.body.contains("both must name the same store"),
+        "{} {}",
+        apart.status,
+        apart.body
+    );
 
     for (namespace, delta) in [("near", 3), ("away", 40)] {
         add_to(&server, namespace, "views", delta);
@@ -198,7 +203,7 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
     }
 
     let (code, refused) = run(&["server", "start"], &settings(&node, "kept_home"));
-    let says = refused.contains("dataset away is kept in cluster far") && refused.contains("no [clusters.far]");
+    let says = refused.contains("dataset away is stored in cluster far") && refused.contains("no [clusters.far]");
     assert!(code == 2 && says, "{code}: {refused}");
     let again = Launch::of(tallystone(&["server", "start"], &both)).start();
     assert!(eventually(BACK_WITHIN, || count_in(&again, "away") == Some(40)), "{}", again.printed());

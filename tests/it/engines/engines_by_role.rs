@@ -170,5 +170,5 @@ fn a_role_that_needs_a_directory_says_so_before_the_start() {
     assert_eq!((code, says.as_str()), (Some(0), ""));
     let (code, says) = refused(&["storage.kind=memory"]);
     assert_eq!(code, Some(0));
-    assert!(says.contains("storage.kind is a setting of earlier releases; write counters.engine"), "{says}");
+    assert!(says.contains("storage.kind is a setting of earlier releases; use counters.engine"), "{says}");
 }

@@ -333,7 +333,7 @@ fn counters_of_memcached_cannot_be_listed_and_the_command_says_what_can_be_done(
     let ran = command.output().expect("the command starts");
     let (out, told) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert_eq!((ran.status.code(), out.as_ref()), (Some(4), ""), "{told}");
-    for words in ["WRONG_COUNTER_TYPE", "memcached, which lists no names", "GetCount"] {
+    for words in ["WRONG_COUNTER_TYPE", "memcached, which cannot list names", "GetCount"] {
         assert!(told.contains(words), "{words}: {told}");
     }
 }

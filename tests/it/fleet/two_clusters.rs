@@ -51,7 +51,7 @@ fn a_start_that_is_refused_settles_no_keyspace() {
     for keyspace in ["unsettled_far", "unsettled_home"] {
         query(&node().to_string(), None, &row(keyspace));
         let (code, printed) = run(&["server", "start"], &settings);
-        let says = format!("keyspace {keyspace} holds counters of a catalog that is not there");
+        let says = format!("keyspace {keyspace} has counters of a missing catalog");
         assert!(code == 4 && printed.contains(&says), "{code}: {printed}");
         for keyspace in ["unsettled_home", "unsettled_far"] {
             assert!(owners(keyspace).is_empty(), "{keyspace} is nobody's yet");

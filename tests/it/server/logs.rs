@@ -83,7 +83,7 @@ fn lost_work_is_never_logged_as_work_that_was_not_acknowledged() {
     let ended = command.output().expect("the binary starts");
     let told = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success(), "{told}");
-    assert!(told.contains("set aside as torn-journal") && told.contains("acknowledged"), "{told}");
+    assert!(told.contains("renamed to torn-journal") && told.contains("acknowledged"), "{told}");
     assert!(!told.contains("never acknowledged"), "{told}");
 }
 
@@ -106,8 +106,8 @@ fn a_flood_of_refusals_is_a_line_a_second_and_a_full_disk_says_where_and_how_man
     let seconds = began.elapsed().as_secs();
     let exhausted = line(
         &full,
-        "less space is free than a quarter of storage.reserve_bytes: all writes are refused; free \
-         that much, so that adds and new messages are taken again",
+        "free space is below a quarter of storage.reserve_bytes: all writes are refused; free \
+         storage.reserve_bytes, so that adds and new messages are accepted again",
     );
     assert_eq!(exhausted["path"], folder.path().to_str().expect("text"), "{exhausted}");
     assert_eq!(exhausted["reserve_bytes"], reserve, "{exhausted}");

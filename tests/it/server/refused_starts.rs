@@ -59,7 +59,8 @@ fn a_cluster_that_is_not_there_ends_a_start_as_unavailable() {
         ("an address where nobody is", "192.0.2.1:9042".to_owned()),
         ("a port of something else", other.address().to_string()),
     ] {
-        let words = [&format!("no Cassandra node answers at {server}"), "check that the cluster runs", "CQL port"];
+        let words =
+            [&format!("no Cassandra node answers at {server}"), "check that the cluster is running", "CQL port"];
         expect_refusal(what, &settings(&server, "absent"), 5, &words);
     }
 }
@@ -68,7 +69,7 @@ fn a_cluster_that_is_not_there_ends_a_start_as_unavailable() {
 fn a_keyspace_that_does_not_fit_is_refused_with_what_to_do() {
     let node = node().to_string();
     let migrate = "`tallystone migrate apply`";
-    expect_refusal("no keyspace", &settings(&node, "unmade"), 4, &["there is no keyspace unmade", migrate]);
+    expect_refusal("no keyspace", &settings(&node, "unmade"), 4, &["keyspace unmade does not exist", migrate]);
 
     let replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}";
     query(&node, None, &format!("CREATE KEYSPACE IF NOT EXISTS older WITH replication = {replication}"));
@@ -82,7 +83,8 @@ fn a_keyspace_that_does_not_fit_is_refused_with_what_to_do() {
         format!("INSERT INTO older.schema_migrations (slot, number, name, digest) VALUES (0, {number}, 'x', 0)")
     };
     query(&node, None, &row(1));
-    let differs = ["migration 1 of keyspace older was applied with another text", "start the release that applied it"];
+    let differs =
+        ["migration 1 of keyspace older was applied with different text", "start the release that applied it"];
     expect_refusal("another text", &older, 4, &differs);
     query(&node, None, &row(99));
     let newer = ["keyspace older is newer than this release: it has migration 99", "start a newer release"];
@@ -93,7 +95,12 @@ fn a_keyspace_that_does_not_fit_is_refused_with_what_to_do() {
 fn settings_that_do_not_fit_the_cluster_are_refused_by_name() {
     let good = || settings(&node().to_string(), "unfit");
     for (what, more, code, words) in [
-        ("no such data centre", "clusters.main.data_center=mars", 4, ["there is no data centre mars", "datacenter1"]),
+        (
+            "no such data centre",
+            "clusters.main.data_center=mars",
+            4,
+            ["data centre mars does not exist", "datacenter1"],
+        ),
         ("no such role", "server.roles=writer,reader", 2, ["server.roles", "there is no role reader"]),
         ("no role at all", "server.roles=", 2, ["server.roles", "the roles are writer and roller"]),
         ("no such setting, such as a region", "server.region=eu", 2, ["server.region", "--set"]),
@@ -129,7 +136,7 @@ fn a_user_who_may_not_do_what_a_server_does_is_told_what_to_grant() {
     };
     grant("CREATE ROLE ann WITH PASSWORD = 'hunter2' AND LOGIN = true");
 
-    let wrong = ["refuses the credentials", "correct user and password"];
+    let wrong = ["rejects the credentials", "correct user and password"];
     expect_refusal("no user", &settings(&address, "guarded"), 4, &wrong);
     for (what, user, password) in [("no such user", "bob", "hunter2"), ("a wrong password", "ann", "hunter3")] {
         let printed = expect_refusal(what, &as_user(user, password), 4, &wrong);
@@ -139,7 +146,8 @@ fn a_user_who_may_not_do_what_a_server_does_is_told_what_to_grant() {
     assert!(!shown.contains("hunter2"), "a password is shown to nobody");
 
     let ann = as_user("ann", "hunter2");
-    let forbidden = ["may not use keyspace guarded", "grant it SELECT, MODIFY, CREATE and DROP on keyspace guarded"];
+    let forbidden =
+        ["lacks permissions on keyspace guarded", "grant SELECT, MODIFY, CREATE and DROP on keyspace guarded"];
     expect_refusal("no permission", &ann, 4, &forbidden);
     grant("GRANT SELECT ON KEYSPACE guarded TO ann");
     expect_refusal("reading only", &ann, 4, &forbidden);
@@ -163,7 +171,7 @@ fn a_start_in_another_data_centre_than_the_one_that_writes_is_refused() {
     };
     from_mars();
     let words =
-        ["keyspace moved is written in data centre mars, and this server is in datacenter1", "docs/operating.md"];
+        ["keyspace moved is written in data centre mars, but this server is in datacenter1", "docs/operating.md"];
     for roles in ["writer,roller", "writer", "roller"] {
         expect_refusal(roles, &with(own.clone(), &[&format!("server.roles={roles}")]), 4, &words);
     }
@@ -183,7 +191,7 @@ fn a_cluster_that_falls_silent_or_slow_at_any_step_of_a_start_ends_it_in_time() 
         with(settings(server, "silent"), &["clusters.main.request_timeout_ms=60000"]) // not what ends it
     };
     assert_eq!(run(&["migrate", "apply"], &silent(&node().to_string())).0, 0);
-    let (absent, unusable) = ("no Cassandra node answers at", "keyspace silent cannot be used at present");
+    let (absent, unusable) = ("no Cassandra node answers at", "keyspace silent is not available");
     let steps = [
         // What begins a connection.
         ("CQL_VERSION", absent),
@@ -194,7 +202,7 @@ fn a_cluster_that_falls_silent_or_slow_at_any_step_of_a_start_ends_it_in_time() 
         // Whose the keyspace is.
         ("home ", unusable),
         // The first heartbeat says where this server listens.
-        ("127.0.0.1:", "the server cannot begin to serve on keyspace silent: no answer in time"),
+        ("127.0.0.1:", "the server cannot start serving keyspace silent: no answer in time"),
     ];
     // Two at a time: more of them would be slow by themselves.
     for steps in steps.chunks(2) {
@@ -226,7 +234,7 @@ fn several_engines_of_which_some_are_silent_hold_a_start_up_no_longer_than_one()
     let near = near.each_ref().map(String::as_str);
     let far = ["clusters.far.kind=cassandra".to_owned(), format!("clusters.far.servers={hung}")];
     let far = far.each_ref().map(String::as_str);
-    let words = [&format!("no Cassandra node answers at {hung}"), "check that the cluster runs"];
+    let words = [&format!("no Cassandra node answers at {hung}"), "check that the cluster is running"];
     expect_refusal("a cache and a cluster", &with(settings(&hung, "absent"), &near), 5, &words);
 
     let home = settings(&node().to_string(), "alone");

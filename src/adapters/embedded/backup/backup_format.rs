@@ -41,13 +41,15 @@ pub struct BackupHeader {
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// The bytes cannot be read.
-    #[error("cannot be read")]
+    #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
     /// The bytes differ from those written.
     #[error("is damaged: {0}; use another backup")]
     Damaged(String),
     /// A newer release wrote the backup, in this format.
-    #[error("has format {0}, and this release reads format {FORMAT}; use the release that wrote it or a newer one")]
+    #[error(
+        "has format {0}, but this release reads format {FORMAT}; use the release that wrote the backup, or a newer one"
+    )]
     Newer(u32),
 }
 
@@ -152,7 +154,7 @@ impl<R: Read> BackupDecoder<R> {
         let mut magic = [0; MAGIC.len()];
         input.read_exact(&mut magic).map_err(cut_off)?;
         if magic != *MAGIC {
-            return Err(damaged("does not begin as a backup does"));
+            return Err(damaged("it is not a backup of tallystone"));
         }
         let (inside, ended, bytes) = (false, false, MAGIC.len() as u64);
         Ok(Self { input, number: 0, inside, ended, rows_of_keyspace: 0, rows: 0, keyspaces: 0, bytes })
@@ -163,7 +165,7 @@ impl<R: Read> BackupDecoder<R> {
         if self.ended {
             return match self.input.read(&mut [0])? {
                 0 => Ok(None),
-                _ => Err(damaged("something follows its end")), // one more byte
+                _ => Err(damaged("it has data after its end")), // one more byte
             };
         }
         let (kind, payload) = self.block()?;

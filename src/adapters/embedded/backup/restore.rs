@@ -52,11 +52,12 @@ pub enum RestoreError {
         fault: BackupError,
     },
     /// The directory is not empty.
-    #[error("{0} is not empty; name a directory that is not there yet")]
+    #[error("{0} is not empty; name a directory that does not exist yet")]
     NotEmpty(PathBuf),
     /// The file system has too little free space.
     #[error(
-        "{path} has {free} bytes free, and the restored store takes about {wanted}; free some, or choose another disk"
+        "{path} has {free} bytes free, but the restored store needs about {wanted}; free some space, or choose \
+         another disk"
     )]
     NoRoom {
         /// The target directory.
@@ -67,10 +68,12 @@ pub enum RestoreError {
         wanted: u64,
     },
     /// The backup has a keyspace of a newer release.
-    #[error("the backup holds {0:?}, which this release does not know; restore it with the release that wrote it")]
+    #[error(
+        "the backup contains {0:?}, which this release does not know; restore it with the release that wrote the backup"
+    )]
     Unknown(String),
     /// The new store could not be created or opened.
-    #[error("cannot make the store")]
+    #[error("cannot create the store")]
     Store(#[from] OpenError),
 }
 
@@ -147,7 +150,10 @@ fn claim(dir: &Path) -> Result<File, RestoreError> {
     }
     let marked = || -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(marker(dir))?;
-        file.write_all(b"a backup is being restored here; while this file is here nothing opens the directory\n")?;
+        file.write_all(
+            b"a restore into this directory is running or was interrupted; no server opens the directory \
+            while this file exists\n",
+        )?;
         file.sync_all()?;
         sync_folder(dir)?;
         dir.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_folder)

@@ -184,7 +184,7 @@ pub fn start(core: Arc<StoreCore>) -> Result<JoinHandle<()>, OpenError> {
     let thread = std::thread::Builder::new().name("maker".to_owned());
     let work = move || {
         if catch_unwind(AssertUnwindSafe(|| run(&core))).is_err() {
-            tracing::error!("the thread that makes keyspaces panicked; the committer makes them from now on");
+            tracing::error!("the thread that creates keyspaces panicked; the committer creates them from now on");
         }
         core.keyspace_jobs.close(&core.inbox);
     };
@@ -223,10 +223,11 @@ fn make(core: &StoreCore, (dataset, start): SliceKey, rest: impl Fn()) {
             if let Some(left) = core.slices.attach_keyspaces(dataset, start, spaces)
                 && let Err(error) = delete(core, left.into_list(), OP, rest)
             {
-                tracing::debug!(%error, "keyspaces of a dropped slice stay until the store opens again");
+                tracing::debug!(%error, "cannot delete the keyspaces of a dropped slice; they stay until the store \
+                    opens again");
             }
         }
-        Ok(Err(error)) => tracing::debug!(%error, "the keyspaces of a slice could not be made"),
+        Ok(Err(error)) => tracing::debug!(%error, "cannot create the keyspaces of a slice"),
         // The store is closing.
         Err(_) => {}
     }

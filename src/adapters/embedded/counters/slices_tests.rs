@@ -46,7 +46,7 @@ async fn a_slice_made_twice_in_one_commit_is_one_and_keeps_what_it_holds() {
     assert_eq!(stores.slices.list(DATASET).await.expect("readable")[0].status, SliceStatus::Closed);
     assert_eq!(stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable").len(), 1);
     let missing = stores.slices.set_status(DATASET, at(100), SliceStatus::Closed).await;
-    assert_eq!(missing.expect_err("there is none").kind, StoreErrorKind::Conflict);
+    assert_eq!(missing.expect_err("none").kind, StoreErrorKind::Conflict);
 }
 
 #[tokio::test]

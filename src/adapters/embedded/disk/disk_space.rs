@@ -47,15 +47,17 @@ impl DiskSpaceMonitor {
         let (path, reserve_bytes) = (self.dir.display(), self.reserve_bytes);
         let free_bytes = self.free_bytes().unwrap_or(0);
         match room {
-            DiskSpaceLevel::Plenty => tracing::info!(%path, free_bytes, "free space suffices again; writes resume"),
+            DiskSpaceLevel::Plenty => {
+                tracing::info!(%path, free_bytes, "enough free space is available again; writes resume")
+            }
             DiskSpaceLevel::Reserve => tracing::warn!(
                 %path, free_bytes, reserve_bytes,
-                "less space is free than storage.reserve_bytes: adds and new messages are refused until that much is free"
+                "free space is below storage.reserve_bytes: adds and new messages are refused until more space is free"
             ),
             DiskSpaceLevel::Exhausted => tracing::error!(
                 %path, free_bytes, reserve_bytes,
-                "less space is free than a quarter of storage.reserve_bytes: all writes are refused; free that much, so \
-                 that adds and new messages are taken again"
+                "free space is below a quarter of storage.reserve_bytes: all writes are refused; free \
+                 storage.reserve_bytes, so that adds and new messages are accepted again"
             ),
         }
     }

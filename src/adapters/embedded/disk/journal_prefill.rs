@@ -55,9 +55,7 @@ impl JournalPrefill {
             return Ok(());
         }
         if !self.is_hole(hole, length)? {
-            return Err(io::Error::other(format!(
-                "the file system says that there is a hole at {hole}, and there is none"
-            )));
+            return Err(io::Error::other(format!("the file system reports a hole at {hole}, where there is none")));
         }
         self.file.write_all_at(&self.zeros[..length], hole)?;
         self.zeroed_to = Some(hole + length as u64);

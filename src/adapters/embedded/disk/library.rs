@@ -68,7 +68,7 @@ pub enum KeyspaceKind {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyspaceError {
     /// An error of the store library.
-    #[error("the store library refused")]
+    #[error("the store library returned an error")]
     Library(#[from] fjall::Error),
     /// The manifest could not be written.
     #[error("the list of keyspaces cannot be written")]

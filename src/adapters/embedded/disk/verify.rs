@@ -126,14 +126,14 @@ fn check_journals(dir: &Path, manifest: &Manifest, acknowledged: u64) -> Result<
             check_torn(active, &bytes, at, &chain, acknowledged)?;
             match chain.last {
                 Some(_) => tracing::warn!(
-                    journal = %active.display(), at, "cutting a torn tail that was never acknowledged"
+                    journal = %active.display(), at, "removing an incomplete tail that was never acknowledged"
                 ),
                 None => {
                     keep_copy(dir, active)?;
                     tracing::warn!(
                         journal = %active.display(),
-                        "the newest journal is unreadable from its first byte; it is set aside as torn-journal, and the \
-                         rest of the store shows whether it had acknowledged work"
+                        "the newest journal is unreadable from its first byte; it was renamed to torn-journal, and \
+                         the rest of the store is checked for missing acknowledged work"
                     );
                 }
             }
@@ -152,7 +152,7 @@ fn check_torn(path: &Path, bytes: &[u8], at: usize, chain: &CommitChain, acknowl
     let last = chain.last.unwrap_or(0);
     let detail = || format!("unreadable from byte {at} on, after commit {last}");
     if chain.last.is_some() && last < acknowledged {
-        let detail = format!("{}, and commit {acknowledged} was acknowledged", detail());
+        let detail = format!("{}, but commit {acknowledged} was acknowledged", detail());
         return Err(OpenError::damaged(path, detail));
     }
     if let Some(later) = chain.last_batch_in(&bytes[at..]).filter(|later| later.synced > last) {

@@ -44,7 +44,7 @@ enum QueueRecoveryError {
     Read(#[from] ReadError),
     #[error("shard {} of queue {}: {why}", shard.number, shard.queue)]
     Parts { shard: ShardId, why: ShardRestoreError },
-    #[error("queue {0} has rows and no entry")]
+    #[error("queue {0} has rows but no entry")]
     Unknown(QueueId),
     #[error("shard {} of queue {} has no {what}", shard.number, shard.queue)]
     Missing { shard: ShardId, what: &'static str },

@@ -37,13 +37,13 @@ pub fn queue_id(sent: &str) -> Result<Option<QueueId>, QueueError> {
         return Ok(None);
     }
     let read = u128::from_str_radix(sent, 16).ok().map(QueueId).filter(|id| id.to_string() == sent);
-    let what = "queue_id is the id of no queue; send it as GetQueue shows it";
+    let what = "queue_id is not valid; send the id from GetQueue";
     Ok(Some(read.ok_or_else(|| field_error("queue_id", Reason::InvalidArgument, what))?))
 }
 
 /// The refusal of a stream with more queues than it may serve.
 pub fn too_many_queues(count: usize) -> QueueError {
-    let what = format!("queues names {count}; a stream serves at most {WORK_QUEUES_MAX}, open another one");
+    let what = format!("queues has {count} names; a stream serves at most {WORK_QUEUES_MAX}: open another stream");
     field_error("queues", Reason::InvalidArgument, what)
 }
 
@@ -116,7 +116,7 @@ fn token(
     let given = generation_time.map(read).transpose().map_err(|reject| with_field(FIELD, reject))?;
     if id.is_empty() {
         if given.is_some() {
-            let what = "generation_time is that of a message_id; send the id too, or leave both out";
+            let what = "generation_time belongs to message_id; send both or neither";
             return Err(field_error(FIELD, Reason::InvalidGenerationTime, what));
         }
         return Ok((None, None));
@@ -124,7 +124,7 @@ fn token(
     let id = MessageId::new(id)?;
     let time = match (uuid_v7(&id.text()), given) {
         (Some((_, time)), Some(given)) if given.millis() != time.millis() => {
-            let what = "generation_time disagrees with the time inside the UUIDv7; leave generation_time out";
+            let what = "generation_time differs from the time in the UUIDv7; omit generation_time";
             return Err(field_error(FIELD, Reason::InvalidGenerationTime, what));
         }
         (Some((_, time)), _) => Some(time),
@@ -141,8 +141,7 @@ pub fn message_ref(id: &str, shard_key: &str) -> Result<MessageRef, QueueError> 
         let what = match bad {
             MessageRefError::Text(bad) => bad.to_string(),
             MessageRefError::Id(_) => format!(
-                "message_id has {} bytes; send the id of a message, which has 1 to {MESSAGE_ID_BYTES_MAX}, or its \
-                 message_key",
+                "message_id has {} bytes; send a message id of 1 to {MESSAGE_ID_BYTES_MAX} bytes, or a message_key",
                 id.len()
             ),
         };
@@ -155,7 +154,7 @@ pub fn optional_message_ref(id: &str, shard_key: &str) -> Result<Option<MessageR
     match (id, shard_key) {
         ("", "") => Ok(None),
         ("", _) => {
-            let what = "shard_key says where message_id is looked for; send that too, or leave it out";
+            let what = "shard_key is only for the search of message_id; send message_id too, or omit shard_key";
             Err(field_error("shard_key", Reason::InvalidArgument, what))
         }
         _ => message_ref(id, shard_key).map(Some),
@@ -169,7 +168,7 @@ pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, Que
         .map_err(|_negative| field_error("rate", Reason::InvalidRange, "rate is negative; send 0 or more"))?;
     if message.is_some() && (rate > 0 || !sent.filter.is_empty()) {
         let field = if rate > 0 { "rate" } else { "filter" };
-        let what = "filter and rate belong to a redrive of many; leave them out beside message_id";
+        let what = "filter and rate belong to a redrive of several messages; omit them with message_id";
         return Err(field_error(field, Reason::InvalidArgument, what));
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
@@ -183,13 +182,12 @@ pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, Que
     let (one, signature) = (message.is_some(), sent.error_signature.as_str());
     let some = !sent.filter.is_empty() || !signature.is_empty();
     if one && (some || sent.all || sent.until_time.is_some()) {
-        let what =
-            "filter, error_signature, until_time and all belong to a discard of many; leave them out beside message_id";
+        let what = "filter, error_signature, until_time and all belong to a discard of several messages; omit them \
+            with message_id";
         return Err(field_error("message_id", Reason::InvalidArgument, what));
     }
     if !one && some == sent.all {
-        let what =
-            "say which messages to discard: message_id, or filter, error_signature or both, or all for all of them";
+        let what = "select the messages to discard: send message_id; filter, error_signature or both; or all";
         return Err(field_error("all", Reason::InvalidArgument, what));
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
@@ -212,7 +210,7 @@ pub fn dequeue_request(sent: wire::DequeueRequest, call_time: Option<Duration>) 
     let max = count("max_messages", sent.max_messages, 1)?;
     let min = count("min_messages", sent.min_messages, 1)?;
     if min > max {
-        let what = format!("min_messages is {min} and max_messages {max}; send at most as many");
+        let what = format!("min_messages is {min} and max_messages {max}; send a min_messages of at most max_messages");
         return Err(field_error("min_messages", Reason::InvalidRange, what));
     }
     Ok(DequeueRequest {
@@ -251,7 +249,7 @@ pub fn filter(sent: &std::collections::HashMap<String, String>) -> Result<Filter
 
 /// Decodes an exclusivity value.
 pub fn exclusivity_value(sent: &str) -> Result<RoutingValue, QueueError> {
-    let what = "value is no exclusivity value; send 1 to 256 bytes";
+    let what = "value is not a valid exclusivity value; send 1 to 256 bytes";
     RoutingValue::new(sent).map_err(|_invalid| field_error("value", Reason::InvalidArgument, what))
 }
 
@@ -266,7 +264,7 @@ pub fn count(field: &str, sent: i32, default: usize) -> Result<usize, QueueError
         Ok(0) => Ok(default),
         Ok(count) if count <= DEQUEUE_MESSAGES_MAX => Ok(count),
         Ok(_) | Err(_) => {
-            let what = format!("{field} is {sent}; send 1 to {DEQUEUE_MESSAGES_MAX}, or leave it out for {default}");
+            let what = format!("{field} is {sent}; send 1 to {DEQUEUE_MESSAGES_MAX}, or omit it for {default}");
             Err(field_error(field, Reason::InvalidRange, what))
         }
     }
@@ -277,8 +275,7 @@ pub fn batch_size(field: &str, items: usize) -> Result<(), QueueError> {
     if (1..=QUEUE_BATCH_ITEMS_MAX).contains(&items) {
         return Ok(());
     }
-    let what =
-        format!("{field} holds {items} items; send 1 to {QUEUE_BATCH_ITEMS_MAX} in one call, nothing was applied");
+    let what = format!("{field} has {items} items; nothing was applied: send 1 to {QUEUE_BATCH_ITEMS_MAX} in one call");
     Err(field_error(field, Reason::InvalidBatchSize, what))
 }
 

@@ -290,11 +290,11 @@ impl QueueService for QueuesApi {
         let name = decode::queue(&request.queue).map_err(status)?;
         let message = decode::message_ref(&request.message_id, &request.shard_key).map_err(status)?;
         if request.visible_time.is_some() && request.invisibility.is_some() {
-            let what = "visible_time and invisibility say the same; send one of them";
+            let what = "visible_time and invisibility set the same value; send only one of them";
             return Err(ApiError::new(Reason::InvalidArgument, what).at("invisibility").into());
         }
         if request.priority.is_none() && request.visible_time.is_none() && request.invisibility.is_none() {
-            let what = "nothing to change is said; send priority, visible_time or invisibility";
+            let what = "the update has no change; send priority, visible_time or invisibility";
             return Err(ApiError::new(Reason::InvalidArgument, what).at("priority").into());
         }
         let sent = SentUpdate {

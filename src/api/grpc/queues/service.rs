@@ -10,8 +10,8 @@ use crate::domain::queue::messages::settlement::Settlement;
 use crate::engine::queues::{Queues, SentSettlement};
 
 /// The refusal of every call on a server that has no queues.
-const NO_QUEUES: &str = "this server has no queues; send the call to a server that has them, or set queues.engine of this \
-                         one, as in queues.engine = \"embedded\" with a directory for them in storage.data_dir";
+const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
+    \"embedded\" and storage.data_dir on this server";
 
 /// The queue service.
 pub struct QueuesApi {

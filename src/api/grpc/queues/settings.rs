@@ -272,7 +272,7 @@ impl QueueFieldErrors {
             (Some(false) | None, "") => sent.map(|_| None),
             (Some(false), _) => Some(None),
             (None, _) => {
-                self.0.push((field, format!("{field}_reason is given without {field}; send both")));
+                self.0.push((field, format!("{field}_reason is set without {field}; send both")));
                 None
             }
         }

@@ -17,19 +17,19 @@ use crate::proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// The counter; with --all it may be left out, for all counters of the namespace.
+    /// The counter; optional with --all, which then exports all counters of the namespace.
     #[arg(required_unless_present = "all")]
     name: Option<String>,
-    /// Only events at or after this time: a time, or so long ago.
+    /// Only events at or after this time: a time, or a duration before now.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     from: Option<TimeArg>,
-    /// Only events before this time: a time, or so long ago.
+    /// Only events before this time: a time, or a duration before now.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     to: Option<TimeArg>,
-    /// At most so many.
+    /// The maximum number of rows.
     #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
     limit: usize,
-    /// All events, page by page, each with its counter.
+    /// Export all events, each with its counter.
     #[arg(long)]
     all: bool,
 }
@@ -40,7 +40,7 @@ pub struct CheckTokenArgs {
     name: String,
     /// The token.
     token: String,
-    /// When the change was made, for a token that is no UUIDv7.
+    /// The time of the change; required for a token that is not a UUIDv7.
     #[arg(long, value_name = "TIME", value_parser = time)]
     generation_time: Option<Timestamp>,
 }
@@ -49,13 +49,14 @@ pub struct CheckTokenArgs {
 pub struct RecountArgs {
     /// The counter.
     name: String,
-    /// The beginning of the range to compare: a time, or so long ago; without it, all that is left of the log.
+    /// The start of the range: a time, or a duration before now [default: the start of the log].
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     from: Option<TimeArg>,
-    /// The end of the range: a time, or so long ago; without it, as far as the counter is rolled up.
+    /// The end of the range: a time, or a duration before now [default: the end of the rolled-up part].
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     to: Option<TimeArg>,
-    /// Write what the log says, if it differs; only on a store that servers share, because in others no event comes late.
+    /// Correct the counter if it differs from the log; only on a store that servers share, where events can arrive
+    /// late.
     #[arg(long)]
     repair: bool,
 }
@@ -93,7 +94,7 @@ impl CounterContext {
         .await?;
         let response = pb::ListCountEventsResponse { events, next_page_token };
         if !response.next_page_token.is_empty() {
-            print_notice("there are older ones; --limit N or --all shows them");
+            print_notice("there are older events; show them with --limit N or --all");
         }
         let answer = CliResponse::many(&full_name("ListCountEventsResponse"), &response, "events");
         self.session.output.answer(&answer, &rows_of(&request.counter_name, &response.events))
@@ -250,8 +251,9 @@ fn recount_text(recount: &pb::RecountCounterResponse) -> String {
         clamped(recount.saturated_after),
         time_cell(recount.as_of.as_ref()),
         match recount.complete {
-            true => "the log reaches back to the counter's beginning",
-            false => "the log is shorter than the counter; what was recorded before it is the base",
+            true => "the log contains the whole history of the counter",
+            false =>
+                "the log does not contain the whole history; the comparison starts from the recorded count before it",
         },
         counted(recount.buckets_compared, "bucket", "buckets"),
         counted(recount.events_read, "event", "events"),

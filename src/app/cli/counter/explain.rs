@@ -17,7 +17,7 @@ use crate::proto::counter::v1 as pb;
 pub struct CounterExplainArgs {
     /// The counter.
     name: String,
-    /// The newest rows of the log to show, at most; up to 100.
+    /// The maximum number of log rows to show, newest first; up to 100.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=EXPLAIN_ROWS_MAX as i64))]
     rows: i32,
 }
@@ -126,17 +126,14 @@ impl<'a> CounterExplanationText<'a> {
         let count = self.explained.count;
         self.line("count", &count.to_string());
         self.line("made of", &format!("a single number {kept}"));
-        self.line(
-            "",
-            "BEST_EFFORT counters keep no log: there are no parts, no rows and no rolls to explain, a restart",
-        );
-        self.line("", "or a full cache may lose the number, and one that was never written reads 0");
+        self.line("", "BEST_EFFORT counters keep no log: there are no parts, rows or rolls to explain. A restart");
+        self.line("", "or a full cache may lose the number. A counter that was never written reads 0.");
     }
 
     fn count(&mut self) {
         let explained = self.explained;
         if explained.never_written {
-            self.line("count", "0: nothing was ever added to it, and it was never cleared; is the name right?");
+            self.line("count", "0: the counter was never written or cleared; check its name");
             return;
         }
         let clamped = if explained.saturated { ", clamped to 64 bits" } else { "" };
@@ -146,9 +143,9 @@ impl<'a> CounterExplanationText<'a> {
             let behind = if reading.behind { "; newer events exist" } else { "" };
             self.line("rolled up", &format!("{} as of {as_of}{behind}", reading.count));
             let reads = match explained.namespace_type() {
-                pb::NamespaceType::Accurate => "a read without options answers the count with every event",
+                pb::NamespaceType::Accurate => "a read without options returns the count with every event",
                 pb::NamespaceType::Eventual | pb::NamespaceType::BestEffort | pb::NamespaceType::Unspecified => {
-                    "a read without options answers the rolled-up count; --fresh adds the rest"
+                    "a read without options returns the rolled-up count; --fresh adds the rest"
                 }
             };
             self.line("", reads);
@@ -162,11 +159,11 @@ impl<'a> CounterExplanationText<'a> {
         let checkpoint = match (rolled_up.exists, self.explained.restart()) {
             (false, _) => "0: it was never rolled up".to_owned(),
             (true, pb::Restart::Unspecified) => format!("{} of the checkpoint", rolled_up.counts),
-            (true, _) => format!("{} of the checkpoint, whose {} no longer count", rolled_up.counts, rolled_up.count),
+            (true, _) => format!("{} of the checkpoint ({} no longer counts)", rolled_up.counts, rolled_up.count),
         };
         self.line("made of", &format!("  {checkpoint}"));
         let added = match tail.rows {
-            0 => "+ 0: no row of the log lies above it".to_owned(),
+            0 => "+ 0: the log has no newer row".to_owned(),
             rows => format!("{} by {} above it: {}", signed(tail.counts), many(rows, "row"), changes(tail)),
         };
         self.line("", &added);
@@ -180,12 +177,15 @@ impl<'a> CounterExplanationText<'a> {
         let ttl = self.explained.ttl.as_ref().map(crate::app::cli::output::duration_of).map(span).unwrap_or_default();
         match self.explained.restart() {
             pb::Restart::Unspecified => {}
-            pb::Restart::Clear => self.line("", &format!("a clear at {at} wiped everything before it")),
+            pb::Restart::Clear => self.line("", &format!("a clear at {at} removed everything before it")),
             pb::Restart::Silence => {
-                self.line("", &format!("it was silent for longer than its TTL of {ttl} and began anew at {at}"));
+                self.line(
+                    "",
+                    &format!("it had no writes for longer than its TTL of {ttl} and restarted from 0 at {at}"),
+                );
             }
             pb::Restart::Silent => {
-                self.line("", &format!("it has been silent for longer than its TTL of {ttl}, since {at}, and reads 0"));
+                self.line("", &format!("it has had no writes since {at}, longer than its TTL of {ttl}, and reads 0"));
             }
         }
         if let Some(clear) = &rolled_up.clear_time {
@@ -204,7 +204,7 @@ impl<'a> CounterExplanationText<'a> {
             self.line(label, &format!("{total} of {}, epoch {epoch}, serial {serial}, {at}", single_line(name)));
         }
         if sources.len() > SOURCES_SHOWN {
-            self.line("", &format!("and {} more; -o json has all", sources.len() - SOURCES_SHOWN));
+            self.line("", &format!("and {} more; -o json shows all", sources.len() - SOURCES_SHOWN));
         }
     }
 
@@ -218,7 +218,7 @@ impl<'a> CounterExplanationText<'a> {
         let says = match (&rolled_up.rolled_at, rolled_up.exists) {
             (Some(at), _) => format!("{} by {by}", self.when(Some(at))),
             (None, true) => {
-                "when and by whom is not known: the checkpoint is a repair, or of an earlier release".to_owned()
+                "time and server are unknown: the checkpoint is a repair, or an earlier release wrote it".to_owned()
             }
             (None, false) => "never".to_owned(),
         };
@@ -227,7 +227,7 @@ impl<'a> CounterExplanationText<'a> {
             self.line("", &format!("{} of its value so far", many(rolled_up.repairs, "repair")));
         }
         let limit = self.when(self.explained.limit.as_ref());
-        self.line("limit", &format!("{limit}: no event at or before it can still appear"));
+        self.line("limit", &format!("{limit}: no new event can appear at or before this time"));
     }
 
     fn waits(&mut self, tail: &pb::TailPart, waiting: &pb::WaitingPart) {
@@ -235,11 +235,11 @@ impl<'a> CounterExplanationText<'a> {
             self.line("waits", "nothing");
         } else {
             let ready = match waiting.rows_ready {
-                0 => "no row for the next roll".to_owned(),
+                0 => "no rows for the next roll".to_owned(),
                 rows => format!("{} for the next roll", many(rows, "row")),
             };
             let above = many(waiting.rows_above_limit, "row");
-            self.line("waits", &format!("{ready}; {above} until the limit has passed them"));
+            self.line("waits", &format!("{ready}; {above} until the limit passes them"));
         }
         if waiting.touched_steps > 0 {
             let steps = many(waiting.touched_steps, "step");
@@ -247,17 +247,15 @@ impl<'a> CounterExplanationText<'a> {
             self.line("", &format!("{steps} of 10s in the touch index, the first {first}"));
         }
         let here = match (waiting.signalled, waiting.rolled_up_here, waiting.roller.as_str()) {
-            (true, _, _) => "the server that answers, whose rollup queues hold it".to_owned(),
-            (false, true, _) => "the server that answers, whose rollup queues do not hold it now".to_owned(),
-            (false, false, "") => {
-                "no server that is known: it waits until one looks through the touch index".to_owned()
-            }
-            (false, false, roller) => format!("{}; ask that one what its rollup queues hold", single_line(roller)),
+            (true, _, _) => "the server that answers; the counter is in its rollup queues".to_owned(),
+            (false, true, _) => "the server that answers; the counter is not in its rollup queues now".to_owned(),
+            (false, false, "") => "no known server: it waits until a server scans the touch index".to_owned(),
+            (false, false, roller) => format!("{}; ask that server for its rollup queues", single_line(roller)),
         };
         self.line("rolled by", &here);
         if waiting.held_writes > 0 {
             let writes = many(waiting.held_writes, "write");
-            self.line("", &format!("{writes} to the dataset under way here, which hold the limit back"));
+            self.line("", &format!("{writes} to the dataset in progress on this server hold the limit back"));
         }
     }
 

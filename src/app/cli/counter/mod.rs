@@ -30,10 +30,10 @@ enum CounterCommand {
     /// Add to a counter; answers once the addition is durable.
     #[command(after_help = "Example:\n  tallystone counter add views 5\n  tallystone counter add views -2 --get")]
     Add(write::AddArgs),
-    /// Read counters, and how far each count can be trusted.
+    /// Read counters, with the exactness of each count.
     #[command(after_help = "Example:\n  tallystone counter get views --fresh")]
     Get(read::CounterGetArgs),
-    /// Set a counter to 0; additions stamped later count on.
+    /// Set a counter to 0; additions with a later time still count.
     #[command(after_help = "Example:\n  tallystone counter clear views --yes")]
     Clear(write::ClearArgs),
     /// List counters by name.
@@ -42,13 +42,13 @@ enum CounterCommand {
     /// List the counters with the greatest counts.
     #[command(after_help = "Example:\n  tallystone counter top 3")]
     Top(read::TopArgs),
-    /// Show what was added in each step of time; the namespace must keep series.
+    /// Show the sum added in each time step; the namespace must keep series.
     #[command(after_help = "Example:\n  tallystone counter series views -n views --from 10m --step 1m")]
     Series(read::SeriesArgs),
-    /// List the single events of a counter, newest first; with --all, export all events.
+    /// List the events of a counter, newest first; with --all, export all events.
     #[command(after_help = "Example:\n  tallystone counter events --all -o jsonl > events.jsonl")]
     Events(audit::EventsArgs),
-    /// Settle for ever whether a token was applied; one that was not never will be.
+    /// Determine whether a token was applied. A token that was not applied is rejected from then on.
     #[command(
         after_help = "Example:\n  tallystone counter check-token views order-17 --generation-time 2026-01-31T12:00:00Z"
     )]
@@ -56,10 +56,10 @@ enum CounterCommand {
     /// Recompute a counter from its log and compare; exits with 1 if anything differs.
     #[command(after_help = "Example:\n  tallystone counter recount views")]
     Recount(audit::RecountArgs),
-    /// Say what a count is made of, as of when, what waits, which rows the log holds, and who rolled it up when.
+    /// Explain a count: its parts, its age, waiting rows, log rows, and its last rollup.
     #[command(after_help = "Example:\n  tallystone counter explain views")]
     Explain(explain::CounterExplainArgs),
-    /// Follow the counts of counters: the present ones, then each change. JSON is printed as lines, for it has no end.
+    /// Follow counters: print the current counts, then each change. JSON is printed one document per line.
     #[command(after_help = "Example:\n  tallystone counter watch views --readings 1")]
     Watch(read::CounterWatchArgs),
     /// Report the totals of a source to a cumulative namespace.

@@ -22,36 +22,36 @@ pub struct CounterGetArgs {
     /// The counters.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// Add what is not rolled up yet; the same as --freshness UP_TO_DATE.
+    /// Include events that are not rolled up yet; the same as --freshness UP_TO_DATE.
     #[arg(long, conflicts_with = "freshness")]
     fresh: bool,
-    /// How new the count has to be: ROLLED_UP or UP_TO_DATE.
+    /// The required freshness of the count: ROLLED_UP or UP_TO_DATE.
     #[arg(long, value_parser = freshness)]
     freshness: Option<pb::Freshness>,
-    /// Roll up first if the count is behind by more.
+    /// Roll up first if the count is older than this.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     max_staleness: Option<Duration>,
-    /// Roll up first if the count is as of an earlier time: a time, or so long ago.
+    /// Roll up first if the count is from before this time: a time, or a duration before now.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     at_least_as_of: Option<TimeArg>,
 }
 
 #[derive(Debug, Args)]
 pub struct CounterLsArgs {
-    /// Only names that begin so.
+    /// Only names with this prefix.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// At most so many.
+    /// The maximum number of rows.
     #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
     limit: usize,
-    /// All of them.
+    /// List all counters.
     #[arg(long)]
     all: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// How many.
+    /// The number of counters.
     #[arg(default_value_t = 10, value_parser = clap::value_parser!(i32).range(1..=1000))]
     n: i32,
 }
@@ -60,16 +60,16 @@ pub struct TopArgs {
 pub struct SeriesArgs {
     /// The counter.
     name: String,
-    /// The beginning: a time, or so long ago.
+    /// The start: a time, or a duration before now.
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     from: TimeArg,
-    /// The end: a time, or so long ago.
+    /// The end: a time, or a duration before now.
     #[arg(long, default_value = "now", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     to: TimeArg,
-    /// The step; without it, the finest that the namespace keeps so far back.
+    /// The step [default: the shortest one kept for the whole range].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     step: Option<Duration>,
-    /// Show the count at the end of each step as well.
+    /// Also show the count at the end of each step.
     #[arg(long)]
     cumulative: bool,
 }
@@ -79,7 +79,7 @@ pub struct CounterWatchArgs {
     /// The counters.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// End after so many readings; without it, watch until interrupted.
+    /// Stop after this number of readings [default: run until interrupted].
     #[arg(long, value_name = "N")]
     readings: Option<usize>,
 }
@@ -148,7 +148,7 @@ impl CounterContext {
                     refused.push(error);
                 }
                 (None, Some(reading)) => cells.push(reading_cells(&result.counter_name, reading)),
-                (None, None) => return Err(Failure::other("the server answered neither a reading nor an error")),
+                (None, None) => return Err(Failure::other("the server returned neither a reading nor an error")),
             }
         }
         let rows = TableRows { columns: READING, cells };
@@ -167,7 +167,7 @@ impl CounterContext {
         .await?;
         let whole = pb::ListCountersResponse { counters, next_page_token };
         if !whole.next_page_token.is_empty() {
-            print_notice("there are more; --limit N or --all shows them");
+            print_notice("there are more; show them with --limit N or --all");
         }
         let rows = TableRows { columns: SUMMARY, cells: whole.counters.iter().map(summary_cells).collect() };
         let answer = CliResponse::many(&full_name("ListCountersResponse"), &whole, "counters");
@@ -238,7 +238,7 @@ impl CounterContext {
         let mut shown = 0;
         while args.readings.is_none_or(|readings| shown < readings) {
             let Some(answer) = next.take() else {
-                return Err(Failure::new(Exit::Unavailable, "the server ended the stream"));
+                return Err(Failure::new(Exit::Unavailable, "the server ended the stream; start the command again"));
             };
             let reading = answer.reading.unwrap_or_default();
             let rows = TableRows { columns: READING, cells: vec![reading_cells(&answer.counter_name, &reading)] };

@@ -23,10 +23,10 @@ const LOOKED_UP_WITHIN: Duration = Duration::from_millis(500);
 /// The token of a change.
 #[derive(Debug, Args)]
 pub struct TokenArgs {
-    /// The token of this change: a UUIDv7, or any 1 to 64 bytes with --generation-time; without it, one is made.
+    /// The token of this change: a UUIDv7, or any 1 to 64 bytes with --generation-time [default: a new UUIDv7].
     #[arg(long)]
     token: Option<String>,
-    /// When the change was made, for a token that is no UUIDv7.
+    /// The time of the change; required for a token that is not a UUIDv7.
     #[arg(long, value_name = "TIME", value_parser = time, requires = "token")]
     generation_time: Option<Timestamp>,
 }
@@ -36,7 +36,7 @@ pub struct TokenArgs {
 pub struct AddArgs {
     /// The counter.
     name: String,
-    /// What to add; may be negative.
+    /// The number to add; may be negative or 0. An add of 0 succeeds and writes nothing.
     #[arg(default_value_t = 1)]
     delta: i64,
     #[command(flatten)]
@@ -44,10 +44,10 @@ pub struct AddArgs {
     /// Who or what made the change; shown by `counter events`.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     provenance: String,
-    /// Read the count after it as well.
+    /// Also read the count after the change.
     #[arg(long)]
     get: bool,
-    /// How new the count has to be: ROLLED_UP or UP_TO_DATE.
+    /// The required freshness of the count: ROLLED_UP or UP_TO_DATE.
     #[arg(long, value_parser = freshness, requires = "get", conflicts_with = "fresh")]
     freshness: Option<pb::Freshness>,
     /// The same as --freshness UP_TO_DATE.
@@ -64,10 +64,10 @@ pub struct ClearArgs {
     /// Who or what made the change; shown by `counter events`.
     #[arg(long, visible_alias = "reason", default_value = "", hide_default_value = true, value_name = "TEXT")]
     provenance: String,
-    /// Do not ask.
+    /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
-    /// Only show the count that would be cleared.
+    /// Show the count that would be cleared; change nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -78,13 +78,13 @@ pub struct ReportArgs {
     /// Totals of counters, each NAME=TOTAL.
     #[arg(required = true, value_name = "NAME=TOTAL", value_parser = total)]
     totals: Vec<(String, i64)>,
-    /// Who reports.
+    /// The name of the source.
     #[arg(long)]
     source: String,
-    /// Grows each time the source starts anew.
+    /// The epoch of the source; raise it at each restart of the source.
     #[arg(long, default_value_t = 0)]
     epoch: u64,
-    /// Grows with each report inside an epoch.
+    /// The serial of the report; raise it with each report of an epoch.
     #[arg(long)]
     serial: u64,
 }
@@ -174,7 +174,7 @@ impl CounterContext {
             Err(error) => return Err(self.failed_write(&args.name, &error).await),
         };
         if let Some(visible_at) = &cleared.visible_at {
-            print_notice(&format!("a cache did not answer; every reader sees the clear from {visible_at}"));
+            print_notice(&format!("a cache did not answer; all readers see the clear from {visible_at} on"));
         }
         let cells =
             written(&args.name, cleared.outcome, cleared.idempotency_token.as_ref(), cleared.event_time.as_ref());
@@ -226,26 +226,22 @@ impl CounterContext {
             if recognised == Ok(Some(false)) {
                 return failure
                     .hint(format!(
-                        "the change may have been applied; namespace {namespace} is best effort and keeps no tokens"
+                        "the change may have been applied; namespace {namespace} is BEST_EFFORT and keeps no tokens"
                     ))
-                    .hint(format!(
-                        "look at the count before you run it again: tallystone counter get -n {namespace} {name}"
-                    ));
+                    .hint(format!("check the count before you retry: tallystone counter get -n {namespace} {name}"));
             }
             let known = failure.hint(format!("the change may have been applied; its token is {}", token.token));
             let settle = settling(namespace, name, token);
             return known.hint(match recognised {
-                Ok(Some(_)) => format!("settle it with: {settle}"),
+                Ok(Some(_)) => format!("check it with: {settle}"),
                 Ok(None) | Err(_) => format!(
-                    "settle it with: {settle} (unless namespace {namespace} is best effort and keeps no tokens, which the \
-                     server did not say: then look at the count before you run it again)"
+                    "check it with: {settle} (if namespace {namespace} is BEST_EFFORT, it keeps no tokens: then check \
+                     the count before you retry)"
                 ),
             });
         }
         match failure.exit() {
-            Exit::Unavailable => {
-                failure.hint(format!("nothing was applied under the token {}; run it again", token.token))
-            }
+            Exit::Unavailable => failure.hint(format!("nothing was applied with the token {}; retry", token.token)),
             Exit::Ok | Exit::Failure | Exit::Usage | Exit::NotFound | Exit::Precondition | Exit::Partial => failure,
         }
     }

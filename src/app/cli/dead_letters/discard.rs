@@ -22,26 +22,26 @@ pub struct DlqRmArgs {
     /// Messages, by their ids or keys.
     #[arg(value_name = "MESSAGE")]
     ids: Vec<String>,
-    /// Their shard key or exclusivity value, to look for the ids there only.
+    /// The shard key or exclusivity value of the messages, which limits the search for the ids.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "ids")]
     shard_key: String,
     /// Only messages with this metadata; may be repeated.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "ids")]
     meta: Vec<(String, String)>,
-    /// Only messages whose last error has this signature; empty for those without one, which are read first and then discarded
-    /// one by one.
+    /// Only messages whose last error has this signature. An empty one selects messages without a signature, one by
+    /// one.
     #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
     error_signature: Option<String>,
-    /// All that are errored.
+    /// All errored messages.
     #[arg(long, conflicts_with_all = ["ids", "meta", "error_signature"])]
     all: bool,
-    /// Do not ask.
+    /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
-    /// Only count.
+    /// Count the messages; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Do not follow it to its end; not beside an empty --error-signature.
+    /// Start the operation and return without waiting for its end; not with an empty --error-signature.
     #[arg(long, conflicts_with = "ids")]
     no_wait: bool,
 }
@@ -94,7 +94,9 @@ impl ClientContext {
     /// again meanwhile was not meant.
     async fn discard_unsigned(&self, args: DlqRmArgs) -> Result<(), Failure> {
         if args.no_wait {
-            return Err(Failure::usage("--no-wait cannot be used with --error-signature '', which reads and waits"));
+            return Err(Failure::usage(
+                "--no-wait cannot be used with --error-signature '': such messages are discarded one by one",
+            ));
         }
         let chosen = self.select_dead_letters(&args.queue, "", &args.meta).await?;
         let count = saturating_i64(chosen.letters.len());
@@ -127,12 +129,12 @@ impl ClientContext {
 
     /// Asks for confirmation; returns true if the messages must stay.
     fn is_kept(&self, args: &DlqRmArgs, count: i64) -> Result<bool, Failure> {
-        let what = format!("discard {} of queue {} for ever", messages(count), args.queue);
+        let what = format!("permanently discard {} of queue {}", messages(count), args.queue);
         Ok(confirm(args.yes, &what)? == Confirmation::No)
     }
 
     async fn discarded(&self, request: &pb::DiscardMessagesRequest) -> Result<pb::Operation, Failure> {
         let answer = call!(self, queues.discard_messages, request)?;
-        answer.operation.ok_or_else(|| Failure::other("the server answered without an operation"))
+        answer.operation.ok_or_else(|| Failure::other("the server returned no operation"))
     }
 }

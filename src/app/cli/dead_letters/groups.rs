@@ -27,13 +27,13 @@ pub struct DlqLsArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// List single messages, shard by shard in the order of their arrival, instead of groups.
+    /// List messages instead of groups, by shard and arrival order.
     #[arg(long)]
     messages: bool,
-    /// List the messages whose last error has this signature; empty for those whose last lease ended without one.
+    /// List the messages whose last error has this signature; an empty one selects messages without a signature.
     #[arg(long, value_name = "TEXT")]
     error_signature: Option<String>,
-    /// Look at so many messages at most [default: 100000], or list so many [default: 100].
+    /// The maximum number of messages to group [default: 100000] or to list [default: 100].
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
 }
@@ -72,11 +72,11 @@ impl ClientContext {
                 let (mut found, left) = self.errored(&args.queue, LOOKED_AT).await?;
                 found.retain(is_meant);
                 if !left.is_empty() {
-                    print_notice(&format!("only the first {LOOKED_AT} messages were looked at"));
+                    print_notice(&format!("only the first {LOOKED_AT} messages were examined"));
                 }
                 let next_page_token = if found.len() > limit { left } else { String::new() };
                 if found.len() > limit {
-                    print_notice("there are more; --limit N shows them");
+                    print_notice("there are more; show them with --limit N");
                 }
                 found.truncate(limit);
                 self.listed_messages(&pb::ListMessagesResponse { messages: found, next_page_token })
@@ -97,11 +97,12 @@ impl ClientContext {
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.messages));
         if !left.is_empty() {
             let looked = messages(saturating_i64(found.len()));
-            print_notice(&format!("only the first {looked} were looked at; --limit N looks at more"));
+            print_notice(&format!("only the first {looked} were examined; examine more with --limit N"));
         }
         if self.output.is_for_people() && groups.iter().any(|(signature, _)| signature.is_empty()) {
             print_notice(
-                "(none) is what has no error signature; --error-signature '' means it, here and in `dlq redrive` and `dlq rm`",
+                "(none): messages without an error signature; select them with --error-signature '', also in `dlq \
+                 redrive` and `dlq rm`",
             );
         }
         let items = groups.iter().map(|(signature, group)| {

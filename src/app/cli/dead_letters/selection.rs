@@ -48,8 +48,8 @@ impl SelectedDeadLetters {
         if !self.has_more {
             return Ok(());
         }
-        let what = format!("there are more than the {SELECTION_PAGE} messages that one command takes");
-        Err(Failure::new(Exit::Partial, what).hint("repeat it for the others"))
+        let what = format!("more than {SELECTION_PAGE} messages match, the maximum of one command");
+        Err(Failure::new(Exit::Partial, what).hint("repeat the command for the others"))
     }
 }
 
@@ -139,7 +139,7 @@ impl ClientContext {
             }
         }
         if changed > 0 {
-            print_notice(&format!("{} changed meanwhile and were not {}", messages(changed), verb.done));
+            print_notice(&format!("{} changed in the meantime and were not {}", messages(changed), verb.done));
         }
         if all.is_none() && !refused.is_empty() {
             let (_, failure) = refused.swap_remove(0);

@@ -25,25 +25,25 @@ pub struct PullArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// How many at most.
+    /// The maximum number of messages.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=100))]
     max: i32,
-    /// How long the leases last [default: as the message or the queue says].
+    /// The duration of the leases [default: from the message, else from the queue].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
-    /// How long to wait for the first message, up to 20s.
+    /// The time to wait for the first message, up to 20s.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
     /// Only messages with this metadata; may be repeated, up to 4.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
-    /// This message and no other, by its id or key.
+    /// Only this message, by its id or key.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "MESSAGE")]
     id: String,
-    /// Its shard key or exclusivity value, to look for the id there only.
+    /// The shard key or exclusivity value of the message, which limits the search for the id.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
     shard_key: String,
-    /// Print the lease tokens only, one a line, for other commands.
+    /// Print only the lease tokens, one per line, for other commands.
     #[arg(long)]
     tokens: bool,
     #[command(flatten)]
@@ -53,19 +53,19 @@ pub struct PullArgs {
 /// A pull as a call of a session: one that is repeated gets the same leases.
 #[derive(Debug, Args)]
 struct PullSessionArgs {
-    /// The session that asks, as `session open` shows it.
+    /// The session of the worker, from `session open`.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "ID", requires = "sequence")]
     session: String,
-    /// In a session: the number of the call, from 1, one higher than the last.
+    /// In a session: the number of this call, starting at 1 and growing by 1.
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", requires = "session")]
     sequence: u64,
-    /// In a session: how often this call was sent, from 1.
+    /// In a session: the number of this try of the call, starting at 1.
     #[arg(long = "try", default_value_t = 0, hide_default_value = true, value_name = "N", requires = "session")]
     attempt: i32,
-    /// In a session: the last call whose answer arrived.
+    /// In a session: the number of the last call whose response arrived.
     #[arg(long, value_name = "N", requires = "session")]
     received_up_to: Option<u64>,
-    /// End the wait with so many messages [default: 1].
+    /// Stop waiting at this number of messages [default: 1].
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
     min: i32,
 }
@@ -75,7 +75,7 @@ pub struct SettleArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// The lease tokens, as `msg pull` shows them.
+    /// The lease tokens from `msg pull`.
     #[arg(required = true, value_name = "LEASE")]
     leases: Vec<String>,
 }
@@ -85,16 +85,16 @@ pub struct CancelArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// The lease tokens, as `msg pull` shows them.
+    /// The lease tokens from `msg pull`.
     #[arg(required_unless_present = "id", conflicts_with = "id", value_name = "LEASE")]
     leases: Vec<String>,
-    /// A message by its id or key; the worker of one that runs is asked to give it up.
+    /// A message by its id or key; if it is running, its worker is asked to stop.
     #[arg(long, value_name = "MESSAGE")]
     id: Option<String>,
-    /// Its shard key or exclusivity value, to look for the id there only.
+    /// The shard key or exclusivity value of the message, which limits the search for the id.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
     shard_key: String,
-    /// Why; shown with the message.
+    /// The reason, shown with the message.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", conflicts_with = "leases")]
     reason: String,
 }
@@ -103,13 +103,13 @@ pub struct CancelArgs {
 pub struct FailArgs {
     #[command(flatten)]
     settle: SettleArgs,
-    /// When to try again, from now [default: by the retry policy of the queue].
+    /// The delay before the next attempt [default: from the retry policy of the queue].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     delay: Option<Duration>,
-    /// What happened; shown with the message.
+    /// The error text, shown with the message.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     error: String,
-    /// What kind of failure it is, to group by.
+    /// The error signature, which groups failures of the same kind.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     signature: String,
 }
@@ -118,7 +118,7 @@ pub struct FailArgs {
 pub struct ExtendArgs {
     #[command(flatten)]
     settle: SettleArgs,
-    /// How long they last from now; 0s ends them [default: as the queue says].
+    /// The new lease duration from now; 0s ends the leases [default: from the queue].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
 }
@@ -130,7 +130,7 @@ const EXTENDED: &[&str] = &["lease_token", "lease_expires_in", "cancel_requested
 impl ClientContext {
     pub(super) async fn pull(&self, args: PullArgs) -> Result<(), Failure> {
         if args.wait.is_some_and(|wait| wait > DEQUEUE_WAIT_MAX) {
-            return Err(Failure::usage(format!("--wait is at most {DEQUEUE_WAIT_MAX:?}; pull again to wait on")));
+            return Err(Failure::usage(format!("--wait is at most {DEQUEUE_WAIT_MAX:?}; to wait longer, pull again")));
         }
         let queue = args.queue;
         let request = pb::DequeueRequest {
@@ -151,16 +151,17 @@ impl ClientContext {
         let pulled = self.dequeue(request, within).await.map_err(|error| {
             let failure = self.failed(&error);
             match error.may_be_applied {
-                true => failure.hint("messages may have been leased; they come back when their leases end"),
+                true => failure.hint("messages may have been leased; they return to the queue when their leases end"),
                 false => failure,
             }
         })?;
         if pulled.leases.is_empty() {
             print_notice(&match pulled.completeness().as_str_name().contains("PARTIAL") {
                 true => format!(
-                    "nothing yet: the filter was not looked up to the end; pull again, with `tallystone msg pull -q {queue}`"
+                    "no message found yet: the search for the filter is not finished; continue with `tallystone msg \
+                     pull -q {queue}`"
                 ),
-                false => format!("no message is ready; `tallystone queue explain {queue}` says why"),
+                false => format!("no message is ready; see why with `tallystone queue explain {queue}`"),
             });
         }
         if args.tokens {
@@ -225,7 +226,7 @@ impl ClientContext {
             let like = pb::Settlement { verb: pb::Verb::Cancel.into(), ..Default::default() };
             return self.settle(settle, &like).await.map_err(|failure| match other {
                 Some(other) => failure.hint(format!(
-                    "{} is no lease token; `--id MESSAGE` cancels a message by its id or key",
+                    "{} is not a lease token; to cancel a message by its id or key, use `--id MESSAGE`",
                     single_line(&other)
                 )),
                 None => failure,
@@ -239,7 +240,7 @@ impl ClientContext {
         };
         let canceled = call!(self, queues.cancel_message, &request)?;
         if canceled.state() == pb::MessageState::Running {
-            print_notice("it is running; its worker is asked to give it up");
+            print_notice("the message is running; its worker is asked to stop");
         }
         let cells = vec![vec![message_id, state(canceled.state), canceled.version.to_string()]];
         let rows = TableRows { columns: &["message_id", "state", "version"], cells };

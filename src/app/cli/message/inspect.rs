@@ -16,7 +16,7 @@ use crate::proto::queue::v1 as pb;
 pub struct MsgGetArgs {
     #[command(flatten)]
     which: MessageRefArgs,
-    /// Print the payload only, byte by byte as it is.
+    /// Print only the payload, as raw bytes.
     #[arg(long)]
     payload: bool,
 }
@@ -30,7 +30,7 @@ pub struct MessageRefArgs {
     /// The message, by its id or key.
     #[arg(value_name = "MESSAGE")]
     message_id: String,
-    /// Its shard key or exclusivity value, to look for the id there only.
+    /// The shard key or exclusivity value of the message, which limits the search for the id.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
     shard_key: String,
 }
@@ -40,7 +40,7 @@ pub struct PeekArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// How many at most.
+    /// The maximum number of messages.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=100))]
     max: i32,
 }
@@ -50,10 +50,10 @@ pub struct MsgLsArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     pub queue: String,
-    /// The state: INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED.
+    /// The state to list: INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED.
     #[arg(long, default_value = "PENDING", value_parser = message_state)]
     pub state: pb::MessageState,
-    /// At most so many.
+    /// The maximum number of rows.
     #[arg(long, default_value_t = 100, value_name = "N")]
     pub limit: usize,
 }
@@ -62,17 +62,17 @@ pub struct MsgLsArgs {
 pub struct MsgUpdateArgs {
     #[command(flatten)]
     which: MessageRefArgs,
-    /// The new priority, lower is served first. A small number such as 100 overtakes every message that has the default, which
-    /// is its time in milliseconds.
+    /// The new priority; lower is served first. The default is the enqueue time in milliseconds, so 100 goes before all
+    /// such messages.
     #[arg(long, value_name = "N", allow_negative_numbers = true, required_unless_present = "invisibility")]
     priority: Option<i64>,
-    /// How long it is invisible from now on; 0s for not at all.
+    /// The time from now until the message is visible; 0s makes it visible now.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     invisibility: Option<Duration>,
-    /// Leave everything as it is unless it would be served sooner.
+    /// Apply the change only if the message is then served sooner.
     #[arg(long, requires = "invisibility")]
     only_if_sooner: bool,
-    /// Only this version of the message, as `msg get` shows it.
+    /// Only this version of the message, from `msg get`.
     #[arg(long, value_name = "N")]
     expected_version: Option<u64>,
 }
@@ -116,7 +116,7 @@ impl ClientContext {
         let request = pb::GetMessageRequest { queue, message_id, shard_key };
         let found = call!(ask self, queues.get_message, &request)?;
         let message = found.message.as_ref();
-        let message = message.ok_or_else(|| Failure::other("the server answered without a message"))?;
+        let message = message.ok_or_else(|| Failure::other("the server returned no message"))?;
         if args.payload {
             return self.output.bytes(&message.payload);
         }
@@ -145,7 +145,7 @@ impl ClientContext {
         })
         .await?;
         if !next_page_token.is_empty() {
-            print_notice("there are more; --limit N shows them");
+            print_notice("there are more; show them with --limit N");
         }
         self.listed_messages(&pb::ListMessagesResponse { messages, next_page_token })
     }

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use crate::app::cli::{ClientArgs, Failure, GlobalArgs};
 
-/// Put messages into queues, lease them, settle them, look at them.
+/// Enqueue, lease, settle and inspect messages.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone msg push -q emails 'a payload'")]
 pub struct MsgArgs {
@@ -21,52 +21,52 @@ pub struct MsgArgs {
 
 #[derive(Debug, Subcommand)]
 enum MsgCommand {
-    /// Put a message into a queue, or one for each line of a file; answers once it is durable.
+    /// Enqueue a message, or one for each line of a file; returns once it is durable.
     #[command(
         after_help = "Example:\n  tallystone msg push -q emails '{\"to\": \"ada\"}' --meta tenant=acme --invisibility 5m\n  echo hello | tallystone msg push -q emails --file -"
     )]
     Push(push::PushArgs),
-    /// Lease messages, best priority first. A lease that is not settled ends by itself and gives its message back.
+    /// Lease messages, best priority first. A lease that is not settled expires, and its message is served again.
     #[command(
         visible_alias = "poll",
         after_help = "Example:\n  tallystone msg pull -q emails --max 2 --lease 1m --wait 5s"
     )]
     Pull(consume::PullArgs),
-    /// End leases: the work is done.
+    /// Settle leases as completed.
     #[command(
         visible_alias = "ack",
         after_help = "Example:\n  tallystone msg complete -q emails $(tallystone msg pull -q emails --tokens)"
     )]
     Complete(consume::SettleArgs),
-    /// Give messages up for good: by their leases, or one that nobody has by its id.
+    /// Cancel messages by their leases, or one message by its id.
     #[command(after_help = "Example:\n  tallystone msg cancel -q emails --id order-17 --reason 'no longer wanted'")]
     Cancel(consume::CancelArgs),
-    /// End leases: the work failed, and is tried again while attempts are left.
+    /// Settle leases as failed; the messages are retried while attempts are left.
     #[command(
         after_help = "Example:\n  tallystone msg fail -q emails $(tallystone msg pull -q emails --tokens) --error timeout --delay 10s"
     )]
     Fail(consume::FailArgs),
-    /// End leases: the work was not begun, and the attempt is given back.
+    /// Release leases of work that was not started; it does not count as an attempt.
     #[command(after_help = "Example:\n  tallystone msg release -q emails $(tallystone msg pull -q emails --tokens)")]
     Release(consume::SettleArgs),
-    /// Let leases end so long from now.
+    /// Set the remaining duration of leases.
     #[command(
         after_help = "Example:\n  tallystone msg extend -q emails $(tallystone msg pull -q emails --tokens) --lease 5m"
     )]
     Extend(consume::ExtendArgs),
-    /// Read a message, whatever its state.
+    /// Read a message in any state.
     #[command(after_help = "Example:\n  tallystone msg get -q emails order-17 --payload")]
     Get(inspect::MsgGetArgs),
     /// Show the next messages without leasing them.
     #[command(after_help = "Example:\n  tallystone msg peek -q emails")]
     Peek(inspect::PeekArgs),
-    /// List the messages of a state, shard by shard in the order of their arrival.
+    /// List the messages in a state, by shard and arrival order.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone msg ls -q emails --state running")]
     Ls(inspect::MsgLsArgs),
-    /// Change priority or visibility of a message that nobody has.
+    /// Change the priority or visibility of a message that is not leased.
     #[command(after_help = "Example:\n  tallystone msg update -q emails order-17 --priority 5 --invisibility 1h")]
     Update(inspect::MsgUpdateArgs),
-    /// Say why a message is not being served, and what to do.
+    /// Explain why a message is not served, and how to change that.
     #[command(after_help = "Example:\n  tallystone msg explain -q emails order-17")]
     Explain(inspect::MsgExplainArgs),
 }

@@ -31,13 +31,14 @@ pub struct PushArgs {
     /// Read the payload from a file; - reads stdin.
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// Each line of the file is the payload of a message of its own.
+    /// Enqueue one message for each line of the file.
     #[arg(long, requires = "file", conflicts_with_all = ["id", "generation_time"])]
     lines: bool,
-    /// The id of the message: a UUIDv7, or any 1 to 64 bytes; without it, one is made.
+    /// The id of the message: a UUIDv7, or any 1 to 64 bytes [default: a new UUIDv7].
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     id: Option<String>,
-    /// When the message was made, for an id that is no UUIDv7: a repeat is recognised for the dedupe window.
+    /// The creation time of the message, for an id that is not a UUIDv7; repeats are recognised within the dedupe
+    /// window.
     #[arg(long, value_name = "TIME", value_parser = time, requires = "id")]
     generation_time: Option<Timestamp>,
     #[command(flatten)]
@@ -48,32 +49,32 @@ pub struct PushArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Message")]
 struct MessageArgs {
-    /// Lower is served first [default: now in milliseconds, plus the offset of its class]. A small number such as 100
-    /// overtakes every message that has the default.
+    /// The priority; lower is served first [default: now in milliseconds, plus the offset of its class]. So 100 goes
+    /// before all messages with the default.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
-    /// The priority class, as the queue names it.
+    /// The name of a priority class of the queue.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME", conflicts_with = "priority")]
     class: String,
-    /// A pair of metadata, for filters and exclusivity; may be repeated, up to 4.
+    /// A metadata pair, for filters and exclusivity; may be repeated, up to 4.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
-    /// How long it is invisible.
+    /// The delay before the message is visible.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     invisibility: Option<Duration>,
-    /// The lease of a dequeue that asks for none.
+    /// The lease duration for a dequeue without its own.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
-    /// How often it may be tried.
+    /// The maximum number of attempts.
     #[arg(long, value_name = "N")]
     max_attempts: Option<i32>,
-    /// When it is canceled if nobody has it; 0s for never, whatever the queue says.
+    /// The time until the message is canceled unless it is leased; 0s for never, overriding the queue.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     ttl: Option<Duration>,
-    /// What selects its shard in place of its id.
+    /// The key that selects the shard instead of the id.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
     shard_key: String,
-    /// Its type.
+    /// The type of the message.
     #[arg(long = "type", default_value = "", hide_default_value = true, value_name = "TEXT")]
     kind: String,
 }
@@ -106,7 +107,7 @@ impl ClientContext {
         let payload = match (args.payload, &args.file) {
             (Some(payload), _) => payload.into_bytes(),
             (None, Some(file)) => read(file)?,
-            (None, None) => return Err(Failure::usage("give a payload, or --file")),
+            (None, None) => return Err(Failure::usage("a payload is missing; pass it as an argument, or use --file")),
         };
         let message = pb::Message {
             message_id: args.id.unwrap_or_else(|| self.client.message_id()),
@@ -124,8 +125,8 @@ impl ClientContext {
             let failure = self.failed(&error);
             match error.may_be_applied {
                 true => failure
-                    .hint(format!("it may be in the queue; its id is {id}"))
-                    .hint(format!("push it again with --id {}, and it is there once", shell_quoted(id))),
+                    .hint(format!("the message may be in the queue; its id is {id}"))
+                    .hint(format!("to retry without a duplicate, push it again with --id {}", shell_quoted(id))),
                 false => failure,
             }
         })?;
@@ -202,7 +203,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 /// Adds the progress of a push of lines to a failure.
 fn so_far(failure: Failure, done: usize) -> Failure {
     failure.hint(format!(
-        "{} pushed before; go on with line {}",
+        "{} pushed before the failure; continue with line {}",
         counted(saturating_i64(done), "line was", "lines were"),
         done + 1
     ))

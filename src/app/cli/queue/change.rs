@@ -19,7 +19,7 @@ pub struct CreateArgs {
     name: String,
     #[command(flatten)]
     settings: QueueSettingsArgs,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
 }
@@ -30,14 +30,14 @@ pub struct QueueUpdateArgs {
     name: String,
     #[command(flatten)]
     settings: QueueSettingsArgs,
-    /// A setting that returns to its default: default_lease, retry_policy, retention, ...; a wrong name lists all. May be
-    /// repeated.
+    /// A setting to reset to its default, such as default_lease or retention; may be repeated. An unknown name lists
+    /// all.
     #[arg(long, value_name = "SETTING")]
     reset: Vec<String>,
-    /// Only this version: the etag that `queue describe` shows.
+    /// Only this version: the etag from `queue describe`.
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
 }
@@ -48,7 +48,7 @@ pub struct BlockArgs {
     name: String,
     #[command(flatten)]
     sides: BlockedSidesArgs,
-    /// Why; every refusal repeats it.
+    /// The reason, shown with every refused call.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     reason: String,
 }
@@ -59,12 +59,12 @@ pub struct UnblockArgs {
     name: String,
     #[command(flatten)]
     sides: BlockedSidesArgs,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
 }
 
-/// Which side of a queue; both if none is named.
+/// The side of a queue; both by default.
 #[derive(Clone, Copy, Debug, Args)]
 struct BlockedSidesArgs {
     /// Enqueues only.
@@ -77,12 +77,11 @@ struct BlockedSidesArgs {
 
 #[derive(Debug, Args)]
 pub struct LimitArgs {
-    /// The queue, an exclusive one.
+    /// The queue, of type exclusive.
     name: String,
     /// The exclusivity value.
     value: String,
-    /// How many, 0 to 10,000; with 0 the value rests. Without it, a limit that was set is taken back [default: as the queue
-    /// says].
+    /// The limit, 0 to 10,000; 0 pauses the value. Without it, the value returns to the limit of the queue.
     #[arg(value_name = "N")]
     limit: Option<i32>,
 }
@@ -91,10 +90,10 @@ pub struct LimitArgs {
 pub struct PurgeArgs {
     /// The queue.
     name: String,
-    /// Do not ask.
+    /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
-    /// Only say what would be canceled.
+    /// Show what would be canceled; change nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -103,16 +102,16 @@ pub struct PurgeArgs {
 pub struct QueueRmArgs {
     /// The queue.
     name: String,
-    /// Do not ask.
+    /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
-    /// Only say what would be deleted.
+    /// Show what would be deleted; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Only this version: the etag that `queue describe` shows.
+    /// Only this version: the etag from `queue describe`.
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
-    /// Why, for the history.
+    /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
 }
@@ -195,18 +194,18 @@ impl ClientContext {
     async fn limit_description(&self, request: &pb::SetValueLimitRequest) -> String {
         let value = &request.value;
         match request.limit {
-            Some(0) => format!("exclusivity value {value:?} rests: none of its messages is leased from now on"),
+            Some(0) => format!("exclusivity value {value:?} is paused: its messages are not leased from now on"),
             Some(limit) => {
                 let many = counted(limit.into(), "message", "messages");
-                format!("at most {many} of exclusivity value {value:?} at once from now on")
+                format!("at most {many} of exclusivity value {value:?} are leased at once from now on")
             }
             None => {
                 let queue = self.queue_named(&request.queue).await.ok();
                 let most = queue.and_then(|queue| queue.max_in_flight_per_value);
                 let most = most.map(|most| format!(" ({most})")).unwrap_or_default();
                 format!(
-                    "exclusivity value {value:?} has no limit of its own now: max_in_flight_per_value of the queue{most} \
-                     holds"
+                    "exclusivity value {value:?} has no limit of its own now: max_in_flight_per_value of the \
+                     queue{most} applies"
                 )
             }
         }
@@ -225,7 +224,7 @@ impl ClientContext {
         let request_token = self.client.message_id();
         let request = pb::PurgeQueueRequest { queue: args.name, request_token, ..Default::default() };
         let purged = call!(self, queues.purge_queue, &request)?;
-        let operation = purged.operation.ok_or_else(|| Failure::other("the server answered without an operation"))?;
+        let operation = purged.operation.ok_or_else(|| Failure::other("the server returned no operation"))?;
         OperationFollower::new(self).wait_until_done(operation).await
     }
 
@@ -237,14 +236,14 @@ impl ClientContext {
         let held = if is_template { 0 } else { held(&self.depth(&args.name).await?) };
         let shown = |held: i64| match is_template {
             false => format!("queue {} with {}", args.name, messages(held)),
-            true => format!("template {}; the queues that it made stay", args.name),
+            true => format!("template {} (its queues remain)", args.name),
         };
         let what = shown(held);
         if args.dry_run {
             print_notice(&format!("would delete {what}; nothing was changed"));
             return self.deleted(held);
         }
-        if confirm(args.yes, &format!("delete {what} for ever"))? == Confirmation::No {
+        if confirm(args.yes, &format!("permanently delete {what}"))? == Confirmation::No {
             return Ok(());
         }
         let request = pb::DeleteQueueRequest {
@@ -300,10 +299,10 @@ const CHANGES_ALWAYS: [&str; 3] = ["etag", "version", "update_time"];
 /// Prints a notice if nothing was changed, or if others changed the queue meanwhile.
 fn note_versions(before: &pb::Queue, after: &pb::Queue) {
     match after.version.saturating_sub(before.version) {
-        ..=0 => print_notice("nothing was changed: the queue is as it was asked for"),
+        ..=0 => print_notice("nothing was changed: the queue already has these settings"),
         1 => {}
         2.. => print_notice(&format!(
-            "others changed the queue too; shown is what changed since version {}",
+            "other callers changed the queue too; all changes since version {} are shown",
             before.version
         )),
     }
@@ -330,6 +329,6 @@ fn changed_first(rows: &mut Vec<Vec<String>>, before: Vec<Vec<String>>) {
 
 /// Returns the settings of a queue from an answer.
 pub fn settings_of(queue: Option<&pb::Queue>, output: Output) -> Result<TableRows, Failure> {
-    let queue = queue.ok_or_else(|| Failure::other("the server answered without a queue"))?;
+    let queue = queue.ok_or_else(|| Failure::other("the server returned no queue"))?;
     Ok(TableRows { columns: &["setting", "value"], cells: settings::rows(queue, output) })
 }

@@ -10,10 +10,10 @@ use crate::proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct ResetClockArgs {
-    /// Do not ask.
+    /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
-    /// Only show the clocks.
+    /// Show the clocks; change nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -22,14 +22,14 @@ const CLOCKS: &[&str] = &["queue_time", "server_time", "judged_by", "tokens_from
 
 impl ClientContext {
     pub(super) async fn reset_clock(&self, args: ResetClockArgs) -> Result<(), Failure> {
-        let what = "refuse every message whose token was made before now, and take those of from now on";
+        let what = "refuse all messages with tokens from before now, and accept new ones";
         if !args.dry_run && confirm(args.yes, what)? == Confirmation::No {
             return Ok(());
         }
         let request = pb::ResetQueueClockRequest { dry_run: args.dry_run };
         let clocks = call!(self, queues.reset_queue_clock, &request)?;
         if !args.dry_run && clocks.tokens_from.is_none() {
-            print_notice("tokens of now are taken already; nothing was changed");
+            print_notice("new tokens are already accepted; nothing was changed");
         }
         let times = [clocks.queue_time, clocks.server_time, clocks.judged_by, clocks.tokens_from];
         let rows =

@@ -13,7 +13,7 @@ use crate::proto::queue::v1 as pb;
 
 pub(super) use show::explanation_rows;
 
-/// Create priority queues, change and block them, follow their depth, empty and delete them.
+/// Create, change, block, watch, purge and delete priority queues.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone queue create orders")]
 pub struct QueueArgs {
@@ -25,21 +25,21 @@ pub struct QueueArgs {
 
 #[derive(Debug, Subcommand)]
 enum QueueCommand {
-    /// Create a queue; one that exists with the same settings is answered.
+    /// Create a queue; succeeds if it already exists with the same settings.
     #[command(
         after_help = "Example:\n  tallystone queue create payments --type exclusive --exclusivity-key account --max-attempts 5"
     )]
     Create(change::CreateArgs),
-    /// Change the settings that are given; all others stay.
+    /// Change the given settings; all others remain.
     #[command(after_help = "Example:\n  tallystone queue update emails --default-lease 1m --reset default_ttl")]
     Update(change::QueueUpdateArgs),
-    /// Refuse enqueues, dequeues or both, with a reason that every refusal repeats.
+    /// Refuse enqueues, dequeues or both, with a reason that each refused call shows.
     #[command(after_help = "Example:\n  tallystone queue block emails --dequeue --reason 'the mail server is down'")]
     Block(change::BlockArgs),
-    /// Take enqueues and dequeues again.
+    /// Accept enqueues and dequeues again.
     #[command(after_help = "Example:\n  tallystone queue unblock emails")]
     Unblock(change::UnblockArgs),
-    /// Say how many messages of an exclusivity value may be leased at once. Leases that were given stay.
+    /// Limit the leases of an exclusivity value at one time. Existing leases remain.
     #[command(after_help = "Example:\n  tallystone queue limit payments acme 3")]
     Limit(change::LimitArgs),
     /// Cancel all messages that are pending or invisible.
@@ -57,18 +57,18 @@ enum QueueCommand {
     /// Count the messages of a queue by state: exact totals.
     #[command(after_help = "Example:\n  tallystone queue depth emails --by-shard")]
     Depth(show::DepthArgs),
-    /// Follow the depth of a queue. JSON is printed as lines, for it has no end.
+    /// Follow the depth of a queue. JSON is printed one document per line.
     #[command(after_help = "Example:\n  tallystone queue watch emails --readings 1")]
     Watch(show::QueueWatchArgs),
-    /// Say why a dequeue of this queue gets nothing, and what to do.
+    /// Explain why a dequeue of this queue returns nothing, and how to change that.
     #[command(
         after_help = "Example:\n  tallystone queue explain emails\n  tallystone queue explain emails --meta tenant=acme"
     )]
     Explain(show::QueueExplainArgs),
-    /// Take messages with tokens of now again, which are refused with TOKEN_EXPIRED since this server's clock was wrong.
+    /// Accept new tokens again after a wrong server clock caused TOKEN_EXPIRED.
     #[command(after_help = "Example:\n  tallystone queue reset-clock --dry-run")]
     ResetClock(clock::ResetClockArgs),
-    /// Show who changed a queue, when and how, newest first.
+    /// Show the changes of a queue with author and time, newest first.
     #[command(after_help = "Example:\n  tallystone queue history emails")]
     History(show::HistoryArgs),
 }

@@ -9,7 +9,7 @@ use crate::app::cli::arguments::{bytes, duration, pair};
 use crate::app::cli::output::{Output, list_cell, time_cell, word};
 use crate::proto::queue::v1 as pb;
 
-/// In which order a queue serves.
+/// The order in which a queue serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum QueueTypeArg {
     /// By priority alone.
@@ -34,84 +34,86 @@ enum DurabilityArg {
     Replicated,
 }
 
-/// The settings of a queue; what is left out is as it was, or as the defaults say.
+/// The settings of a queue; an omitted one keeps its value, or takes the default in a new queue.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings")]
 pub struct QueueSettingsArgs {
-    /// In which order it serves [default: simple]. Changes only while the queue is empty.
+    /// The order of service [default: simple]. Changes only while the queue is empty.
     #[arg(long = "type", value_enum)]
     kind: Option<QueueTypeArg>,
-    /// The metadata key whose value is the exclusivity value, on exclusive queues.
+    /// The metadata key of the exclusivity value, on exclusive queues.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
     exclusivity_key: String,
-    /// How many messages of one exclusivity value may be leased at once [default: 1].
+    /// The maximum number of leased messages per exclusivity value [default: 1].
     #[arg(long, value_name = "N")]
     max_in_flight_per_value: Option<i32>,
-    /// Whether an invisible or running message holds back those of its value behind it [default: false].
+    /// Whether an invisible or running message delays the later messages of its value [default: false].
     #[arg(long, value_name = "true|false")]
     strict_order_per_value: Option<bool>,
-    /// What it is for.
+    /// The description.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     description: String,
-    /// How many shards it has, a power of two [default: 1]; fixed once it is created.
+    /// The number of shards, a power of two [default: 1]; fixed after creation.
     #[arg(long, value_name = "N")]
     shards: Option<i32>,
-    /// What the names of queues begin with that enqueues create with these settings; makes it a template.
+    /// Makes it a template: an enqueue to a missing queue with this name prefix creates it with these settings.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "PREFIX")]
     template_for: String,
-    /// What the store of the server has to offer; a server that offers less refuses the queue [default: any].
+    /// The required durability; a server whose store offers less refuses the queue [default: any].
     #[arg(long, value_enum, value_name = "TIER")]
     required_durability: Option<DurabilityArg>,
-    /// The lease of a message that asks for none [default: 30s].
+    /// The lease duration of a message without its own [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     default_lease: Option<Duration>,
-    /// The time since its dequeue after which a lease can no longer be extended [default: 12h].
+    /// The maximum total duration of a lease, extensions included [default: 12h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     max_run_time: Option<Duration>,
-    /// How long a message without a window of its own is invisible [default: 0s].
+    /// The invisibility of a message without its own [default: 0s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     default_invisibility: Option<Duration>,
-    /// How often a message may be tried unless it says otherwise [default: 3].
+    /// The maximum number of attempts of a message without its own [default: 3].
     #[arg(long, value_name = "N")]
     max_attempts: Option<i32>,
-    /// When a message that nobody took is canceled [default: never].
+    /// The time until a message is canceled unless it is leased [default: never].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     default_ttl: Option<Duration>,
-    /// When a failed message is tried again: first delay, growth in percent, longest delay, jitter in percent [default: 1s,200,5m,20].
+    /// The delays between attempts: first delay, growth in percent, longest delay, jitter in percent [default:
+    /// 1s,200,5m,20].
     #[arg(long, value_name = "TIME,PERCENT,TIME,PERCENT", value_parser = retry_policy)]
     retry: Option<pb::RetryPolicy>,
-    /// How long completed messages are kept [default: 1h].
+    /// The retention of completed messages [default: 1h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     keep_completed: Option<Duration>,
-    /// How long canceled messages are kept [default: 1h].
+    /// The retention of canceled messages [default: 1h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     keep_canceled: Option<Duration>,
-    /// How long errored messages are kept [default: 14d].
+    /// The retention of errored messages [default: 14d].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     keep_errored: Option<Duration>,
-    /// How long the answer to an enqueue is kept for repeats, 60s to 24h [default: 1h].
+    /// The dedupe window: how long a repeated enqueue is recognised, 60s to 24h [default: 1h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     dedupe_window: Option<Duration>,
-    /// What the kept answers may take, at least 64KiB for each shard; past it the window shortens [default: 4GiB].
+    /// The maximum size of the dedupe records, at least 64KiB per shard; beyond it the dedupe window is shortened
+    /// [default: 4GiB].
     #[arg(long, value_name = "SIZE", value_parser = bytes::<i64>)]
     dedupe_max_bytes: Option<i64>,
-    /// How many messages the queue holds, those that are over too, at least 1 [default: 100000000].
+    /// The maximum number of messages, finished ones included, at least 1 [default: 100000000].
     #[arg(long, value_name = "N")]
     quota_messages: Option<i64>,
-    /// How much payload the queue holds [default: 64GiB].
+    /// The maximum size of all payloads together [default: 64GiB].
     #[arg(long, value_name = "SIZE", value_parser = bytes::<i64>)]
     quota_bytes: Option<i64>,
-    /// How large the payload of a message may be [default: 32KiB, the most].
+    /// The maximum payload of a message [default: 32KiB, the highest value].
     #[arg(long, value_name = "SIZE", value_parser = bytes::<i32>)]
     payload_max_bytes: Option<i32>,
-    /// How large keys and values of a message's metadata may be together [default: 1.25KiB, the most].
+    /// The maximum total size of the metadata keys and values of a message [default: 1.25KiB, the highest value].
     #[arg(long, value_name = "SIZE", value_parser = bytes::<i32>)]
     metadata_max_bytes: Option<i32>,
-    /// A named offset of the priority from now; with a metadata pair it is chosen by that. May be repeated; an update replaces
-    /// the whole list.
+    /// A priority class: a named offset from now. With a metadata pair, messages with that pair get the class. May be
+    /// repeated; an update replaces the whole list.
     #[arg(long, value_name = "NAME=MS[,KEY=VALUE]", value_parser = priority_class, allow_hyphen_values = true)]
     priority_class: Vec<pb::PriorityClass>,
-    /// A set of metadata keys whose filters have an index. May be repeated; an update replaces the whole list.
+    /// A set of metadata keys to index for filters. May be repeated; an update replaces the whole list.
     #[arg(long, value_name = "KEY[,KEY...]", value_parser = filter_shape)]
     filter_shape: Vec<pb::FilterShape>,
 }
@@ -181,7 +183,7 @@ fn priority_class(text: &str) -> Result<pb::PriorityClass, String> {
     let what = "write it as NAME=MS or NAME=MS,KEY=VALUE";
     let (class, tag) = text.split_once(',').map_or((text, None), |(class, tag)| (class, Some(tag)));
     let (name, offset) = class.split_once('=').ok_or(what)?;
-    let offset_ms = offset.parse().map_err(|_| format!("{offset:?} is no whole number of milliseconds; {what}"))?;
+    let offset_ms = offset.parse().map_err(|_| format!("{offset:?} is not a whole number of milliseconds; {what}"))?;
     let (tag_key, tag_value) = tag.map(pair).transpose()?.unwrap_or_default();
     Ok(pb::PriorityClass { name: name.to_owned(), offset_ms, tag_key, tag_value })
 }

@@ -23,7 +23,7 @@ pub struct NameArgs {
 
 #[derive(Debug, Args)]
 pub struct QueueLsArgs {
-    /// Only names that begin so.
+    /// Only names with this prefix.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
 }
@@ -32,10 +32,10 @@ pub struct QueueLsArgs {
 pub struct DepthArgs {
     /// The queue.
     name: String,
-    /// Only messages with this metadata; may be repeated, up to 4. The keys have to be a filter shape of the queue.
+    /// Only messages with this metadata; may be repeated, up to 4. The keys must be a filter shape of the queue.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
-    /// One row for each shard.
+    /// Show one row per shard.
     #[arg(long)]
     by_shard: bool,
 }
@@ -44,7 +44,7 @@ pub struct DepthArgs {
 pub struct QueueExplainArgs {
     /// The queue.
     name: String,
-    /// The metadata that the dequeue asks for; may be repeated, up to 4.
+    /// The metadata filter of the dequeue; may be repeated, up to 4.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
 }
@@ -53,19 +53,19 @@ pub struct QueueExplainArgs {
 pub struct QueueWatchArgs {
     /// The queue.
     name: String,
-    /// The least time between two readings, 100ms or more [default: 1s].
+    /// The minimum interval between readings, at least 100ms [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     interval: Option<Duration>,
-    /// End after so many readings; without it, watch until interrupted.
+    /// Stop after this number of readings [default: run until interrupted].
     #[arg(long, value_name = "N")]
     readings: Option<usize>,
 }
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// The queue, also one that was deleted.
+    /// The queue; a deleted one is allowed.
     name: String,
-    /// At most so many changes.
+    /// The maximum number of changes.
     #[arg(long, default_value_t = 100, value_name = "N")]
     limit: usize,
 }
@@ -156,7 +156,7 @@ impl ClientContext {
         let mut shown = 0;
         while args.readings.is_none_or(|readings| shown < readings) {
             let Some(reading) = next.take() else {
-                return Err(Failure::new(Exit::Unavailable, "the server ended the stream"));
+                return Err(Failure::new(Exit::Unavailable, "the server ended the stream; start the command again"));
             };
             let rows = TableRows { columns: WATCHED, cells: vec![watched_cells(&reading)] };
             parts.print(&[CliResponse::one(&full_name("WatchQueueResponse"), &reading).json()], &rows)?;
@@ -209,8 +209,8 @@ fn memory_of_shapes(queue: &pb::Queue, pending: i64) -> String {
         if is_exclusive { (SHAPE_VALUE_BYTES, "exclusivity value") } else { (SHAPE_MESSAGE_BYTES, "message") };
     let (pending, shapes) = (usize::try_from(pending).unwrap_or(0), queue.filter_shapes.len());
     format!(
-        "about {each} bytes a pending {of} and shape, now at most {pending} x {shapes} x {each} = {}, and {SHAPE_SET_BYTES} \
-         a set of values",
+        "about {each} bytes per pending {of} and shape, now at most {pending} x {shapes} x {each} = {}, and \
+         {SHAPE_SET_BYTES} per set of values",
         pending * shapes * each
     )
 }

@@ -52,7 +52,7 @@ impl JobCommand {
         match ended.code {
             Some(0) => Outcome::Complete,
             Some(code @ (126 | 127)) => {
-                let words = if ended.last_line.is_empty() { "it said nothing" } else { &ended.last_line };
+                let words = if ended.last_line.is_empty() { "no output on stderr" } else { &ended.last_line };
                 self.cannot_run(format!("the command cannot be run (exit code {code}): {words}"))
             }
             Some(_) | None => failed(&job, &ended),

@@ -24,37 +24,40 @@ use job::JobCommand;
 
 /// Run a program for each message of a queue: the payload on stdin, exit code 0 completes it.
 ///
-/// The command is run by `sh -c`. Exit code 0 completes the message; any other one fails it with that code and the last line
-/// of stderr, and the queue tries it again while attempts are left. 126 and 127, which say that the command cannot be run,
-/// release the message and end the worker. Leases are renewed at a third of their time; when one is lost or the message is to
-/// be canceled, the command gets SIGTERM, five seconds later SIGKILL. SIGTERM or ctrl-c stops taking messages and waits for
-/// what runs; a second one ends that too and releases its messages.
+/// The command runs in `sh -c`. Exit code 0 completes the message. Codes 126 and 127 mean that the command cannot run:
+/// the message is released and the worker stops. Any other code fails the message with that code and the last line of
+/// stderr; the queue retries it while attempts are left. Leases are renewed at a third of their duration. If a lease is
+/// lost or the message is canceled, the command gets SIGTERM, and SIGKILL five seconds later. On SIGTERM or ctrl-c the
+/// worker takes no more messages and waits for running commands. A second signal stops the commands and releases their
+/// messages.
 ///
-/// The command finds in its environment TALLYSTONE_QUEUE, TALLYSTONE_MESSAGE_ID, TALLYSTONE_MESSAGE_KEY, TALLYSTONE_TYPE,
-/// TALLYSTONE_PRIORITY, TALLYSTONE_ATTEMPT (from 1), TALLYSTONE_ATTEMPTS_LEFT, TALLYSTONE_FENCE, TALLYSTONE_LEASE_TOKEN,
-/// TALLYSTONE_METADATA (as JSON) and TALLYSTONE_METADATA_KEY for each key of the metadata, in capitals.
+/// The environment of the command has TALLYSTONE_QUEUE, TALLYSTONE_MESSAGE_ID, TALLYSTONE_MESSAGE_KEY, TALLYSTONE_TYPE,
+/// TALLYSTONE_PRIORITY, TALLYSTONE_ATTEMPT (from 1), TALLYSTONE_ATTEMPTS_LEFT, TALLYSTONE_FENCE,
+/// TALLYSTONE_LEASE_TOKEN, TALLYSTONE_METADATA (as JSON), and TALLYSTONE_METADATA_KEY for each metadata key, in
+/// capitals.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone work -q emails --exec 'wc -c' --until-empty")]
 pub struct WorkArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// The command that does the work, for a shell.
+    /// The shell command to run for each message.
     #[arg(short, long, value_name = "CMD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     exec: String,
-    /// How many messages are worked on at once.
+    /// The maximum number of messages in work at the same time.
     #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
-    /// How long leases last unless they are renewed, 1 s to 12 h; a third of it is how soon a cancel request is heard [default: 15 s].
+    /// The lease duration, renewed at a third of it, 1 s to 12 h; cancel requests are noticed at each renewal [default:
+    /// 15 s].
     #[arg(long, value_name = "TIME", value_parser = lease)]
     lease: Option<Duration>,
     /// Only messages with this metadata; may be repeated, up to 4.
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
-    /// What this worker is called, up to 256 bytes: started anew under the same label, it gets back at once what it held.
+    /// The label of this worker, up to 256 bytes. A restart with the same label recovers its leased messages at once.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     label: String,
-    /// End when no message is ready; exits with 6 if any message failed.
+    /// Stop when no message is ready; exits with 6 if any message failed.
     #[arg(long)]
     until_empty: bool,
     #[command(flatten)]
@@ -119,20 +122,23 @@ fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent
             format!("cannot take messages, trying again in {pause:?}: {}", session.failed(error))
         }
         WorkerEvent::MustEnd { message_id, why: Why::CancelRequested } => {
-            format!("{}: is to be canceled; ending its command", single_line(message_id))
+            format!("{}: cancel requested; ending its command", single_line(message_id))
         }
         WorkerEvent::MustEnd { message_id, why: Why::LeaseLost | Why::Stopped } => {
             format!("{}: the lease is lost; ending its command", single_line(message_id))
         }
         WorkerEvent::NotSettled { message_id, error } => {
-            format!("{}: could not be settled, and comes back when its lease ends: {error}", single_line(message_id))
+            format!(
+                "{}: could not be settled; it is served again when its lease ends: {error}",
+                single_line(message_id)
+            )
         }
         // The worker stops because the command cannot be run, not because of a signal.
         WorkerEvent::Finishing(count) if commands.is_broken() => {
-            format!("stopping, because the command cannot be run; {} in work", messages(saturating_i64(count)))
+            format!("stopping: the command cannot be run; {} in work", messages(saturating_i64(count)))
         }
         WorkerEvent::Finishing(count) => {
-            format!("stopping; {} in work, a second signal gives them back", messages(saturating_i64(count)))
+            format!("stopping; {} in work, a second signal releases them", messages(saturating_i64(count)))
         }
         WorkerEvent::Ending(count) => format!("giving {} back", messages(saturating_i64(count))),
     }
@@ -140,13 +146,13 @@ fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent
 
 fn result(tally: Tally, broken: Option<Failure>, until_empty: bool) -> Result<(), Failure> {
     let Tally { completed, failed, others } = tally;
-    print_notice(&format!("{completed} completed, {failed} failed, {others} given up or lost"));
+    print_notice(&format!("{completed} completed, {failed} failed, {others} released or lost"));
     match broken {
         Some(failure) => Err(failure),
         None if until_empty && failed > 0 => Err(Failure::new(
             Exit::Partial,
             format!(
-                "{} failed; `tallystone dlq ls -q QUEUE` counts those out of attempts",
+                "{} failed; count those out of attempts with `tallystone dlq ls -q QUEUE`",
                 messages(saturating_i64(failed))
             ),
         )),

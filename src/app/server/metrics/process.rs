@@ -14,7 +14,7 @@ pub struct ProcessMetrics;
 
 impl MetricSource for ProcessMetrics {
     fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "1, with the version and the kind of this build as labels";
+        let help = "Always 1, with version and kind of the build as labels";
         let mut family = encoder.encode_descriptor("tallystone_build_info", help, None, MetricType::Gauge)?;
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
@@ -64,14 +64,14 @@ mod usage {
     }
 
     const METRICS: &[Metric<Usage>] = metrics! { usage:
-        Total "process_cpu_seconds" = usage.cpu_seconds, "Processor time that the process has used";
-        Gauge "process_resident_memory_bytes" = usage.resident_bytes as f64, "Memory that the process holds";
+        Total "process_cpu_seconds" = usage.cpu_seconds, "Processor time used by the process";
+        Gauge "process_resident_memory_bytes" = usage.resident_bytes as f64, "Resident memory of the process";
         Gauge "process_virtual_memory_bytes" = usage.virtual_bytes as f64,
-            "Address space that the process has set aside";
+            "Virtual memory of the process";
         Gauge "process_threads" = usage.threads as f64, "Threads of the process";
-        Gauge "process_start_time_seconds" = usage.start_seconds, "When the process began, since 1970";
-        Gauge "process_open_fds" = usage.descriptors as f64, "Descriptors that the process has open";
-        Gauge "process_max_fds" = usage.descriptors_max, "Descriptors that it may have open";
+        Gauge "process_start_time_seconds" = usage.start_seconds, "Start time of the process, since 1970";
+        Gauge "process_open_fds" = usage.descriptors as f64, "Open file descriptors";
+        Gauge "process_max_fds" = usage.descriptors_max, "Maximum of open file descriptors";
     };
 
     /// Lists what is known; a system that hides `/proc` leaves these out.

@@ -16,7 +16,7 @@ const OTHER_SHAPES: &str = "~other";
 
 const UNDECLARED: &[Metric<u64>] = metrics! { messages:
     Count "tallystone_queue_undeclared_filter_messages" = *messages,
-        "Messages that dequeues looked at one by one, because no shape of the keys of their filter is declared";
+        "Messages examined one by one by dequeues whose filter keys have no declared shape";
 };
 
 /// The filters that would gain most from an index.
@@ -28,16 +28,16 @@ pub fn encode_undeclared(encoder: &mut DescriptorEncoder<'_>, filters: &Undeclar
 }
 
 const BACKLOGS: &[Metric<Backlog>] = metrics! { backlog:
-    Gauge "tallystone_queue_ready_messages" = backlog.of(MessageState::Pending), "Messages that are ready";
+    Gauge "tallystone_queue_ready_messages" = backlog.of(MessageState::Pending), "Ready messages";
     Gauge "tallystone_queue_ready_age_seconds" = backlog.oldest.as_secs_f64(),
-        "How long the message has been ready that is so for the longest, to the second";
+        "Age of the longest-ready message, to the second";
     Gauge "tallystone_queue_dequeues_waiting" = backlog.waiting as f64,
-        "Dequeues that wait for a message of the queue at this server";
+        "Waiting dequeues of the queue at this server";
 };
 
 const STATES: &[Metric<f64>] = metrics! { messages:
     Gauge "tallystone_queue_messages" = *messages,
-        "Messages by their state; errored ones are out of attempts and wait for a redrive";
+        "Messages by state; errored ones are out of attempts and wait for a redrive";
 };
 
 pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]) -> Result<(), fmt::Error> {
@@ -50,13 +50,13 @@ pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]
 }
 
 const COUNTS: &[Metric<QueueCounts>] = metrics! { counts:
-    Count "tallystone_queue_failures" = counts.failed.get(), "Attempts that their workers gave up as failed";
-    Count "tallystone_queue_errored" = counts.errored.get(), "Messages that came to be out of attempts";
+    Count "tallystone_queue_failures" = counts.failed.get(), "Attempts failed by their workers";
+    Count "tallystone_queue_errored" = counts.errored.get(), "Messages that ran out of attempts";
     Count "tallystone_queue_leases_expired" = counts.leases_expired.get(),
-        "Leases that ended by time, without a settlement";
+        "Leases that expired without a settlement";
     Count "tallystone_queue_messages_expired" = counts.messages_expired.get(),
-        "Messages that were canceled because their TTL was over";
-    Count "tallystone_queue_redriven" = counts.redriven.get(), "Messages out of attempts that were given new ones";
+        "Messages canceled because their TTL was over";
+    Count "tallystone_queue_redriven" = counts.redriven.get(), "Messages redriven after they ran out of attempts";
 };
 
 /// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.

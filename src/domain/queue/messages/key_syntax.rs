@@ -29,15 +29,15 @@ const SEALED_BYTES: usize = LEASE_BYTES + SEAL_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyTextError {
     /// The text begins like a message key but is not one.
-    #[error("a message key reads m.<shard>.<epoch>.<sequence>; send it as it was received")]
+    #[error("a message key has the form m.<shard>.<epoch>.<sequence>; send it unchanged")]
     Key,
     /// The text is not a lease token.
-    #[error("this is no lease token; send it as the dequeue answered it")]
+    #[error("this is not a lease token; send the token of the dequeue unchanged")]
     Lease,
     /// The text is a lease token of another queue.
     #[error(
-        "this lease token was given by another queue, or by one of this name that was deleted since; settle it at the one \
-         that gave it, and if that is gone, stop working on it"
+        "this lease token was issued by another queue, or by a deleted queue of this name; settle it at the queue \
+         that issued it, or stop working on the message if that queue is deleted"
     )]
     OtherQueue,
 }

@@ -104,7 +104,7 @@ const OF_SHARD: &[RangeRule<Settings>] = &[
     },
     RangeRule {
         setting: "filter_shapes",
-        allowed: || format!("at most {SHAPES_MAX}, none twice"),
+        allowed: || format!("at most {SHAPES_MAX}, without duplicates"),
         fits: |own| {
             let is_first = |(at, keys): (usize, &ShapeKeys)| !own.shapes[..at].contains(keys);
             own.shapes.len() <= SHAPES_MAX && own.shapes.iter().enumerate().all(is_first)
@@ -120,7 +120,7 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
     },
     RangeRule {
         setting: "template_for",
-        allowed: || format!("what a queue name may begin with, 1 to {QUEUE_NAME_BYTES_MAX} bytes"),
+        allowed: || format!("a valid beginning of a queue name, 1 to {QUEUE_NAME_BYTES_MAX} bytes"),
         fits: |own| own.template_for.as_ref().is_none_or(|prefix| QueueName::new(prefix).is_ok()),
     },
     RangeRule {
@@ -132,7 +132,7 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
         setting: "priority_classes",
         allowed: || {
             let most = number(PRIORITY_OFFSET_MAX.unsigned_abs());
-            format!("at most {PRIORITY_CLASSES_MAX}, no name twice, offset_ms -{most} to {most}")
+            format!("at most {PRIORITY_CLASSES_MAX}, with distinct names and offset_ms -{most} to {most}")
         },
         fits: |own| {
             let classes = &own.settings.classes;
@@ -147,7 +147,7 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
         setting: "metadata_max_bytes",
         allowed: || {
             let most = number(METADATA_BYTES_MAX.into());
-            format!("up to {most} bytes, on an exclusive queue more than its exclusivity_key has")
+            format!("up to {most} bytes; on an exclusive queue, more than the length of its exclusivity_key")
         },
         fits: |own| {
             let rule = own.settings.exclusivity.as_ref();

@@ -67,22 +67,22 @@ pub enum ShardRestoreError {
     #[error("the settings contradict each other")]
     Settings,
     /// The number of shapes differs from that in the settings.
-    #[error("the header speaks of other filter shapes than the settings")]
+    #[error("the filter shapes of the header differ from the settings")]
     Shapes,
     /// A message belongs to another shard or to a later epoch.
     #[error("message {0} belongs to another shard")]
     Foreign(u64),
     /// A message lies beyond the last sequence of the header.
-    #[error("message {0} lies beyond the last sequence of the header")]
+    #[error("message {0} is beyond the last sequence of the header")]
     Beyond(u64),
     /// Two messages have the same sequence or the same id.
-    #[error("message {0} is there twice, or its id is")]
+    #[error("message {0} or its id is stored twice")]
     Twice(u64),
     /// A running message has no lease, another message has one, or a lease lies beyond the last serial of the header.
     #[error("message {0} has a lease that does not fit")]
     Lease(u64),
     /// A message has more attempts left than its maximum.
-    #[error("message {0} has more attempts left than it had")]
+    #[error("message {0} has more attempts left than its maximum")]
     Attempts(u64),
 }
 

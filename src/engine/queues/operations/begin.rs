@@ -126,7 +126,7 @@ impl Queues {
         let through = vec![0; kept.through.len()];
         let request = QueueRequest { through, until: kept.until.max(now + longest(queue)), ..kept };
         if let Err(error) = self.context.stores.catalog.save_request(request, now).await {
-            tracing::warn!(%error, "cannot store the end of an operation: a repeat after a restart runs it again");
+            tracing::warn!(%error, "cannot store the end of an operation; a repeat after a restart runs it again");
         }
     }
 
@@ -228,8 +228,8 @@ fn name_of(queue: QueueId, token: &str) -> String {
 
 /// The refusal of a token that names another request.
 fn reused() -> QueueError {
-    let what = "this request_token names an earlier purge, redrive or discard of the queue, of another kind or with another \
-                filter, rate or dry_run; nothing was done";
+    let what = "this request_token was used for a different purge, redrive or discard of the queue (another kind, \
+        filter, rate or dry_run); nothing was done";
     Reject::new(Reason::TokenReused, what).into()
 }
 

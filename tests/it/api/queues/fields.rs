@@ -60,6 +60,6 @@ async fn an_empty_id_of_a_message_is_told_what_to_send() {
     let server = with_mail().await;
     let refused = server.refused("GetMessage", json!({"queue": "mail"}), Reason::InvalidMessageId).await;
     let text = refused["message"].as_str().expect("a text");
-    assert!(text.contains("its message_key"), "{text}: a key, which begins with m., is a name too");
+    assert!(text.contains("a message_key"), "{text}: a key, which begins with m., is a name too");
     assert!(!text.contains("not begin"), "{text}");
 }

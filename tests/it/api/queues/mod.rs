@@ -284,7 +284,7 @@ async fn an_update_that_comes_again_answers_as_the_first_whatever_came_between()
     let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
     assert_eq!((&found["message"]["priority"], &found["message"]["version"]), (&json!("9"), &second["version"]));
     let refused = server.refused("UpdateMessage", update("one", "4"), Reason::TokenReused).await;
-    assert!(refused.to_string().contains("an earlier update"), "{refused}");
+    assert!(refused.to_string().contains("a different update"), "{refused}");
     server.refused("UpdateMessage", update(&"x".repeat(65), "4"), Reason::InvalidToken).await;
     // A repeat that comes when the message is with a worker, or over, is told what the first was told.
     let lease = server.done("Dequeue", json!({"queue": "mail"})).await["leases"][0]["leaseToken"].clone();

@@ -25,7 +25,7 @@ async fn a_message_in_the_wrong_state_is_told_what_may_be_done() {
     let mut update = named("a");
     update["priority"] = json!("1");
     server.done("Enqueue", enqueue("a", 1)).await;
-    check(&server, "RedriveMessages", named("a"), state, "only what is errored is redriven").await;
+    check(&server, "RedriveMessages", named("a"), state, "only errored messages can be redriven").await;
     let held = lease(&server).await;
     check(
         &server,
@@ -36,7 +36,7 @@ async fn a_message_in_the_wrong_state_is_told_what_may_be_done() {
     )
     .await;
     server.done("Complete", settle(&held)).await;
-    check(&server, "CancelMessage", named("a"), state, "enqueue it under another id").await;
+    check(&server, "CancelMessage", named("a"), state, "enqueue it with another id").await;
     let mut last = enqueue("b", 1);
     last["message"]["max_attempts"] = json!(1);
     server.done("Enqueue", last).await;
@@ -61,7 +61,7 @@ async fn what_holds_a_message_back_and_what_blocks_a_queue_says_what_to_do() {
                       "dequeue_blocked": true, "dequeue_blocked_reason": "night"});
     server.done("UpdateQueue", json!({"queue": both})).await;
     check(&server, "Enqueue", enqueue("a", 1), Reason::EnqueueBlocked, "retry with the same id").await;
-    check(&server, "Dequeue", json!({"queue": "mail"}), Reason::DequeueBlocked, "settle what is leased").await;
+    check(&server, "Dequeue", json!({"queue": "mail"}), Reason::DequeueBlocked, "existing leases can be settled").await;
     let other = json!({"queue": "mail", "queue_id": "0".repeat(32)});
     check(&server, "PurgeQueue", other, Reason::QueueNotFound, "GetQueue (tallystone queue describe mail)").await;
 }
@@ -74,7 +74,7 @@ async fn a_message_has_a_version_and_no_etag() {
     update["priority"] = json!("2");
     update["expected_version"] = json!("9");
     let refused = text(&server.refused("UpdateMessage", update, Reason::EtagMismatch).await);
-    assert!(refused.contains("not at the expected_version") && !refused.contains("etag"), "{refused}");
+    assert!(refused.contains("not the expected_version") && !refused.contains("etag"), "{refused}");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn the_nearest_shape_is_there_for_programs_where_there_is_one() {
     server.done("CreateQueue", json!({"queue": {"name": "shop", "filter_shapes": shapes}})).await;
     let colour = server.refused("GetDepth", by("shop", json!({"colour": "x"})), Reason::FilterNotDeclared).await;
     assert_eq!(colour["details"][0]["metadata"]["nearest"], "colour,size", "{colour}");
-    assert!(text(&colour).contains("the nearest is colour, size: ask with that one"), "{colour}");
+    assert!(text(&colour).contains("the nearest is colour, size: use that shape"), "{colour}");
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn an_explanation_tells_the_beginning_of_a_long_error_and_names_call_and_c
     server.done("Fail", fail).await;
     let errored = server.done("ExplainMessage", named("a")).await;
     let told = errored["explanations"][0]["text"].as_str().expect("a text");
-    assert!(told.contains(": io line one xxx") && told.contains("…; mend the cause"), "{told}");
+    assert!(told.contains(": io line one xxx") && told.contains("…; fix the cause"), "{told}");
     assert!(told.len() < 250 && told.contains("RedriveMessages (tallystone dlq redrive -q mail a)"), "{told}");
     assert_eq!(errored["message"]["error"]["text"].as_str().map(str::len), Some(1_009), "the message has all of it");
 }

@@ -66,10 +66,10 @@ async fn an_explanation_for_a_filter_tells_when_what_meets_it_becomes_visible() 
     }
     let told = explained(&server, json!({"team": "red"})).await;
     assert_eq!(causes(&told), ["filter_not_met", "invisible"], "{told:?}");
-    assert!(told[1].1.starts_with("2 messages are invisible yet, the first for another "), "{told:?}");
+    assert!(told[1].1.starts_with("2 messages are still invisible, the first for another "), "{told:?}");
     let told = explained(&server, json!({})).await;
     assert_eq!(causes(&told), ["invisible"], "{told:?}");
-    assert!(told[0].1.starts_with("3 messages are invisible yet"), "{told:?}");
+    assert!(told[0].1.starts_with("3 messages are still invisible"), "{told:?}");
 }
 
 #[tokio::test]
@@ -111,24 +111,27 @@ async fn one_message_is_spoken_of_as_one() {
     for filter in [json!({}), json!({"team": "red"})] {
         let (cause, text) = explained(&server, filter).await.remove(1);
         assert_eq!(cause, "next");
-        assert!(text.starts_with("1 message is pending") && text.ends_with("a dequeue gets it at once"), "{text}");
+        assert!(text.starts_with("1 message is pending") && text.ends_with("a dequeue returns it at once"), "{text}");
     }
     let hide = |time: &str| json!({"queue": "mail", "message_id": "a", "invisibility": time});
     server.done("UpdateMessage", hide("3600s")).await;
     let (_, text) = explained(&server, json!({"team": "red"})).await.remove(0);
     assert!(text.contains("1 is invisible and 0 are leased"), "{text}");
     let (_, text) = explained(&server, json!({})).await.remove(0);
-    assert!(text.starts_with("1 message is invisible yet, for another "), "{text}");
+    assert!(text.starts_with("1 message is still invisible, for another "), "{text}");
     server.done("UpdateMessage", hide("0s")).await;
     let held = lease(&server).await;
     let (_, text) = explained(&server, json!({})).await.remove(0);
-    assert!(text.starts_with("1 message is leased to a worker; wait: it comes back only if its lease ends"), "{text}");
+    assert!(
+        text.starts_with("1 message is leased to a worker; wait: it is served again only if its lease ends"),
+        "{text}"
+    );
     server.done("Fail", settle(&held)).await;
     let (_, text) = explained(&server, json!({})).await.remove(0);
-    assert!(text.starts_with("1 message is out of attempts; read what its error says"), "{text}");
+    assert!(text.starts_with("1 message is out of attempts; read its error"), "{text}");
     let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "a"})).await;
     let text = told["explanations"][0]["text"].as_str().expect("a text").to_owned();
-    assert!(text.starts_with("its one attempt is spent"), "{text}");
+    assert!(text.starts_with("its only attempt is used up"), "{text}");
 }
 
 #[tokio::test]
@@ -143,7 +146,9 @@ async fn held_values_and_missing_workers_are_told_before_what_a_dequeue_would_ge
     }
     let told = explained(&server, json!({})).await;
     assert_eq!(causes(&told), ["no_worker", "next"], "{told:?}");
-    assert!(told[0].1.contains("nobody has asked since the server started; start a worker (tallystone work -q mail"));
+    assert!(
+        told[0].1.contains("there was no dequeue since the server started; start a worker (tallystone work -q mail")
+    );
     let session = server.done("OpenSession", json!({"label": "mailer-7", "session_lease": "3600s"})).await;
     let session = session["sessionId"].as_str().expect("a session").to_owned();
     let taken = json!({"queue": "mail", "session_id": session, "sequence": "1"});
@@ -153,14 +158,14 @@ async fn held_values_and_missing_workers_are_told_before_what_a_dequeue_would_ge
     let told = explained(&server, json!({})).await;
     assert_eq!(causes(&told), ["no_worker", "value_held", "value_held", "next"], "{told:?}");
     let (worker, x, y) = (&told[0].1, &told[1].1, &told[2].1);
-    assert!(worker.contains("the last dequeue came 20s ago; 1 message is leased"), "{worker}");
+    assert!(worker.contains("the last dequeue was 20s ago; 1 message is leased"), "{worker}");
     assert!(x.contains("value \"x\" is at its limit of 1, and 1 pending message waits for it"), "{x}");
     assert!(
         x.contains("worker \"mailer-7\" (session ") && x.contains(" has had message \"a1\" for 20s, since "),
         "{x}"
     );
     assert!(x.contains("its lease ends in 40s, at ") && x.contains("(tallystone queue limit mail x N)"), "{x}");
-    assert!(y.contains("value \"y\" rests: its limit is 0, and 1 pending message waits for it"), "{y}");
+    assert!(y.contains("value \"y\" is paused: its limit is 0, and 1 pending message waits for it"), "{y}");
     let one = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "a2"})).await;
     assert_eq!(one["explanations"][0]["text"], *x, "the message behind it is told the same");
     for told in [x, y, worker] {
@@ -178,7 +183,7 @@ async fn under_strict_order_the_worker_of_the_message_that_comes_first_is_named(
     server.done("Dequeue", json!({"queue": "mail", "message_id": "a1"})).await;
     let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "a2"})).await;
     let text = told["explanations"][0]["text"].as_str().expect("a text").to_owned();
-    assert!(text.contains("value \"x\" are served one after another, and message \"a1\", which is running"), "{text}");
+    assert!(text.contains("value \"x\" are served in order, and message \"a1\" (running)"), "{text}");
     assert!(text.contains("a worker without a session has had it for "), "{text}");
 }
 
@@ -197,10 +202,7 @@ async fn messages_that_failed_several_times_are_counted_with_their_failures() {
     }
     let told = explained(&server, json!({})).await;
     let (_, text) = told.iter().find(|(cause, _)| cause == "errored").expect("it says so");
-    assert!(
-        text.starts_with("2 messages are out of attempts after 4 failed attempts; read what their errors"),
-        "{text}"
-    );
+    assert!(text.starts_with("2 messages are out of attempts after 4 failed attempts; read their errors"), "{text}");
     assert!(
         text.contains("(tallystone dlq ls -q mail --messages)") && text.contains("(tallystone dlq redrive -q mail)"),
         "{text}"

@@ -44,11 +44,11 @@ async fn every_part_of_a_message_that_leaves_its_range_is_named() {
     let bad = Reason::InvalidMessage;
     let range = Reason::InvalidRange;
     let cases = vec![
-        ("Enqueue", with("payload", base64(32_769)), bad, "larger than 32,768 bytes; store it elsewhere"),
+        ("Enqueue", with("payload", base64(32_769)), bad, "larger than 32,768 bytes; store the data elsewhere"),
         ("Enqueue", with("metadata", pairs), bad, "metadata has at most 4 pairs"),
         ("Enqueue", with("metadata", json!({"k": "x".repeat(257)})), bad, "a value at most 256"),
-        ("Enqueue", with("priority", json!("9007199254740993")), bad, "beyond -2^53 to 2^53"),
-        ("Enqueue", with("priority", json!("-9007199254740993")), bad, "beyond -2^53 to 2^53"),
+        ("Enqueue", with("priority", json!("9007199254740993")), bad, "must be -2^53 to 2^53"),
+        ("Enqueue", with("priority", json!("-9007199254740993")), bad, "must be -2^53 to 2^53"),
         ("Enqueue", with("max_attempts", json!(0)), bad, "1 to 10,000"),
         ("Enqueue", with("invisibility", json!("-1s")), range, "invisibility"),
         ("Enqueue", with("invisibility", json!("3155760000s")), range, "at most 10 years"),
@@ -112,7 +112,7 @@ async fn an_exclusive_queue_says_what_it_misses() {
     both["message"]["shard_key"] = json!("eu");
     let bad = Reason::InvalidMessage;
     let cases = vec![
-        ("Enqueue", with("metadata", json!({"other": "x"})), bad, "the metadata must hold its exclusivity key"),
+        ("Enqueue", with("metadata", json!({"other": "x"})), bad, "the metadata must contain its exclusivity key"),
         ("Enqueue", with("metadata", json!({"title": ""})), bad, "a value of 1 to 256 bytes"),
         ("Enqueue", both, bad, "takes no shard key"),
     ];
@@ -321,8 +321,8 @@ async fn a_full_queue_says_of_what_and_an_unknown_class_which_there_are() {
     server.done("Enqueue", of("few", json!({"message_id": "a"}))).await;
     let full = Reason::QueueFull;
     let cases = vec![
-        ("Enqueue", of("few", json!({"message_id": "b"})), full, "as its quota_messages allows"),
-        ("Enqueue", of("small", json!({"payload": "aGk="})), full, "as its quota_bytes allows"),
+        ("Enqueue", of("few", json!({"message_id": "b"})), full, "the queue reached its quota_messages"),
+        ("Enqueue", of("small", json!({"payload": "aGk="})), full, "the queue reached its quota_bytes"),
         ("Enqueue", of("small", json!({"priority_class": "slow"})), Reason::InvalidMessage, "it has urgent, bulk"),
     ];
     check(&server, cases).await;

@@ -281,7 +281,7 @@ async fn an_explanation_names_who_holds_a_value_and_since_when() {
     let (cause, text) = words("ExplainQueue", json!({"queue": "mail"}), 1).await;
     assert!(cause == "value_held" && text.contains("worker-7"), "{cause}: {text}");
     server.done("SetValueLimit", json!({"queue": "mail", "value": "a", "limit": 0})).await;
-    assert!(words("ExplainMessage", ask("a2"), 0).await.1.contains("rests"));
+    assert!(words("ExplainMessage", ask("a2"), 0).await.1.contains("is paused"));
 }
 
 #[tokio::test]

@@ -94,12 +94,12 @@ async fn settings_that_no_message_or_queue_can_meet_are_refused_with_their_field
             (
                 json!({"type": "QUEUE_TYPE_EXCLUSIVE", "exclusivity_key": "title", "metadata_max_bytes": 5}),
                 "queue.metadata_max_bytes",
-                "metadata_max_bytes is 5, allowed is up to 1,280 bytes, on an exclusive queue more than its exclusivity_key has",
+                "metadata_max_bytes is 5, allowed is up to 1,280 bytes; on an exclusive queue, more than the length of its exclusivity_key",
             ),
             (
                 json!({"priority_classes": [class("fast"), class("fast")]}),
                 "queue.priority_classes",
-                "allowed is at most 32, no name twice",
+                "allowed is at most 32, with distinct names",
             ),
             (
                 json!({"priority_classes": [{"name": "far", "offset_ms": "99999999999999999"}]}),
@@ -116,7 +116,7 @@ async fn settings_that_no_message_or_queue_can_meet_are_refused_with_their_field
                 "queue.retry_policy.max",
                 "allowed is retry_policy.initial to 10 years",
             ),
-            (json!({"template_for": "/jobs"}), "queue.template_for", "what a queue name may begin with"),
+            (json!({"template_for": "/jobs"}), "queue.template_for", "a valid beginning of a queue name"),
         ];
         for (mut queue, field, words) in cases {
             queue["name"] = json!("orders");
@@ -136,7 +136,10 @@ async fn two_templates_with_one_prefix_are_refused() {
         let template = |name: &str, prefix: &str| json!({"queue": {"name": name, "template_for": prefix}});
         let refused = server.refused("CreateQueue", template("other", "jobs/"), Reason::QueueExists).await;
         assert_eq!(refused["details"][1]["fieldViolations"][0]["field"], "queue.template_for", "{refused}");
-        assert!(refused["message"].as_str().expect("a text").contains("template jobs makes the queues"), "{refused}");
+        assert!(
+            refused["message"].as_str().expect("a text").contains("template jobs already has the prefix"),
+            "{refused}"
+        );
         server.done("CreateQueue", template("jobs", "jobs/")).await;
         server.done("CreateQueue", template("other", "jobs/night/")).await;
         server.done("DeleteQueue", json!({"queue": "jobs"})).await;

@@ -378,7 +378,7 @@ impl Committer {
         let mut batch = self.writer.batch(1);
         batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
         if let Err(error) = self.commit_alone(batch, OP).and_then(|()| self.delete(outlived, OP)) {
-            tracing::warn!(%error, "kept answers that are past their time stay until the next start");
+            tracing::warn!(%error, "cannot remove expired dedupe records; they stay until the next start");
         }
     }
 

@@ -145,7 +145,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
 
     async fn step(&mut self) -> Result<WorkerStreamStep, Status> {
         if self.draining && self.unsettled.is_empty() {
-            return Err(ApiError::new(Reason::ShuttingDown, "the server is stopping and gives no more leases").into());
+            return Err(ApiError::new(Reason::ShuttingDown, "the server is stopping and issues no more leases").into());
         }
         self.begin_dequeue();
         match self.event().await {
@@ -307,11 +307,11 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         }
         let credit = u32::try_from(request.credit).ok().map(|credit| credit.saturating_add(self.credit));
         let Some(credit) = credit.filter(|credit| *credit <= WORK_CREDIT_MAX) else {
-            let what = format!("credit must be 0 or more, and {WORK_CREDIT_MAX} at most may be outstanding");
+            let what = format!("credit must be 0 or more, and at most {WORK_CREDIT_MAX} may be outstanding");
             return Err(ApiError::new(Reason::InvalidRange, what).at("credit").into());
         };
         if request.settlements.len().max(request.extensions.len()) > WORK_CREDIT_MAX as usize {
-            let what = format!("one message brings at most {WORK_CREDIT_MAX} settlements and as many extensions");
+            let what = format!("one message carries at most {WORK_CREDIT_MAX} settlements and as many extensions");
             return Err(ApiError::new(Reason::InvalidBatchSize, what).at("settlements").into());
         }
         self.credit = credit;
@@ -357,7 +357,8 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         if is_same {
             return Ok(());
         }
-        let what = "a stream keeps the queues, filter and session of its first message; open another stream for others";
+        let what =
+            "queues, filter and session are fixed by the first message of a stream; open another stream to change them";
         Err(ApiError::new(Reason::InvalidArgument, what).at("queue").into())
     }
 
