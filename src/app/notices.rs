@@ -1,10 +1,8 @@
 //! Messages for people: what a server prints on stdout and a command on stderr, in addition to data.
 //!
 //! Data goes through `cli::output`, where a failed write is a failure. A failed write of a message here is ignored: the
-//! reader may be gone (`tallystone dev
-//!
-//! head -1`), and that must not stop a server with an open store. Invariant: nothing here panics or fails, and no
-//! control character of foreign text reaches the terminal.
+//! reader may have exited (`tallystone dev | head -1`), and that must not stop a server with an open store. Invariant:
+//! nothing here panics or fails, and no control character of untrusted text reaches the terminal.
 
 use std::borrow::Cow;
 use std::io::{self, Write};

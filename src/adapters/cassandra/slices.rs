@@ -1,9 +1,9 @@
-//! Time slices: their rows, their tables, and their steps with rows.
+//! Time slices: their metadata rows, their tables, and the steps that contain events.
 //!
-//! A slice is three tables, made before the slice becomes visible and dropped as a whole. The slices of a dataset are kept in
-//! memory and read again with every limit, before the limit becomes visible. So all events acknowledged up to a known limit,
-//! by any server, lie in known slices and steps. A status moves forward in memory first and in the store second. So a reader
-//! that meets a dropped table finds the slice marked as dropped, and skips its rows.
+//! A slice consists of three tables that are created before the slice becomes visible and dropped together. The slices of a
+//! dataset are cached in memory and refreshed whenever a new limit is read, before the limit becomes visible. So every event
+//! that any server acknowledged up to a known limit is in a cached slice and step. A status advances in memory before it is
+//! stored. So a reader that fails on a dropped table sees that the slice is dropped and skips it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use crate::domain::namespace::{HotCounters, NamespaceSpec, SeriesSettings, TimeP
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
 
-/// The settings of a namespace that concern its rows.
+/// The settings of a namespace that determine how its events are stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RowSettings {
     /// How events are partitioned.
     pub partition: TimePartition,
-    /// The counters with event buckets of their own.
+    /// The counters that have their own number of event buckets.
     pub hot_counters: HotCounters,
     /// The stored series.
     pub series: Vec<SeriesSettings>,
@@ -52,23 +52,23 @@ impl From<NamespaceSpec> for RowSettings {
     }
 }
 
-/// The source of the settings of namespace versions.
+/// Loads the settings of a namespace version.
 #[async_trait]
 pub trait SettingsSource: Send + Sync + 'static {
-    /// The settings of one version of a namespace, which never change.
+    /// Returns the settings of one version of a namespace. A version is immutable.
     async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError>;
 }
 
-/// One slice, as this process knows it.
+/// The cached state of one slice.
 pub struct CqlSlice {
     row: TimeSlice,
     status: Mutex<SliceStatus>,
     tables: OnceCell<Statements>,
-    /// Held while tables are made or dropped, so that no table is made after the drop.
+    /// Held while tables are created or dropped, so that no table is created after the drop.
     definition_lock: AsyncMutex<()>,
-    /// The known steps with rows of any counter.
+    /// The known steps that contain events.
     steps: RwLock<BTreeSet<Timestamp>>,
-    /// Every step of acknowledged events up to this time is known.
+    /// Up to this time, `steps` contains every step with acknowledged events.
     steps_complete_to: Mutex<Timestamp>,
     settings: DashMap<NamespaceId, Arc<RowSettings>>,
 }
@@ -97,29 +97,29 @@ impl CqlSlice {
         self.row.end.just_before()
     }
 
-    /// Whether its tables are dropped, or about to be.
+    /// Whether the tables are dropped or about to be dropped.
     pub fn is_dropped(&self) -> bool {
         *self.status.lock() == SliceStatus::Dropped
     }
 
-    /// Whether a step is known to hold rows.
+    /// Whether a step is known to contain events.
     pub fn knows_step(&self, step: Timestamp) -> bool {
         self.steps.read().contains(&step)
     }
 
-    /// Notes a stored step.
+    /// Records a step that contains events.
     pub fn note_step(&self, step: Timestamp) {
         self.steps.write().insert(step);
     }
 
-    /// Moves the status forward. Returns the new status.
+    /// Advances the status; a status never moves back. Returns the resulting status.
     fn advance(&self, status: SliceStatus) -> SliceStatus {
         let mut held = self.status.lock();
         *held = status.max(*held);
         *held
     }
 
-    /// The row with its present status.
+    /// The metadata row with the current status.
     fn current(&self) -> TimeSlice {
         TimeSlice { status: *self.status.lock(), ..self.row.clone() }
     }
@@ -135,12 +135,12 @@ pub struct CqlSlices {
 }
 
 impl CqlSlices {
-    /// Starts without slices. Those of a dataset are read at first use.
+    /// Creates an empty cache. The slices of a dataset are loaded on first use.
     pub fn new(requests: Arc<RequestRunner>, source: Arc<dyn SettingsSource>) -> Self {
         Self { requests, source, by_dataset: DashMap::new() }
     }
 
-    /// The slice that accepts events of a time.
+    /// Returns the slice that accepts events at `time`. Fails if there is none or if it is dropped.
     pub async fn writable_slice_at(
         &self,
         dataset: DatasetId,
@@ -153,14 +153,14 @@ impl CqlSlices {
         }
     }
 
-    /// The slice that covers a time, dropped or not.
+    /// Returns the slice that covers `time`, even if it is dropped.
     pub async fn slice_at(&self, dataset: DatasetId, time: Timestamp) -> Result<Option<Arc<CqlSlice>>, StoreError> {
         let book = self.slices_of(dataset).await?;
         let found = book.read().range(..=time).next_back().map(|(_, slice)| Arc::clone(slice));
         Ok(found.filter(|slice| time <= slice.last()))
     }
 
-    /// The slices with rows that hold any of `from..=to`, oldest first.
+    /// Returns the slices that overlap `from..=to` and are not dropped, oldest first.
     pub async fn live_slices(
         &self,
         dataset: DatasetId,
@@ -173,7 +173,7 @@ impl CqlSlices {
         Ok(overlapping.filter(|slice| !slice.is_dropped()).cloned().collect())
     }
 
-    /// The statements on the tables of a slice. Missing tables are made.
+    /// Returns the prepared statements for the tables of a slice. Creates missing tables.
     pub async fn tables<'a>(&self, slice: &'a CqlSlice, op: &'static str) -> Result<&'a Statements, StoreError> {
         let prepared = slice.tables.get_or_try_init(|| async {
             let _defining = slice.definition_lock.lock().await;
@@ -181,7 +181,7 @@ impl CqlSlices {
                 return Err(not_covered(slice.row.dataset, slice.start(), op));
             }
             let fill = self.fill(&slice.row);
-            // They exist unless the creator of the row ended before it made them.
+            // The tables exist unless the process that inserted the row stopped before it created them.
             match Statements::of_slice(self.requests.store.as_ref(), &fill).await {
                 Ok(prepared) => Ok(prepared),
                 Err(_) => {
@@ -193,7 +193,8 @@ impl CqlSlices {
         prepared.await
     }
 
-    /// The settings that a slice froze for a namespace; its first version, if the slice is older than the namespace.
+    /// Returns the settings of a namespace that were current when the slice was created; those of version 1 if the namespace
+    /// is newer than the slice.
     pub async fn settings(&self, slice: &CqlSlice, namespace: NamespaceId) -> Result<Arc<RowSettings>, StoreError> {
         if let Some(settings) = slice.settings.get(&namespace) {
             return Ok(Arc::clone(&settings));
@@ -204,8 +205,8 @@ impl CqlSlices {
         Ok(settings)
     }
 
-    /// The steps of a slice in `from..=to` with rows, in order. Steps that other servers may have begun since the last limit
-    /// are read.
+    /// Returns the steps of a slice in `from..=to` that contain events, in order. Reads the steps above the last refresh
+    /// from the store, because other servers may have added some.
     pub async fn steps(&self, slice: &CqlSlice, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, StoreError> {
         let known_to = *slice.steps_complete_to.lock();
         if to > known_to {
@@ -223,7 +224,7 @@ impl CqlSlices {
         Ok(())
     }
 
-    /// Reads the slices of other servers, up to a limit that was read before.
+    /// Refreshes the slices and steps that other servers created, up to `limit`. The caller must have read the limit before.
     pub async fn refresh_to(&self, dataset: DatasetId, limit: Timestamp) -> Result<(), StoreError> {
         self.refresh_rows(dataset).await?;
         for slice in self.live_slices(dataset, Timestamp::MIN, limit).await? {
@@ -238,7 +239,7 @@ impl CqlSlices {
         Ok(())
     }
 
-    /// Invalidates the known steps of the live slices, so that the next use reads them.
+    /// Invalidates the cached steps of the live slices, so that the next use reads them from the store.
     pub async fn invalidate_steps(&self, dataset: DatasetId) -> Result<(), StoreError> {
         for slice in self.live_slices(dataset, Timestamp::MIN, Timestamp::MAX).await? {
             *slice.steps_complete_to.lock() = Timestamp::MIN;
@@ -246,7 +247,7 @@ impl CqlSlices {
         Ok(())
     }
 
-    /// Reads the rows of a dataset again.
+    /// Re-reads the slice rows of a dataset.
     async fn refresh_rows(&self, dataset: DatasetId) -> Result<(), StoreError> {
         let book = self.slices_of(dataset).await?;
         for row in self.stored_rows(dataset).await? {
@@ -272,7 +273,7 @@ impl CqlSlices {
     }
 
     async fn slices_of(&self, dataset: DatasetId) -> Result<SlicesByStart, StoreError> {
-        // Called for every event, so the common path only reads.
+        // Called for every event, so the common path takes only a read lock.
         let known = self.by_dataset.get(&dataset).map(|cell| Arc::clone(&cell));
         let cell = known.unwrap_or_else(|| Arc::clone(&self.by_dataset.entry(dataset).or_default()));
         let book = cell.get_or_try_init(|| async {
@@ -283,7 +284,7 @@ impl CqlSlices {
         book.await.cloned()
     }
 
-    /// Makes or drops the tables of a slice.
+    /// Creates or drops the tables of a slice.
     async fn define(&self, kind: &'static str, row: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
         for text in definitions(kind, self.fill(row)) {
             self.requests.store.define(&text).await.map_err(|fault| fault.during(op))?;
@@ -291,7 +292,7 @@ impl CqlSlices {
         Ok(())
     }
 
-    /// Fills the keyspace, names and ids of a slice's tables into a statement.
+    /// Returns a function that substitutes the keyspace and the table names and ids of a slice in a statement template.
     fn fill(&self, row: &TimeSlice) -> impl Fn(&str) -> String + use<> {
         let seconds = row.start.micros().div_euclid(1_000_000);
         let sign = if seconds < 0 { "m" } else { "" };
@@ -313,7 +314,7 @@ fn not_covered(dataset: DatasetId, time: Timestamp, op: &'static str) -> StoreEr
         .with_source(format!("no live slice of dataset {} covers {time:?}", dataset.0))
 }
 
-/// A row with the status of its register.
+/// Decodes a slice row. Uses the status column if it is further than the status in the row.
 fn row_from(row: &[u8], status: Option<i32>, op: &'static str) -> Result<TimeSlice, StoreError> {
     let mut row = codec::decode_slice(row).map_err(|damaged| damaged.into_store_error(op))?;
     if let Some(status) = status {
@@ -337,7 +338,7 @@ fn status_from(code: i32) -> Result<SliceStatus, RequestFailure> {
         2 => Ok(SliceStatus::Open),
         3 => Ok(SliceStatus::Closed),
         4 => Ok(SliceStatus::Dropped),
-        _ => Err(RequestFailure::corrupt(format!("a slice has the status {code}"))), // written by nobody
+        _ => Err(RequestFailure::corrupt(format!("a slice has the status {code}"))), // no release writes this code
     }
 }
 
@@ -394,7 +395,7 @@ impl TimeSlices for CqlSlices {
     }
 }
 
-/// The lifetime of a series row in seconds, with a margin of a day; 0, which means no expiry, without a setting.
+/// The TTL of a series row in seconds: its retention plus a margin of one day; 0 (no expiry) if no retention is set.
 pub fn series_ttl(settings: &RowSettings, step_seconds: u32) -> i32 {
     const SPARE: Duration = Duration::from_secs(86_400);
     let keep = settings.series.iter().find(|series| series.step_seconds == step_seconds).map(|series| series.keep);
@@ -407,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_of_a_table_follows_from_its_name_for_ever() {
+    fn the_id_of_a_table_depends_only_on_its_name() {
         assert_eq!(table_id("a.events_1_0"), table_id("a.events_1_0"));
         assert_ne!(table_id("a.events_1_0"), table_id("b.events_1_0"));
     }
@@ -418,7 +419,7 @@ mod tests {
         let settings =
             RowSettings { partition: TimePartition::default(), hot_counters: HotCounters::default(), series };
         assert_eq!(series_ttl(&settings, 10), 90_000);
-        assert_eq!(series_ttl(&settings, 60), 0, "nobody says how long");
+        assert_eq!(series_ttl(&settings, 60), 0, "no retention is set for this resolution");
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! The cache in front of the checkpoints, shared by all servers. One value holds the count, its time and the data that
-//! a read needs.
+//! The checkpoint cache on memcached, shared by all servers. A cached value contains the count, its `as_of` and
+//! everything else that a read needs.
 //!
-//! A fill needs a lease on each replica. `mg` with N returns the CAS of the present value, or of a placeholder that it
-//! creates. `ms` with that CAS stores only if no other client changed or removed the key in between. A key without a
-//! value holds a placeholder, which is empty; a value never is.
+//! A fill needs a cache lease from each replica. `mg` with the N flag returns the CAS number of the current value, or
+//! creates an empty placeholder and returns its CAS number. `ms` with that CAS number stores the value only if no other
+//! client changed or deleted the key in between. A real value is never empty.
 //!
-//! Values and placeholders live for `CACHE_ENTRY_SECONDS` by memcached's own clock. Suppose a clear cannot reach the
-//! server while this process holds a value that it read earlier. However long the process pauses, it can store that
-//! value only within one lifetime, and the value expires within another. CAS numbers restart with the server, so a
-//! lease is used within `CACHE_LEASE_MAX` or not at all.
+//! Values and placeholders expire after `CACHE_ENTRY_SECONDS` by memcached's own clock. This bounds how long an old value
+//! stays visible if a clear cannot reach memcached: a process that read the value before the clear can store it only until
+//! the placeholder expires, and the stored value expires one lifetime later. CAS numbers restart when memcached restarts,
+//! so a lease is not used after `CACHE_LEASE_MAX`.
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -39,8 +39,8 @@ impl Cluster {
         }
         let set = Set::new(key, count::encode_count(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
         let set = if self.rules.keeps(ProtocolRule::FillUnderRight) { set.compare_cas(mark.number) } else { set };
-        // A cache may lose values, so the result of the fill does not matter. A second attempt finds a new CAS and
-        // stores nothing.
+        // A lost fill only causes a cache miss, so the result is ignored. If the first attempt succeeded, the CAS number
+        // has changed and the second attempt stores nothing.
         let _: Result<CommandResponse, StoreError> =
             node.call("cache fill", &[set.into()], RetrySafety::Idempotent).await;
     }
@@ -78,7 +78,7 @@ impl CountCache for Cluster {
         join_all(marks.map(|(node, mark)| self.fill_on(node, &key, value, mark))).await;
     }
 
-    /// One round trip. This server does not read an unreachable replica until the old value has expired there.
+    /// One round trip. If a replica is unreachable, this server stops reading from it until the old value has expired.
     async fn delete(&self, counter: &Counter) -> bool {
         let commands = [Delete::new(key::cached_count_key(&self.key_prefix, counter)).into()];
         let deleted = join_all(self.nodes(counter).map(|node| async {

@@ -1,4 +1,5 @@
-//! `[clusters.NAME]` and `[best_effort]`: which servers a name stands for, and what keeps best-effort counters.
+//! The settings `[clusters.NAME]` and `[best_effort]`: the servers of each named cluster, and where best-effort counters
+//! are stored.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,9 +16,9 @@ use crate::domain::limits::MEMCACHED_SERVERS_MAX;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BestEffortConfig {
-    /// Memory for best-effort counters that this process keeps.
+    /// The memory bound, in bytes, for best-effort counters in this process.
     pub capacity_bytes: u64,
-    /// The cluster that keeps them instead; empty: this process does.
+    /// The memcached cluster that stores best-effort counters; if empty, this process stores them.
     pub cluster: String,
 }
 
@@ -25,33 +26,33 @@ pub struct BestEffortConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// What it is.
+    /// The kind of the cluster.
     pub kind: ClusterKind,
-    /// Its servers, by replica.
+    /// The servers, grouped by replica.
     pub servers: Servers,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub key_prefix: String,
-    /// How long one call waits for a place, a connection and an answer, each.
+    /// The timeout in milliseconds for each of three waits of a call: for a send slot, for a connection, for the response.
     pub timeout_ms: u64,
-    /// For how long the tokens of best-effort adds are remembered; 0: not at all.
+    /// How long the tokens of best-effort adds are stored for deduplication, in seconds; 0 disables deduplication.
     pub dedupe_seconds: u32,
     /// The keyspace of a Cassandra cluster.
     pub keyspace: String,
-    /// Its data centre that this server writes in; empty: the only one.
+    /// The local data centre of this server; may be empty if the cluster has only one.
     pub data_center: String,
-    /// How `migrate apply` replicates a keyspace that it makes.
+    /// The replication of a keyspace that `migrate apply` creates.
     pub replication: ReplicasByDataCenter,
-    /// The user of the cluster; empty: it asks for none.
+    /// The user name; empty if the cluster needs no authentication.
     pub user: String,
     /// The password.
     pub password: String,
     /// A file that holds the password.
     pub password_file: PathBuf,
-    /// How long one request of the cluster waits for its answer.
+    /// The timeout of one request to the cluster, in milliseconds.
     pub request_timeout_ms: u64,
 }
 
-/// What a cluster is.
+/// The kind of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterKind {
@@ -71,7 +72,7 @@ pub enum ClusterKind {
 pub struct Servers(Vec<Vec<String>>);
 
 impl ClusterConfig {
-    /// How long one call waits for a place, a connection and an answer, each.
+    /// The timeout for each of three waits of a call: for a send slot, for a connection, for the response.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_read_by_replica_and_each_once() {
+    fn servers_are_parsed_by_replica_and_duplicates_are_refused() {
         let servers: Servers = "a:1, b:2 | [::1]:3".parse().expect("valid servers");
         assert_eq!(servers.to_string(), "a:1,b:2 | [::1]:3");
         assert_eq!(servers.replicas().len(), 2);

@@ -1,9 +1,9 @@
-//! The life of a server: bind, build, serve, drain, close.
+//! The lifecycle of a server: bind, open, serve, drain, close.
 //!
-//! It binds and answers health checks before it opens its stores, which may take a while after a kill. It is ready only when
-//! the stores answer. On SIGTERM or ctrl-c, even before it is ready, it accepts no new calls, finishes those in flight, drains
-//! the rollups (limit, rolls, watermarks, in this order), closes the stores and prints a summary. One deadline bounds all of
-//! this.
+//! The server binds its port and answers health checks before it opens its stores, because recovery after a crash can be
+//! slow. It becomes ready when the stores answer. SIGTERM or ctrl-c starts the shutdown, even during startup. The server
+//! then accepts no new calls, finishes calls in flight, drains the rollups (limit, rolls, watermarks, in this order), closes
+//! the stores and prints a summary. One deadline bounds the whole shutdown.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -45,23 +45,23 @@ use crate::engine::queues::{QueueDraft, Queues};
 use crate::engine::{Engine, EngineParts, MemberProfile};
 use crate::ports::Clock;
 
-/// The wait of the runtime for tasks that did not end in time.
+/// How long the runtime waits at exit for tasks that are still running.
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// The coalescing time of `dev`.
 const DEV_COALESCE_MS: u32 = 1_000;
 /// The accept limit of `dev`.
 const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The prefix of the names of queues for timed tasks.
+/// The name prefix of queues for timed tasks.
 const TIMED_TASKS: &str = "timed/";
-/// The attempts of a timed task.
+/// The maximum number of attempts of a timed task.
 const TIMED_TASK_ATTEMPTS: u32 = 16;
 
-/// The warning of a server that listens beyond its machine.
+/// The warning of a server that listens on an address other than loopback.
 const OPEN_TO_ALL: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
     everything; keep it in a trusted network, or listen on 127.0.0.1";
 
-/// Runs a server until it is told to stop.
+/// Runs a server until it receives a stop signal or its store fails.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     refuse_huge_pages();
     resources::keep_files_private();
@@ -72,16 +72,17 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     }
     let runtime = builder.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
-        // Before the port is open, so that an early stop is handled like any other.
+        // Installed before the port is open, so that an early stop signal also causes an orderly shutdown.
         let mut signals = StopSignals::listen()?;
         serve(config, preset, signals.next()).await
     });
-    // Unfinished work, such as a store that is still being opened, does not delay the end of the process.
+    // Unfinished work, such as a store that is still being opened, must not delay the exit.
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     outcome
 }
 
-/// A huge page is cleared in one go when it is first touched: 5 ms on a virtual machine, in which calls wait.
+/// Disables transparent huge pages: the kernel zeroes a huge page on first access, which stalls calls for 5 ms on a virtual
+/// machine.
 #[cfg(target_os = "linux")]
 fn refuse_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
@@ -92,8 +93,8 @@ fn refuse_huge_pages() {
 #[cfg(not(target_os = "linux"))]
 fn refuse_huge_pages() {}
 
-/// Serves until `told` says why to stop, or the store fails.
-async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'static str>) -> anyhow::Result<()> {
+/// Serves until `stop_signal` returns the name of a signal, or the store fails.
+async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output = &'static str>) -> anyhow::Result<()> {
     let listener = bind(&config.server.listen).await?;
     let address = listener.local_addr().context("cannot read the bound address")?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
@@ -109,16 +110,17 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
     let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds));
     let advertised = config.server.advertise.of(address);
     let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
-    // Boxed, because it is large and done once.
-    let (mut told, mut opening) = (pin!(told), Box::pin(open(&config, preset, (advertised, name), Arc::clone(&clock))));
+    // `opening` is boxed because the future is large and needed only once.
+    let mut stop_signal = pin!(stop_signal);
+    let mut opening = Box::pin(open(&config, preset, (advertised, name), Arc::clone(&clock)));
     let (why, stopped, opened) = tokio::select! {
         biased;
-        why = told.as_mut() => {
+        why = stop_signal.as_mut() => {
             tracing::info!(why, "stopping before the store is open");
             gateway.set_phase(ServerPhase::Draining).await;
             stop.cancel();
             let stopped = clock.elapsed();
-            // A half-open store cannot be closed, so it is opened to its end first.
+            // A partially opened store cannot be closed, so finish opening it first.
             (why.to_owned(), stopped, tokio::time::timeout(deadline, opening).await.ok().transpose()?)
         }
         opened = opening.as_mut() => {
@@ -132,7 +134,7 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
             tracing::info!("ready");
             announce(&config, preset, address);
             let why = tokio::select! {
-                why = told => why.to_owned(),
+                why = stop_signal => why.to_owned(),
                 fault = backend.failed() => format!("the store failed: {fault}"),
                 never = readiness.run(&gateway) => match never {},
             };
@@ -151,12 +153,13 @@ async fn serve(config: Config, preset: Preset, told: impl Future<Output = &'stat
         print_line(&format!("stopped: {why}; the store was not open yet"));
         anyhow::bail!("the store did not open within server.drain_deadline_ms; the next start tries again");
     };
-    // The time that the connections left goes to the rollups.
+    // The rollups get the time that draining the connections did not use.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
     close(&why, ended, left, backend, engine).await
 }
 
-/// The host names for browsers. A development server has no other protection against foreign web pages.
+/// The host names that a browser may use. This check is the only protection of a development server against requests from
+/// other web sites.
 fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
     let listen = config.server.listen.as_str();
     let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
@@ -166,7 +169,7 @@ fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
     }
 }
 
-/// Drains the engine, closes the stores, and then prints the summary, whose reader may have gone.
+/// Drains the engine, closes the stores, and then prints the summary. A closed stdout is ignored.
 async fn close(
     why: &str,
     ended: ConnectionDrainSummary,
@@ -176,7 +179,7 @@ async fn close(
 ) -> anyhow::Result<()> {
     let drained = match backend.fault() {
         None => engine.drain(left).await,
-        // A failed store publishes no limit for which the last rolls could wait.
+        // A failed store cannot publish a limit, so the last rolls cannot run.
         Some(_) => {
             engine.abandon().await;
             false
@@ -205,26 +208,26 @@ async fn close(
     Ok(())
 }
 
-/// Takes the port; a host may be a name.
+/// Binds the listening address, which may contain a host name.
 async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
     let found = tokio::net::lookup_host(listen.as_str()).await;
     let found = found.with_context(|| format!("cannot listen on {listen}: its host is unknown"))?;
     let mut addresses: Vec<SocketAddr> = found.collect();
-    // A name may stand for both families; clients come over IPv4 unless they are told otherwise.
+    // A name may resolve to both address families; prefer IPv4, the default of the clients.
     addresses.sort_by_key(SocketAddr::is_ipv6);
     TcpListener::bind(&addresses[..]).await.map_err(|error| {
         let guess = match error.kind() {
             io::ErrorKind::AddrInUse => "; another process uses this port: stop it, or set another port",
             io::ErrorKind::AddrNotAvailable => "; set server.listen to an address of this machine, or to 0.0.0.0:PORT",
             io::ErrorKind::PermissionDenied => "; set a port above 1023",
-            _ => "", // the cause says it
+            _ => "", // the source error is sufficient
         };
         anyhow::Error::new(error).context(format!("cannot listen on {listen}{guess}"))
     })
 }
 
-/// Opens the store and starts the engine on it. `advertised` is where other servers reach this one, if they can; `name` is
-/// what it is called in what it writes.
+/// Opens the stores and starts the engine. `advertised` is the address at which other servers reach this one, if any; `name`
+/// identifies this server in the records that it writes.
 async fn open(
     config: &Config,
     preset: Preset,
@@ -241,7 +244,7 @@ async fn open(
     Ok((backend, Arc::new(engine)))
 }
 
-/// Shows the metrics of the engine and of the stores on the metrics page.
+/// Registers the metric collectors of the engine, the readiness checks and the stores.
 fn measure(gateway: &Gateway, backend: &mut Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
     gateway.register_collector(MetricCollector::of(Arc::clone(engine)));
     gateway.register_collector(MetricCollector::of(Arc::clone(readiness)));
@@ -278,7 +281,7 @@ async fn start_engine(
         defaults.rollup.coalesce_ms = DEV_COALESCE_MS;
     }
     if preset == Preset::Dev && !backend.is_shared() {
-        // A store over a network needs the time that the defaults give it.
+        // A remote store needs the longer default accept limit.
         defaults.dataset_settings.accept_limit = DEV_ACCEPT_LIMIT;
     }
     let namespaces = NamespaceCatalog::open_with(Arc::clone(&backend.stores.catalog), Arc::clone(&clock), defaults)
@@ -290,7 +293,7 @@ async fn start_engine(
         namespaces.ensure(NamespaceDraft::of(name), author).await.map_err(|error| {
             let advice = match error.reason() {
                 Reason::StorageFull => "; free space on the disk of the data, or lower storage.reserve_bytes",
-                _ => "", // the text says it all
+                _ => "", // the error itself is sufficient
             };
             cause(error).context(format!("cannot create namespace default{advice}"))
         })?;
@@ -315,7 +318,7 @@ async fn start_engine(
     Ok(engine)
 }
 
-/// The error of a catalog call: that of the store or of the rules of namespaces.
+/// Unwraps a catalog error into the store error or the rejection that caused it.
 fn cause(error: NamespaceError) -> anyhow::Error {
     match error {
         NamespaceError::Reject(reject) => reject.into(),
@@ -323,7 +326,8 @@ fn cause(error: NamespaceError) -> anyhow::Error {
     }
 }
 
-/// Makes the template of timed tasks, which are tried 16 times as in Alibaba's timeout center. A server works without.
+/// Creates the queue template for timed tasks, with 16 attempts as in Alibaba's timeout center. The server starts even if
+/// this fails.
 async fn ensure_timed_tasks(queues: &Queues) {
     let name = QueueName::new("timed-task").expect("a literal name is valid");
     let (template_for, default_attempts) = (Some(TIMED_TASKS.into()), Some(TIMED_TASK_ATTEMPTS));
@@ -334,7 +338,7 @@ async fn ensure_timed_tasks(queues: &Queues) {
     }
 }
 
-/// Prints where the server listens and what to try first.
+/// Prints the listening address, the storage locations, and example commands.
 fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
     if !address.ip().to_canonical().is_loopback() {
@@ -362,7 +366,7 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     }
 }
 
-/// Where each role keeps its data, a line each; one line where both roles share a store.
+/// Describes where counters and queues are stored: one line each, or one line if they share a store.
 fn places(config: &Config, preset: Preset) -> Vec<String> {
     let directory = || config.storage.data_dir.display().to_string();
     let memory = || "in memory only; lost when the process ends".to_owned();
@@ -387,19 +391,19 @@ fn places(config: &Config, preset: Preset) -> Vec<String> {
     }
 }
 
-/// Whether the command line finds a server there by itself.
+/// Whether the command line connects to this address by default.
 fn is_default_server(address: SocketAddr) -> bool {
-    let default: SocketAddr = SERVER_DEFAULT.parse().expect("the default is an address, as a test says");
+    let default: SocketAddr = SERVER_DEFAULT.parse().expect("the default is a valid address");
     address == default || (address.ip().is_unspecified() && address.port() == default.port())
 }
 
-/// How this program was called, for a shell; its name alone if nobody knows.
+/// The command that started this program, quoted for a shell; `tallystone` if it is unknown.
 fn this_program(called: Option<OsString>) -> String {
     let called = called.and_then(|called| called.into_string().ok()).filter(|called| !called.is_empty());
     shell_quoted(called.as_deref().unwrap_or("tallystone")).into_owned()
 }
 
-/// The signals that stop a server. From `listen` on none of them ends the process by itself.
+/// The signals that stop a server. After `listen`, their default action (terminating the process) is disabled.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -445,16 +449,16 @@ impl RunSummary {
 
 impl fmt::Display for RunSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = |count: u64, one: &str, many: &str| counted(saturating_i64(count), one, many);
+        let text = |count: u64, one: &str, many: &str| counted(saturating_i64(count), one, many);
         write!(
             f,
             "{}, {}, {}, {}, {} completed, {} left to the next start",
-            told(self.writes_applied, "write applied", "writes applied"),
-            told(self.writes_repeated, "repeat recognised", "repeats recognised"),
-            told(self.rollups_written, "rollup written", "rollups written"),
-            told(self.messages_enqueued, "message enqueued", "messages enqueued"),
+            text(self.writes_applied, "write applied", "writes applied"),
+            text(self.writes_repeated, "repeat deduplicated", "repeats deduplicated"),
+            text(self.rollups_written, "rollup written", "rollups written"),
+            text(self.messages_enqueued, "message enqueued", "messages enqueued"),
             self.messages_completed,
-            told(self.counters_left as u64, "counter", "counters")
+            text(self.counters_left as u64, "counter", "counters")
         )
     }
 }
@@ -471,20 +475,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_before_the_store_is_open_is_a_stop_like_any_other() {
-        serve(in_memory(), Preset::Dev, std::future::ready("SIGTERM")).await.expect("nothing is left undone");
+    async fn a_stop_before_the_store_is_open_is_orderly() {
+        serve(in_memory(), Preset::Dev, std::future::ready("SIGTERM")).await.expect("an orderly stop");
     }
 
     #[test]
-    fn what_to_try_next_names_a_server_that_is_not_found_by_itself() {
+    fn example_commands_name_a_server_that_is_not_the_default() {
         let is_found = |text: &str| is_default_server(text.parse().expect("an address"));
         assert!(is_found("127.0.0.1:7450") && is_found("0.0.0.0:7450") && is_found("[::]:7450"));
         assert!(!is_found("127.0.0.1:7451") && !is_found("0.0.0.0:7451") && !is_found("192.0.2.1:7450"));
-        assert!(!is_found("[::1]:7450"), "the default is of the other family");
+        assert!(!is_found("[::1]:7450"), "the default is an IPv4 address");
     }
 
     #[test]
-    fn what_to_try_next_names_the_program_as_it_was_called() {
+    fn example_commands_use_the_path_of_the_running_program() {
         let called = |text: &str| this_program(Some(OsString::from(text)));
         assert_eq!(called("target/debug/tallystone"), "target/debug/tallystone");
         assert_eq!(called("/opt/my tools/tallystone"), "'/opt/my tools/tallystone'");

@@ -1,8 +1,8 @@
-//! One shard as plain data. `apply` is the only way to change it.
+//! One queue shard as an in-memory state machine. Every change goes through `apply`.
 //!
-//! Every change of a message is a row of the transition table. `apply_transition` applies it and updates indexes, totals
-//! and the version in the same step. A transition that is due by time alone is applied by the next command on the message,
-//! by a dequeue, or by a sweep. Only the time of its record tells these apart.
+//! Every state change of a message is a row of the transition table. `apply_transition` applies the row and updates the
+//! indexes, totals and version in the same step. Timer transitions are applied lazily: by the next command on the message,
+//! by a dequeue, or by a sweep. These cases differ only in the recorded time.
 
 mod dequeue;
 mod enqueue;
@@ -51,48 +51,48 @@ pub struct Shard {
     dequeue_blocked: Option<Box<str>>,
     changes: ShardChanges,
     sessions: Sessions,
-    /// The last time at which a pending message moved ahead of others. A walk in progress may have missed it.
+    /// The last time at which a message overtook other pending messages. A scan that started earlier may have skipped it.
     last_moved_ahead_at: Timestamp,
-    /// The number of messages at the deletion of the queue; none before it.
+    /// The number of messages when the queue was deleted; `None` if it is not deleted.
     deleted: Option<u64>,
     journal: Vec<Transition>,
-    /// The messages that the current command examined one by one.
+    /// The linear scan of the current command, if it made one.
     filter_walk: Option<FilterWalk>,
 }
 
-/// The walk of a dequeue whose filter has no index.
+/// The linear scan of a dequeue whose filter has no index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilterWalk {
-    /// The keys of the filter. A declared shape of these keys would avoid the walk.
+    /// The keys of the filter. Declaring a filter shape with these keys avoids the scan.
     pub keys: ShapeKeys,
-    /// The number of messages that it examined, at most 256.
+    /// The number of messages scanned, at most 256.
     pub messages: usize,
 }
 
-/// The error for a filter without a declared shape, or with one that is not filled yet.
+/// The error for a filter that has no declared shape, or whose shape is still being indexed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UndeclaredFilter {
-    /// The filled shape that differs from the filter by the fewest keys, if there is one.
+    /// The complete shape with the fewest differing keys, if there is one.
     pub nearest: Option<ShapeKeys>,
-    /// Whether the shape of the filter is declared but not filled yet.
+    /// Whether the shape of the filter is declared but still being indexed.
     pub is_filling: bool,
 }
 
 /// The result of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApplyResult {
-    /// The answer.
+    /// The reply to the caller, or the reason why the command was refused.
     pub reply: Result<Reply, Refusal>,
-    /// The applied transitions, in order. A refused command may have applied transitions that were due by time.
+    /// The applied transitions, in order. Even a refused command may apply due timer transitions.
     pub transitions: Vec<Transition>,
-    /// Further rows to store, besides the header and the messages of the transitions.
+    /// Rows to store in addition to the shard header and the messages in `transitions`.
     pub changes: ShardChanges,
-    /// The walk of a dequeue whose filter has no index; none if it examined no message.
+    /// The linear scan of a dequeue whose filter has no index; `None` if no message was scanned.
     pub walked: Option<FilterWalk>,
 }
 
 impl Shard {
-    /// Makes an empty shard. The settings are checked.
+    /// Creates an empty shard. Returns an error if the settings are invalid.
     pub fn new(number: u32, epoch: u32, settings: Settings) -> Result<Self, InvalidCommandPart> {
         settings.check()?;
         Ok(Self {
@@ -117,7 +117,7 @@ impl Shard {
         })
     }
 
-    /// Applies one command. A `now` before the shard's clock counts as the clock, because time never goes back.
+    /// Applies one command. Shard time is monotonic: if `at` is before the shard's clock, the clock is used instead.
     pub fn apply(&mut self, command: Command, at: impl Into<StepTime>) -> ApplyResult {
         let at: StepTime = at.into();
         let now = at.now.max(self.clock);
@@ -126,27 +126,27 @@ impl Shard {
         let mut changes = std::mem::take(&mut self.changes);
         changes.sessions = self.sessions.changes();
         if !transitions.is_empty() || !changes.sessions.is_empty() {
-            self.clock = now; // stored only with another write
+            self.clock = now; // the clock is persisted only together with another write
         }
         ApplyResult { reply, transitions, changes, walked: self.filter_walk.take() }
     }
 
-    /// The time until the next change without a command: zero if a sweep has work, none if there will be no change. A `now`
-    /// before the shard's clock counts as the clock. O(log n).
+    /// The time until the next timer is due: zero if a sweep has work, `None` if there is no timer. If `now` is before the
+    /// shard's clock, the clock is used instead. O(log n).
     pub fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
         let now = now.max(self.clock);
         let unfinished = self.index.is_unfinished().then_some(Duration::ZERO);
         unfinished.or_else(|| self.next_event().map(|at| at.since(now)))
     }
 
-    /// The time of the first transition that is due by time alone.
+    /// The time of the earliest timer.
     fn next_event(&self) -> Option<Timestamp> {
         let ends = self.sessions.first_due().map(|(at, _)| at);
         let forgotten = self.sessions.first_gone().map(|(at, _)| at);
         [self.index.next_event(), ends, forgotten].into_iter().flatten().min()
     }
 
-    /// The first message with a due transition at `now`, retention excluded.
+    /// The message with the earliest timer that is due at `now`, not counting retention.
     fn overdue(&self, now: Timestamp) -> Option<u64> {
         let first = [self.index.due.first().copied(), self.sessions.first_due()].into_iter().flatten().min();
         first.filter(|(at, _)| *at <= now).map(|(_, sequence)| sequence)
@@ -188,23 +188,23 @@ impl Shard {
         &self.index.totals
     }
 
-    /// The reason for a blocked dequeue, if it is blocked. O(1).
+    /// The reason why dequeues are blocked; `None` if they are not. O(1).
     pub fn dequeue_blocked(&self) -> Option<&str> {
         self.dequeue_blocked.as_deref()
     }
 
-    /// The priority of the message that would be served first. In an exclusive queue, messages of a value in use are
-    /// skipped. O(log n).
+    /// The priority of the next message to serve. In an exclusive queue, messages whose exclusivity value is at its limit
+    /// are skipped. O(log n).
     pub fn head(&self) -> Option<i64> {
         self.index.best(None).map(|(priority, _)| priority)
     }
 
-    /// The age of the oldest ready message, to the second. O(log n).
+    /// How long the oldest ready message has been ready, with a precision of one second. O(log n).
     pub fn ready_for(&self, now: Timestamp) -> Option<Duration> {
         self.index.ages.oldest().map(|since| now.max(self.clock).since(since))
     }
 
-    /// The number of matching messages by state. It is exact, and available for declared shapes that are filled. O(log n).
+    /// The exact number of matching messages in each state. Needs a declared and complete filter shape. O(log n).
     pub fn depth(&self, filter: &Filter) -> Result<StateCounts, UndeclaredFilter> {
         if filter.is_empty() {
             return Ok(MessageState::ALL.map(|state| self.totals().of(state).messages));
@@ -212,7 +212,7 @@ impl Shard {
         let usable = || self.index.shapes.iter().filter(|shape| shape.is_complete());
         let Some(shape) = usable().find(|shape| shape.keys.has_keys_of(filter)) else {
             let nearest = usable().map(|shape| &shape.keys).min_by_key(|keys| keys.distance(filter));
-            // No filled shape has the keys of the filter.
+            // Complete shapes were checked above, so a shape found here is still being indexed.
             let is_filling = self.index.shapes.iter().any(|shape| shape.keys.has_keys_of(filter));
             return Err(UndeclaredFilter { nearest: nearest.cloned(), is_filling });
         };
@@ -220,12 +220,12 @@ impl Shard {
         Ok(group.map(ShapeGroup::counts).unwrap_or_default())
     }
 
-    /// The sequence of the newest message, 0 before the first. O(1).
+    /// The sequence number of the newest message; 0 if there was none yet. O(1).
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// A message. O(log n).
+    /// Looks up a message by key or by id. O(log n).
     pub fn get(&self, message: &MessageRef) -> Option<&MessageHead> {
         match message {
             MessageRef::Key(key) => self.messages.get(key.sequence).filter(|found| found.key == *key),
@@ -236,17 +236,18 @@ impl Shard {
         }
     }
 
-    /// Pending messages by rank, including those that an exclusive value holds back. O(log n) each.
+    /// Iterates over the pending messages by rank, including those blocked by their exclusivity value. O(log n) each.
     pub fn peek(&self) -> impl Iterator<Item = &MessageHead> {
         self.index.ready.iter().map(|(_, sequence)| self.message_at(*sequence))
     }
 
-    /// The messages of a state after a sequence, by sequence. O(log n) each.
+    /// Iterates over the messages in `state` whose sequence number is above `after`, in sequence order. O(log n) each.
     pub fn list(&self, state: MessageState, after: u64) -> impl Iterator<Item = &MessageHead> {
         self.index.by_state[state as usize].after(after).map(|sequence| self.message_at(sequence))
     }
 
-    /// Applies at most `max` due transitions, then deletes terminal messages past their retention.
+    /// Applies due transitions, deletes terminal messages past their retention, forgets ended sessions, and indexes messages
+    /// in new filter shapes: at most `max` steps in total.
     fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
         bulk_size(max)?;
         let mut count = self.apply_due_transitions(max, now);
@@ -270,7 +271,7 @@ impl Shard {
         Ok(Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } })
     }
 
-    /// Adds up to `max` messages to shapes that were declared late. Returns their number.
+    /// Indexes up to `max` messages that existed before a filter shape was declared. Returns the number indexed.
     fn fill_shapes(&mut self, max: usize) -> usize {
         let mut count = 0;
         while let Some(filled) = self.index.fill_position() {
@@ -286,7 +287,7 @@ impl Shard {
         count
     }
 
-    /// Applies up to `max` due transitions in the order of their times. Returns their number.
+    /// Applies up to `max` due transitions in time order. Returns the number applied.
     fn apply_due_transitions(&mut self, max: usize, now: Timestamp) -> usize {
         let mut count = 0;
         while count < max
@@ -298,13 +299,13 @@ impl Shard {
         count
     }
 
-    /// The number of due transitions that a dequeue of `max` applies.
+    /// The maximum number of due transitions that a dequeue of up to `max` messages applies.
     fn due_transitions_max(max: usize) -> usize {
         DEQUEUE_DUE_MIN.max(2 * max)
     }
 
-    /// Applies the due transitions of one message, retention excluded. At most three: the end of its lease or invisibility,
-    /// then its TTL.
+    /// Applies the due timer transitions of one message, except retention. There are at most three: the end of its lease,
+    /// of its invisibility, and of its TTL.
     fn apply_due_to(&mut self, sequence: u64, now: Timestamp) {
         while self.next_due(sequence).is_some_and(|(at, _)| at <= now) && !self.message_at(sequence).state.is_terminal()
         {
@@ -313,7 +314,7 @@ impl Shard {
     }
 
     fn apply_due_transition(&mut self, sequence: u64, now: Timestamp) {
-        let (_, trigger) = self.next_due(sequence).expect("what is due has an event");
+        let (_, trigger) = self.next_due(sequence).expect("a due message has a timer");
         if let Some(session) = self.message_at(sequence).lease.and_then(|lease| lease.session) {
             self.expire(session.id, now);
         }
@@ -323,21 +324,21 @@ impl Shard {
             Trigger::TtlOver => self.apply_transition(sequence, trigger, false, now, |message, _| {
                 message.canceled_by = Some(CanceledBy::Ttl);
             }),
-            // the invisibility is over; no other transition is due by time while a message lives
+            // the end of the invisibility: the only other timer of a message that is not terminal
             _ => self.apply_transition(sequence, trigger, false, now, |_, _| ()),
         };
-        stepped.expect("the table has a row for every event of the clock");
+        stepped.expect("the transition table has a row for every timer");
     }
 
-    /// Expires a lease. Its worker may still complete the message.
+    /// Expires a lease. The worker that held it may still complete the message.
     fn expire_lease(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
         self.apply_transition(sequence, Trigger::LeaseOver, false, now, |message, _| {
             message.expired_lease = message.lease.map(|lease| lease.fence);
         })
     }
 
-    /// Applies one transition to a message. `change` sets its other fields; indexes, version and records follow. Refused with
-    /// the current state if the table has no such row.
+    /// Applies one transition to a message. `change` sets the other fields of the message; indexes, version and journal are
+    /// updated here. Returns `Refusal::WrongState` with the current state if the table has no such row.
     fn apply_transition(
         &mut self,
         sequence: u64,
@@ -378,9 +379,9 @@ impl Shard {
         Ok(to)
     }
 
-    /// Changes a lease without a transition: the state of the message stays, and its timer moves.
+    /// Changes a lease without a state transition, and reschedules its timer.
     fn update_lease(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
-        let message = self.messages.get_mut(sequence).expect("what is indexed exists");
+        let message = self.messages.get_mut(sequence).expect("an indexed message exists");
         let due = message.next_due();
         self.sessions.leave(message);
         message.lease.as_mut().map(change);
@@ -391,7 +392,7 @@ impl Shard {
         self.changes.heads.push(sequence);
     }
 
-    /// Inserts a new message in the state that the table gives.
+    /// Inserts a new message. The caller has set its initial state from the transition table.
     fn insert_new(&mut self, message: MessageHead, now: Timestamp) {
         let (key, version, to) = (message.key, message.version, Some(message.state));
         self.index.enter(&message);
@@ -404,13 +405,13 @@ impl Shard {
         self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });
     }
 
-    /// Removes a message. Refused with the current state if the table has no such row.
+    /// Removes a message. Returns `Refusal::WrongState` with the current state if the table has no such row.
     fn remove_message(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
         let found = self.messages.get(sequence).ok_or(Refusal::NotFound)?;
         if next_state(&found.transition_inputs(false), trigger) != Some(None) {
             return Err(Refusal::WrongState(found.state));
         }
-        let message = self.messages.remove(sequence).expect("it was just found");
+        let message = self.messages.remove(sequence).expect("the message was found above");
         self.index.leave(&message);
         self.id_index.remove(&message);
         self.dedupe.detach_message(&message);
@@ -419,12 +420,12 @@ impl Shard {
         Ok(())
     }
 
-    /// The message of this sequence. The caller has just found it by an index or a lookup.
+    /// The message with this sequence number. Panics if it does not exist; the caller got the number from an index.
     fn message_at(&self, sequence: u64) -> &MessageHead {
-        self.messages.get(sequence).expect("what is indexed exists")
+        self.messages.get(sequence).expect("an indexed message exists")
     }
 
-    /// The sequence of a message, after its due transitions.
+    /// Finds a message, applies its due transitions, and returns its sequence number.
     fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<u64, Refusal> {
         let MessageKey { sequence, .. } = self.get(message).ok_or(Refusal::NotFound)?.key;
         self.apply_due_to(sequence, now);
@@ -432,7 +433,7 @@ impl Shard {
     }
 }
 
-/// Checks the maximum of a bulk command.
+/// Validates the `max` of a bulk command.
 fn bulk_size(max: usize) -> Result<(), Refusal> {
     if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(InvalidCommandPart::Count.into()) }
 }

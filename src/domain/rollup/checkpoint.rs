@@ -7,50 +7,50 @@ use std::time::Duration;
 use crate::domain::counter::EventKey;
 use crate::domain::time::Timestamp;
 
-/// A counter folded up to `as_of`. One cell in the store; a later `as_of` wins.
+/// The value of a counter folded up to `as_of`. Stored in one cell; of two writes, the one with the later `as_of` wins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
     /// The exact count; responses clamp it to 64 bits.
     pub count: i128,
-    /// The checkpoint contains every event up to this time; a whole millisecond.
+    /// The checkpoint contains every event up to this time. Always a whole millisecond.
     pub as_of: Timestamp,
-    /// The newest clear folded in.
+    /// The key of the newest folded clear event.
     pub clear: Option<EventKey>,
-    /// The time of the newest mutation folded in.
+    /// The time of the newest folded mutation.
     pub last_event_time: Option<Timestamp>,
     /// The record of the time bucket that has not ended yet.
     pub open_bucket: Option<BucketRecord>,
     /// The series steps that have not ended yet, at most one per resolution.
     pub open_steps: Vec<StepSum>,
-    /// The number of repairs of the value.
+    /// How often the value was repaired.
     pub repairs: u64,
-    /// The newest totals of a cumulative counter, by source.
+    /// For a cumulative counter: the newest reported total of each source.
     pub sources: BTreeMap<Box<str>, SourceTotal>,
     /// Whether the counter was deleted.
     pub deleted: bool,
-    /// The writer of the checkpoint and the time of writing; `None` where that was not recorded. For display only.
+    /// Who wrote the checkpoint and when; `None` if that was not recorded. For display only.
     pub rolled: Option<RolledBy>,
 }
 
-/// The writer of a checkpoint and the time of writing.
+/// The writer of a checkpoint and the time of the write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RolledBy {
-    /// The time of writing by the clock of that server.
+    /// The time of the write by the clock of that server.
     pub at: Timestamp,
-    /// The name of the server; `None` where one process owns the store, which then is the writer.
+    /// The name of the server; `None` if a single process owns the store and is therefore the writer.
     pub server: Option<Arc<str>>,
 }
 
-/// The contents of one time bucket; the self-check compares it with the log.
+/// A summary of the rows in one time bucket. The self-check compares it with the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketRecord {
     /// The start of the bucket.
     pub start: Timestamp,
-    /// The number of rows without voids, which may arrive at any time and count nothing.
+    /// The number of rows, excluding tombstones: they do not affect the count and may be written at any time.
     pub rows: u64,
     /// The sum of all adds.
     pub sum: i128,
-    /// The newest clear.
+    /// The key of the newest clear event in the bucket.
     pub clear: Option<EventKey>,
     /// The xor of the rows' digests.
     pub digest: u64,
@@ -65,11 +65,11 @@ pub struct StepSum {
     pub start: Timestamp,
     /// The amount added in the step; later clears do not change it.
     pub sum: i128,
-    /// The count after the last mutation of the step. A reader applies the TTL to later silence.
+    /// The count after the last mutation of the step. Readers apply the TTL to the idle time after it.
     pub value: i128,
     /// The time of the last mutation in the step.
     pub last_event_time: Timestamp,
-    /// The last mutation before the step, whether or not this resolution kept a step for it; `None` if there is none.
+    /// The last mutation before the step, even if no step of this resolution contains it; `None` if there is none.
     pub before: Option<CountAt>,
 }
 
@@ -82,13 +82,13 @@ pub struct CountAt {
     pub time: Timestamp,
 }
 
-/// The newest total of one source; ordered by (epoch, serial, total), the greatest counts. The time comes last: it
-/// distinguishes two rows of one report and does not change the value.
+/// The newest total of one source. Totals are ordered by (epoch, serial, total), and the greatest one is used. The time
+/// only makes the order of two rows of the same report deterministic and does not affect the value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SourceTotal {
-    /// The start of the source that sent it; grows with each restart of the source.
+    /// The incarnation of the source; increases with each restart of the source.
     pub epoch: u64,
-    /// The number of the report; grows with each report of an epoch.
+    /// The sequence number of the report within its epoch.
     pub serial: u64,
     /// The reported total.
     pub total: i64,
@@ -97,7 +97,7 @@ pub struct SourceTotal {
 }
 
 impl Checkpoint {
-    /// Makes the checkpoint of a counter without events up to `as_of`.
+    /// Creates the checkpoint of a counter that has no events up to `as_of`.
     pub fn empty(as_of: Timestamp) -> Self {
         Self {
             count: 0,
@@ -113,14 +113,14 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the count as seen at `now`: 0 once the counter has been silent for longer than its TTL.
+    /// Returns the count as of `now`: 0 if the last mutation is older than the TTL.
     pub fn value_at(&self, now: Timestamp, ttl: Option<Duration>) -> i128 {
         if is_silent_beyond_ttl(self.last_event_time, now, ttl) { 0 } else { self.count }
     }
 }
 
 impl Checkpoint {
-    /// Returns the count after the newest mutation; `None` without mutations.
+    /// Returns the count after the newest mutation; `None` if there was no mutation.
     pub fn newest(&self) -> Option<CountAt> {
         self.last_event_time.map(|time| CountAt { value: self.count, time })
     }
@@ -138,7 +138,7 @@ impl StepSum {
     }
 }
 
-/// Returns whether more than the TTL lies between two mutations, or between the last mutation and a reader.
+/// Returns whether more time than the TTL passed between the last mutation and `next`, which is another mutation or a read.
 pub fn is_silent_beyond_ttl(last: Option<Timestamp>, next: Timestamp, ttl: Option<Duration>) -> bool {
     match (last, ttl) {
         (Some(last), Some(ttl)) => next.since(last) > ttl,
@@ -146,7 +146,7 @@ pub fn is_silent_beyond_ttl(last: Option<Timestamp>, next: Timestamp, ttl: Optio
     }
 }
 
-/// Clamps an exact count to 64 bits; the flag says whether it changed the count.
+/// Clamps an exact count to 64 bits. The flag is true if the count was out of range.
 pub fn clamp_count(count: i128) -> (i64, bool) {
     match i64::try_from(count) {
         Ok(count) => (count, false),

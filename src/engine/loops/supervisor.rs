@@ -1,4 +1,4 @@
-//! Starts the loops of datasets and rollup queues as these appear and change.
+//! Starts the loops of datasets and rollup queues when the catalog changes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
@@ -17,7 +17,7 @@ use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, Waterm
 use crate::engine::rolling::RollupQueueLoop;
 use crate::ports::StoreError;
 
-/// The retry delay when the catalog cannot be followed.
+/// The delay before failed catalog changes are retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A callback that reports progress of a startup.
@@ -27,7 +27,7 @@ pub type StartupProgress = Arc<dyn Fn() + Send + Sync>;
 pub struct Supervisor {
     core: Arc<EngineCore>,
     driver: Driver,
-    /// The generation of the catalog that was processed last.
+    /// The last processed generation of the catalog.
     seen: i64,
     datasets: HashSet<DatasetId>,
     /// Called for each dataset and namespace that was opened.
@@ -43,14 +43,14 @@ struct ClusterDatasets {
 }
 
 impl Supervisor {
-    /// Makes the supervisor; it starts loops through the driver.
+    /// Creates the supervisor. It starts loops through the driver.
     pub fn new(core: Arc<EngineCore>, driver: Driver, progress: StartupProgress) -> Self {
         let seen = core.namespaces.changes().get();
         Self { core, driver, seen, datasets: HashSet::new(), progress }
     }
 
-    /// Opens every dataset and starts the missing loops. Idempotent. Clusters are processed concurrently, so a slow
-    /// one delays no other, and a dataset that cannot be opened blocks no other. Returns the first failure.
+    /// Opens every dataset and starts the missing loops. Idempotent. Clusters are processed concurrently, so a slow cluster
+    /// does not delay the others. A dataset that cannot be opened does not block the others. Returns the first failure.
     pub async fn follow(&mut self) -> Result<(), StoreError> {
         let followed = join_all(self.by_cluster().into_values().map(|part| self.follow_part(part))).await;
         let mut failed = Ok(());
@@ -75,8 +75,8 @@ impl Supervisor {
         parts
     }
 
-    /// Processes one cluster. Returns the opened datasets and the first failure. The namespaces of a dataset that
-    /// cannot be opened wait for the next round: each would fail in the same way.
+    /// Processes one cluster. Returns the opened datasets and the first failure. Skips the namespaces of a dataset that
+    /// cannot be opened, because each would fail in the same way; the next activation retries them.
     async fn follow_part(&self, part: ClusterDatasets) -> (Vec<DatasetId>, Result<(), StoreError>) {
         let (mut opened, mut closed, mut failed) = (Vec::new(), HashSet::new(), Ok(()));
         let opening = part.datasets.into_iter().map(|id| async move { (id, self.open_dataset(id).await) });
@@ -109,8 +109,8 @@ impl Supervisor {
         (opened, failed)
     }
 
-    /// Ends the queues of deleted namespaces and removes the data of their counters. Data that a store cannot remove
-    /// now is left to `DeletedNamespacesLoop`.
+    /// Closes the queues of deleted namespaces and removes their counter data. `DeletedNamespacesLoop` retries removals
+    /// that fail.
     async fn forget_deleted(&self) {
         let live: HashSet<_> = self.core.namespaces.all().iter().map(|namespace| namespace.id).collect();
         let all = self.core.rollup_queues.iter().map(|queues| Arc::clone(queues.value()));
@@ -131,7 +131,7 @@ impl Supervisor {
 
     async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
         let dataset = self.core.dataset(id).await?;
-        // After a downtime the slices between the last known one and the present have to be made.
+        // After a downtime, the slices between the last stored slice and the current time must be created.
         self.core.begin_slices(&dataset).await?;
         for shard in 0..TOUCH_SHARDS {
             dataset.pending.note_lost_signal(shard, dataset.watermark(shard).just_after());

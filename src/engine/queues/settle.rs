@@ -1,4 +1,4 @@
-//! Settling and extending leases; changing messages that are not leased.
+//! Calls that settle or extend leases, and calls that update, cancel or redrive a message.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
 
-/// The settlement of a lease.
+/// A request to settle a lease.
 #[derive(Clone, Debug)]
 pub struct SentSettlement {
-    /// The lease, as text.
+    /// The encoded lease token.
     pub token: String,
-    /// How.
+    /// The action that ends the lease.
     pub verb: SettleAction,
     /// For Fail: the delay before the next attempt.
     pub delay: Option<Duration>,
@@ -33,16 +33,16 @@ pub struct SentSettlement {
     pub error: Option<AttemptError>,
 }
 
-/// An action on a lease.
+/// A request to settle or extend a lease.
 #[derive(Clone, Debug)]
 pub enum SentLeaseAction {
     /// Settle it.
     Settle(SentSettlement),
     /// Extend it.
     Extend {
-        /// The lease, as text.
+        /// The encoded lease token.
         token: String,
-        /// The lease from now on; the default lease of the queue by default.
+        /// The new lease duration, measured from now; `None` means the queue's default.
         lease: Option<Duration>,
     },
 }
@@ -52,12 +52,12 @@ pub enum SentLeaseAction {
 pub struct LeaseOutcome {
     /// The state of the message.
     pub settlement: Settlement,
-    /// The remaining lease; none if it was settled.
+    /// The extension; `None` if the lease was settled.
     pub extended: Option<LeaseExtension>,
 }
 
 impl LeaseOutcome {
-    /// Whether the lease continues.
+    /// Whether the lease is still active.
     pub fn goes_on(&self) -> bool {
         self.extended.is_some_and(|extended| !extended.expires_in.is_zero())
     }
@@ -66,7 +66,7 @@ impl LeaseOutcome {
 /// The extension of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseExtension {
-    /// The remaining lease, from the response on; 0 if it is over.
+    /// The remaining lease time when the response is sent; 0 if the lease has ended.
     pub expires_in: Duration,
     /// Whether a cancel of the message was requested.
     pub cancel_requested: bool,
@@ -75,31 +75,31 @@ pub struct LeaseExtension {
 /// A running message for which a cancel was requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CancelNotice {
-    /// Its queue.
+    /// The queue of the message.
     pub queue: QueueName,
-    /// Its key.
+    /// The key of the message.
     pub key: MessageKey,
 }
 
-/// The update of a message.
+/// A request to update a message.
 #[derive(Clone, Debug, Default)]
 pub struct SentUpdate {
     /// The new priority.
     pub priority: Option<i64>,
     /// The time from which it may be served.
     pub visible_at: Option<Timestamp>,
-    /// The same as a delay from now.
+    /// An alternative to `visible_at`: a delay from now.
     pub invisibility: Option<Duration>,
-    /// Whether a later time leaves the message unchanged.
+    /// Whether to skip the update if the requested time is later than the current one.
     pub only_if_sooner: bool,
     /// The expected version.
     pub expected_version: Option<u64>,
-    /// The request token, 1 to 64 bytes, which identifies a repeat.
+    /// The request token for deduplication, 1 to 64 bytes.
     pub token: Option<String>,
 }
 
 impl SentUpdate {
-    /// A hash of the update without the token. Every part includes whether it is set. The hash is stored.
+    /// Hashes all fields except the token, and whether each field is set. The hash is stored, so it must stay stable.
     fn fingerprint(&self) -> u64 {
         let mut hash = Xxh3::new();
         let mut part = |part: Option<i128>| {
@@ -116,7 +116,7 @@ impl SentUpdate {
 }
 
 impl Queues {
-    /// Ends a lease.
+    /// Settles a lease.
     pub async fn settle(&self, name: &QueueName, sent: SentSettlement) -> Result<Settlement, QueueError> {
         let queue = self.context.queue(name)?;
         let token = self.lease_token(&queue, &sent.token)?;
@@ -124,7 +124,7 @@ impl Queues {
         self.settled_by(answer)
     }
 
-    /// Settles or extends leases, each with its own outcome. Those of a shard share one call.
+    /// Settles or extends several leases, with a separate result for each. The leases of one shard are sent in one call.
     pub async fn settle_all(
         &self,
         name: &QueueName,
@@ -134,7 +134,7 @@ impl Queues {
         Ok(self.settle_each(name, sent).await)
     }
 
-    /// The same; if the queue does not exist, each outcome says so.
+    /// Like `settle_all`, but if the queue does not exist, each result is an error instead of the whole call.
     pub async fn settle_each(
         &self,
         name: &QueueName,
@@ -166,7 +166,7 @@ impl Queues {
     }
 
     fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
-        // A repeat leaves no record.
+        // A repeated settlement has no transition, so it is not counted twice.
         let completed = answer.transitions.iter().filter(|row| row.to == Some(MessageState::Completed)).count();
         self.context.stats.messages_completed.add(completed as u64);
         let reply = answer
@@ -185,13 +185,13 @@ impl Queues {
         let Ok(Reply::Extended { expires_in, cancel_requested }) = answer.reply else {
             return Ok(LeaseOutcome { settlement: self.settled_by(answer)?, extended: None });
         };
-        // An extension is a transition of its message, and so is the end of a lease; the last one has the state.
+        // Both an extension and an expiry are recorded as transitions, so the last transition has the current state.
         let row = answer.transitions.last().and_then(|row| Some(Settlement { state: row.to?, version: row.version }));
         let settlement = row.ok_or_else(|| unexpected("extend", &Reply::Extended { expires_in, cancel_requested }))?;
         Ok(LeaseOutcome { settlement, extended: Some(LeaseExtension { expires_in, cancel_requested }) })
     }
 
-    /// Extends a lease from now on; by the default lease of the queue by default.
+    /// Extends a lease by `lease` from now; `None` means the queue's default.
     pub async fn extend(
         &self,
         name: &QueueName,
@@ -207,7 +207,7 @@ impl Queues {
         }
     }
 
-    /// The command that extends a lease, and its shard.
+    /// Builds the command that extends a lease. Returns its shard and the command.
     fn extension(
         &self,
         queue: &ServedQueue,
@@ -253,7 +253,7 @@ impl Queues {
         })
     }
 
-    /// Cancels a message, or requests it from its worker.
+    /// Cancels a message, or requests cancellation from the worker that leased it.
     pub async fn cancel_message(
         &self,
         name: &QueueName,
@@ -268,7 +268,7 @@ impl Queues {
         self.change_message(name, message.clone(), Command::CancelMessage { message, reason }).await
     }
 
-    /// Sets the limit of an exclusivity value; none restores the default.
+    /// Sets the concurrency limit of an exclusivity value; `None` restores the default.
     pub async fn set_value_limit(
         &self,
         name: &QueueName,
@@ -281,7 +281,7 @@ impl Queues {
         let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
         match answer.reply? {
             Reply::ValueLimitSet => Ok(()),
-            other => Err(unexpected("limit of a value", &other)),
+            other => Err(unexpected("set value limit", &other)),
         }
     }
 
@@ -304,16 +304,16 @@ impl Queues {
             .iter()
             .filter(|row| row.trigger == Trigger::CancelMessage && row.to == Some(MessageState::Running))
         {
-            // There may be no receiver.
+            // An error means that no worker stream is listening.
             let _ = self.context.cancel_notices.send(CancelNotice { queue: name.clone(), key: row.key });
         }
         match answer.reply? {
             Reply::Settled(settlement) => Ok(settlement),
-            other => Err(unexpected("change of a message", &other)),
+            other => Err(unexpected("change message", &other)),
         }
     }
 
-    /// Parses a lease token. A token of another queue is refused; one of an unknown shard counts as a lost lease.
+    /// Parses a lease token. Rejects a token of another queue, and returns `LeaseLost` for an unknown shard.
     fn lease_token(&self, queue: &ServedQueue, text: &str) -> Result<LeaseToken, QueueError> {
         let token = LeaseToken::parse(text, queue.record.load().id.0, &self.context.lease_key)
             .map_err(|bad| Reject::new(Reason::InvalidLeaseToken, bad.to_string()))?;

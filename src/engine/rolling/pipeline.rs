@@ -20,25 +20,25 @@ use crate::engine::rolling::queue::{
     ByCounter, OfferLimits, OfferOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
 };
 
-/// The backoff of a failed roll.
+/// The delay before a failed roll is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// The rollup queues of a namespace; none once it is deleted.
+/// The rollup queues of a namespace; empty after its deletion.
 pub struct NamespaceRollupQueues {
     namespace: NamespaceId,
-    /// The settings that the loops use.
+    /// The version of the namespace settings that the loops were last notified of.
     version: AtomicU64,
     dataset: Arc<DatasetState>,
     queues: ArcSwap<Vec<Arc<RollupQueue>>>,
 }
 
 impl NamespaceRollupQueues {
-    /// Makes the queues.
+    /// Creates the queues.
     pub fn new(namespace: NamespaceId, dataset: Arc<DatasetState>, num_queues: u32) -> Self {
         Self { namespace, version: AtomicU64::new(0), dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
     }
 
-    /// Passes changed settings to the loops.
+    /// Notifies the loops if the settings have changed.
     pub fn note_version(&self, version: u64) {
         if self.version.swap(version, Ordering::AcqRel) != version {
             self.queues.load().iter().for_each(|queue| queue.note_change());
@@ -50,18 +50,19 @@ impl NamespaceRollupQueues {
         self.namespace
     }
 
-    /// The present queues.
+    /// The current queues.
     pub fn queues(&self) -> Arc<Vec<Arc<RollupQueue>>> {
         self.queues.load_full()
     }
 
-    /// Replaces the queues by another number of queues. Waiting counters move over as the loops of the old queues end.
+    /// Replaces the queues with `num_queues` new ones. The loops of the old queues move their waiting counters when they
+    /// end.
     pub fn resize(&self, num_queues: u32) {
         let old = self.queues.swap(Arc::new(make_queues(num_queues)));
         old.iter().for_each(|queue| queue.close());
     }
 
-    /// Ends the queues of a deleted namespace. Its waiting counters are dropped, and later signals are ignored.
+    /// Closes the queues of a deleted namespace, drops its waiting counters, and ignores later signals.
     pub fn end(&self, bytes: &SetBytes) {
         for queue in self.queues.swap(Arc::default()).iter() {
             queue.close();
@@ -72,14 +73,15 @@ impl NamespaceRollupQueues {
         }
     }
 
-    /// The pending roll of a counter in this process; none if it does not wait.
+    /// The pending roll of a counter in this process; `None` if there is none.
     pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
-        // It may wait in a replaced queue that has not handed it over yet; then it is found a moment later.
+        // A counter in a replaced queue is not found until that queue's loop has moved it to a new queue.
         let queues = self.queues.load();
         (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
     }
 
-    /// Offers a counter to its queue. The touch index covers a signal for which the queue has no space.
+    /// Adds a counter to its queue. If the queue is full, the signal is lost, and the counter is found again by a replay of
+    /// the dirty-counter index.
     pub fn offer(
         &self,
         core: &EngineCore,
@@ -92,19 +94,19 @@ impl NamespaceRollupQueues {
         loop {
             let queues = self.queues.load();
             if queues.is_empty() {
-                return; // deleted: nobody reads its counters any more
+                return; // the namespace is deleted
             }
             match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
                 OfferOutcome::Accepted => return,
                 OfferOutcome::Lost => return core.stats.signals_lost.increment(),
-                // The queue was replaced or ended a moment ago, and `queues` already reflects that.
+                // The queue was closed concurrently. `self.queues` was updated first, so the next iteration sees that.
                 OfferOutcome::Closed => {}
             }
         }
     }
 }
 
-/// The queue of a counter: the lower bits of its hash choose the touch shard, so the upper ones choose the queue.
+/// The queue of a counter, selected by the upper bits of its hash, because the lower bits select its dirty-counter shard.
 fn queue_for<'a>(counter: &Counter, queues: &'a [Arc<RollupQueue>]) -> &'a RollupQueue {
     &queues[(counter.hash() >> 32) as usize % queues.len()]
 }
@@ -117,7 +119,7 @@ fn coalesce(scope: &NamespaceScope) -> Duration {
     Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
 }
 
-/// The start of the last turn of a queue, at or before now. Each queue has one turn in every window.
+/// The latest time slot of a queue at or before now. Each queue has one slot in every window, so the queues are staggered.
 fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Duration {
     let (window, place, places) = (window.as_nanos().max(1), u128::from(place), u128::from(places.max(1)));
     let since = (now.as_nanos() + window - window * place / places) % window;
@@ -132,22 +134,22 @@ pub struct RollupQueueLoop {
     queue: Arc<RollupQueue>,
     recirculating: ByCounter<Timestamp>,
     pacer: Pacer,
-    /// The index of the queue and the number of queues. Their turns are spread over a coalescing time.
+    /// The index of the queue and the number of queues, which stagger the queues over one coalescing window.
     turn: (u32, u32),
-    /// The time at which the Set began to fill; none while it is empty.
+    /// The current coalescing window; `None` while the set is empty.
     filling: Option<FillWindow>,
 }
 
-/// A Set that fills for one coalescing time before it is drained.
+/// A coalescing window: the set collects counters until its end and is then drained.
 #[derive(Clone, Copy)]
 struct FillWindow {
     began: Duration,
-    /// The shortest filling time, after a failure.
+    /// The minimum length of the window, which delays the retry after a failure.
     least: Duration,
 }
 
 impl RollupQueueLoop {
-    /// Makes the loop of a queue.
+    /// Creates the loop of a queue.
     pub fn new(core: Arc<EngineCore>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
         Self {
             core,
@@ -161,7 +163,8 @@ impl RollupQueueLoop {
         }
     }
 
-    /// Parks the drained counters. A counter that is already parked keeps its position and its oldest event.
+    /// Moves the counters of the set to the parked map. A counter that is already parked keeps its `min_limit` and the older
+    /// of the two oldest events.
     fn park_drained(&mut self) {
         let pending = &self.dataset.pending;
         let mut all_parked = self.queue.parked();
@@ -181,7 +184,7 @@ impl RollupQueueLoop {
         }
     }
 
-    /// Rolls the parked counters whose events the limit has passed. Returns whether a roll failed.
+    /// Rolls the parked counters whose `ready_at` is at or below the limit. Returns whether any roll failed.
     async fn roll_ready(&mut self, scope: &NamespaceScope, ready_at: impl Fn(&PendingRoll) -> Timestamp) -> bool {
         let limit = scope.dataset.limit();
         let ready: Vec<Counter> = self
@@ -222,7 +225,7 @@ impl RollupQueueLoop {
         failed
     }
 
-    /// Ends the wait of a counter, or starts the next one if newer events were signalled.
+    /// Removes a rolled counter from the parked map, or keeps it there if newer events were signalled.
     fn finish_roll(&mut self, scope: &NamespaceScope, counter: &Counter, as_of: Timestamp) {
         let mut parked = self.queue.parked();
         let Some(waiting) = parked.get_mut(counter) else { return };
@@ -243,7 +246,8 @@ impl RollupQueueLoop {
         }
     }
 
-    /// Low-cardinality counters circulate: one whose last write lies past its checkpoint is offered again.
+    /// Adds low-cardinality counters to their queue again, without a signal, if their last write is newer than their
+    /// checkpoint.
     async fn recirculate(&mut self, scope: &NamespaceScope) {
         if scope.namespace.spec.cardinality != Cardinality::Low {
             self.recirculating.clear();
@@ -277,7 +281,8 @@ impl RollupQueueLoop {
         }
     }
 
-    /// The latest signalled time that the limit reaches in the time left. For later signals, the present closed timestamp.
+    /// The limit to wait for: the latest `min_limit` of a parked counter that can be reached within `left`. A counter whose
+    /// `min_limit` cannot be reached in time contributes the current closed timestamp instead.
     fn reachable_limit(&self, scope: &NamespaceScope, left: Duration) -> Timestamp {
         let now = self.core.now();
         let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
@@ -287,7 +292,7 @@ impl RollupQueueLoop {
     }
 
     async fn step(&mut self, scope: &NamespaceScope) -> NextActivation {
-        // The Set fills again during the rolls, so it is drained every coalescing time.
+        // The set collects counters during the rolls, so the next window starts at the drain and not after the rolls.
         let drained = self.core.clock.elapsed();
         self.park_drained();
         let failed = self.roll_ready(scope, |waiting| waiting.min_limit).await;
@@ -305,7 +310,7 @@ impl RollupQueueLoop {
         if failed { self.fill(scope, now, RETRY_PAUSE) } else { self.fill(scope, drained, Duration::ZERO) }
     }
 
-    /// Lets the Set fill for one coalescing time.
+    /// Starts a coalescing window.
     fn fill(&mut self, scope: &NamespaceScope, began: Duration, least: Duration) -> NextActivation {
         self.filling = Some(FillWindow { began, least });
         NextActivation::AfterOrWoken(self.left(scope, FillWindow { began, least }))
@@ -350,7 +355,7 @@ impl BackgroundLoop for RollupQueueLoop {
             let began = last_turn(self.core.clock.elapsed(), coalesce(&scope), self.turn);
             return self.fill(&scope, began, Duration::ZERO);
         };
-        // The coalescing time may have changed since the Set began to fill.
+        // The coalescing time may have changed since the window started.
         let left = self.left(&scope, filling);
         if !left.is_zero() {
             return NextActivation::AfterOrWoken(left);
@@ -363,7 +368,7 @@ impl BackgroundLoop for RollupQueueLoop {
     }
 
     async fn finish(&mut self, until: Duration) {
-        // What stays above the limit stays in the touch index; the next start finds it there.
+        // Events above the limit remain in the dirty-counter index, which the next start replays.
         let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await else { return };
         self.park_drained();
         if self.queue.parked().is_empty() {
@@ -382,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_take_turns_that_come_back_every_window() {
+    fn each_queue_has_one_slot_per_window() {
         let millis = Duration::from_millis;
         let window = millis(1_000);
         for place in 0..4 {
@@ -392,6 +397,6 @@ mod tests {
             }
             assert_eq!(last_turn(turn + window, window, (place, 4)), turn + window);
         }
-        assert_eq!(last_turn(millis(10), window, (3, 4)), Duration::ZERO, "no time before the start");
+        assert_eq!(last_turn(millis(10), window, (3, 4)), Duration::ZERO, "a slot before time zero is clamped to zero");
     }
 }

@@ -128,25 +128,25 @@ fn a_command_whose_message_is_canceled_is_ended() {
 }
 
 #[test]
-fn a_worker_that_is_told_to_stop_finishes_what_runs() {
+fn the_first_stop_signal_lets_running_commands_finish() {
     let desk = Desk::set();
     fill(&desk, "", &["a", "b"]);
     let mut worker = Worker::start(&desk, "echo started; while ! test -e go; do sleep 0.05; done");
     assert_eq!(worker.said(), "started");
-    worker.terminate("stopping; 1 message in work");
+    worker.terminate("stopping; 1 message in progress");
     desk.write("go", "");
     assert_eq!(worker.code(), Some(0));
     assert_eq!(depth(&desk), "pending 1 running 0 errored 0 completed 1 canceled 0");
 }
 
 #[test]
-fn a_second_signal_ends_what_runs_and_gives_it_back() {
+fn the_second_stop_signal_ends_running_commands_and_releases_their_messages() {
     let desk = Desk::set();
     fill(&desk, "--max-attempts 1", &["a"]);
     let mut worker = Worker::start(&desk, "echo started; sleep 600");
     assert_eq!(worker.said(), "started");
-    worker.terminate("stopping; 1 message in work");
-    worker.terminate("giving 1 message back");
+    worker.terminate("stopping; 1 message in progress");
+    worker.terminate("releasing 1 message");
     assert_eq!(worker.code(), Some(0));
     assert_eq!(depth(&desk), "pending 1 running 0 errored 0 completed 0 canceled 0");
 }

@@ -1,9 +1,9 @@
-//! Killed at any moment, by kill -9 and by a power cut, under load with retries: every acknowledged add counts exactly
-//! once after the restart, and no other one more than once.
+//! Crash tests: the server is stopped at random moments by kill -9 or a simulated power cut, under load with retries. After
+//! the restart every acknowledged add must count exactly once, and every other add at most once.
 //!
-//! Token k of a counter adds 2^k, so a wrong sum names what was lost or doubled. Each add is sent three times, and readers
-//! look at the counters meanwhile. One data directory lives through all rounds, so what a crash leaves behind has to bear
-//! the next one.
+//! The k-th token of a counter adds 2^k, so a wrong sum identifies the lost or duplicated adds. Each add is sent three
+//! times, while readers read the counters. All rounds use the same data directory, so a recovered store must survive the
+//! next crash too.
 
 mod asking;
 mod backups;
@@ -38,7 +38,7 @@ use crate::support::powerloss::{Moment, PowerCut};
 use asking::Broken;
 use load::{Plan, Records, WORKERS, WhenGone};
 
-/// Rounds of a run: enough for every change, and many more for `tests/run --long`.
+/// The number of rounds: `usual` for a normal run, `long` for `tests/run --long`.
 fn rounds(usual: u32, long: u32) -> u32 {
     if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() { long } else { usual }
 }
@@ -52,7 +52,7 @@ fn no_kill_loses_or_doubles_an_add() {
             world.kill_in_recovery();
         }
         let mut server = Launch::dev(&world.data).start();
-        assert!(world.checked(&mut server), "nobody has killed it yet");
+        assert!(world.checked(&mut server), "the server answers, because it was not killed yet");
         let acknowledgements = 1 + world.chance.below(400);
         let plan = world.plan(acknowledgements);
         load::run(&server, &mut world.records, plan, |server| server.signal(libc::SIGKILL));
@@ -70,25 +70,25 @@ fn no_power_cut_loses_or_doubles_an_add() {
         let cut = world.power_cut();
         cuts += 1;
         let Some(mut server) = start_under(&world.data, &cut) else {
-            continue; // the power went before it was ready
+            continue; // the power cut came before the server was ready
         };
         if !world.checked(&mut server) {
-            continue; // the power went while we asked
+            continue; // the power cut came during the checks
         }
-        // A cut at some fsync comes by itself; if there are not as many, it comes by signal in the end.
+        // A power cut at the n-th fsync triggers itself. If there are fewer fsyncs, the signal below triggers it.
         let on_signal = matches!(cut.moment, Moment::OnSignal);
         let acknowledgements = if on_signal { 1 + world.chance.below(400) } else { 5_000 };
         let plan = world.plan(acknowledgements);
         load::run(&server, &mut world.records, plan, |server| server.signal(libc::SIGUSR2));
-        server.signal(libc::SIGUSR2); // the workers may have given up before there were enough answers
+        server.signal(libc::SIGUSR2); // the workers may have stopped before enough acknowledgements
         let status = server.wait();
-        assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power went: {status}");
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power cut ends the process: {status}");
     }
     world.hold_cuts(cuts);
     world.finish();
 }
 
-/// The server under a power cut; none if it went before the server was ready.
+/// Starts a server with a scheduled power cut; returns `None` if the cut came before the server was ready.
 fn start_under(data: &Path, cut: &PowerCut) -> Option<Server> {
     let mut launch = Launch::dev(data);
     for (name, value) in cut.environment() {
@@ -101,7 +101,7 @@ fn start_under(data: &Path, cut: &PowerCut) -> Option<Server> {
     }
 }
 
-/// One data directory, what it must hold, and the chance of this run.
+/// One data directory, the record of its expected contents, and the random generator of this run.
 struct World {
     folder: TempDir,
     data: PathBuf,
@@ -120,7 +120,7 @@ impl World {
         let folder = tempfile::Builder::new()
             .prefix("crash-")
             .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
-            .expect("a directory on a disk, because a temporary one may be memory");
+            .expect("the test directory can be created on disk (the system's temporary directory may be in memory)");
         let data = folder.path().join("data");
         std::fs::create_dir(&data).expect("the data directory can be made");
         Self { folder, data, records: Records::default(), chance: Chance::new(seed), round: 0 }
@@ -137,7 +137,8 @@ impl World {
         }
     }
 
-    /// Settles what the last crash left open, then compares counters with the ledger. False: the server is gone.
+    /// Resolves the unknown outcomes of the last crash, then compares the counters with the ledger. Returns false if the
+    /// server was killed meanwhile.
     fn checked(&mut self, server: &mut Server) -> bool {
         let seed = self.chance.below(u64::MAX);
         let wrong = match asking::settle_and_compare(server, &mut self.records, seed) {
@@ -148,7 +149,7 @@ impl World {
         self.fail(&format!("in round {}: {wrong}\n{}", self.round, server.printed()));
     }
 
-    /// Starts and kills before it is ready: the recovery has to survive being killed as well.
+    /// Starts a server and kills it during recovery, which must be crash-safe too.
     fn kill_in_recovery(&mut self) {
         let moment = Duration::from_micros(self.chance.below(150_000));
         Launch::dev(&self.data).start_and_kill_after(moment);
@@ -164,20 +165,20 @@ impl World {
         PowerCut { data: self.data.clone(), moment, seed, report: self.folder.path().join("report") }
     }
 
-    /// Every cut has said what it took, and enough of them took pages away that no sync had kept.
+    /// Checks that every power cut wrote its report line, and that enough of them discarded unsynced pages.
     fn hold_cuts(&self, cuts: usize) {
-        let report = std::fs::read_to_string(self.folder.path().join("report")).expect("the cuts report");
-        assert_eq!(report.lines().count(), cuts, "every cut says what it took");
-        let took = report.lines().filter(|line| !line.ends_with("pages 0")).count();
-        println!("{took} of {cuts} cuts took unsynced pages away");
-        assert!(took > cuts / 8, "cuts take unsynced pages away:\n{report}");
+        let report = std::fs::read_to_string(self.folder.path().join("report")).expect("the report exists");
+        assert_eq!(report.lines().count(), cuts, "every power cut wrote one report line");
+        let effective = report.lines().filter(|line| !line.ends_with("pages 0")).count();
+        println!("{effective} of {cuts} power cuts discarded unsynced pages");
+        assert!(effective > cuts / 8, "enough power cuts discarded unsynced pages:\n{report}");
     }
 
-    /// After the last round: every counter, up to date, then rolled up, then after an orderly stop.
+    /// Checks every counter after the last round: with up-to-date reads, after the rollup, and after an orderly restart.
     fn finish(mut self) {
         self.records.ledger.look_at_all();
         let mut server = Launch::dev(&self.data).start();
-        assert!(self.checked(&mut server), "nobody kills it any more");
+        assert!(self.checked(&mut server), "the server answers, because nothing kills it any more");
         if let Err(wrong) = asking::wait_until_rolled_up(&server, &self.records.ledger) {
             self.fail(&format!("rolled up: {wrong}\n{}", server.printed()));
         }
@@ -185,18 +186,18 @@ impl World {
         assert!(status.success(), "an orderly stop: {status}");
         self.records.ledger.look_at_all();
         let mut server = Launch::dev(&self.data).start();
-        assert!(self.checked(&mut server), "nobody kills it any more");
-        assert!(self.records.ledger.applied() > 1_000, "the rounds had load: {}", self.records.ledger.applied());
+        assert!(self.checked(&mut server), "the server answers after an orderly stop");
+        assert!(self.records.ledger.applied() > 1_000, "too few adds: {}", self.records.ledger.applied());
     }
 
-    /// Fails and keeps the directory for whoever looks into it.
+    /// Fails the test and keeps the data directory for debugging.
     fn fail(&mut self, message: &str) -> ! {
         self.folder.disable_cleanup(true);
         panic!("{message}\nthe directory is kept: {}", self.data.display());
     }
 }
 
-/// Small seeded chance.
+/// A small seeded random generator (xorshift).
 struct Chance(u64);
 
 impl Chance {
@@ -211,7 +212,7 @@ impl Chance {
         (self.0 >> 11) % bound
     }
 
-    /// A place among so many.
+    /// A random index below `count`.
     fn index(&mut self, count: usize) -> usize {
         usize::try_from(self.below(count as u64)).expect("below a usize")
     }

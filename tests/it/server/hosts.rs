@@ -44,7 +44,7 @@ fn start_at(address: &str) -> Server {
 }
 
 #[test]
-fn a_server_that_listens_beyond_its_machine_warns_on_its_terminal_and_in_its_log() {
+fn a_server_on_a_public_address_warns_on_stdout_and_in_the_log() {
     const WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change";
     let mut server = start_at("0.0.0.0:0");
     server.wait_for_line(&format!("warning: {WARNING}"));

@@ -1,8 +1,8 @@
-//! The committer: one thread, the only writer of the store.
+//! The committer: a single thread that is the only writer of the store.
 //!
-//! It takes the waiting commands, checks and stages them into one batch, and commits the batch with one sync. Then it puts
-//! the rows into memory and answers. An acknowledged command is durable and readable. A failed commit ends the thread: the
-//! content of the disk is then unknown, and the process should end.
+//! It takes all waiting commands, validates and stages them in one batch, and commits the batch with one sync. Then it
+//! applies the rows to the in-memory state and replies. An acknowledged command is durable and readable. A failed commit
+//! stops the thread: the state on disk is then unknown, and the process should exit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,19 +32,19 @@ pub struct Committer {
     writer: Writer,
     space: DiskSpaceMonitor,
     tail_bytes_max: usize,
-    /// The next shard to sweep, and the number of due shards.
+    /// The next shard of the counter table to sweep, and the number of shards that are due.
     sweep: (usize, usize),
     /// The shards of all queues.
     queues: queues::CommitterQueues,
-    /// The guards of failed writes. They are never dropped: an event that may be on disk must not lose its hold.
+    /// The guards of failed writes. They are never dropped: an event that may be on disk must stay registered as in flight.
     retained_guards: Vec<AppendGuard>,
 }
 
-/// How long events stay in memory after the limit has passed them, so that rolls and reads find them there.
+/// How long events stay in memory after the limit has passed them, so that rolls and reads need no disk access.
 const TAIL_RETENTION: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Committer {
-    /// Starts the thread. It ends after the last command once the inbox is closed.
+    /// Starts the thread. It exits once the inbox is closed and empty.
     pub fn start(
         core: Arc<StoreCore>,
         writer: Writer,
@@ -56,8 +56,8 @@ impl Committer {
         if !recovered.table.leftovers.is_empty() {
             core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         }
-        let (queues, unsettled) = (queues::CommitterQueues::new(recovered), Vec::new());
-        let committer = Self { core, writer, space, tail_bytes_max, sweep: (0, 0), queues, retained_guards: unsettled };
+        let (queues, retained_guards) = (queues::CommitterQueues::new(recovered), Vec::new());
+        let committer = Self { core, writer, space, tail_bytes_max, sweep: (0, 0), queues, retained_guards };
         let thread = std::thread::Builder::new().name("committer".to_owned());
         thread.spawn(move || committer.run()).map_err(OpenError::Thread)
     }
@@ -67,7 +67,7 @@ impl Committer {
         if catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
             core.fail("the writer thread panicked".to_owned());
         }
-        let _kept_for_ever = std::mem::ManuallyDrop::new(std::mem::take(&mut self.retained_guards));
+        let _leaked = std::mem::ManuallyDrop::new(std::mem::take(&mut self.retained_guards));
         if core.failure().is_none()
             && let Err(error) = self.writer.finish()
         {
@@ -91,7 +91,7 @@ impl Committer {
         }
     }
 
-    /// Stages a command, or runs it at once if it needs a commit of its own.
+    /// Stages a command, or runs it immediately if it needs a separate commit.
     fn stage_or_run(&mut self, group: &mut CommitGroup, command: StoreCommand) {
         group.bytes_waited += command.bytes();
         if self.core.failure().is_some() {
@@ -130,9 +130,9 @@ impl Committer {
         let frees = matches!(
             command,
             StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::PurgeRows(..)
-                // Takes no disk space.
+                // Needs no disk space.
                 | StoreCommand::Snapshot(_)
-                // Commands of queues are checked one by one.
+                // Queue commands are checked individually.
                 | StoreCommand::Queue(_)
         );
         if !self.core.is_full() || frees {
@@ -141,7 +141,7 @@ impl Committer {
         command.class() == AdmissionClass::Upkeep && self.space.level() > DiskSpaceLevel::Exhausted
     }
 
-    /// Commits the staged batch, puts it into memory and answers.
+    /// Commits the staged batch, applies it to the in-memory state, and sends the replies.
     fn flush(&mut self, group: &mut CommitGroup) {
         let whole = std::mem::replace(group, CommitGroup::new(&self.writer, 0));
         let CommitGroup { mut batch, mut sync, commands: work, bytes_waited, queues, .. } = whole;
@@ -169,7 +169,7 @@ impl Committer {
         self.core.inbox.release(bytes_waited);
     }
 
-    /// Commits a batch. A failure is final.
+    /// Commits a batch. A failure puts the store into the failed state.
     fn commit(&mut self, batch: crate::adapters::embedded::commit::writer::CommitBatch, sync: SyncMode) -> bool {
         match self.writer.commit(batch, sync) {
             Ok(()) => {
@@ -183,7 +183,7 @@ impl Committer {
         }
     }
 
-    /// Puts committed rows into memory.
+    /// Applies committed rows to the in-memory state.
     fn publish(&mut self, work: StagedCommand) -> group::CommittedReply {
         let memory = &self.core.counters;
         match &work {
@@ -206,7 +206,7 @@ impl Committer {
                     memory.publish_checkpoint(*dataset, counter, bytes, checkpoint);
                 }
             }
-            // The shards in memory know it already, and only this thread sees them.
+            // The in-memory shards were updated during staging; only this thread reads them.
             StagedCommand::Queue(_) => {}
             StagedCommand::Slice { row, .. } => self.core.slices.upsert_row(row),
             StagedCommand::Watermarks { dataset, moved, .. } => {
@@ -218,28 +218,29 @@ impl Committer {
         work.into_reply()
     }
 
-    /// A limit moved: an eighth of all shards is due.
+    /// Schedules a sweep of an eighth of all shards, after a limit has advanced.
     fn schedule_sweep(&mut self) {
         let shards = crate::adapters::embedded::counters::counter_table::CounterTable::SHARDS;
         self.sweep.1 = (self.sweep.1 + shards / 8).min(shards);
     }
 
-    /// Sweeps a few shards, so that no single pause is long.
+    /// Sweeps an eighth of the due shards, which keeps each pause short.
     fn sweep_some_shards(&mut self) {
-        let (mut next, owed) = self.sweep;
-        if owed == 0 {
+        let (mut next, due) = self.sweep;
+        if due == 0 {
             return;
         }
         let floors = self.floors();
-        let now = (owed / 8).max(1);
-        for _ in 0..now {
+        let count = (due / 8).max(1);
+        for _ in 0..count {
             self.core.counters.sweep(next, &floors);
             next = (next + 1) % crate::adapters::embedded::counters::counter_table::CounterTable::SHARDS;
         }
-        self.sweep = (next, owed - now);
+        self.sweep = (next, due - count);
     }
 
-    /// The time up to which events may leave memory: well below the limit, or the limit if memory is short.
+    /// For each dataset, the time up to which events may be evicted from memory: `TAIL_RETENTION` below the limit, or the
+    /// limit itself if the tail exceeds its memory bound.
     fn floors(&self) -> Vec<(DatasetId, Timestamp)> {
         let is_short = self.core.counters.tail_bytes() > self.tail_bytes_max;
         let kept = if is_short { std::time::Duration::ZERO } else { TAIL_RETENTION };

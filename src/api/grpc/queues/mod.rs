@@ -1,4 +1,4 @@
-//! QueueService: each method decodes, calls its use case, encodes.
+//! The gRPC QueueService: each method decodes the request, calls a use case, and encodes the response.
 
 mod decode;
 mod encode;
@@ -30,11 +30,11 @@ pub use service::QueuesApi;
 
 type QueueRpcResult<T> = Result<Response<T>, Status>;
 
-/// A purge is waited for so long; then it goes on by itself.
+/// How long a purge call waits for its operation, which then continues in the background.
 const PURGE_WAIT: Duration = Duration::from_secs(1);
-/// The interval of a watch that asks for none.
+/// The default interval of a watch.
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
-/// The messages of a peek that asks for no number.
+/// The default number of messages in a peek.
 const PEEK_DEFAULT: usize = 10;
 
 fn status(error: QueueError) -> Status {
@@ -459,11 +459,11 @@ impl QueueService for QueuesApi {
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
         let name = decode::queue(&queue).map_err(status)?;
         let interval = decode::duration("interval", interval).map_err(status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
-        let looks = self.queues()?.watch(&caller, &name, interval).map_err(status)?;
-        let looks = looks.map(|look| look.map(|look| encode::depth_update(&look)).map_err(status));
+        let depths = self.queues()?.watch(&caller, &name, interval).map_err(status)?;
+        let updates = depths.map(|depth| depth.map(|depth| encode::depth_update(&depth)).map_err(status));
         let stopping = ApiError::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
-        Ok(Response::new(looks.take_until(self.drain.clone().cancelled_owned()).chain(end).boxed()))
+        Ok(Response::new(updates.take_until(self.drain.clone().cancelled_owned()).chain(end).boxed()))
     }
 
     async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> QueueRpcResult<Self::WorkStream> {

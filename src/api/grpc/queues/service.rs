@@ -1,4 +1,4 @@
-//! The queue service of a server: its use cases, if the server has queues.
+//! The state of the gRPC queue service: the queue use cases, or `None` if the server has no queues.
 
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -9,7 +9,7 @@ use crate::domain::Reason;
 use crate::domain::queue::messages::settlement::Settlement;
 use crate::engine::queues::{Queues, SentSettlement};
 
-/// The refusal of every call on a server that has no queues.
+/// The error message of every call to a server without queues.
 const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
     \"embedded\" and storage.data_dir on this server";
 
@@ -20,12 +20,12 @@ pub struct QueuesApi {
 }
 
 impl QueuesApi {
-    /// Serves these use cases; streams end and waits return when `drain` is cancelled.
+    /// Creates the service. Streams and waiting calls end when `drain` is cancelled.
     pub fn new(queues: Option<Queues>, drain: CancellationToken) -> Self {
         Self { queues, drain }
     }
 
-    /// The use cases; an error on a server that has no queues.
+    /// Returns the use cases, or `QUEUES_NOT_KEPT` if the server has no queues.
     pub(super) fn queues(&self) -> Result<&Queues, Status> {
         self.queues.as_ref().ok_or_else(|| ApiError::new(Reason::QueuesNotKept, NO_QUEUES).into())
     }

@@ -1,7 +1,8 @@
-//! The process that works on a message: a shell with the payload on its stdin, in its own process group. So a signal to
-//! the worker does not reach the process, and a signal to the group reaches all its descendants.
+//! The process that handles a message: a shell with the payload on its stdin, in its own process group. So a signal to
+//! the worker's group does not reach the process, and a signal to the new group reaches the process and its descendants.
 //!
-//! Each process has three threads that end with it or its pipes: one writes stdin, one reads stderr, one waits.
+//! Each process has three threads: one writes stdin, one reads stderr, one waits for the exit. They end when the process
+//! exits and its pipes are closed.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -17,18 +18,18 @@ use crate::app::notices::print_notice;
 use crate::domain::limits::QUEUE_MESSAGE_BYTES_MAX;
 use crate::proto::queue::v1 as pb;
 
-/// The time that a process has to exit after SIGTERM.
+/// The grace period between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// The time that stderr may stay open after the process has exited, because of its descendants.
+/// How long to wait for the end of stderr after the process has exited; descendants may keep it open.
 const STDERR_GRACE: Duration = Duration::from_secs(1);
 
 /// The exit of a process.
 pub struct ProcessExit {
-    /// The exit code; none if a signal ended the process.
+    /// The exit code; `None` if a signal ended the process.
     pub code: Option<i32>,
     /// The signal that ended the process.
     signal: Option<i32>,
-    /// The last line on stderr that is not blank.
+    /// The last non-blank line of stderr.
     pub last_line: String,
 }
 
@@ -36,7 +37,7 @@ pub struct ProcessExit {
 pub struct JobProcess {
     group: Option<Pid>,
     status: oneshot::Receiver<io::Result<ExitStatus>>,
-    /// The answer of `status`, once received.
+    /// The value received from `status`.
     exit_status: Option<Option<ExitStatus>>,
     stderr_over: oneshot::Receiver<()>,
     last_line: Arc<Mutex<String>>,
@@ -48,7 +49,7 @@ impl ProcessExit {
         match (self.code, self.signal) {
             (Some(code), _) => format!("exit {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
-            (None, None) => "unknown end".to_owned(),
+            (None, None) => "unknown exit".to_owned(),
         }
     }
 }
@@ -69,7 +70,7 @@ impl JobProcess {
         let read_into = Arc::clone(&last_line);
         thread::spawn(move || {
             if let Some(mut stdin) = stdin {
-                // A command need not read its stdin, and may exit before reading all of it.
+                // An error is expected: a command may exit without reading all of its stdin.
                 let _ = stdin.write_all(&message.payload);
             }
         });
@@ -77,11 +78,11 @@ impl JobProcess {
             if let Some(stderr) = stderr {
                 follow(stderr, &read_into);
             }
-            // The receiver is gone if the worker is.
+            // An error means that the `JobProcess` was dropped.
             let _ = over_tx.send(());
         });
         thread::spawn(move || {
-            // The receiver is gone if the worker is.
+            // An error means that the `JobProcess` was dropped.
             let _ = status_tx.send(child.wait());
         });
         Ok(Self { group, status, exit_status: None, stderr_over, last_line })
@@ -102,7 +103,7 @@ impl JobProcess {
         ProcessExit { code, signal: status.and_then(|status| status.signal()), last_line }
     }
 
-    /// Ends the process group, first with SIGTERM.
+    /// Ends the process group with SIGTERM, and with SIGKILL after the grace period.
     pub async fn end(&mut self) {
         self.signal(Signal::TERM);
         if tokio::time::timeout(GRACE, self.ended()).await.is_err() {
@@ -113,13 +114,13 @@ impl JobProcess {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // The process may have just exited, which is fine.
+            // An error means that the process has just exited.
             let _ = kill_process_group(group, signal);
         }
     }
 }
 
-/// Copies the lines of a process to stderr as they arrive, and remembers the last one.
+/// Copies the lines of a process to our stderr as they arrive, and stores the last non-blank one.
 fn follow(stderr: impl Read, last_line: &Mutex<String>) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -135,10 +136,10 @@ fn follow(stderr: impl Read, last_line: &Mutex<String>) {
     }
 }
 
-/// The environment of the command, describing its message. Omits values that an environment variable cannot contain.
+/// The environment variables that describe a message to its command. Omits values that contain a NUL character.
 fn environment(queue: &str, lease: &pb::Lease, message: &pb::Message) -> Vec<(String, String)> {
     let metadata = serde_json::to_string(&message.metadata).unwrap_or_default();
-    let told = [
+    let fields = [
         ("QUEUE", queue.to_owned()),
         ("MESSAGE_ID", message.message_id.clone()),
         ("MESSAGE_KEY", message.message_key.clone()),
@@ -150,13 +151,13 @@ fn environment(queue: &str, lease: &pb::Lease, message: &pb::Message) -> Vec<(St
         ("LEASE_TOKEN", lease.lease_token.clone()),
         ("METADATA", metadata),
     ];
-    let told = told.into_iter().map(|(name, value)| (format!("TALLYSTONE_{name}"), value));
-    let pairs =
+    let fields = fields.into_iter().map(|(name, value)| (format!("TALLYSTONE_{name}"), value));
+    let metadata =
         message.metadata.iter().map(|(key, value)| (format!("TALLYSTONE_METADATA_{}", variable(key)), value.clone()));
-    told.chain(pairs).filter(|(_, value)| !value.contains('\0')).collect()
+    fields.chain(metadata).filter(|(_, value)| !value.contains('\0')).collect()
 }
 
-/// Converts a key to a variable name: capitals, and `_` for invalid characters.
+/// Converts a metadata key to a variable name: upper case, with `_` for every other character.
 fn variable(key: &str) -> String {
     key.chars()
         .map(|character| if character.is_ascii_alphanumeric() { character.to_ascii_uppercase() } else { '_' })
@@ -168,18 +169,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_that_says_something_is_kept() {
+    fn the_last_non_blank_line_is_kept() {
         let kept = Mutex::new(String::new());
         follow(&b"first\nsecond\n\n  \n"[..], &kept);
         assert_eq!(*kept.lock().expect("no panic"), "second");
     }
 
     #[test]
-    fn metadata_become_variables_that_an_environment_can_hold() {
+    fn metadata_becomes_valid_environment_variables() {
         let metadata = [("tenant-id".to_owned(), "a=b".to_owned()), ("z".to_owned(), "a\0b".to_owned())];
         let message = pb::Message { metadata: metadata.into_iter().collect(), ..Default::default() };
-        let told = environment("q", &pb::Lease::default(), &message);
-        assert!(told.contains(&("TALLYSTONE_METADATA_TENANT_ID".to_owned(), "a=b".to_owned())), "{told:?}");
-        assert!(told.iter().all(|(name, _)| name != "TALLYSTONE_METADATA_Z"));
+        let variables = environment("q", &pb::Lease::default(), &message);
+        assert!(variables.contains(&("TALLYSTONE_METADATA_TENANT_ID".to_owned(), "a=b".to_owned())), "{variables:?}");
+        assert!(variables.iter().all(|(name, _)| name != "TALLYSTONE_METADATA_Z"));
     }
 }

@@ -1,4 +1,4 @@
-//! The work on one message: runs the command and settles the message by its exit.
+//! Processes one message: runs the command and chooses the settlement by its exit code.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,11 +8,11 @@ use crate::client::queues::{Job, Outcome, Shutdown};
 
 /// The settings that all commands of a worker share.
 pub struct JobCommand {
-    /// The command, for a shell.
+    /// The shell command.
     pub exec: String,
     /// The name of the queue.
     pub queue: String,
-    /// The server, for commands that call it too.
+    /// The address of the server, passed to the command in TALLYSTONE_SERVER.
     pub server: String,
     /// Stops the worker if the command cannot be run.
     pub shutdown: Shutdown,
@@ -25,7 +25,7 @@ impl JobCommand {
         Arc::new(Self { exec, queue, server, shutdown, broken: Mutex::default() })
     }
 
-    /// Returns the reason if the command cannot be run.
+    /// Takes the reason why the command cannot be run, if there is one.
     pub fn broken(&self) -> Option<String> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -45,7 +45,7 @@ impl JobCommand {
             ended = child.ended() => ended,
             _ = job.must_end() => {
                 child.end().await;
-                // The worker already knows how to settle the message, from the reason of the stop.
+                // The worker chooses the settlement by the reason of the stop.
                 return Outcome::Release;
             }
         };

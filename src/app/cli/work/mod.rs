@@ -2,7 +2,7 @@
 //! each message is passed to a command, and the exit code decides the settlement.
 //!
 //! The first SIGTERM or ctrl-c stops leasing and lets running commands finish. The second ends them and releases their
-//! messages. `job` has the work on one message, `child` the process.
+//! messages. `job` handles one message, `child` its process.
 
 mod child;
 mod job;
@@ -64,10 +64,9 @@ pub struct WorkArgs {
     client: ClientArgs,
 }
 
-/// A command gets SIGKILL five seconds after SIGTERM; this leaves time for both.
+/// The grace period of a shutdown, long enough for SIGTERM and, five seconds later, SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
-/// The lease duration without a heartbeat, unless `--lease` is given. A third of it bounds the delay of a cancel
-/// request.
+/// The default session lease. Heartbeats are sent at a third of it, which bounds the delay of a cancel request.
 const SESSION_LEASE: Duration = Duration::from_secs(15);
 
 impl WorkArgs {
@@ -119,7 +118,7 @@ impl WorkArgs {
 fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent<'_>) -> String {
     match event {
         WorkerEvent::CannotTake { error, pause } => {
-            format!("cannot take messages, trying again in {pause:?}: {}", session.failed(error))
+            format!("cannot lease messages, retrying in {pause:?}: {}", session.failed(error))
         }
         WorkerEvent::MustEnd { message_id, why: Why::CancelRequested } => {
             format!("{}: cancel requested; ending its command", single_line(message_id))
@@ -133,14 +132,14 @@ fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent
                 single_line(message_id)
             )
         }
-        // The worker stops because the command cannot be run, not because of a signal.
+        // No signal was received, so the text does not mention a second one.
         WorkerEvent::Finishing(count) if commands.is_broken() => {
             format!("stopping: the command cannot be run; {} in work", messages(saturating_i64(count)))
         }
         WorkerEvent::Finishing(count) => {
             format!("stopping; {} in work, a second signal releases them", messages(saturating_i64(count)))
         }
-        WorkerEvent::Ending(count) => format!("giving {} back", messages(saturating_i64(count))),
+        WorkerEvent::Ending(count) => format!("releasing {}", messages(saturating_i64(count))),
     }
 }
 
@@ -168,7 +167,7 @@ struct WorkerStopSignals {
 
 impl WorkerStopSignals {
     fn listen() -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot listen to signals: {error}")));
+        let listen = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot listen for signals: {error}")));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 

@@ -1,12 +1,12 @@
-//! Work: a stream that serves one worker. It receives credit and settlements, and sends leases and results.
+//! The Work stream serves one worker: it receives credit and settlements, and sends leases and results.
 //!
-//! A task of the stream makes its responses, one at a time and only after the connection has accepted the previous one. So a
-//! worker that does not read gets no more, delays no other, and its leases expire. When the worker ends its side, its unsettled
-//! leases are released. When the connection breaks, they expire. While the server drains, it gives no leases, but accepts
-//! settlements until all leases have ended.
+//! A task per stream produces one response at a time, after the connection has accepted the previous one. So a worker that
+//! does not read gets no more responses and does not delay other workers; its leases expire. When the worker half-closes the
+//! stream, its unsettled leases are released. When the connection breaks, they expire. A draining server grants no leases
+//! but accepts settlements until all leases of the stream have ended.
 //!
-//! In a session the stream is the heartbeat for as long as its connection is up and accepts data. Leases end with the session
-//! once the connection has accepted them. Pings detect a connection whose peer is gone.
+//! In a session, the stream replaces the heartbeat while its connection is up and accepts data. A lease is bound to the
+//! session once the connection has accepted it. Pings detect dead connections.
 
 mod unsettled_leases;
 
@@ -75,7 +75,7 @@ struct WorkerStream<S> {
     requests: S,
     drain: CancellationToken,
     cancels: broadcast::Receiver<CancelNotice>,
-    /// The queues that it serves, the next one to ask at the front; none before the first request.
+    /// The queues of the stream in round-robin order, next one first; empty before the first request.
     names: Vec<QueueName>,
     lease: Option<Duration>,
     filter: Filter,
@@ -113,7 +113,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     /// Runs until the worker, the connection, the server or an error ends it.
     async fn run(mut self, responses: mpsc::Sender<Result<wire::WorkResponse, Status>>) {
         while let Ok(room) = responses.reserve().await {
-            // The channel has capacity, so the connection has accepted all responses.
+            // The channel has capacity 1 and is empty, so the connection has accepted all previous responses.
             if let Some(session) = &mut self.session
                 && session.taken()
             {
@@ -132,7 +132,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         }
     }
 
-    /// Waits for the next answer; none after the end of the requests.
+    /// Waits for the next response; `None` after the request stream has ended.
     async fn answer(&mut self) -> Result<Option<wire::WorkResponse>, Status> {
         loop {
             match self.step().await? {
@@ -239,7 +239,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             Err(error) => return Err(ApiError::from(error).into()),
         };
         let queue = found.queue();
-        // The other queues come first next time.
+        // Round robin: the other queues are tried first next time.
         if let Some(at) = self.names.iter().position(|name| *name == queue.1) {
             self.names.rotate_left(at + 1);
         }
@@ -279,7 +279,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
                 Ok(WorkerStreamStep::Answer(wire::WorkResponse { cancel_requests, ..wire::WorkResponse::default() }))
             }
             Err(error) if error.is_of_session() => Err(ApiError::from(error).into()),
-            // The next heartbeat repeats it.
+            // The next heartbeat is the retry.
             Err(_) => Ok(WorkerStreamStep::NoResponse),
         }
     }
@@ -323,7 +323,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         Ok(wire::WorkResponse { leases: Vec::new(), results, extended, cancel_requests: Vec::new() })
     }
 
-    /// Handles the settings of the stream in the first request.
+    /// Applies the stream settings of the first request.
     fn begin(&mut self, request: &wire::WorkRequest) -> Result<(), QueueError> {
         let mut names: Vec<QueueName> = Vec::new();
         let sent = request.queues.iter().chain((!request.queue.is_empty()).then_some(&request.queue));
@@ -362,7 +362,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         Err(ApiError::new(Reason::InvalidArgument, what).at("queue").into())
     }
 
-    /// The queue of a lease: the one in its token, if the stream serves it.
+    /// The queue named in a lease token if the stream serves it, else the first queue of the stream.
     fn queue_of(&self, token: &str) -> &QueueName {
         if let [only] = &self.names[..] {
             return only;
