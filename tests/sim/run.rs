@@ -11,7 +11,7 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::domain::namespace::NamespaceSpec;
-use tallystone::engine::counting::{CountReading, Freshness};
+use tallystone::domain::rollup::{CountReading, Freshness};
 use tallystone::engine::namespaces::{Author, NamespaceCatalog};
 use tallystone::ports::{Catalog, Clock};
 

@@ -6,10 +6,10 @@ use crate::adapters::by_dataset::ByDataset;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
 use crate::domain::fleet::{Heartbeat, MemberId};
-use crate::domain::rollup::{SliceStatus, TimeSlice, VerifiedBase};
+use crate::domain::rollup::{SliceStatus, TailLookup, TimeSlice, VerifiedBase};
 use crate::ports::{
     AppendGuard, AppendOutcome, EventLog, FleetStore, LimitPublisher, LogCapabilities, NewEvent, ReadReplicas,
-    ScanRange, SliceRow, StoreError, StoreErrorKind, TailLookup, TimeSlices, Touch, Touches, VerdictOutcome,
+    ScanRange, SliceRow, StoreError, StoreErrorKind, TimeSlices, Touch, Touches, VerdictOutcome,
 };
 
 #[async_trait]

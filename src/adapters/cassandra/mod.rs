@@ -55,9 +55,8 @@ use crate::adapters::cassandra::touches::{PublishedLimits, TouchIndex};
 use crate::adapters::cassandra::value::Bind as _;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
-use crate::ports::{
-    CacheLease, CachedCount, Clock, CountCache, FastCounts, StoreCheck, StoreError, StoreHandle, Stores,
-};
+use crate::domain::rollup::CachedCount;
+use crate::ports::{CacheLease, Clock, CountCache, FastCounts, StoreCheck, StoreError, StoreHandle, Stores};
 
 pub use catalog::Catalog;
 pub use connect::{Credentials, OpenError, Options, connect, data_centers, within_deadline};

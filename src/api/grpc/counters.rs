@@ -10,8 +10,9 @@ use crate::api::grpc::{caller_of, decode, encode, explain_convert, stream_adds};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::counter::{CounterName, EventId, EventKey};
+use crate::domain::rollup::ReadOptions;
 use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::{Counting, EventsQuery, ReadOptions, Repair, SeriesQuery};
+use crate::engine::counting::{Counting, EventsQuery, Repair, SeriesQuery};
 use crate::proto::counter::v1 as wire;
 use crate::proto::counter::v1::counter_service_server::CounterService;
 

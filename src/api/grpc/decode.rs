@@ -8,8 +8,9 @@ use crate::domain::counter::{ClientToken, CounterName, IdempotencyToken, Namespa
 use crate::domain::limits::{
     BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, TOP_COUNTERS_DEFAULT, TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
 };
+use crate::domain::rollup::{Freshness, ReadOptions};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::{Add, Clear, Freshness, ReadOptions, Report};
+use crate::engine::counting::{Add, Clear, Report};
 use crate::proto::counter::v1 as wire;
 
 pub fn namespace(name: &str) -> Result<NamespaceName, Reject> {

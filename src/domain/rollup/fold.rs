@@ -235,6 +235,17 @@ pub struct TailSum {
     pub last: Timestamp,
 }
 
+/// The newest events of a counter, as the log knows them without a scan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TailLookup {
+    /// Unknown; a scan is needed.
+    Unknown,
+    /// No mutation lies above the given time.
+    Empty,
+    /// The sum of all mutations above the given time.
+    Sum(TailSum),
+}
+
 impl TailSum {
     /// Whether the sum suffices under this TTL: inside a tail shorter than the TTL no silence can restart the count.
     pub fn holds_under(&self, ttl: Option<Duration>) -> bool {

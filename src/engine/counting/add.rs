@@ -8,13 +8,11 @@ use crate::domain::Reject;
 use crate::domain::counter::{Change, Counter, Event, IdempotencyToken, NamespaceName};
 use crate::domain::limits::BATCH_ITEMS_MAX;
 use crate::domain::namespace::CounterType;
+use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
 use crate::engine::core::NamespaceScope;
 use crate::engine::counting::submit::{ServerTokenRange, Submission};
 use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{
-    Add, CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, WriteOutcome, Written,
-    is_best_effort,
-};
+use crate::engine::counting::{Add, Counting, CountingError, WriteOutcome, Written, is_best_effort};
 use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
 /// A namespace that accepts adds, as found at lookup.

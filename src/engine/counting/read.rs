@@ -9,16 +9,16 @@ use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, is_silent_beyond_ttl};
-use crate::domain::rollup::{Checkpoint, TailSum};
+use crate::domain::rollup::{
+    CachedCount, Checkpoint, CountReading, Exactness, Freshness, ReadOptions, RollupRow, TailLookup, TailSum,
+};
 use crate::domain::{Reject, Timestamp};
 use crate::engine::core::NamespaceScope;
 use crate::engine::counting::inline_rolls::roll_inline;
 use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{
-    CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, is_best_effort,
-};
+use crate::engine::counting::{Counting, CountingError, is_best_effort};
 use crate::engine::rolling::cached;
-use crate::ports::{CachedCount, RollupRow, ScanOrder, ScanRange, StoreError, TailLookup};
+use crate::ports::{ScanOrder, ScanRange, StoreError};
 
 /// The page size of the search for the first mutation. Tombstones before it are rare.
 const FIRST_MUTATION_PAGE: usize = 16;

@@ -6,9 +6,9 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
-use crate::domain::rollup::Checkpoint;
+use crate::domain::rollup::{CachedCount, Checkpoint, RollupRow};
 use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::ports::{CacheLease, CachedCount, RollWrite, RollupRow, StoreError, StoreErrorKind};
+use crate::ports::{CacheLease, RollWrite, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.
 struct PreparedRoll {

@@ -7,7 +7,8 @@ use tallystone::adapters::memory;
 use tallystone::domain::Reason;
 use tallystone::domain::counter::{Counter, Provenance, ReportSource};
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{Add, Clear, Exactness, Freshness, ReadOptions, Report, WriteOutcome};
+use tallystone::domain::rollup::{Exactness, Freshness, ReadOptions};
+use tallystone::engine::counting::{Add, Clear, Report, WriteOutcome};
 use tallystone::engine::namespaces::Author;
 
 use super::faulty_progress::{Fault, FaultyProgress};

@@ -10,11 +10,9 @@ use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, DatasetId};
 use tallystone::domain::namespace::Cardinality;
-use tallystone::domain::rollup::Checkpoint;
+use tallystone::domain::rollup::{CachedCount, Checkpoint};
 use tallystone::engine::rolling::cached;
-use tallystone::ports::{
-    CacheLease, CachedCount, CountCache, RollupStore, StoreError, StoreErrorKind, Stores, Touch, Touches,
-};
+use tallystone::ports::{CacheLease, CountCache, RollupStore, StoreError, StoreErrorKind, Stores, Touch, Touches};
 
 use super::{House, SECOND, START, spec};
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::Counter;
 use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings};
-use tallystone::engine::counting::{ReadOptions, Repair, SeriesQuery};
+use tallystone::domain::rollup::ReadOptions;
+use tallystone::engine::counting::{Repair, SeriesQuery};
 use tallystone::engine::namespaces::Author;
 
 use super::{House, SECOND, counter, spec};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{Counter, NamespaceId};
-use tallystone::engine::counting::{Freshness, ReadOptions};
+use tallystone::domain::rollup::{Freshness, ReadOptions};
 use tallystone::engine::namespaces::{Author, NamespaceDraft};
 
 use super::slow_log::SlowLog;
