@@ -26,6 +26,26 @@ impl RollupRow {
         base
     }
 
+    /// The value for a cache, read from the store at a time.
+    pub fn to_cached(&self, checked_at: Timestamp) -> CachedCount {
+        match &self.checkpoint {
+            Some(checkpoint) => self.to_cached_with(checkpoint, checked_at),
+            None => self.to_cached_with(&Checkpoint::empty(Timestamp::MIN), checked_at),
+        }
+    }
+
+    /// The value for a cache, with the checkpoint that follows that of the row.
+    pub fn to_cached_with(&self, checkpoint: &Checkpoint, checked_at: Timestamp) -> CachedCount {
+        CachedCount {
+            count: checkpoint.count,
+            as_of: checkpoint.as_of,
+            last_event_time: checkpoint.last_event_time,
+            clear: self.clear.clone().max(checkpoint.clear.clone()),
+            last_write_time: self.last_write_time.max(checkpoint.last_event_time),
+            checked_at: Some(checked_at),
+        }
+    }
+
     /// The watermark as far as it holds for this row. The watermark was read before the row.
     pub fn effective_watermark(&self, watermark: Timestamp) -> Timestamp {
         if self.just_repaired { Timestamp::MIN } else { watermark }
