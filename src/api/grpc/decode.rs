@@ -38,13 +38,13 @@ pub fn required_token(sent: Option<wire::IdempotencyToken>) -> Result<Idempotenc
     })
 }
 
-pub fn add(item: wire::AddItem) -> Result<Add, Reject> {
-    Ok(Add {
-        name: counter(&item.counter_name)?,
-        delta: item.delta,
-        token: token(item.idempotency_token)?,
-        provenance: Provenance::new(&item.provenance)?,
-    })
+pub fn add(name: &str, delta: i64, sent: Option<wire::IdempotencyToken>, provenance: &str) -> Result<Add, Reject> {
+    let name = counter(name)?;
+    Ok(Add { name, delta, token: token(sent)?, provenance: Provenance::new(provenance)? })
+}
+
+pub fn add_item(item: wire::AddItem) -> Result<Add, Reject> {
+    add(&item.counter_name, item.delta, item.idempotency_token, &item.provenance)
 }
 
 pub fn clear(request: wire::ClearCountRequest) -> Result<Clear, Reject> {
