@@ -4,25 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{Counter, EventKey};
+use crate::domain::counter::Counter;
+use crate::domain::rollup::CachedCount;
 use crate::domain::time::Timestamp;
-
-/// The values of a counter that a read needs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CachedCount {
-    /// The exact count of the checkpoint.
-    pub count: i128,
-    /// The count contains every event up to this time; `Timestamp::MIN` if the counter was never rolled up.
-    pub as_of: Timestamp,
-    /// The time of the newest mutation folded in.
-    pub last_event_time: Option<Timestamp>,
-    /// The key of the newest clear, folded in or not.
-    pub clear: Option<EventKey>,
-    /// The time of the newest mutation.
-    pub last_write_time: Option<Timestamp>,
-    /// The time at which the last write time was read from the store; none if it is always exact.
-    pub checked_at: Option<Timestamp>,
-}
 
 /// The right to fill one key, taken before the store is read. Its numbers are opaque to all but the cache.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey};
-use crate::domain::rollup::TailSum;
+use crate::domain::rollup::TailLookup;
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
@@ -60,17 +60,6 @@ pub struct ScanRange {
     pub beyond: Option<EventKey>,
     /// At most this many; fewer only at the end of the range.
     pub limit: usize,
-}
-
-/// The newest events of a counter, as the log knows them without a scan.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum TailLookup {
-    /// Unknown; a scan is needed.
-    Unknown,
-    /// No mutation lies above the given time.
-    Empty,
-    /// The sum of all mutations above the given time.
-    Sum(TailSum),
 }
 
 /// One row of a whole slice, for export.

@@ -33,11 +33,10 @@ use crate::domain::counter::NamespaceName;
 pub use backup::{BackupPieces, Backups};
 pub use catalog::{Catalog, CatalogChange, CatalogEntry, CatalogRecord};
 pub use clock::{BootId, Clock, Entropy};
-pub use count_cache::{CacheLease, CacheMark, CachedCount, CountCache};
+pub use count_cache::{CacheLease, CacheMark, CountCache};
 pub use error::{EffectOutcome, StoreError, StoreErrorKind};
 pub use event_log::{
-    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, TailLookup,
-    VerdictOutcome,
+    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, VerdictOutcome,
 };
 pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
@@ -53,7 +52,7 @@ pub use queue_store::{
     ShardStatus, ShardStore, ShardTotals, StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
-pub use rollup_store::{RollWrite, RollupRow, RollupStore};
+pub use rollup_store::{RollWrite, RollupStore};
 pub use store_handle::{StoreCheck, StoreDisk, StoreHandle};
 pub use time_slices::TimeSlices;
 pub use touches::{Touch, Touches};

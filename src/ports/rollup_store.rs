@@ -2,38 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{Counter, CounterName, DatasetId, EventKey, NamespaceId};
-use crate::domain::rollup::{BucketRecord, Checkpoint, StepSum};
+use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use crate::domain::rollup::{BucketRecord, Checkpoint, RollupRow, StepSum};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
-
-/// The stored state of one counter at one moment.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RollupRow {
-    /// The newest checkpoint.
-    pub checkpoint: Option<Checkpoint>,
-    /// The key of the newest clear.
-    pub clear: Option<EventKey>,
-    /// The time of the newest mutation; on engines with steps, the end of its step.
-    pub last_write_time: Option<Timestamp>,
-    /// Whether the checkpoint was repaired and not rolled since. A watermark then says nothing about events above its
-    /// `as_of`: they were rolled into the value before the repair.
-    pub just_repaired: bool,
-}
-
-impl RollupRow {
-    /// The checkpoint to fold on, for a row that was read after a watermark. It contains all events up to the watermark.
-    pub fn base(&self, watermark: Timestamp) -> Checkpoint {
-        let mut base = self.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
-        base.as_of = base.as_of.max(self.effective_watermark(watermark));
-        base
-    }
-
-    /// The watermark as far as it holds for this row. The watermark was read before the row.
-    pub fn effective_watermark(&self, watermark: Timestamp) -> Timestamp {
-        if self.just_repaired { Timestamp::MIN } else { watermark }
-    }
-}
 
 /// The writes of one roll.
 #[derive(Clone, PartialEq, Eq, Debug)]

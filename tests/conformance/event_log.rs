@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use futures_util::FutureExt;
 use tallystone::domain::counter::{Change, EventId, EventKey, NamespaceId};
 use tallystone::domain::limits::STEP;
-use tallystone::domain::rollup::{SliceStatus, TailSum};
+use tallystone::domain::rollup::{SliceStatus, TailLookup, TailSum};
 use tallystone::domain::time::Timestamp;
 use tallystone::ports::{
-    AppendOutcome, EffectOutcome, ScanOrder, ScanRange, SliceRow, StoreErrorKind, Stores, TailLookup, VerdictOutcome,
+    AppendOutcome, EffectOutcome, ScanOrder, ScanRange, SliceRow, StoreErrorKind, Stores, VerdictOutcome,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

@@ -13,9 +13,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tallystone::domain::counter::{Change, Counter, DatasetId, Event, EventId, EventKey, Provenance};
 use tallystone::domain::limits::{STEP, TOUCH_SHARDS};
-use tallystone::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailSum, fold};
+use tallystone::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailLookup, TailSum, fold};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores, TailLookup};
+use tallystone::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores};
 
 use crate::backends::{BACKENDS, Backend, Bench, Ending, is_selected, not_run};
 use crate::given::{DATASET, OTHER_DATASET, OTHER_NAMESPACE, SLICE, T0, counter, foreign, slice};

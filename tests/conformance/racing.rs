@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tallystone::domain::counter::{Change, Counter, EventKey};
-use tallystone::domain::rollup::{Checkpoint, FoldRules, fold};
+use tallystone::domain::rollup::{Checkpoint, FoldRules, TailLookup, fold};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{AppendOutcome, RollWrite, ScanOrder, ScanRange, Stores, TailLookup, VerdictOutcome};
+use tallystone::ports::{AppendOutcome, RollWrite, ScanOrder, ScanRange, Stores, VerdictOutcome};
 use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;

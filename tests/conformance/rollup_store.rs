@@ -1,9 +1,9 @@
 //! The laws of `RollupStore`.
 
 use tallystone::domain::counter::{Change, Counter, CounterName, NamespaceId};
-use tallystone::domain::rollup::{BucketRecord, Checkpoint, CountAt, SliceStatus, StepSum};
+use tallystone::domain::rollup::{BucketRecord, Checkpoint, CountAt, RollupRow, SliceStatus, StepSum};
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::{RollWrite, RollupRow, Stores, VerdictOutcome};
+use tallystone::ports::{RollWrite, Stores, VerdictOutcome};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{

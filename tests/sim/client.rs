@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tallystone::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance};
+use tallystone::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
 use tallystone::domain::{Reason, Timestamp};
-use tallystone::engine::counting::{
-    Add, Clear, CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, TokenVerdict, WriteOutcome,
-};
+use tallystone::engine::counting::{Add, Clear, Counting, CountingError, TokenVerdict, WriteOutcome};
 
 use crate::chance::Chance;
 use crate::cluster::gather::Gather;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::EventKey;
-use tallystone::engine::counting::{CountReading, Exactness};
+use tallystone::domain::rollup::{CountReading, Exactness};
 
 /// The adds that one counter can tell apart.
 pub const ADDS_OF_A_COUNTER: u32 = 60;

@@ -11,8 +11,8 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::domain::namespace::NamespaceSpec;
+use tallystone::domain::rollup::{CountReading, Freshness};
 use tallystone::engine::catalog::Author;
-use tallystone::engine::counting::{CountReading, Freshness};
 use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::ports::{Clock, NamespaceStore};
 

@@ -5,12 +5,10 @@ use async_trait::async_trait;
 use crate::adapters::by_dataset::ByDataset;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
-
-use crate::domain::rollup::{SliceStatus, TimeSlice, VerifiedBase};
+use crate::domain::rollup::{SliceStatus, TailLookup, TimeSlice, VerifiedBase};
 use crate::ports::{
     AppendGuard, AppendOutcome, EventLog, FleetStore, LimitPublisher, LogCapabilities, NewEvent, ReadReplicas,
-    ScanRange, SharedStores, SliceRow, StoreError, StoreErrorKind, TailLookup, TimeSlices, Touch, Touches,
-    VerdictOutcome,
+    ScanRange, SharedStores, SliceRow, StoreError, StoreErrorKind, TimeSlices, Touch, Touches, VerdictOutcome,
 };
 
 #[async_trait]

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use crate::adapters::by_dataset::ByDataset;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::rollup::{BucketRecord, StepSum};
-use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
+use crate::domain::rollup::{BucketRecord, RollupRow, StepSum};
+use crate::ports::{RollWrite, RollupStore, StoreError};
 
 #[async_trait]
 impl RollupStore for ByDataset {

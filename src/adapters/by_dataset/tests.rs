@@ -9,8 +9,8 @@ use crate::domain::counter::{
     Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, NamespaceName, Provenance,
 };
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, NewEvent, StoreErrorKind, Stores, TailLookup};
+use crate::domain::rollup::{SliceStatus, TailLookup, TimeSlice};
+use crate::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, NewEvent, StoreErrorKind, Stores};
 
 const NEAR: (NamespaceId, DatasetId) = (NamespaceId(1), DatasetId(1));
 const FAR: (NamespaceId, DatasetId) = (NamespaceId(2), DatasetId(2));

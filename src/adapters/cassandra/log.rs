@@ -22,9 +22,9 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
 use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::STEP;
+use crate::domain::rollup::TailLookup;
 use crate::ports::{
-    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, TailLookup,
-    VerdictOutcome,
+    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, VerdictOutcome,
 };
 
 const OP: &str = "settle";

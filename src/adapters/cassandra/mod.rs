@@ -55,9 +55,10 @@ use crate::adapters::cassandra::touches::{PublishedLimits, TouchIndex};
 use crate::adapters::cassandra::value::Bind as _;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
+use crate::domain::rollup::CachedCount;
 use crate::ports::{
-    CacheLease, CachedCount, Clock, CountCache, FastCounts, Metric, SharedStores, StoreCheck, StoreError, StoreHandle,
-    Stores, metrics,
+    CacheLease, Clock, CountCache, FastCounts, Metric, SharedStores, StoreCheck, StoreError, StoreHandle, Stores,
+    metrics,
 };
 
 pub use catalog::Catalog;

@@ -26,8 +26,8 @@ use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::{
     HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX, TOUCH_SHARDS,
 };
-use crate::domain::rollup::{BucketRecord, Checkpoint, StepSum, VerifiedBase};
-use crate::ports::{RollWrite, RollupRow, RollupStore, StoreError};
+use crate::domain::rollup::{BucketRecord, Checkpoint, RollupRow, StepSum, VerifiedBase};
+use crate::ports::{RollWrite, RollupStore, StoreError};
 
 /// Checkpoints, bucket records, series and names.
 pub struct Rollups {

@@ -4,7 +4,7 @@ use prost::Message;
 
 use super::{CorruptValue, decode, pair_from, pair_of, wide_from, wide_of};
 use crate::domain::Timestamp;
-use crate::ports::CachedCount;
+use crate::domain::rollup::CachedCount;
 use crate::proto::internal::v1::StoredCount;
 
 /// Encodes a count. The result is never empty, because an empty value is a placeholder.

@@ -14,10 +14,8 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{
     Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
 };
-use crate::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TimeSlice, fold};
-use crate::ports::{
-    AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreErrorKind, Stores, TailLookup, VerdictOutcome,
-};
+use crate::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailLookup, TimeSlice, fold};
+use crate::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreErrorKind, Stores, VerdictOutcome};
 
 pub(super) const DATASET: DatasetId = DatasetId(1);
 const NAMESPACE: NamespaceId = NamespaceId(7);

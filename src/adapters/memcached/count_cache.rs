@@ -21,7 +21,8 @@ use crate::adapters::memcached::{Cluster, key};
 use crate::domain::counter::Counter;
 use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{CACHE_ENTRY_SECONDS, CACHE_LEASE_MAX, CLEAR_VISIBLE_WITHIN};
-use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache, StoreError};
+use crate::domain::rollup::CachedCount;
+use crate::ports::{CacheLease, CacheMark, CountCache, StoreError};
 
 impl Cluster {
     async fn mark(&self, node: &MemcachedServer, key: &str) -> Option<CacheMark> {

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::counter::Counter;
-use crate::ports::{CacheLease, CacheMark, CachedCount, CountCache};
+use crate::domain::rollup::CachedCount;
+use crate::ports::{CacheLease, CacheMark, CountCache};
 
 /// A cache without eviction: it forgets only deleted entries.
 #[derive(Default)]

@@ -5,11 +5,11 @@ use async_trait::async_trait;
 use crate::adapters::memory::{MemoryStore, MemoryStoreState};
 use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
 use crate::domain::limits::{STEP, TOUCH_SHARDS};
-use crate::domain::rollup::TailSum;
+use crate::domain::rollup::{TailLookup, TailSum};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, StoreError,
-    StoreErrorKind, TailLookup, Touch, Touches, VerdictOutcome,
+    StoreErrorKind, Touch, Touches, VerdictOutcome,
 };
 
 #[async_trait]

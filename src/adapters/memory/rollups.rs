@@ -7,9 +7,9 @@ use async_trait::async_trait;
 
 use crate::adapters::memory::{MemoryStore, MemoryStoreState};
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::rollup::{BucketRecord, SliceStatus, StepSum};
+use crate::domain::rollup::{BucketRecord, RollupRow, SliceStatus, StepSum};
 use crate::domain::time::Timestamp;
-use crate::ports::{LimitPublisher, RollWrite, RollupRow, RollupStore, StoreError};
+use crate::ports::{LimitPublisher, RollWrite, RollupStore, StoreError};
 
 #[async_trait]
 impl RollupStore for MemoryStore {

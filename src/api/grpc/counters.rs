@@ -10,8 +10,9 @@ use crate::api::grpc::{caller_of, decode, encode, explain_convert, stream_adds};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::counter::{CounterName, EventId, EventKey};
+use crate::domain::rollup::ReadOptions;
 use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::{Counting, EventsQuery, ReadOptions, Repair, SeriesQuery};
+use crate::engine::counting::{Counting, EventsQuery, Repair, SeriesQuery};
 use crate::proto::counter::v1 as wire;
 use crate::proto::counter::v1::counter_service_server::CounterService;
 
@@ -38,13 +39,8 @@ impl CounterService for CountersApi {
     async fn add_count(&self, request: Request<wire::AddCountRequest>) -> CounterRpcResult<wire::AddCountResponse> {
         let request = request.into_inner();
         let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let add = decode::add(wire::AddItem {
-            counter_name: request.counter_name,
-            delta: request.delta,
-            idempotency_token: request.idempotency_token,
-            provenance: request.provenance,
-        })
-        .map_err(ApiError::from)?;
+        let wire::AddCountRequest { counter_name, delta, idempotency_token, provenance, .. } = request;
+        let add = decode::add(&counter_name, delta, idempotency_token, &provenance).map_err(ApiError::from)?;
         let written = self.counting.add(&namespace, add).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::added(&written)))
     }
@@ -56,13 +52,8 @@ impl CounterService for CountersApi {
         let request = request.into_inner();
         let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         let freshness = decode::freshness(request.freshness)?;
-        let add = decode::add(wire::AddItem {
-            counter_name: request.counter_name,
-            delta: request.delta,
-            idempotency_token: request.idempotency_token,
-            provenance: request.provenance,
-        })
-        .map_err(ApiError::from)?;
+        let wire::AddAndGetCountRequest { counter_name, delta, idempotency_token, provenance, .. } = request;
+        let add = decode::add(&counter_name, delta, idempotency_token, &provenance).map_err(ApiError::from)?;
         let (written, reading) = self.counting.add_and_get(&namespace, add, freshness).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::added_and_read(&written, &reading)))
     }
@@ -94,7 +85,7 @@ impl CounterService for CountersApi {
         let request = request.into_inner();
         let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         decode::batch_size("items", request.items.len())?;
-        let items = request.items.into_iter().map(decode::add).collect();
+        let items = request.items.into_iter().map(decode::add_item).collect();
         let answers = self.counting.batch_add(&namespace, items).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::BatchAddCountsResponse {
             results: answers.into_iter().map(encode::add_result).collect(),

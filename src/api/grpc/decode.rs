@@ -8,8 +8,9 @@ use crate::domain::counter::{ClientToken, CounterName, IdempotencyToken, Namespa
 use crate::domain::limits::{
     BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, TOP_COUNTERS_DEFAULT, TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
 };
+use crate::domain::rollup::{Freshness, ReadOptions};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::{Add, Clear, Freshness, ReadOptions, Report};
+use crate::engine::counting::{Add, Clear, Report};
 use crate::proto::counter::v1 as wire;
 
 pub fn namespace(name: &str) -> Result<NamespaceName, Reject> {
@@ -36,13 +37,13 @@ pub fn required_token(sent: Option<wire::IdempotencyToken>) -> Result<Idempotenc
         .ok_or_else(|| Reject::new(Reason::InvalidToken, "idempotency_token is missing; send the token to check"))
 }
 
-pub fn add(item: wire::AddItem) -> Result<Add, Reject> {
-    Ok(Add {
-        name: counter(&item.counter_name)?,
-        delta: item.delta,
-        token: token(item.idempotency_token)?,
-        provenance: Provenance::new(&item.provenance)?,
-    })
+pub fn add(name: &str, delta: i64, sent: Option<wire::IdempotencyToken>, provenance: &str) -> Result<Add, Reject> {
+    let name = counter(name)?;
+    Ok(Add { name, delta, token: token(sent)?, provenance: Provenance::new(provenance)? })
+}
+
+pub fn add_item(item: wire::AddItem) -> Result<Add, Reject> {
+    add(&item.counter_name, item.delta, item.idempotency_token, &item.provenance)
 }
 
 pub fn clear(request: wire::ClearCountRequest) -> Result<Clear, Reject> {

@@ -7,9 +7,10 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Event, IdempotencyToken};
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::domain::rollup::series::SeriesRow;
+use crate::domain::rollup::{CountReading, Exactness};
 use crate::engine::counting::{
-    BucketDifference, CountReading, CounterSummary, CountingError, Exactness, Recount, SeriesResult, TokenVerdict,
-    TopCountersResult, WriteOutcome, Written,
+    BucketDifference, CounterSummary, CountingError, Recount, SeriesResult, TokenVerdict, TopCountersResult,
+    WriteOutcome, Written,
 };
 use crate::proto::counter::v1 as wire;
 

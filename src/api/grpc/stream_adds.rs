@@ -157,7 +157,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
 
     fn number(&mut self, range: &mut AddRange, message: StreamAddCountsRequest) {
         self.next_item += message.items.len() as u64;
-        range.items.extend(message.items.into_iter().map(decode::add));
+        range.items.extend(message.items.into_iter().map(decode::add_item));
     }
 }
 

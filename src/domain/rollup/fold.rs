@@ -235,17 +235,29 @@ pub struct TailSum {
     pub last: Timestamp,
 }
 
+/// The newest events of a counter, as the log knows them without a scan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TailLookup {
+    /// Unknown; a scan is needed.
+    Unknown,
+    /// No mutation lies above the given time.
+    Empty,
+    /// The sum of all mutations above the given time.
+    Sum(TailSum),
+}
+
 impl TailSum {
     /// Whether the sum suffices under this TTL: inside a tail shorter than the TTL no silence can restart the count.
     pub fn holds_under(&self, ttl: Option<Duration>) -> bool {
         ttl.is_none_or(|ttl| self.last.since(self.first) <= ttl)
     }
 
-    /// The count after the tail. The caller has checked `holds_under`.
-    pub fn value_after(&self, checkpoint: &Checkpoint, ttl: Option<Duration>) -> i128 {
+    /// The count after the tail, from the count before it and the time of the mutation before it. The caller has checked
+    /// `holds_under`.
+    pub fn value_after(&self, count: i128, last_event_time: Option<Timestamp>, ttl: Option<Duration>) -> i128 {
         debug_assert!(self.holds_under(ttl), "a silence inside the tail needs its events");
-        let restarted = self.clear.is_some() || is_silent_beyond_ttl(checkpoint.last_event_time, self.first, ttl);
-        if restarted { self.sum } else { checkpoint.count + self.sum }
+        let restarted = self.clear.is_some() || is_silent_beyond_ttl(last_event_time, self.first, ttl);
+        if restarted { self.sum } else { count + self.sum }
     }
 }
 

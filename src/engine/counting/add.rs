@@ -8,13 +8,11 @@ use crate::domain::Reject;
 use crate::domain::counter::{Change, Counter, Event, IdempotencyToken, NamespaceName};
 use crate::domain::limits::BATCH_ITEMS_MAX;
 use crate::domain::namespace::CounterType;
+use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
 use crate::engine::core::NamespaceScope;
 use crate::engine::counting::submit::{ServerTokenRange, Submission};
 use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{
-    Add, CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, WriteOutcome, Written,
-    is_best_effort,
-};
+use crate::engine::counting::{Add, Counting, CountingError, WriteOutcome, Written, is_best_effort};
 use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
 /// A namespace that accepts adds, as found at lookup.
@@ -48,7 +46,7 @@ impl Counting {
         if is_best_effort(&scope) {
             return self.add_fast(&scope, &add).await.map(|(written, _)| written);
         }
-        self.add_one(&scope, add).await
+        only(self.add_all(&scope, vec![Ok(add)], None).await)
     }
 
     /// Adds a delta and reads the count after it.
@@ -64,7 +62,7 @@ impl Counting {
             return Ok((written, self.fast_reading(Some(value))));
         }
         let counter = scope.counter(add.name.clone());
-        let written = self.add_one(&scope, add).await?;
+        let written = only(self.add_all(&scope, vec![Ok(add)], None).await)?;
         let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
         let mut reading = self
             .read(&scope, &counter, options, WaitBudget::begin(self.core.clock.as_ref()))
@@ -140,11 +138,6 @@ impl Counting {
         answers
     }
 
-    async fn add_one(&self, scope: &Arc<NamespaceScope>, add: Add) -> Result<Written, CountingError> {
-        let mut answers = self.add_all(scope, vec![Ok(add)], None).await;
-        answers.pop().unwrap_or(Err(CountingError::ShuttingDown))
-    }
-
     async fn add_all(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -178,7 +171,7 @@ impl Counting {
                 }
             });
         }
-        let mut outcomes = self.submit_in_turn(scope, submissions, own, turn).await.into_iter();
+        let mut outcomes = self.submit(scope, submissions, own, turn).await.into_iter();
         let server_time = self.core.now();
         answers
             .into_iter()
@@ -256,6 +249,11 @@ impl Counting {
             exactness: Exactness::Estimate,
         }
     }
+}
+
+/// The answer of a call with one item.
+fn only(mut answers: Vec<Result<Written, CountingError>>) -> Result<Written, CountingError> {
+    answers.pop().unwrap_or(Err(CountingError::ShuttingDown))
 }
 
 /// The error for an add that was written but whose count cannot be read. It must not look like a failed add.

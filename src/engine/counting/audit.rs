@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
-use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus};
+use crate::domain::rollup::{BucketRecord, Checkpoint, Freshness, ReadOptions, SliceStatus};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::core::NamespaceScope;
 use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{
-    BucketDifference, Counting, CountingError, EventsQuery, Freshness, ReadOptions, Recount, Repair,
-};
+use crate::engine::counting::{BucketDifference, Counting, CountingError, EventsQuery, Recount, Repair};
 use crate::ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
 
 /// A counter recomputed from its log.

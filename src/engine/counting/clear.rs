@@ -24,7 +24,7 @@ impl Counting {
         let event = Event { key: token.key.clone(), change: Change::Clear, provenance: clear.provenance };
         let submission =
             Submission { event: NewEvent { counter: counter.clone(), event }, server_made: !token.idempotent };
-        let answer = self.submit(&scope, vec![submission], own).await.pop();
+        let answer = self.submit(&scope, vec![submission], own, None).await.pop();
         let outcome = answer.unwrap_or(Err(CountingError::ShuttingDown))?;
         let deleted = scope.cache.delete(&counter).await;
         self.core.watchers.wake(&counter);

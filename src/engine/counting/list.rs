@@ -8,13 +8,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX};
 use crate::domain::rollup::checkpoint::clamp_count;
+use crate::domain::rollup::{CountReading, Freshness, ReadOptions};
 use crate::domain::{Reason, Reject};
 use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::counting::rankings::{RankingStart, TopTable};
 use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{
-    CountReading, CounterSummary, Counting, CountingError, Freshness, ReadOptions, TopCountersResult, is_best_effort,
-};
+use crate::engine::counting::{CounterSummary, Counting, CountingError, TopCountersResult, is_best_effort};
 use crate::ports::StoreError;
 
 /// How long the first request waits for the ranking of its namespace.

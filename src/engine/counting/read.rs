@@ -1,24 +1,22 @@
-//! GetCount and BatchGetCounts: the cache, the rollup store, an inline roll on request, the tail of the log.
+//! GetCount and BatchGetCounts: the steps of a read. `domain/rollup/read_plan.rs` decides which step comes next.
 
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
-use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::fleet::ProtocolRule;
+use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
-use crate::domain::namespace::{CounterType, Temporality};
-use crate::domain::rollup::checkpoint::{clamp_count, is_silent_beyond_ttl};
-use crate::domain::rollup::{Checkpoint, TailSum};
+use crate::domain::namespace::CounterType;
+use crate::domain::rollup::{
+    Checkpoint, CountReading, FoldedTail, Freshness, ReadAnswer, ReadOptions, ReadPlan, ReadRules, ReadStep, RollupRow,
+    StateBefore,
+};
 use crate::domain::{Reject, Timestamp};
 use crate::engine::core::NamespaceScope;
 use crate::engine::counting::inline_rolls::roll_inline;
 use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{
-    CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, is_best_effort,
-};
-use crate::engine::rolling::cached;
-use crate::ports::{CachedCount, RollupRow, ScanOrder, ScanRange, StoreError, TailLookup};
+use crate::engine::counting::{Counting, CountingError, is_best_effort};
+use crate::ports::{CacheLease, ScanOrder, ScanRange, StoreError};
 
 /// The page size of the search for the first mutation. Tombstones before it are rare.
 const FIRST_MUTATION_PAGE: usize = 16;
@@ -76,40 +74,93 @@ impl Counting {
         if is_best_effort(scope) {
             return Ok(self.fast_reading(scope.best_effort_counts.get(counter).await?));
         }
-        let up_to_date = match options.freshness {
+        let is_up_to_date = match options.freshness {
             Freshness::UpToDate => true,
             Freshness::RolledUp => false,
             Freshness::ByType => scope.namespace.spec.counter_type == CounterType::Accurate,
         };
-        let limit = self.limit_for_read(scope, budget).await;
-        let mut known = self.load(scope, counter).await?;
-        if known.may_have_fallen_silent(scope, limit) {
-            known = self.load_from_store(scope, counter).await?;
-        }
-        let reading = self.rolled_up(scope, counter, &known, limit).await?;
-        let (known, mut reading) = if self.must_roll(&reading, &options) {
-            self.roll_then_read(scope, counter, &options, budget).await?
-        } else {
-            (known, reading)
-        };
-        let unrolled = known.value.last_write_time.is_some_and(|written| written > known.rolled_to);
-        let rolled_to = known.rolled_to;
-        if up_to_date {
-            let as_of = reading.as_of;
-            reading = self.with_tail(scope, counter, known, reading, budget).await?;
-            reading.as_of = reading.as_of.max(as_of);
-        } else if reading.behind || unrolled {
-            // The read repairs a counter whose rollup signal was lost, even if the missing events lie below the served `as_of`.
-            let newest = reading.last_write_time.unwrap_or(reading.as_of);
-            scope.signal(&self.core, counter, rolled_to.min(reading.as_of).just_after().min(newest), newest);
-        }
-        if options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of) {
-            reading.behind = true;
+        self.limit_for_read(scope, budget).await;
+        let mut plan = ReadPlan::new(self.read_rules(scope, is_up_to_date), options);
+        let (ReadAnswer { reading, signal }, _row) = self.carry_out(scope, counter, &mut plan, budget).await?;
+        if let Some((oldest, newest)) = signal {
+            scope.signal(&self.core, counter, oldest, newest);
         }
         if scope.needs_as_of_floor {
             self.core.as_of_floor.note(counter, reading.as_of);
         }
         Ok(reading)
+    }
+
+    /// The rolled-up reading of a counter, and the row from which it comes.
+    pub(super) async fn read_with_row(
+        &self,
+        scope: &Arc<NamespaceScope>,
+        counter: &Counter,
+    ) -> Result<(CountReading, RollupRow), CountingError> {
+        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        self.limit_for_read(scope, budget).await;
+        let mut plan = ReadPlan::of_row(self.read_rules(scope, false));
+        let (answer, found) = self.carry_out(scope, counter, &mut plan, budget).await?;
+        let FoundRow { row, .. } = found.expect("a plan that begins with the row reads it");
+        Ok((answer.reading, row))
+    }
+
+    fn read_rules<'a>(&self, scope: &'a NamespaceScope, is_up_to_date: bool) -> ReadRules<'a> {
+        let temporality = scope.namespace.spec.temporality;
+        ReadRules { fold: &scope.rules, temporality, is_up_to_date, protocol: self.core.rules }
+    }
+
+    /// Performs the steps of a plan. Returns the answer, and the row if one was read.
+    async fn carry_out(
+        &self,
+        scope: &Arc<NamespaceScope>,
+        counter: &Counter,
+        plan: &mut ReadPlan<'_>,
+        budget: WaitBudget,
+    ) -> Result<(ReadAnswer, Option<FoundRow>), CountingError> {
+        let (core, clock, dataset) = (&self.core, self.core.clock.as_ref(), &scope.dataset);
+        let (mut lease, mut found) = (CacheLease::default(), None);
+        loop {
+            match plan.next(|| core.now()) {
+                ReadStep::ReadCache => {
+                    let before = self.state_before(scope, counter);
+                    if plan.read_cache(scope.cache.get(counter).await, before) {
+                        core.stats.cache_hits.increment();
+                    }
+                }
+                ReadStep::ReadRow => {
+                    let before = self.state_before(scope, counter);
+                    core.stats.cache_misses.increment();
+                    lease = scope.cache.lease(counter).await;
+                    let checked_at = core.now();
+                    let row = core.stores.rollups.read(dataset.id(), counter).await?;
+                    plan.read_row(&row, checked_at, before);
+                    found = Some(FoundRow { row, watermark: before.watermark });
+                }
+                ReadStep::LookAtTail(after) => plan.look_at_tail(core.stores.log.tail(dataset.id(), counter, after)),
+                ReadStep::FindFirst(after) => plan.find_first(self.first_mutation(scope, counter, after).await?),
+                ReadStep::FoldTail => {
+                    let row = match found.take() {
+                        Some(found) => found,
+                        None => self.find_row(scope, counter).await?,
+                    };
+                    plan.fold_tail(self.fold_tail(scope, counter, row).await?);
+                }
+                ReadStep::FillCache(value) => scope.cache.fill(counter, value, std::mem::take(&mut lease)).await,
+                ReadStep::MoveLimit(wanted) => {
+                    let closable = dataset.closing.closed(core.now());
+                    if closable > dataset.limit() {
+                        dataset.limit_at_least(wanted.min(closable), clock, budget.left(clock)).await;
+                    }
+                    plan.move_limit(dataset.limit());
+                }
+                ReadStep::Roll => {
+                    roll_inline(core, &self.driver, scope, counter, budget.left(clock)).await;
+                    plan.roll();
+                }
+                ReadStep::Answer(answer) => return Ok((answer, found)),
+            }
+        }
     }
 
     /// The limit. If its publisher was idle, the limit is moved once first.
@@ -123,222 +174,37 @@ impl Counting {
         scope.dataset.fresh_limit(clock, budget.left(clock)).await
     }
 
-    /// The cached value, or the value in the store, which then fills the cache.
-    async fn load(&self, scope: &NamespaceScope, counter: &Counter) -> Result<RolledUpCount, StoreError> {
-        // The watermark is read first: every checkpoint read after it contains all events up to it.
-        let told = self.as_of_floor(scope, counter);
-        let watermark = scope.dataset.watermark(counter.touch_shard());
-        if let Some(value) = scope.cache.get(counter).await {
-            let coherent = value.checked_at.is_none();
-            let is_as_new = value.as_of >= told || !self.core.rules.keeps(ProtocolRule::NoOlderThanTold);
-            if coherent || (value.as_of > Timestamp::MIN && is_as_new) {
-                self.core.stats.cache_hits.increment();
-                // An older copy of a checkpoint may lack events that newer checkpoints contain.
-                let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
-                return Ok(RolledUpCount { value, rolled_to, as_of_floor: told, is_write_time_exact: coherent });
-            }
-        }
-        self.load_from_store(scope, counter).await
+    /// The state that a look at the cache or at the row is judged by.
+    fn state_before(&self, scope: &NamespaceScope, counter: &Counter) -> StateBefore {
+        let as_of_floor = if scope.needs_as_of_floor { self.core.as_of_floor.of(counter) } else { Timestamp::MIN };
+        let (watermark, limit) = (scope.dataset.watermark(counter.touch_shard()), scope.dataset.limit());
+        StateBefore { as_of_floor, watermark, limit, least_as_of: scope.least_as_of(limit) }
     }
 
-    /// The value in the store, which then fills the cache.
-    pub(super) async fn load_from_store(
+    /// The time of the first mutation above a time.
+    async fn first_mutation(
         &self,
         scope: &NamespaceScope,
         counter: &Counter,
-    ) -> Result<RolledUpCount, StoreError> {
-        // The served `as_of` is read before the store, so the store contains everything that made it true.
-        let told = self.as_of_floor(scope, counter);
-        let watermark = scope.dataset.watermark(counter.touch_shard());
-        let limit = scope.dataset.limit();
-        self.core.stats.cache_misses.increment();
-        let lease = scope.cache.lease(counter).await;
-        let checked_at = self.core.now();
-        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
-        // A repair may have moved a checkpoint back below the served `as_of`. The missing part is rolled up again.
-        let told = if row.just_repaired { Timestamp::MIN } else { told };
-        let mut value = value_of(&row, checked_at);
-        let watermark = row.effective_watermark(watermark);
-        let rolled_to = value.as_of.max(watermark);
-        // No event can appear at or below a limit that was published before this read. So the checkpoint is exact up to the
-        // limit, or up to the first mutation that it lacks.
-        let exact_to = match value.last_write_time {
-            Some(written) if written > rolled_to => self.unrolled_from(scope, counter, rolled_to).await?,
-            Some(_) | None => limit,
-        };
-        value.as_of = rolled_to.max(limit.min(exact_to));
-        scope.cache.fill(counter, value.clone(), lease).await;
-        let rolled_to = value.as_of.max(watermark);
-        Ok(RolledUpCount { value, rolled_to, as_of_floor: told, is_write_time_exact: false })
-    }
-
-    /// The highest `as_of` that this server has served of a counter, where it has to be remembered.
-    fn as_of_floor(&self, scope: &NamespaceScope, counter: &Counter) -> Timestamp {
-        if scope.needs_as_of_floor { self.core.as_of_floor.of(counter) } else { Timestamp::MIN }
-    }
-
-    /// The count of the checkpoint, and the time up to which it is complete.
-    pub(super) async fn rolled_up(
-        &self,
-        scope: &NamespaceScope,
-        counter: &Counter,
-        known: &RolledUpCount,
-        limit: Timestamp,
-    ) -> Result<CountReading, StoreError> {
-        let RolledUpCount { value: known, rolled_to, as_of_floor: told, is_write_time_exact: exact_now } = known;
-        let rolled_to = *rolled_to;
-        let written_after = known.last_write_time.is_some_and(|written| written > rolled_to);
-        let exact_to = match (written_after, exact_now) {
-            (true, _) => self.unrolled_from(scope, counter, rolled_to).await?,
-            (false, true) => limit,
-            // A cached copy does not know writes that came after it.
-            (false, false) => rolled_to,
-        };
-        // A row found at or below the served `as_of` was not acknowledged at that time. It counts as late from the moment
-        // at which a caller learns of it.
-        let as_of = rolled_to.max(limit.min(exact_to)).max(scope.least_as_of(limit)).max(*told);
-        let cleared = known.clear.as_ref().is_some_and(|clear| clear.time > known.as_of);
-        let silent = is_silent_beyond_ttl(known.last_event_time, as_of, scope.ttl_at(as_of));
-        let exact = if silent { 0 } else { known.count };
-        let (count, saturated) = if cleared { (0, false) } else { clamp_count(exact) };
-        // A clear shows before `as_of` has reached it.
-        let exactness = if cleared && exact != 0 { Exactness::Estimate } else { Exactness::ExactAsOf };
-        Ok(CountReading {
-            count,
-            saturated,
-            as_of,
-            checked_at: known.checked_at.unwrap_or_else(|| self.core.now()),
-            last_write_time: known.last_write_time,
-            behind: known.last_write_time.is_some_and(|written| written > as_of),
-            exactness,
-        })
-    }
-
-    /// The last whole millisecond before the first mutation above a checkpoint. The checkpoint is exact up to there; without
-    /// such a mutation it is exact up to every limit.
-    ///
-    /// This keeps the `as_of` of a counter from going back when an event arrives above a published limit.
-    async fn unrolled_from(
-        &self,
-        scope: &NamespaceScope,
-        counter: &Counter,
-        rolled_to: Timestamp,
-    ) -> Result<Timestamp, StoreError> {
-        let whole = |first: Timestamp| Timestamp::from_millis(first.just_before().millis());
-        match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
-            TailLookup::Sum(tail) => return Ok(whole(tail.first)),
-            TailLookup::Empty => return Ok(rolled_to),
-            TailLookup::Unknown => {}
-        }
-        let mut range = ScanRange {
-            after: rolled_to,
-            to: Timestamp::MAX,
-            order: ScanOrder::OldestFirst,
-            beyond: None,
-            limit: FIRST_MUTATION_PAGE,
-        };
+        after: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let (to, order) = (Timestamp::MAX, ScanOrder::OldestFirst);
+        let mut range = ScanRange { after, to, order, beyond: None, limit: FIRST_MUTATION_PAGE };
         loop {
             let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
             match (page.iter().find(|event| event.change.is_mutation()), page.last()) {
-                (Some(first), _) => return Ok(whole(first.key.time)),
+                (Some(first), _) => return Ok(Some(first.key.time)),
                 (None, Some(last)) if page.len() == FIRST_MUTATION_PAGE => range.beyond = Some(last.key.clone()),
-                // All acknowledged events were read after the limit was published, so the checkpoint is exact up to any limit.
-                (None, _) => return Ok(Timestamp::MAX),
+                (None, _) => return Ok(None),
             }
         }
-    }
-
-    fn must_roll(&self, reading: &CountReading, options: &ReadOptions) -> bool {
-        let now = self.core.now();
-        let stale = options.max_staleness.is_some_and(|most| {
-            (reading.behind && now.since(reading.as_of) > most) || now.since(reading.checked_at) > most
-        });
-        stale || options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of)
-    }
-
-    /// Moves the limit and rolls the counter as far as the time budget allows, then reads it again.
-    async fn roll_then_read(
-        &self,
-        scope: &Arc<NamespaceScope>,
-        counter: &Counter,
-        options: &ReadOptions,
-        budget: WaitBudget,
-    ) -> Result<(RolledUpCount, CountReading), CountingError> {
-        let clock = self.core.clock.as_ref();
-        let wanted = options.at_least_as_of.unwrap_or(Timestamp::MIN);
-        let closable = scope.dataset.closing.closed(self.core.now());
-        if closable > scope.dataset.limit() {
-            scope.dataset.limit_at_least(wanted.min(closable), clock, budget.left(clock)).await;
-        }
-        let mut known = self.load_from_store(scope, counter).await?;
-        // At the limit, no event is left for a roll.
-        if known.rolled_to < scope.dataset.limit() {
-            roll_inline(&self.core, &self.driver, scope, counter, budget.left(clock)).await;
-            known = self.load_from_store(scope, counter).await?;
-        }
-        let reading = self.rolled_up(scope, counter, &known, scope.dataset.limit()).await?;
-        Ok((known, reading))
-    }
-
-    /// Adds the tail of the log to a checkpoint.
-    async fn with_tail(
-        &self,
-        scope: &Arc<NamespaceScope>,
-        counter: &Counter,
-        known: RolledUpCount,
-        reading: CountReading,
-        budget: WaitBudget,
-    ) -> Result<CountReading, CountingError> {
-        let RolledUpCount { value: known, rolled_to, .. } = known;
-        if scope.namespace.spec.temporality == Temporality::Delta {
-            match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
-                TailLookup::Sum(tail) if tail_sum_suffices(scope, &tail) => {
-                    let ttl = scope.ttl_at(tail.first);
-                    let mut base = Checkpoint::empty(known.as_of);
-                    base.count = known.count;
-                    base.last_event_time = known.last_event_time;
-                    let value = tail.value_after(&base, ttl);
-                    let last = known.last_write_time.max(Some(tail.last));
-                    return Ok(self.up_to_date(scope, reading, value, last, Exactness::UpToDate));
-                }
-                TailLookup::Empty => {
-                    let (value, last) = (i128::from(reading.count), reading.last_write_time);
-                    let saturated = reading.saturated;
-                    let reading = self.up_to_date(scope, reading, value, last, Exactness::UpToDate);
-                    return Ok(CountReading { saturated: saturated && reading.count != 0, ..reading });
-                }
-                TailLookup::Sum(_) | TailLookup::Unknown => {}
-            }
-        }
-        self.scan_tail(scope, counter, reading, budget).await
-    }
-
-    /// Adds the tail event by event. A tail that is too long is rolled up first.
-    async fn scan_tail(
-        &self,
-        scope: &Arc<NamespaceScope>,
-        counter: &Counter,
-        reading: CountReading,
-        budget: WaitBudget,
-    ) -> Result<CountReading, CountingError> {
-        let (folded, more) = self.fold_tail(scope, counter).await?;
-        let (folded, more) = if more {
-            roll_inline(&self.core, &self.driver, scope, counter, budget.left(self.core.clock.as_ref())).await;
-            self.fold_tail(scope, counter).await?
-        } else {
-            (folded, more)
-        };
-        let exactness = if more { Exactness::Partial } else { Exactness::UpToDate };
-        let last = reading.last_write_time.max(folded.last_event_time);
-        let (count, saturated) = clamp_count(folded.count);
-        let silent = is_silent_beyond_ttl(last, scope.dataset.limit(), scope.ttl_at(scope.dataset.limit()));
-        let (count, saturated) = if silent { (0, false) } else { (count, saturated) };
-        let behind = last.is_some_and(|written| written > reading.as_of);
-        Ok(CountReading { count, saturated, last_write_time: last, behind, exactness, ..reading })
     }
 
     /// The same scope, with slices that other servers may have made for acknowledged events. Earlier slices can exist while
     /// the limit lies before the first slice known here; later slices can exist if the limit stands still for long.
+    ///
+    /// The last write comes from the row. A cached one cannot tell the slices: it is seconds old, and slices may have been
+    /// made since.
     async fn with_all_slices(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -355,16 +221,23 @@ impl Counting {
         Ok(known.unwrap_or_else(|| Arc::clone(scope)))
     }
 
-    /// The checkpoint with at most 10,000 events after it, and whether more exist.
+    /// The checkpoint of a row with at most 10,000 events after it.
     async fn fold_tail(
         &self,
         scope: &Arc<NamespaceScope>,
         counter: &Counter,
-    ) -> Result<(Checkpoint, bool), StoreError> {
-        let (scope, _, base) = self.tail_base(scope, counter).await?;
+        found: FoundRow,
+    ) -> Result<FoldedTail, StoreError> {
+        let scope = self.with_all_slices(scope, found.row.last_write_time).await?;
+        let base = found.row.base(found.watermark);
         let as_of = base.as_of;
-        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, TAIL_EVENTS_MAX).await?;
-        Ok((folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint, folded.more))
+        let mut first = None;
+        let note = |event: &Event| first = first.or_else(|| event.change.is_mutation().then_some(event.key.time));
+        let bounds = (Timestamp::MAX, TAIL_EVENTS_MAX);
+        let folded = self.core.fold_pages_noting(&scope, counter, base, bounds, note).await?;
+        let more = folded.more;
+        let Checkpoint { count, last_event_time, .. } = folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint;
+        Ok(FoldedTail { count, last_event_time, first, more })
     }
 
     /// The checkpoint with all events after it.
@@ -380,64 +253,27 @@ impl Counting {
     }
 
     /// The scope with every slice in which the tail may lie, the row of the counter, and the checkpoint to fold the tail on.
-    /// A cached last write cannot tell the slices: it is seconds old, and slices may have been made since.
     pub(super) async fn tail_base(
         &self,
         scope: &Arc<NamespaceScope>,
         counter: &Counter,
     ) -> Result<(Arc<NamespaceScope>, RollupRow, Checkpoint), StoreError> {
-        // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
-        let watermark = scope.dataset.watermark(counter.touch_shard());
-        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let FoundRow { row, watermark } = self.find_row(scope, counter).await?;
         let scope = self.with_all_slices(scope, row.last_write_time).await?;
         let base = row.base(watermark);
         Ok((scope, row, base))
     }
 
-    fn up_to_date(
-        &self,
-        scope: &NamespaceScope,
-        reading: CountReading,
-        value: i128,
-        last: Option<Timestamp>,
-        exactness: Exactness,
-    ) -> CountReading {
-        let limit = scope.dataset.limit();
-        let silent = is_silent_beyond_ttl(last, limit, scope.ttl_at(limit));
-        let (count, saturated) = if silent { (0, false) } else { clamp_count(value) };
-        let behind = last.is_some_and(|written| written > reading.as_of);
-        CountReading { count, saturated, last_write_time: last, behind, exactness, ..reading }
+    async fn find_row(&self, scope: &NamespaceScope, counter: &Counter) -> Result<FoundRow, StoreError> {
+        // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
+        let watermark = scope.dataset.watermark(counter.touch_shard());
+        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        Ok(FoundRow { row, watermark })
     }
 }
 
-/// The state of a counter before a read looks at the log.
-pub(super) struct RolledUpCount {
-    value: CachedCount,
-    /// The value contains every acknowledged event up to this time.
-    rolled_to: Timestamp,
-    /// The highest `as_of` served of the counter before this read.
-    as_of_floor: Timestamp,
-    /// Whether the last write time stays exact, and is not only a copy.
-    is_write_time_exact: bool,
-}
-
-impl RolledUpCount {
-    /// Whether the last write of a cached copy is older than the TTL by now.
-    fn may_have_fallen_silent(&self, scope: &NamespaceScope, limit: Timestamp) -> bool {
-        let silent_at = |time| is_silent_beyond_ttl(self.value.last_event_time, time, scope.ttl_at(time));
-        !self.is_write_time_exact && silent_at(limit) && !silent_at(self.rolled_to)
-    }
-}
-
-/// Whether the sum of a tail suffices: one TTL holds throughout, and no silence inside the tail can restart the count.
-fn tail_sum_suffices(scope: &NamespaceScope, tail: &TailSum) -> bool {
-    scope.rules.one_ttl_holds(tail.first, tail.last) && tail.holds_under(scope.ttl_at(tail.first))
-}
-
-/// The cache value of a row.
-fn value_of(row: &RollupRow, now: Timestamp) -> CachedCount {
-    match &row.checkpoint {
-        Some(checkpoint) => cached(row, checkpoint, now),
-        None => cached(row, &Checkpoint::empty(Timestamp::MIN), now),
-    }
+/// A row with the watermark that was read before it.
+struct FoundRow {
+    row: RollupRow,
+    watermark: Timestamp,
 }

@@ -54,7 +54,7 @@ impl Counting {
             };
             answers.push(answer);
         }
-        let mut outcomes = self.submit_in_turn(&scope, submissions, Some(own), Some(turn)).await.into_iter();
+        let mut outcomes = self.submit(&scope, submissions, Some(own), Some(turn)).await.into_iter();
         let server_time = self.core.now();
         let answer_of = |answer: Result<Option<SourceTotal>, CountingError>| {
             let (outcome, time) = match answer? {

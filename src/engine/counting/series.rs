@@ -6,7 +6,6 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::rollup::series::{self, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
-use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, SeriesQuery, SeriesResult};
 
 /// Number of steps in the first search for the next step after a range.
@@ -25,10 +24,7 @@ impl Counting {
         let kept = &scope.namespace.spec.series;
         let plan = series::plan(kept, question.from, question.to, question.step, self.core.now())?;
         // The `as_of` of the reading may lie above that of the checkpoint: then nothing was written in between.
-        let limit = self.limit_for_read(&scope, WaitBudget::begin(self.core.clock.as_ref())).await;
-        let known = self.load_from_store(&scope, &counter).await?;
-        let reading = self.rolled_up(&scope, &counter, &known, limit).await?;
-        let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
+        let (reading, row) = self.read_with_row(&scope, &counter).await?;
         let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
         let as_of = reading.as_of.max(checkpoint.as_of);
         let mut known = self.steps(&counter, &plan, &checkpoint).await?;

@@ -48,6 +48,17 @@ impl Drop for InFlightWrite {
     }
 }
 
+/// The changes of one call after admission.
+struct AdmittedBatch {
+    /// The answers in the order of the changes; none where the log or a verdict answers.
+    answers: Vec<Option<Result<WriteOutcome, CountingError>>>,
+    /// The changes above the closed timestamp, in order.
+    events: Vec<NewEvent>,
+    /// The others, each with the index of its answer.
+    late: Vec<(usize, NewEvent)>,
+    hold: InFlightWrite,
+}
+
 /// A change to be appended to the log.
 pub(super) struct Submission {
     /// The event. Without a token of the caller, its token comes from `next_server_token`.
@@ -101,41 +112,40 @@ impl Counting {
         random
     }
 
-    /// Submits changes. Returns the outcome of each, in their order.
+    /// Submits changes. Returns the outcome of each, in their order. The permit is returned when they are decided, even if
+    /// the caller has gone.
     pub(super) async fn submit(
         &self,
         scope: &Arc<NamespaceScope>,
         submissions: Vec<Submission>,
         own: Option<ServerTokenRange>,
-    ) -> Vec<Result<WriteOutcome, CountingError>> {
-        self.submit_in_turn(scope, submissions, own, None).await
-    }
-
-    /// Submits changes. The permit is returned when they are decided, even if the caller has gone.
-    pub(super) async fn submit_in_turn(
-        &self,
-        scope: &Arc<NamespaceScope>,
-        submissions: Vec<Submission>,
-        own: Option<ServerTokenRange>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
-        let answers = self.decide(scope, submissions, own, turn).await;
+        let refusal = self.core.fleet.as_ref().and_then(|fleet| fleet.check_writer(scope.dataset.id()).err());
+        let answers: Vec<Result<WriteOutcome, CountingError>> = if let Some(WriteRefusal(why)) = refusal {
+            submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect()
+        } else {
+            let AdmittedBatch { mut answers, events, late, hold } = self.admit(scope, submissions, own, turn);
+            // Verdicts come second, because they may wait for the limit, which the hold keeps back.
+            let mut appended = self.append(scope, events, hold).await.into_iter();
+            for (at, answer) in self.settle_late_events(scope, late).await {
+                answers[at] = Some(answer);
+            }
+            let answers = answers.into_iter().map(|answer| answer.or_else(|| appended.next()));
+            answers.map(|answer| answer.unwrap_or(Err(CountingError::ShuttingDown))).collect()
+        };
         answers.iter().for_each(|answer| scope.counts.record_write(answer.as_ref().map(|outcome| *outcome)));
         answers
     }
 
-    async fn decide(
+    /// Compares each change with the closed timestamp and takes the hold of those above it, in one step.
+    fn admit(
         &self,
         scope: &Arc<NamespaceScope>,
         submissions: Vec<Submission>,
         own: Option<ServerTokenRange>,
         turn: Option<OwnedSemaphorePermit>,
-    ) -> Vec<Result<WriteOutcome, CountingError>> {
-        if let Some(Err(WriteRefusal(why))) =
-            self.core.fleet.as_ref().map(|fleet| fleet.check_writer(scope.dataset.id()))
-        {
-            return submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect();
-        }
+    ) -> AdmittedBatch {
         let now = self.core.now();
         let settings = &scope.dataset.dataset.settings;
         let latest = now + settings.future_limit;
@@ -174,15 +184,7 @@ impl Counting {
                 answers.push(None);
             }
         }
-        // Verdicts come second, because they may wait for the limit, which the hold keeps back.
-        let mut appended = self.append(scope, events, hold).await.into_iter();
-        for (at, answer) in self.settle_late_events(scope, late).await {
-            answers[at] = Some(answer);
-        }
-        answers
-            .into_iter()
-            .map(|answer| answer.or_else(|| appended.next()).unwrap_or(Err(CountingError::ShuttingDown)))
-            .collect()
+        AdmittedBatch { answers, events, late, hold }
     }
 
     /// Finds the verdicts of late events, several at a time and within one time budget. Each has the index of its event.

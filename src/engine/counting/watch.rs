@@ -16,11 +16,12 @@ use futures_util::{Stream, stream};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
+use crate::domain::rollup::{CountReading, ReadOptions};
 use crate::engine::caller_quota::{CallerId, QuotaExceeded};
 use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::watchers::CounterWatch;
-use crate::engine::counting::{CountReading, Counting, CountingError, ReadOptions, is_best_effort};
+use crate::engine::counting::{Counting, CountingError, is_best_effort};
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);

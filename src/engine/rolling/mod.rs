@@ -13,5 +13,4 @@ mod roll;
 mod signal_receiver;
 
 pub use pipeline::{NamespaceRollupQueues, RollupQueueLoop};
-pub use roll::cached;
 pub use signal_receiver::SignalReceiver;

@@ -6,9 +6,9 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
-use crate::domain::rollup::Checkpoint;
+use crate::domain::rollup::{Checkpoint, RollupRow};
 use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::ports::{CacheLease, CachedCount, RollWrite, RollupRow, StoreError, StoreErrorKind};
+use crate::ports::{CacheLease, RollWrite, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.
 struct PreparedRoll {
@@ -124,7 +124,7 @@ impl EngineCore {
             return Err(StoreError { kind: error.kind, outcome: error.outcome, op: error.op, source: None });
         }
         let checkpoint = &write.checkpoint;
-        let value = cached(&prepared.row, checkpoint, prepared.read_at);
+        let value = prepared.row.to_cached_with(checkpoint, prepared.read_at);
         scope.cache.fill(&prepared.counter, value, prepared.lease).await;
         if scope.needs_as_of_floor {
             // A reader may have filled the cache with an older value, which a woken watcher must not see.
@@ -133,17 +133,5 @@ impl EngineCore {
         self.rankings.note(&prepared.counter, checkpoint);
         self.watchers.wake(&prepared.counter);
         Ok(checkpoint.as_of)
-    }
-}
-
-/// The cache value of a checkpoint and of the row that was read with its predecessor.
-pub fn cached(row: &RollupRow, checkpoint: &Checkpoint, now: Timestamp) -> CachedCount {
-    CachedCount {
-        count: checkpoint.count,
-        as_of: checkpoint.as_of,
-        last_event_time: checkpoint.last_event_time,
-        clear: row.clear.clone().max(checkpoint.clear.clone()),
-        last_write_time: row.last_write_time.max(checkpoint.last_event_time),
-        checked_at: Some(now),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tallystone::adapters::memory;
 use tallystone::api::http::ServerPhase;
 use tallystone::domain::counter::{CounterName, NamespaceName};
-use tallystone::engine::counting::ReadOptions;
+use tallystone::domain::rollup::ReadOptions;
 use tallystone::proto::counter::v1 as wire;
 
 use super::{COUNTERS, DRAIN_DEADLINE, Wire, item, json, reason};

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, DatasetId, Event, EventKey};
+use tallystone::domain::rollup::{CachedCount, TailLookup};
 use tallystone::ports::{
-    AppendGuard, AppendOutcome, CacheLease, CachedCount, CountCache, EventLog, LogCapabilities, NewEvent, ScanRange,
-    SliceRow, StoreError, Stores, TailLookup, VerdictOutcome,
+    AppendGuard, AppendOutcome, CacheLease, CountCache, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow,
+    StoreError, Stores, VerdictOutcome,
 };
 use tokio::sync::watch;
 

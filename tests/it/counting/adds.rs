@@ -7,8 +7,9 @@ use tallystone::adapters::memory;
 use tallystone::domain::Reason;
 use tallystone::domain::counter::{Counter, Provenance, ReportSource};
 use tallystone::domain::namespace::CounterType;
+use tallystone::domain::rollup::{Exactness, Freshness, ReadOptions};
 use tallystone::engine::catalog::Author;
-use tallystone::engine::counting::{Add, Clear, Exactness, Freshness, ReadOptions, Report, WriteOutcome};
+use tallystone::engine::counting::{Add, Clear, Report, WriteOutcome};
 
 use super::faulty_progress::{Fault, FaultyProgress};
 use super::{House, SECOND, START, applied, counter, spec, token};

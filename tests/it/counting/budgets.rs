@@ -7,8 +7,9 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{CounterName, Provenance};
 use tallystone::domain::limits::{CALL_READS_AT_ONCE_MAX, CALL_VERDICTS_AT_ONCE_MAX, INLINE_ROLL_BUDGET};
+use tallystone::domain::rollup::{Freshness, ReadOptions};
 use tallystone::domain::{Reason, Reject};
-use tallystone::engine::counting::{Add, CountingError, Freshness, ReadOptions, Written};
+use tallystone::engine::counting::{Add, CountingError, Written};
 use tallystone::ports::Clock;
 
 use super::faulty_progress::{Fault, FaultyProgress};

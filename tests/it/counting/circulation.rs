@@ -10,11 +10,8 @@ use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, DatasetId};
 use tallystone::domain::namespace::Cardinality;
-use tallystone::domain::rollup::Checkpoint;
-use tallystone::engine::rolling::cached;
-use tallystone::ports::{
-    CacheLease, CachedCount, CountCache, RollupStore, StoreError, StoreErrorKind, Stores, Touch, Touches,
-};
+use tallystone::domain::rollup::CachedCount;
+use tallystone::ports::{CacheLease, CountCache, RollupStore, StoreError, StoreErrorKind, Stores, Touch, Touches};
 
 use super::{House, SECOND, START, spec};
 
@@ -60,9 +57,7 @@ struct Following(Arc<dyn RollupStore>);
 impl CountCache for Following {
     async fn get(&self, counter: &Counter) -> Option<CachedCount> {
         let row = self.0.read(DatasetId(1), counter).await.ok()?;
-        let never = Checkpoint::empty(Timestamp::MIN);
-        let value = cached(&row, row.checkpoint.as_ref().unwrap_or(&never), Timestamp::MIN);
-        Some(CachedCount { checked_at: None, ..value })
+        Some(CachedCount { checked_at: None, ..row.to_cached(Timestamp::MIN) })
     }
 
     async fn lease(&self, _: &Counter) -> CacheLease {

@@ -1,6 +1,7 @@
 //! Clears: visible at once, idempotent, right among late adds.
 
-use tallystone::engine::counting::{Exactness, WriteOutcome};
+use tallystone::domain::rollup::Exactness;
+use tallystone::engine::counting::WriteOutcome;
 
 use super::{House, SECOND, applied, token};
 

@@ -11,8 +11,8 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory::{self, FastTable};
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use tallystone::domain::rollup::{BucketRecord, StepSum};
-use tallystone::ports::{RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind, Stores};
+use tallystone::domain::rollup::{BucketRecord, RollupRow, StepSum};
+use tallystone::ports::{RollWrite, RollupStore, StoreError, StoreErrorKind, Stores};
 use tempfile::TempDir;
 
 use super::slow_log::SlowLog;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::Counter;
 use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings};
+use tallystone::domain::rollup::ReadOptions;
 use tallystone::engine::catalog::Author;
-use tallystone::engine::counting::{ReadOptions, Repair, SeriesQuery};
+use tallystone::engine::counting::{Repair, SeriesQuery};
 
 use super::{House, SECOND, counter, spec};
 

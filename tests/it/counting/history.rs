@@ -10,11 +10,9 @@ use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{Change, Counter, IdempotencyToken, NamespaceId, Provenance};
 use tallystone::domain::namespace::NamespaceSpec;
-use tallystone::domain::rollup::SliceStatus;
+use tallystone::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions, SliceStatus};
 use tallystone::domain::{Reason, Timestamp};
-use tallystone::engine::counting::{
-    Add, Clear, CountReading, CountingError, Exactness, Freshness, ReadOptions, TokenVerdict, Written,
-};
+use tallystone::engine::counting::{Add, Clear, CountingError, TokenVerdict, Written};
 use tallystone::ports::Entropy;
 use tokio::task::JoinHandle;
 

@@ -10,11 +10,9 @@ use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{Change, Counter, EventKey, ReportSource};
 use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings, Temporality};
-use tallystone::domain::rollup::SliceStatus;
+use tallystone::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions, SliceStatus};
 use tallystone::domain::{Reason, Timestamp};
-use tallystone::engine::counting::{
-    CountReading, CountingError, Exactness, Freshness, ReadOptions, Report, SeriesQuery, WriteOutcome, Written,
-};
+use tallystone::engine::counting::{CountingError, Report, SeriesQuery, WriteOutcome, Written};
 use tallystone::ports::{Entropy, ScanOrder, ScanRange};
 use tokio::task::JoinHandle;
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{Counter, NamespaceId};
+use tallystone::domain::rollup::{Freshness, ReadOptions};
 use tallystone::engine::catalog::Author;
-use tallystone::engine::counting::{Freshness, ReadOptions};
 use tallystone::engine::namespaces::NamespaceDraft;
 
 use super::slow_log::SlowLog;

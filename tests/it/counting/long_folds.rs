@@ -10,7 +10,8 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::limits::{FOLD_EVENTS_AT_ONCE_MAX, RECOUNTS_AT_ONCE_MAX, TAIL_EVENTS_MAX};
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{CountReading, CountingError, Exactness, Freshness, ReadOptions, Recount, Repair};
+use tallystone::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
+use tallystone::engine::counting::{CountingError, Recount, Repair};
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, counter, spec};

@@ -38,10 +38,9 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance};
 use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec};
+use tallystone::domain::rollup::{CountReading, Freshness, ReadOptions};
 use tallystone::engine::catalog::Author;
-use tallystone::engine::counting::{
-    Add, Clear, CountReading, Counting, CountingError, Freshness, ReadOptions, WriteOutcome, Written,
-};
+use tallystone::engine::counting::{Add, Clear, Counting, CountingError, WriteOutcome, Written};
 use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::engine::{Engine, EngineParts, MemberProfile};
 use tallystone::ports::{Clock, ExportSink, Stores};

@@ -7,7 +7,8 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::counter::Provenance;
 use tallystone::domain::namespace::CounterType;
-use tallystone::engine::counting::{Add, Exactness, ReadOptions, Repair};
+use tallystone::domain::rollup::{Exactness, ReadOptions};
+use tallystone::engine::counting::{Add, Repair};
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, counter, spec, token};

@@ -11,8 +11,8 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{Counter, NamespaceName};
 use tallystone::domain::namespace::{CounterType, NamespaceSpec};
-use tallystone::engine::counting::Exactness;
-use tallystone::ports::{CacheCluster, CacheLease, CachedCount, CountCache, Stores};
+use tallystone::domain::rollup::{CachedCount, Exactness};
+use tallystone::ports::{CacheCluster, CacheLease, CountCache, Stores};
 
 use super::{House, SECOND, START, spec};
 

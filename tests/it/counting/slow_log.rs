@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, DatasetId, Event, EventKey};
+use tallystone::domain::rollup::TailLookup;
 use tallystone::ports::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, StoreErrorKind,
-    Stores, TailLookup, VerdictOutcome,
+    Stores, VerdictOutcome,
 };
 use tokio::sync::Semaphore;
 

@@ -5,8 +5,7 @@
 use crate::adapters::codec::{CorruptValue, decode_checkpoint};
 use crate::domain::Timestamp;
 use crate::domain::counter::EventKey;
-use crate::domain::rollup::Checkpoint;
-use crate::ports::{CachedCount, RollupRow};
+use crate::domain::rollup::{CachedCount, Checkpoint, RollupRow};
 
 /// Row of one counter; it always matches the committed state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

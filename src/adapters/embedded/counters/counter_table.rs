@@ -11,7 +11,8 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::adapters::embedded::counters::counter_row::CounterRow;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, NamespaceId};
-use crate::ports::{ScanRange, TailLookup as TailAnswer};
+use crate::domain::rollup::TailLookup as TailAnswer;
+use crate::ports::ScanRange;
 
 mod entry;
 mod evict;

@@ -12,9 +12,10 @@ use crate::adapters::embedded::disk::read;
 use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
+use crate::domain::rollup::TailLookup;
 use crate::ports::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, StoreErrorKind,
-    TailLookup, Touch, Touches, VerdictOutcome,
+    Touch, Touches, VerdictOutcome,
 };
 
 /// One open store; implements every counter port.

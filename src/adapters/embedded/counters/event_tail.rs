@@ -9,8 +9,8 @@
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Event, EventKey};
 use crate::domain::limits::TAIL_CHUNK_EVENTS_MAX;
-use crate::domain::rollup::TailSum;
-use crate::ports::{ScanOrder, ScanRange, TailLookup as Answer};
+use crate::domain::rollup::{TailLookup as Answer, TailSum};
+use crate::ports::{ScanOrder, ScanRange};
 
 /// Events of one counter; each key occurs once.
 #[derive(Default, Debug)]

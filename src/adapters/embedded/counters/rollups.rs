@@ -10,10 +10,8 @@ use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::ROW_LOADS_MAX;
-use crate::domain::rollup::{BucketRecord, StepSum};
-use crate::ports::{
-    CacheLease, CachedCount, CountCache, LimitPublisher, RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind,
-};
+use crate::domain::rollup::{BucketRecord, CachedCount, RollupRow, StepSum};
+use crate::ports::{CacheLease, CountCache, LimitPublisher, RollWrite, RollupStore, StoreError, StoreErrorKind};
 
 /// Rows of a forgotten namespace that one commit removes.
 const TIDY_ROWS: usize = 1_000;
