@@ -203,7 +203,8 @@ impl Queues {
             if lines.is_empty() {
                 return Ok(live);
             }
-            let what = format!("queue {} exists with other settings (it is -> asked): {}", spec.name, lines.join("; "));
+            let what =
+                format!("queue {} exists with other settings (existing -> requested): {}", spec.name, lines.join("; "));
             return Err(Reject::new(Reason::QueueExists, what).into());
         }
         self.refuse_second_template(&spec)?;
