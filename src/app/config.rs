@@ -556,7 +556,7 @@ mod tests {
         let mut sources = file("[server]\nlisten = \"1.2.3.4\"\n");
         sources.flags.push(flag("storage.data_dir", "x"));
         assert!(
-            blamed(&sources).starts_with("file my.toml: server.listen cannot be used: no HOST:PORT"),
+            blamed(&sources).starts_with("file my.toml: server.listen cannot be used: must be HOST:PORT"),
             "{sources:?}"
         );
         let mut sources = ConfigSources { flags: vec![flag("storage.data_dir", "x")], ..ConfigSources::default() };

@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn what_no_setting_carries_is_said() {
         let plan = load(10_000_000, 1).plan();
-        assert!(plan.warnings[0].contains("spread it over several counters"), "{:?}", plan.warnings);
+        assert!(plan.warnings[0].contains("spread the adds over several counters"), "{:?}", plan.warnings);
         let said = Load { cardinality: Some(Cardinality::Low), ..load(10, 5_000) }.plan();
         assert!(said.warnings[0].contains("MEDIUM"), "{:?}", said.warnings);
     }
@@ -309,7 +309,7 @@ mod tests {
             }
             prop_assert!(spec.validate().is_ok(), "{:?}", spec.validate());
             let too_large = plan.partition_bytes > PARTITION_BYTES_MAX;
-            prop_assert_eq!(too_large, plan.warnings.iter().any(|warning| warning.contains("spread it")));
+            prop_assert_eq!(too_large, plan.warnings.iter().any(|warning| warning.contains("spread the adds")));
         }
     }
 }

@@ -142,7 +142,7 @@ fn faults_name_their_place() {
         ("{ rollup: { num_queues: 1.5 } }", "rollup.num_queues: "),
         ("{ rollup: { numQueues: -1 } }", "rollup.numQueues: -1 is out of range"),
         ("{ ttl: 5 }", "ttl: expected a duration such as \"5s\" or \"500ms\", found 5"),
-        ("{ counter_type: 'FAST' }", "counter_type: \"FAST\" is none of BEST_EFFORT, EVENTUAL, ACCURATE"),
+        ("{ counter_type: 'FAST' }", "counter_type: \"FAST\" is not one of BEST_EFFORT, EVENTUAL, ACCURATE"),
         ("{ storage: { cacheCluster: 'a b' } }", "storage.cache_cluster: has ' ' as character 2"),
         ("{ dataset: { slice_width: '0.5s' } }", "dataset.slice_width: 500ms is not a whole number of seconds"),
         ("{ series: [{ step: '60s' }] }", "series[0]: keep is missing"),
@@ -230,7 +230,7 @@ fn contradictions_of_the_published_form_are_refused_with_their_place() {
     for (blocks, message) in [
         (
             "{ id: 'CACHE' }, { id: 'CACHE' }",
-            "persistence_configuration[1]: persistence_configuration[0] has the id CACHE",
+            "persistence_configuration[1]: persistence_configuration[0] already has the id CACHE",
         ),
         (
             "{ id: 'CACHE', config: { counter_type: 'BEST_EFFORT' } },
@@ -240,7 +240,7 @@ fn contradictions_of_the_published_form_are_refused_with_their_place() {
         (
             "{ id: 'CACHE', counter_cardinality: 'HIGH' }, { id: 'COUNTER_ROLLUP', counter_cardinality: 'LOW' }",
             "persistence_configuration[1].counter_cardinality: contradicts \
-             persistence_configuration[0].counter_cardinality; write one cardinality",
+             persistence_configuration[0].counter_cardinality; use one cardinality",
         ),
         (
             "{ id: 'EVENT_STORAGE', lifecycleConfigs: { lifecycleConfig: [ { type: 'retention' }, { type: 'retention' } ] } }",

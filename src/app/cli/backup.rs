@@ -198,7 +198,7 @@ fn failed(session: &ClientContext, status: &tonic::Status) -> Failure {
     if error.is_unreachable() {
         return session.failed(&error);
     }
-    let what = format!("the server at {} made no backup: {}", session.server, status.message());
+    let what = format!("the server at {} created no backup: {}", session.server, status.message());
     let exit = match status.code() {
         Code::Unimplemented => Exit::Precondition,
         code => failure::exit_of(code), // as for every call

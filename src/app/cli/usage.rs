@@ -82,6 +82,6 @@ mod tests {
     #[test]
     fn a_sentence_stays_as_it_is() {
         assert!(told(&["counter", "top", "0"]).contains("0 is not in 1..=1000"));
-        assert!(told(&["counter", "get", "views", "--timeout", "5"]).contains("no duration; write it as 500ms"));
+        assert!(told(&["counter", "get", "views", "--timeout", "5"]).contains("not a duration; write it as 500ms"));
     }
 }

@@ -65,10 +65,10 @@ pub(super) fn fault_of(cluster: &ClusterConfig) -> Option<(&'static str, String)
         return Some(("request_timeout_ms", "must be 100 to 60000".to_owned()));
     }
     if cluster.user.is_empty() && !(cluster.password.is_empty() && cluster.password_file.as_os_str().is_empty()) {
-        return Some(("user", "must be set beside a password".to_owned()));
+        return Some(("user", "must be set together with a password".to_owned()));
     }
     if !cluster.password.is_empty() && !cluster.password_file.as_os_str().is_empty() {
-        return Some(("password", "and password_file are both set; keep one of them".to_owned()));
+        return Some(("password", "and password_file are both set; remove one of them".to_owned()));
     }
     None
 }
@@ -123,8 +123,8 @@ mod tests {
             (("clusters.main.servers", "a:1|b:2"), "clusters.main.servers must name 1 to 64 nodes"),
             (("clusters.main.keyspace", "Shop"), "clusters.main.keyspace must be a lower-case letter"),
             (("clusters.main.request_timeout_ms", "99"), "clusters.main.request_timeout_ms must be 100 to 60000"),
-            (("clusters.main.replication", "dc1"), "no DATACENTER:COPIES"),
-            (("counters.cluster", "other"), "names \"other\", and there is no [clusters.other]"),
+            (("clusters.main.replication", "dc1"), "must be DATACENTER:COPIES"),
+            (("counters.cluster", "other"), "is \"other\", but there is no [clusters.other]"),
             (("clusters.main.kind", "memcached"), "there is no [clusters.main] with kind = \"cassandra\""),
             (("counters.engine", "embedded"), "counters.cluster applies only to counters.engine = \"cassandra\""),
         ] {
@@ -133,7 +133,7 @@ mod tests {
         }
         let far = [("clusters.far.kind", "cassandra"), ("clusters.far.servers", "127.0.0.2:9042")];
         let same = refused(&[&good[..], &far].concat()).expect_err("remove one of the two clusters");
-        assert!(same.contains("is that of [clusters."), "{same}");
+        assert!(same.contains("is also the keyspace of [clusters."), "{same}");
         let far = [&far[..], &[("clusters.far.keyspace", "far")]].concat();
         assert_eq!(refused(&[&good[..], &far].concat()), Ok(()));
         let alone = refused(&far).expect_err("its catalog would be in the embedded store");

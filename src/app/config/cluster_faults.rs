@@ -130,15 +130,18 @@ mod tests {
         assert_eq!(refused(&[kind, servers, ("best_effort.cluster", "near")]), Ok(()));
         for (pairs, words) in [
             (vec![kind], "clusters.near.servers must name the memcached servers"),
-            (vec![kind, ("clusters.near.servers", "nowhere")], "clusters.near.servers cannot be used: no HOST:PORT"),
-            (vec![servers], "clusters.near.servers belong to a cluster of kind"),
+            (
+                vec![kind, ("clusters.near.servers", "nowhere")],
+                "clusters.near.servers cannot be used: must be HOST:PORT",
+            ),
+            (vec![servers], "clusters.near.servers apply only to a cluster of kind"),
             (
                 vec![("clusters.near.data_center", "dc9")],
-                "clusters.near.data_center belongs to a cluster of kind \"cass",
+                "clusters.near.data_center applies only to a cluster of kind \"cass",
             ),
             (
                 vec![kind, servers, ("clusters.near.user", "me")],
-                "clusters.near.user belongs to a cluster of kind \"cass",
+                "clusters.near.user applies only to a cluster of kind \"cass",
             ),
             (
                 vec![("clusters.near.dedupe_seconds", "5")],

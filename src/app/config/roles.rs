@@ -51,7 +51,7 @@ impl FromStr for ServerRoles {
             match name {
                 "writer" => roles.writer = true,
                 "roller" => roles.roller = true,
-                _ => return Err(format!("there is no role {name}; the roles are writer and roller")),
+                _ => return Err(format!("unknown role {name}; the roles are writer and roller")),
             }
         }
         if roles == Roles::default() {
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(read("writer,roller"), Ok((true, true)));
         assert_eq!(read(" roller , writer"), Ok((true, true)));
         assert_eq!(read("roller"), Ok((false, true)));
-        assert!(read("writer,reader").is_err_and(|why| why.contains("no role reader")));
+        assert!(read("writer,reader").is_err_and(|why| why.contains("unknown role reader")));
         assert!(read("").is_err() && read(",").is_err());
     }
 

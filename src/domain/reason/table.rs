@@ -46,13 +46,13 @@ reasons! {
     InvalidNamespace => ReasonInfo {
         name: "INVALID_NAMESPACE",
         field: Some("namespace"),
-        help: "Use a namespace name of 1 to 64 bytes that begins with a letter or digit and holds only letters, digits and . _ : / = ~ % @ + -.",
+        help: "Use a namespace name of 1 to 64 bytes that begins with a letter or digit and contains only letters, digits and . _ : / = ~ % @ + -.",
         ..INVALID
     },
     InvalidCounterName => ReasonInfo {
         name: "INVALID_COUNTER_NAME",
         field: Some("counter_name"),
-        help: "Use a counter name of 1 to 256 bytes that begins with a letter or digit and holds only letters, digits and . _ : / = ~ % @ + -.",
+        help: "Use a counter name of 1 to 256 bytes that begins with a letter or digit and contains only letters, digits and . _ : / = ~ % @ + -.",
         ..INVALID
     },
     InvalidToken => ReasonInfo {
@@ -315,7 +315,7 @@ reasons! {
     InvalidQueueName => ReasonInfo {
         name: "INVALID_QUEUE_NAME",
         field: Some("queue"),
-        help: "Use a queue name of 1 to 128 bytes that begins with a letter or digit and holds only letters, digits and . _ : / -.",
+        help: "Use a queue name of 1 to 128 bytes that begins with a letter or digit and contains only letters, digits and . _ : / -.",
         ..INVALID
     },
     InvalidMessageId => ReasonInfo {
@@ -432,7 +432,7 @@ reasons! {
     SequenceTooOld => ReasonInfo {
         name: "SEQUENCE_TOO_OLD",
         field: Some("sequence"),
-        help: "A later call of the session has arrived, and the response of this call is no longer remembered. A shard remembers the last 8 calls of a session that returned leases. Nothing was leased now; earlier leases of this call expire unless they are settled. Continue with a new, higher sequence.",
+        help: "A later call of the session has arrived, and the response of this call is no longer stored. A shard remembers the last 8 calls of a session that returned leases. Nothing was leased now; earlier leases of this call expire unless they are settled. Continue with a new, higher sequence.",
         ..PRECONDITION
     },
     TryBarred => ReasonInfo {

@@ -244,13 +244,13 @@ mod tests {
         let refused = |kept: &[SeriesSettings], from, step: Option<u64>| {
             plan(kept, from, now, step.map(Duration::from_secs), now).expect_err("not kept").message
         };
-        assert!(refused(&[], at(99_990), None).contains("keeps no series; name the steps to keep"));
-        assert!(refused(&[], at(99_990), Some(60)).contains("keeps no series; name the steps to keep"));
+        assert!(refused(&[], at(99_990), None).contains("keeps no series; add the steps"));
+        assert!(refused(&[], at(99_990), Some(60)).contains("keeps no series; add the steps"));
         let step = refused(&KEPT, at(99_990), Some(15));
-        assert!(step.starts_with("a step of 15 s is no multiple") && step.ends_with("60 s for 10000 s"), "{step}");
+        assert!(step.starts_with("a step of 15 s is not a multiple") && step.ends_with("60 s for 10000 s"), "{step}");
         for step in [None, Some(60)] {
             let far = refused(&KEPT, at(0), step);
-            assert!(far.contains("reaches back to from; ask for a later from, kept are: 10 s for 100 s"), "{far}");
+            assert!(far.contains("goes back to from; send a later from, kept steps are: 10 s for 100 s"), "{far}");
         }
     }
 

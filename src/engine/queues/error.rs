@@ -360,7 +360,7 @@ fn refusal_text(refusal: &Refusal) -> String {
              session"
         }
         Refusal::SequenceTooOld => {
-            "this call is older than the session's latest call, and its response is no longer remembered; nothing was \
+            "this call is older than the session's latest call, and its response is no longer stored; nothing was \
              leased: retry with a higher sequence"
         }
         Refusal::TryBarred => {

@@ -32,7 +32,7 @@ fn a_best_effort_add_whose_answer_is_cut_is_sent_once_and_advises_to_look() {
     let ran = add("fast");
     proxy.set(Fault::None);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
-    assert!(ran.err.contains("unless namespace fast is best effort") && ran.err.contains(look), "{}", ran.err);
+    assert!(ran.err.contains("if namespace fast is BEST_EFFORT") && ran.err.contains(look), "{}", ran.err);
     assert_eq!(count("fast"), "2", "it was sent once");
 
     // A namespace that keeps tokens counts a repeat once, so there the same add goes well.

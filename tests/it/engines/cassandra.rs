@@ -148,13 +148,19 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
         settings(&node, home).into_iter().chain(far).collect::<Vec<_>>()
     };
     let (code, refused) = run(&["server", "start"], &of_both("kept_home", "kept_home"));
-    assert!(code == 2 && refused.contains("clusters.far.keyspace is that of [clusters.main]"), "{code}: {refused}");
+    assert!(
+        code == 2 && refused.contains("clusters.far.keyspace is also the keyspace of [clusters.main]"),
+        "{code}: {refused}"
+    );
 
     let both = of_both("kept_home", "kept_far");
     let (code, made) = run(&["migrate", "apply"], &both);
     assert_eq!((code, made.trim()), (0, "keyspace kept_home: 2 migrations applied"));
     let (code, refused) = run(&["server", "start"], &both);
-    assert!(code == 4 && refused.contains("[clusters.far]") && refused.contains("no keyspace kept_far"), "{refused}");
+    assert!(
+        code == 4 && refused.contains("[clusters.far]") && refused.contains("keyspace kept_far does not exist"),
+        "{refused}"
+    );
     let (code, made) = run(&["migrate", "apply", "--cluster", "far"], &both);
     assert_eq!((code, made.trim()), (0, "keyspace kept_far: 2 migrations applied"));
 

@@ -266,7 +266,7 @@ fn a_start_without_any_memcached_says_so_soon_and_ends_as_unavailable() {
     let launch = Launch::dev(&folder.path().join("data")).arg("--memcached").arg("127.0.0.1:1");
     let Err((status, printed)) = launch.try_start() else { panic!("it started") };
     assert_eq!(status.code(), Some(5), "{printed}");
-    assert!(printed.contains("no memcached server of cluster memcached can be used: 127.0.0.1:1: "), "{printed}");
+    assert!(printed.contains("no memcached server of cluster memcached is usable: 127.0.0.1:1: "), "{printed}");
     assert!(printed.contains("correct clusters.memcached.servers"), "{printed}");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }

@@ -192,7 +192,7 @@ fn a_writer_and_a_roller_are_one_service() {
     let body = r#"{"namespace": "default", "counter_name": "views", "delta": 1}"#;
     let refused = roller.post("/tallystone.counter.v1.CounterService/AddCount", body);
     assert_eq!(refused.status, 503, "{}", refused.body);
-    assert!(refused.body.contains("takes no writes"), "{}", refused.body);
+    assert!(refused.body.contains("accepts no writes"), "{}", refused.body);
     assert_eq!(count(&reading(&roller, "views", "UP_TO_DATE")), 3);
     for server in [&writer, &roller] {
         let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 3;

@@ -101,7 +101,7 @@ fn settings_that_do_not_fit_the_cluster_are_refused_by_name() {
             4,
             ["data centre mars does not exist", "datacenter1"],
         ),
-        ("no such role", "server.roles=writer,reader", 2, ["server.roles", "there is no role reader"]),
+        ("no such role", "server.roles=writer,reader", 2, ["server.roles", "unknown role reader"]),
         ("no role at all", "server.roles=", 2, ["server.roles", "the roles are writer and roller"]),
         ("no such setting, such as a region", "server.region=eu", 2, ["server.region", "--set"]),
         ("nor one for the id of a server, which is drawn", "server.id=1", 2, ["server.id", "--set"]),
@@ -110,7 +110,7 @@ fn settings_that_do_not_fit_the_cluster_are_refused_by_name() {
         expect_refusal(what, &with(good(), &[more, "clusters.main.user=ann"]), code, &words);
     }
     let near = ["clusters.near.kind=memcached", "clusters.near.servers=127.0.0.1:1"];
-    let words = ["no memcached server of cluster near can be used: 127.0.0.1:1: ", "correct clusters.near.servers"];
+    let words = ["no memcached server of cluster near is usable: 127.0.0.1:1: ", "correct clusters.near.servers"];
     expect_refusal("no memcached", &with(good(), &near), 5, &words);
 }
 

@@ -135,7 +135,7 @@ impl EmbeddedQueues {
             let seen = self.read_shard(shard, ShardRead::BySequence(missing)).await?;
             if let Some(head) = seen.heads.first() {
                 let why = format!(
-                    "message {} of queue {} has no body; {first} was missed first",
+                    "message {} of queue {} has no body; the first one missing was {first}",
                     head.key.sequence, shard.queue
                 );
                 return Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(why));

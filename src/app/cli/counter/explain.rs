@@ -17,7 +17,7 @@ use crate::proto::counter::v1 as pb;
 pub struct CounterExplainArgs {
     /// The counter.
     name: String,
-    /// The maximum number of log rows to show, newest first; up to 100.
+    /// The number of newest log rows to show, 1 to 100.
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=EXPLAIN_ROWS_MAX as i64))]
     rows: i32,
 }

@@ -23,13 +23,13 @@ enum QueueTypeArg {
 /// What the store of a queue has to offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum DurabilityArg {
-    /// What was answered survives a kill of the server; a power cut may take the last second.
+    /// Acknowledged calls survive a kill of the server; a power cut may lose the last second.
     #[value(alias = "DURABILITY_FAST", alias = "FAST")]
     Fast,
-    /// It survives a power cut too.
+    /// Acknowledged calls also survive a power cut.
     #[value(alias = "DURABILITY_SAFE", alias = "SAFE")]
     Safe,
-    /// It survives the loss of a machine too.
+    /// Acknowledged calls also survive the loss of a machine.
     #[value(alias = "DURABILITY_REPLICATED", alias = "REPLICATED")]
     Replicated,
 }

@@ -112,7 +112,7 @@ async fn the_lease_of_a_queue_that_was_deleted_is_told_so() {
     let held = lease(&server).await;
     server.done("DeleteQueue", json!({"queue": "mail"})).await;
     server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
-    check(&server, "Complete", settle(&held), Reason::InvalidLeaseToken, "that was deleted since").await;
+    check(&server, "Complete", settle(&held), Reason::InvalidLeaseToken, "a deleted queue of this name").await;
 }
 
 #[tokio::test]

@@ -114,7 +114,7 @@ async fn an_exclusive_queue_says_what_it_misses() {
     let cases = vec![
         ("Enqueue", with("metadata", json!({"other": "x"})), bad, "the metadata must contain its exclusivity key"),
         ("Enqueue", with("metadata", json!({"title": ""})), bad, "a value of 1 to 256 bytes"),
-        ("Enqueue", both, bad, "takes no shard key"),
+        ("Enqueue", both, bad, "does not accept a shard key"),
     ];
     check(&server, cases).await;
     assert_eq!(messages(&server).await, json!(["0", "0", "0", "0", "0"]), "nothing was taken in");
