@@ -5,6 +5,7 @@
 //! namespace's partition settings and TTL are frozen into each time slice at its creation; see `rollup::slice_rules`.
 
 mod hot_counters;
+mod setting_table;
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::domain::reason::{Reason, Reject};
 use crate::domain::time::Timestamp;
 
 pub use hot_counters::{HotCounter, HotCounters};
+pub(crate) use setting_table::namespace_settings;
 
 /// The guarantees of a count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,22 +67,24 @@ pub struct Storage {
     pub dataset: NamespaceName,
 }
 
-/// Settings shared by all namespaces of a dataset; the first namespace sets them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DatasetSettings {
-    /// The width of a time slice in seconds.
-    pub seconds_per_slice: u32,
-    /// A slice of this age takes no more events.
-    pub close_after: Duration,
-    /// A slice of this age is dropped once all its events are rolled up.
-    pub delete_after: Duration,
-    /// The greatest age of an event on arrival; counts lag behind by this much.
-    pub accept_limit: Duration,
-    /// How far ahead of the server's clock an event time may be.
-    pub future_limit: Duration,
-    /// Whether a slice is exported before it is dropped.
-    pub export_before_drop: bool,
+macro_rules! settings_with_defaults {
+    ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+        /// Settings of a namespace that have a default. The first namespace of a dataset sets those of the dataset.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub struct $settings {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl Default for $settings {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
 }
+namespace_settings!(dataset settings_with_defaults);
+namespace_settings!(partition settings_with_defaults);
+namespace_settings!(rollup settings_with_defaults);
 
 /// A dataset in the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,28 +98,6 @@ pub struct Dataset {
     /// The cluster name of the store that permanently holds the dataset's events and rollups; `None`: the server's own
     /// store.
     pub cluster: Option<NamespaceName>,
-}
-
-/// The partitioning of a counter's events.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TimePartition {
-    /// Event buckets per time bucket; the embedded store needs none.
-    pub buckets_per_id: u32,
-    /// The width of a time bucket in seconds.
-    pub seconds_per_bucket: u32,
-}
-
-/// The settings of rollups.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RollupSettings {
-    /// The number of rollup queues per roller.
-    pub num_queues: u32,
-    /// The minimum interval between two rollups of a counter, in milliseconds.
-    pub coalesce_ms: u32,
-    /// The capacity of one queue in bytes.
-    pub capacity_bytes: u64,
-    /// The number of counters per batch.
-    pub rollup_batch_count: u32,
 }
 
 /// One resolution at which series are kept.
@@ -171,31 +153,6 @@ pub struct Namespace {
     pub created: Timestamp,
     /// The time of the last change.
     pub updated: Timestamp,
-}
-
-impl Default for DatasetSettings {
-    fn default() -> Self {
-        Self {
-            seconds_per_slice: 86_400,
-            close_after: Duration::from_secs(518_400),
-            delete_after: Duration::from_secs(604_800),
-            accept_limit: Duration::from_secs(5),
-            future_limit: FUTURE_LIMIT_FLOOR,
-            export_before_drop: false,
-        }
-    }
-}
-
-impl Default for TimePartition {
-    fn default() -> Self {
-        Self { buckets_per_id: 4, seconds_per_bucket: 600 }
-    }
-}
-
-impl Default for RollupSettings {
-    fn default() -> Self {
-        Self { num_queues: 8, coalesce_ms: 10_000, capacity_bytes: 16_777_216, rollup_batch_count: 32 }
-    }
 }
 
 impl DatasetSettings {

@@ -35,8 +35,7 @@ fn event() -> Event {
 async fn made(stores: &Stores, (id, dataset): (NamespaceId, DatasetId), text: &str, cluster: Option<&str>) {
     let mut spec = NamespaceSpec::with_defaults(name(text));
     spec.storage.dataset = name(text);
-    let new_dataset =
-        Dataset { id: dataset, name: name(text), settings: spec.dataset.clone(), cluster: cluster.map(name) };
+    let new_dataset = Dataset { id: dataset, name: name(text), settings: spec.dataset, cluster: cluster.map(name) };
     let time = Timestamp::from_secs(0);
     let namespace = Namespace { id, dataset_id: dataset, version: 1, spec: spec.clone(), created: time, updated: time };
     let change = NamespaceChange {

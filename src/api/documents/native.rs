@@ -9,7 +9,7 @@ use crate::api::documents::document_table::DocumentTable;
 use crate::api::documents::{DocumentNamespace, agreed_name, reject_at};
 use crate::domain::Reject;
 use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::namespace::{Cardinality, CounterType, HotCounter, SeriesSettings, Temporality};
+use crate::domain::namespace::{Cardinality, CounterType, HotCounter, SeriesSettings, Temporality, namespace_settings};
 use crate::engine::namespaces::{
     DatasetDraft, NamespaceDraft, NamespaceEtag, PartitionDraft, RollupDraft, StorageDraft,
 };
@@ -44,7 +44,7 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     draft.cardinality = fields.word("counter_cardinality", "CARDINALITY_", CARDINALITIES)?;
     draft.storage = fields.part("storage", storage)?.unwrap_or_default();
     draft.dataset = fields.part("dataset", dataset)?.unwrap_or_default();
-    draft.partition = fields.part("time_partition", partition)?.unwrap_or_default();
+    draft.partition = fields.part("time_partition", time_partition)?.unwrap_or_default();
     draft.hot_counters = fields.parts("hot_counters", hot_counter)?.into_iter().collect();
     draft.rollup = fields.part("rollup", rollup)?.unwrap_or_default();
     draft.series = fields.parts("series", series)?;
@@ -75,21 +75,15 @@ fn dataset(fields: &mut DocumentTable) -> Result<DatasetDraft, Reject> {
     })
 }
 
-fn partition(fields: &mut DocumentTable) -> Result<PartitionDraft, Reject> {
-    Ok(PartitionDraft {
-        buckets_per_id: fields.whole("buckets_per_id")?,
-        seconds_per_bucket: fields.whole("seconds_per_bucket")?,
-    })
+macro_rules! numbers {
+    ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+        fn $path(fields: &mut DocumentTable) -> Result<$draft, Reject> {
+            Ok($draft { $($field: fields.whole(stringify!($field))?,)* })
+        }
+    };
 }
-
-fn rollup(fields: &mut DocumentTable) -> Result<RollupDraft, Reject> {
-    Ok(RollupDraft {
-        num_queues: fields.whole("num_queues")?,
-        coalesce_ms: fields.whole("coalesce_ms")?,
-        capacity_bytes: fields.whole("capacity_bytes")?,
-        rollup_batch_count: fields.whole("rollup_batch_count")?,
-    })
-}
+namespace_settings!(partition numbers);
+namespace_settings!(rollup numbers);
 
 fn hot_counter(fields: &mut DocumentTable) -> Result<HotCounter, Reject> {
     let place = fields.path().to_owned();

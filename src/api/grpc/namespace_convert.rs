@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::api::time::{write, write_duration};
 use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::namespace::{
-    Cardinality, CounterType, DatasetSettings, HotCounter, Namespace, NamespaceSpec, SeriesSettings, Storage,
-    Temporality,
+    Cardinality, CounterType, DatasetSettings, HotCounter, Namespace, NamespaceSpec, RollupSettings, SeriesSettings,
+    Storage, Temporality, TimePartition, namespace_settings,
 };
 use crate::domain::{Reason, Reject};
 use crate::engine::namespaces::{
@@ -35,20 +35,8 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Namespace
     if let Some(dataset) = sent.dataset {
         draft.dataset = faults.dataset(dataset);
     }
-    if let Some(partition) = sent.time_partition {
-        draft.partition = PartitionDraft {
-            buckets_per_id: non_default(partition.buckets_per_id),
-            seconds_per_bucket: non_default(partition.seconds_per_bucket),
-        };
-    }
-    if let Some(rollup) = sent.rollup {
-        draft.rollup = RollupDraft {
-            num_queues: non_default(rollup.num_queues),
-            coalesce_ms: non_default(rollup.coalesce_ms),
-            capacity_bytes: non_default(rollup.capacity_bytes),
-            rollup_batch_count: non_default(rollup.rollup_batch_count),
-        };
-    }
+    draft.partition = sent.time_partition.map(Into::into).unwrap_or_default();
+    draft.rollup = sent.rollup.map(Into::into).unwrap_or_default();
     let hot = sent.hot_counters.iter().enumerate();
     draft.hot_counters = hot.filter_map(|(at, hot)| faults.hot_counter(at, hot)).collect();
     draft.series = sent.series.into_iter().enumerate().filter_map(|(at, series)| faults.series(at, series)).collect();
@@ -110,16 +98,8 @@ fn settings_message(spec: &NamespaceSpec) -> pb::Namespace {
         counter_cardinality: cardinality_message(spec.cardinality).into(),
         storage: Some(storage_message(&spec.storage)),
         dataset: Some(dataset_message(&spec.dataset)),
-        time_partition: Some(pb::TimePartition {
-            buckets_per_id: spec.partition.buckets_per_id,
-            seconds_per_bucket: spec.partition.seconds_per_bucket,
-        }),
-        rollup: Some(pb::RollupSettings {
-            num_queues: spec.rollup.num_queues,
-            coalesce_ms: spec.rollup.coalesce_ms,
-            capacity_bytes: spec.rollup.capacity_bytes,
-            rollup_batch_count: spec.rollup.rollup_batch_count,
-        }),
+        time_partition: Some(spec.partition.into()),
+        rollup: Some(spec.rollup.into()),
         series: spec.series.iter().map(series_message).collect(),
         hot_counters: spec.hot_counters.iter().map(hot_message).collect(),
         ..pb::Namespace::default()
@@ -205,6 +185,24 @@ fn cardinality_message(cardinality: Cardinality) -> pb::Cardinality {
         Cardinality::High => pb::Cardinality::High,
     }
 }
+
+macro_rules! message {
+    ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+        impl From<pb::$settings> for $draft {
+            fn from(sent: pb::$settings) -> Self {
+                Self { $($field: non_default(sent.$field),)* }
+            }
+        }
+
+        impl From<$settings> for pb::$settings {
+            fn from(settings: $settings) -> Self {
+                Self { $($field: settings.$field,)* }
+            }
+        }
+    };
+}
+namespace_settings!(partition message);
+namespace_settings!(rollup message);
 
 /// The value, unless it is the type's default.
 fn non_default<T: Default + PartialEq>(sent: T) -> Option<T> {

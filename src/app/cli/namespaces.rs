@@ -6,12 +6,12 @@ use std::io::{BufRead, IsTerminal};
 use clap::{Args, Subcommand};
 use tonic::Code;
 
-use crate::api::grpc::saturating_i64;
 use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell, word};
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
 use crate::app::notices::{print_notice, print_prompt};
 use crate::client::CallError;
 use crate::domain::limits::{CATALOG_ATTEMPTS_MAX, NS_DELETE_COUNTED_MAX};
+use crate::domain::namespace::namespace_settings;
 use crate::proto::admin::v1 as pb;
 use crate::proto::counter::v1::ListCountersRequest;
 
@@ -314,9 +314,6 @@ fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
     ];
     let storage = namespace.storage.clone().unwrap_or_default();
     let dataset = namespace.dataset.unwrap_or_default();
-    let partition = namespace.time_partition.unwrap_or_default();
-    let rollup = namespace.rollup.unwrap_or_default();
-    let capacity = output.size_cell(saturating_i64(rollup.capacity_bytes));
     rows.extend([
         ("storage.cache_cluster", storage.cache_cluster),
         ("storage.rollup_cluster", storage.rollup_cluster),
@@ -328,13 +325,17 @@ fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
         ("dataset.accept_limit", span(dataset.accept_limit.as_ref())),
         ("dataset.future_limit", span(dataset.future_limit.as_ref())),
         ("dataset.export_before_drop", dataset.export_before_drop.to_string()),
-        ("time_partition.buckets_per_id", partition.buckets_per_id.to_string()),
-        ("time_partition.seconds_per_bucket", partition.seconds_per_bucket.to_string()),
-        ("rollup.num_queues", rollup.num_queues.to_string()),
-        ("rollup.coalesce_ms", rollup.coalesce_ms.to_string()),
-        ("rollup.capacity_bytes", capacity),
-        ("rollup.rollup_batch_count", rollup.rollup_batch_count.to_string()),
     ]);
+    macro_rules! plain {
+        ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+            rows.extend([$((
+                concat!(stringify!($path), ".", stringify!($field)),
+                output.setting_cell(stringify!($field), namespace.$path.unwrap_or_default().$field),
+            ),)*])
+        };
+    }
+    namespace_settings!(partition plain);
+    namespace_settings!(rollup plain);
     let hot = namespace.hot_counters.iter().map(|hot| format!("{} {}", hot.counter_name, hot.buckets_per_id));
     let hot: Vec<_> = hot.collect();
     rows.push(("hot_counters", if hot.is_empty() { "none".to_owned() } else { hot.join(", ") }));

@@ -15,6 +15,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
+use crate::api::grpc::saturating_i64;
 use crate::app::cli::Failure;
 use crate::app::notices::print_notice;
 use crate::app::units;
@@ -183,6 +184,11 @@ impl Output {
         }
     }
 
+    /// Formats a plain setting for a cell. A number whose name ends in `_bytes` is a size.
+    pub fn setting_cell(self, name: &str, value: impl SettingCell) -> String {
+        value.cell(self, name.ends_with("_bytes"))
+    }
+
     /// Formats the differences of a change for a cell, with units for people.
     pub fn changes_cell(self, differences: &[String]) -> String {
         match self.is_for_people() {
@@ -298,6 +304,34 @@ pub fn word<E: TryFrom<i32>>(number: i32, prefix: &str, name: impl Fn(&E) -> &'s
         Err(_) => number.to_string(),
     }
 }
+
+/// A plain setting in an answer.
+pub trait SettingCell {
+    fn cell(self, output: Output, is_size: bool) -> String;
+}
+
+impl SettingCell for prost_types::Duration {
+    fn cell(self, output: Output, _is_size: bool) -> String {
+        output.span_cell(Some(&self))
+    }
+}
+
+impl<T: SettingCell> SettingCell for Option<T> {
+    fn cell(self, output: Output, is_size: bool) -> String {
+        self.map(|value| value.cell(output, is_size)).unwrap_or_default()
+    }
+}
+
+macro_rules! number_cells {
+    ($($type:ty)*) => {
+        $(impl SettingCell for $type {
+            fn cell(self, output: Output, is_size: bool) -> String {
+                if is_size { output.size_cell(saturating_i64(self)) } else { self.to_string() }
+            }
+        })*
+    };
+}
+number_cells!(i32 i64 u32 u64);
 
 /// Formats an optional time for a cell.
 pub fn time_cell(time: Option<&prost_types::Timestamp>) -> String {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::domain::counter::NamespaceName;
 use crate::domain::{Reason, Reject};
 use crate::ports::CatalogEntry;
 
@@ -13,9 +14,32 @@ pub struct SettingText {
     pub value: String,
 }
 
+/// A value of a setting, as differences show it.
+pub trait SettingValue {
+    /// The value as text.
+    fn text(&self) -> String;
+}
+
+macro_rules! shown_as_is {
+    ($($type:ty)*) => { $(impl SettingValue for $type { fn text(&self) -> String { self.to_string() } })* };
+}
+shown_as_is!(bool u32 u64 usize &str String &NamespaceName);
+
+impl SettingValue for Duration {
+    fn text(&self) -> String {
+        duration_text(*self)
+    }
+}
+
+impl<T: SettingValue> SettingValue for Option<T> {
+    fn text(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_owned(), T::text)
+    }
+}
+
 /// One setting and its value.
-pub fn setting(path: &'static str, value: impl ToString) -> SettingText {
-    SettingText { path, value: value.to_string() }
+pub fn setting(path: &'static str, value: impl SettingValue) -> SettingText {
+    SettingText { path, value: value.text() }
 }
 
 /// The differences between the same settings of two specs: `setting: before -> after`, one line per setting.

@@ -228,7 +228,7 @@ impl NamespaceChangeContext<'_> {
         let new_dataset = dataset.is_none().then(|| Dataset {
             id: dataset_id,
             name: spec.storage.dataset.clone(),
-            settings: spec.dataset.clone(),
+            settings: spec.dataset,
             cluster,
         });
         let namespace = Namespace {

@@ -4,7 +4,8 @@
 //! here; a missing one could change unseen. A test compares the list with the spec.
 
 use crate::domain::namespace::{
-    Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, SeriesSettings, Temporality,
+    Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings, Temporality,
+    TimePartition, namespace_settings,
 };
 use crate::engine::catalog::{SettingText, differences_between, duration_text, setting};
 
@@ -40,37 +41,45 @@ pub fn counter_type_text(counter_type: CounterType) -> &'static str {
     }
 }
 
+macro_rules! texts {
+    ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+        impl $settings {
+            fn texts(&self) -> Vec<SettingText> {
+                vec![$(setting(concat!(stringify!($path), ".", stringify!($field)), self.$field),)*]
+            }
+        }
+    };
+}
+namespace_settings!(partition texts);
+namespace_settings!(rollup texts);
+
 fn settings_of(spec: &NamespaceSpec) -> Vec<SettingText> {
     let mut settings = vec![
         setting("description", format!("{:?}", spec.description)),
         setting("counter_type", counter_type_text(spec.counter_type)),
         setting("temporality", temporality_text(spec.temporality)),
-        setting("ttl", spec.ttl.map_or_else(|| "none".to_owned(), duration_text)),
+        setting("ttl", spec.ttl),
         setting("counter_cardinality", cardinality_text(spec.cardinality)),
         setting("storage.cache_cluster", &spec.storage.cache_cluster),
         setting("storage.rollup_cluster", &spec.storage.rollup_cluster),
         setting("storage.event_cluster", &spec.storage.event_cluster),
         setting("storage.dataset", &spec.storage.dataset),
-        setting("time_partition.buckets_per_id", spec.partition.buckets_per_id),
-        setting("time_partition.seconds_per_bucket", spec.partition.seconds_per_bucket),
-        setting("hot_counters", hot_text(&spec.hot_counters)),
-        setting("rollup.num_queues", spec.rollup.num_queues),
-        setting("rollup.coalesce_ms", spec.rollup.coalesce_ms),
-        setting("rollup.capacity_bytes", spec.rollup.capacity_bytes),
-        setting("rollup.rollup_batch_count", spec.rollup.rollup_batch_count),
-        setting("series", series_text(&spec.series)),
     ];
+    settings.extend(spec.partition.texts());
+    settings.push(setting("hot_counters", hot_text(&spec.hot_counters)));
+    settings.extend(spec.rollup.texts());
+    settings.push(setting("series", series_text(&spec.series)));
     settings.extend(dataset_settings_of(&spec.dataset));
     settings
 }
 
 fn dataset_settings_of(dataset: &DatasetSettings) -> Vec<SettingText> {
     vec![
-        setting("dataset.slice_width", duration_text(dataset.slice_width())),
-        setting("dataset.close_after", duration_text(dataset.close_after)),
-        setting("dataset.delete_after", duration_text(dataset.delete_after)),
-        setting("dataset.accept_limit", duration_text(dataset.accept_limit)),
-        setting("dataset.future_limit", duration_text(dataset.future_limit)),
+        setting("dataset.slice_width", dataset.slice_width()),
+        setting("dataset.close_after", dataset.close_after),
+        setting("dataset.delete_after", dataset.delete_after),
+        setting("dataset.accept_limit", dataset.accept_limit),
+        setting("dataset.future_limit", dataset.future_limit),
         setting("dataset.export_before_drop", dataset.export_before_drop),
     ]
 }

@@ -10,7 +10,7 @@ use crate::domain::counter::NamespaceName;
 use crate::domain::limits::FUTURE_LIMIT_FLOOR;
 use crate::domain::namespace::{
     Cardinality, CounterType, Dataset, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings,
-    Storage, Temporality, TimePartition,
+    Storage, Temporality, TimePartition, namespace_settings,
 };
 use crate::engine::namespaces::Clusters;
 
@@ -56,44 +56,31 @@ pub struct StorageDraft {
     pub dataset: Option<NamespaceName>,
 }
 
-/// The settings of a dataset in a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DatasetDraft {
-    /// The width of a time slice.
-    pub seconds_per_slice: Option<u32>,
-    /// The age at which a slice closes.
-    pub close_after: Option<Duration>,
-    /// The age at which a slice is dropped.
-    pub delete_after: Option<Duration>,
-    /// The accept limit: the maximum age of an event on arrival.
-    pub accept_limit: Option<Duration>,
-    /// The future limit: the maximum time of an event ahead of the server's clock.
-    pub future_limit: Option<Duration>,
-    /// Whether a slice is exported before it is dropped.
-    pub export_before_drop: Option<bool>,
-}
+macro_rules! draft {
+    ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
+        /// Plain settings in a request; `None` for those left out.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct $draft {
+            $($(#[$doc])* pub $field: Option<$type>,)*
+        }
 
-/// The partition settings in a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PartitionDraft {
-    /// Event buckets per time bucket.
-    pub buckets_per_id: Option<u32>,
-    /// The width of a time bucket.
-    pub seconds_per_bucket: Option<u32>,
-}
+        impl $draft {
+            /// Takes what was left out from other settings.
+            fn or(self, base: &$settings) -> $settings {
+                $settings { $($field: self.$field.unwrap_or(base.$field),)* }
+            }
+        }
 
-/// The rollup settings in a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RollupDraft {
-    /// Rollup queues per roller.
-    pub num_queues: Option<u32>,
-    /// The coalescing time.
-    pub coalesce_ms: Option<u32>,
-    /// What one queue may hold.
-    pub capacity_bytes: Option<u64>,
-    /// Counters of one batch.
-    pub rollup_batch_count: Option<u32>,
+        impl From<$settings> for $draft {
+            fn from(settings: $settings) -> Self {
+                Self { $($field: Some(settings.$field),)* }
+            }
+        }
+    };
 }
+namespace_settings!(dataset draft);
+namespace_settings!(partition draft);
+namespace_settings!(rollup draft);
 
 /// What a setting is when nobody said anything; a server may choose its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -184,7 +171,7 @@ impl NamespaceDraft {
             partition: self.partition.resolve(dataset.seconds_per_slice, &defaults.partition),
             dataset,
             hot_counters: self.hot_counters,
-            rollup: self.rollup.resolve(&defaults.rollup),
+            rollup: self.rollup.or(&defaults.rollup),
             series: self.series,
         }
     }
@@ -192,43 +179,19 @@ impl NamespaceDraft {
 
 impl DatasetDraft {
     fn resolve(self, known: Option<&DatasetSettings>, defaults: &DatasetSettings) -> DatasetSettings {
-        let base = known.unwrap_or(defaults);
-        let accept_limit = self.accept_limit.unwrap_or(base.accept_limit);
-        let future_limit = match known {
-            Some(known) => known.future_limit,
-            None => accept_limit.max(FUTURE_LIMIT_FLOOR),
-        };
-        DatasetSettings {
-            seconds_per_slice: self.seconds_per_slice.unwrap_or(base.seconds_per_slice),
-            close_after: self.close_after.unwrap_or(base.close_after),
-            delete_after: self.delete_after.unwrap_or(base.delete_after),
-            accept_limit,
-            future_limit: self.future_limit.unwrap_or(future_limit),
-            export_before_drop: self.export_before_drop.unwrap_or(base.export_before_drop),
+        let mut dataset = self.or(known.unwrap_or(defaults));
+        if known.is_none() && self.future_limit.is_none() {
+            dataset.future_limit = dataset.accept_limit.max(FUTURE_LIMIT_FLOOR);
         }
+        dataset
     }
 }
 
 impl PartitionDraft {
     /// A time bucket is never wider than a slice, so a short slice takes its own width as the default.
     fn resolve(self, seconds_per_slice: u32, defaults: &TimePartition) -> TimePartition {
-        TimePartition {
-            buckets_per_id: self.buckets_per_id.unwrap_or(defaults.buckets_per_id),
-            seconds_per_bucket: self
-                .seconds_per_bucket
-                .unwrap_or_else(|| defaults.seconds_per_bucket.min(seconds_per_slice)),
-        }
-    }
-}
-
-impl RollupDraft {
-    fn resolve(self, defaults: &RollupSettings) -> RollupSettings {
-        RollupSettings {
-            num_queues: self.num_queues.unwrap_or(defaults.num_queues),
-            coalesce_ms: self.coalesce_ms.unwrap_or(defaults.coalesce_ms),
-            capacity_bytes: self.capacity_bytes.unwrap_or(defaults.capacity_bytes),
-            rollup_batch_count: self.rollup_batch_count.unwrap_or(defaults.rollup_batch_count),
-        }
+        let narrower = defaults.seconds_per_bucket.min(seconds_per_slice);
+        self.or(&TimePartition { seconds_per_bucket: narrower, ..*defaults })
     }
 }
 
@@ -247,25 +210,10 @@ impl From<NamespaceSpec> for NamespaceDraft {
                 event_cluster: Some(spec.storage.event_cluster),
                 dataset: Some(spec.storage.dataset),
             },
-            dataset: DatasetDraft {
-                seconds_per_slice: Some(spec.dataset.seconds_per_slice),
-                close_after: Some(spec.dataset.close_after),
-                delete_after: Some(spec.dataset.delete_after),
-                accept_limit: Some(spec.dataset.accept_limit),
-                future_limit: Some(spec.dataset.future_limit),
-                export_before_drop: Some(spec.dataset.export_before_drop),
-            },
-            partition: PartitionDraft {
-                buckets_per_id: Some(spec.partition.buckets_per_id),
-                seconds_per_bucket: Some(spec.partition.seconds_per_bucket),
-            },
+            dataset: spec.dataset.into(),
+            partition: spec.partition.into(),
             hot_counters: spec.hot_counters,
-            rollup: RollupDraft {
-                num_queues: Some(spec.rollup.num_queues),
-                coalesce_ms: Some(spec.rollup.coalesce_ms),
-                capacity_bytes: Some(spec.rollup.capacity_bytes),
-                rollup_batch_count: Some(spec.rollup.rollup_batch_count),
-            },
+            rollup: spec.rollup.into(),
             series: spec.series,
         }
     }

@@ -392,7 +392,6 @@ fn repeated_creation(live: Arc<CatalogQueue>, spec: &QueueSpec) -> Result<Arc<Ca
     if lines.is_empty() {
         return Ok(live);
     }
-    let what =
-        format!("queue {} exists with other settings (existing -> requested): {}", spec.name, lines.join("; "));
+    let what = format!("queue {} exists with other settings (existing -> requested): {}", spec.name, lines.join("; "));
     Err(Reject::new(Reason::QueueExists, what).into())
 }

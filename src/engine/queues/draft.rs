@@ -7,102 +7,92 @@
 use std::time::Duration;
 
 use crate::domain::queue::filter::ShapeKeys;
+use crate::domain::queue::setup::queue_settings;
 use crate::domain::queue::setup::setting_ranges::{self, AllowedRange};
 use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Settings};
 use crate::domain::queue::{Durability, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
-use crate::engine::catalog::{SettingText, differences_between, duration_text};
+use crate::engine::catalog::{SettingText, differences_between, duration_text, setting};
 
-/// A caller's draft of a queue.
-#[derive(Clone, Debug)]
-pub struct QueueDraft {
-    /// The name.
-    pub name: QueueName,
-    /// The description.
-    pub description: Option<String>,
-    /// Whether it is exclusive.
-    pub exclusive: Option<bool>,
-    /// The metadata key of the exclusivity value.
-    pub exclusivity_key: Option<Box<str>>,
-    /// The most messages of one value in flight.
-    pub max_in_flight_per_value: Option<u32>,
-    /// Whether messages of a value keep their order.
-    pub strict_order_per_value: Option<bool>,
-    /// The number of shards.
-    pub shards: Option<u32>,
-    /// The name prefix of the queues that this template creates.
-    pub template_for: Option<Box<str>>,
-    /// The durability that its store must offer.
-    pub required_durability: Option<Durability>,
-    /// The default lease.
-    pub default_lease: Option<Duration>,
-    /// The longest time that a lease can be extended to.
-    pub max_run_time: Option<Duration>,
-    /// The default invisibility.
-    pub default_invisibility: Option<Duration>,
-    /// The default number of attempts.
-    pub default_attempts: Option<u32>,
-    /// The retry policy of failed messages.
-    pub retry: Option<MessageRetryPolicy>,
-    /// The TTL; 0 for none.
-    pub default_ttl: Option<Duration>,
-    /// The retention of completed, canceled and errored messages.
-    pub retention: [Option<Duration>; 3],
-    /// How long answers are kept to deduplicate repeats.
-    pub dedupe_window: Option<Duration>,
-    /// The most bytes of the kept answers.
-    pub dedupe_max_bytes: Option<usize>,
-    /// The most messages.
-    pub quota_messages: Option<u64>,
-    /// The most bytes.
-    pub quota_bytes: Option<u64>,
-    /// The largest payload, in bytes.
-    pub payload_max_bytes: Option<u32>,
-    /// The largest metadata of a message, in bytes.
-    pub metadata_max_bytes: Option<u32>,
-    /// The priority classes; empty leaves them unchanged.
-    pub classes: Vec<PriorityClass>,
-    /// The indexed filter shapes; empty leaves them unchanged.
-    pub shapes: Vec<ShapeKeys>,
-    /// Whether enqueues are blocked, and why.
-    pub enqueue_blocked: Option<Option<Box<str>>>,
-    /// Whether dequeues are blocked, and why.
-    pub dequeue_blocked: Option<Option<Box<str>>>,
+macro_rules! queue_draft {
+    ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+        /// A caller's draft of a queue.
+        #[derive(Clone, Debug)]
+        pub struct QueueDraft {
+            /// The name.
+            pub name: QueueName,
+            /// The description.
+            pub description: Option<String>,
+            /// Whether it is exclusive.
+            pub exclusive: Option<bool>,
+            /// The metadata key of the exclusivity value.
+            pub exclusivity_key: Option<Box<str>>,
+            /// The most messages of one value in flight.
+            pub max_in_flight_per_value: Option<u32>,
+            /// Whether messages of a value keep their order.
+            pub strict_order_per_value: Option<bool>,
+            /// The number of shards.
+            pub shards: Option<u32>,
+            /// The name prefix of the queues that this template creates.
+            pub template_for: Option<Box<str>>,
+            /// The durability that its store must offer.
+            pub required_durability: Option<Durability>,
+            $($(#[$doc])* pub $field: Option<$type>,)*
+            /// The retry policy of failed messages.
+            pub retry: Option<MessageRetryPolicy>,
+            /// The TTL; 0 for none.
+            pub default_ttl: Option<Duration>,
+            /// The retention of completed, canceled and errored messages.
+            pub retention: [Option<Duration>; 3],
+            /// The priority classes; empty leaves them unchanged.
+            pub classes: Vec<PriorityClass>,
+            /// The indexed filter shapes; empty leaves them unchanged.
+            pub shapes: Vec<ShapeKeys>,
+            /// Whether enqueues are blocked, and why.
+            pub enqueue_blocked: Option<Option<Box<str>>>,
+            /// Whether dequeues are blocked, and why.
+            pub dequeue_blocked: Option<Option<Box<str>>>,
+        }
+
+        impl QueueDraft {
+            /// A draft with nothing but the name.
+            pub fn of(name: QueueName) -> Self {
+                Self {
+                    name,
+                    description: None,
+                    exclusive: None,
+                    exclusivity_key: None,
+                    max_in_flight_per_value: None,
+                    strict_order_per_value: None,
+                    shards: None,
+                    template_for: None,
+                    required_durability: None,
+                    $($field: None,)*
+                    retry: None,
+                    default_ttl: None,
+                    retention: [None; 3],
+                    classes: Vec::new(),
+                    shapes: Vec::new(),
+                    enqueue_blocked: None,
+                    dequeue_blocked: None,
+                }
+            }
+
+            fn set_plain(&self, settings: &mut Settings) {
+                $(set(&mut settings.$field, self.$field);)*
+            }
+        }
+    };
+}
+queue_settings!(all queue_draft);
+
+fn set<T>(place: &mut T, said: Option<T>) {
+    if let Some(said) = said {
+        *place = said;
+    }
 }
 
 impl QueueDraft {
-    /// A draft with nothing but the name.
-    pub fn of(name: QueueName) -> Self {
-        Self {
-            name,
-            description: None,
-            exclusive: None,
-            exclusivity_key: None,
-            max_in_flight_per_value: None,
-            strict_order_per_value: None,
-            shards: None,
-            template_for: None,
-            required_durability: None,
-            default_lease: None,
-            max_run_time: None,
-            default_invisibility: None,
-            default_attempts: None,
-            retry: None,
-            default_ttl: None,
-            retention: [None; 3],
-            dedupe_window: None,
-            dedupe_max_bytes: None,
-            quota_messages: None,
-            quota_bytes: None,
-            payload_max_bytes: None,
-            metadata_max_bytes: None,
-            classes: Vec::new(),
-            shapes: Vec::new(),
-            enqueue_blocked: None,
-            dequeue_blocked: None,
-        }
-    }
-
     /// The settings that result from the draft over those of an existing queue, or over the defaults. `reset` names
     /// settings that return to their defaults.
     pub fn resolve(self, live: Option<&QueueSpec>, reset: &[String]) -> Result<QueueSpec, Reject> {
@@ -123,11 +113,6 @@ impl QueueDraft {
         for name in reset {
             reset_one(&mut spec, &defaults, name)?;
         }
-        fn set<T>(place: &mut T, said: Option<T>) {
-            if let Some(said) = said {
-                *place = said;
-            }
-        }
         set(&mut spec.description, self.description.clone());
         set(&mut spec.shards, self.shards);
         set(&mut spec.template_for, self.template_for.clone().map(Some));
@@ -136,14 +121,10 @@ impl QueueDraft {
         set(&mut spec.dequeue_blocked, self.dequeue_blocked.clone());
         self.resolve_exclusivity(&mut spec.settings)?;
         let settings = &mut spec.settings;
-        set(&mut settings.default_lease, self.default_lease);
-        set(&mut settings.max_run_time, self.max_run_time);
-        set(&mut settings.default_invisibility, self.default_invisibility);
-        set(&mut settings.default_attempts, self.default_attempts);
+        self.set_plain(settings);
         set(&mut settings.retry, self.retry);
         set(&mut settings.default_ttl, self.default_ttl.map(|ttl| (!ttl.is_zero()).then_some(ttl)));
         let [completed, canceled, errored] = self.retention;
-        set(&mut settings.dedupe_window, self.dedupe_window);
         // A longer window also keeps results longer, unless the caller sets the retention.
         let least = settings.dedupe_window;
         let kept = &mut settings.retention;
@@ -152,11 +133,6 @@ impl QueueDraft {
         {
             *place = said.unwrap_or((*place).max(least));
         }
-        set(&mut settings.dedupe_max_bytes, self.dedupe_max_bytes);
-        set(&mut settings.quota_messages, self.quota_messages);
-        set(&mut settings.quota_bytes, self.quota_bytes);
-        set(&mut settings.payload_max_bytes, self.payload_max_bytes);
-        set(&mut settings.metadata_max_bytes, self.metadata_max_bytes);
         if !self.classes.is_empty() {
             settings.classes = self.classes;
         }
@@ -216,32 +192,39 @@ type ResetSetting = fn(&mut QueueSpec, &QueueSpec);
 /// The settings that never change on a live queue.
 const FIXED: [&str; 2] = ["shards", "template_for"];
 
-/// The settings that have a default, and how each returns to it.
-const WITH_DEFAULT: [(&str, ResetSetting); 17] = [
-    ("description", |own, base| own.description.clone_from(&base.description)),
-    ("required_durability", |own, base| own.required_durability = base.required_durability),
-    ("default_lease", |own, base| own.settings.default_lease = base.settings.default_lease),
-    ("max_run_time", |own, base| own.settings.max_run_time = base.settings.max_run_time),
-    ("default_invisibility", |own, base| own.settings.default_invisibility = base.settings.default_invisibility),
-    ("default_max_attempts", |own, base| own.settings.default_attempts = base.settings.default_attempts),
-    ("retry_policy", |own, base| own.settings.retry = base.settings.retry),
-    ("default_ttl", |own, base| own.settings.default_ttl = base.settings.default_ttl),
-    ("retention", |own, base| own.settings.retention = base.settings.retention),
-    ("dedupe_window", |own, base| own.settings.dedupe_window = base.settings.dedupe_window),
-    ("dedupe_max_bytes", |own, base| own.settings.dedupe_max_bytes = base.settings.dedupe_max_bytes),
-    ("quota_messages", |own, base| own.settings.quota_messages = base.settings.quota_messages),
-    ("quota_bytes", |own, base| own.settings.quota_bytes = base.settings.quota_bytes),
-    ("payload_max_bytes", |own, base| own.settings.payload_max_bytes = base.settings.payload_max_bytes),
-    ("metadata_max_bytes", |own, base| own.settings.metadata_max_bytes = base.settings.metadata_max_bytes),
-    ("filter_shapes", |own, base| own.settings.shapes.clone_from(&base.settings.shapes)),
-    ("priority_classes", |own, base| own.settings.classes.clone_from(&base.settings.classes)),
+/// Settings that have a default, and how each returns to it.
+type ResetRows = &'static [(&'static str, ResetSetting)];
+
+macro_rules! reset_rows {
+    ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+        &[$((stringify!($name), |own, base| own.settings.$field = base.settings.$field),)*]
+    };
+}
+
+const WITH_DEFAULT: [ResetRows; 5] = [
+    &[
+        ("description", |own, base| own.description.clone_from(&base.description)),
+        ("required_durability", |own, base| own.required_durability = base.required_durability),
+    ],
+    queue_settings!(of_messages reset_rows),
+    &[
+        ("retry_policy", |own, base| own.settings.retry = base.settings.retry),
+        ("default_ttl", |own, base| own.settings.default_ttl = base.settings.default_ttl),
+        ("retention", |own, base| own.settings.retention = base.settings.retention),
+    ],
+    queue_settings!(of_queue reset_rows),
+    &[
+        ("filter_shapes", |own, base| own.settings.shapes.clone_from(&base.settings.shapes)),
+        ("priority_classes", |own, base| own.settings.classes.clone_from(&base.settings.classes)),
+    ],
 ];
 
 fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(), Reject> {
-    let Some((_, reset)) = WITH_DEFAULT.iter().find(|(known, _)| *known == name) else {
+    let rows = WITH_DEFAULT.concat();
+    let Some((_, reset)) = rows.iter().find(|(known, _)| *known == name) else {
         // Only a setting with a default can be reset; the name may be a typo of anything.
         let shown: String = name.chars().take(64).collect();
-        let all = WITH_DEFAULT.map(|(known, _)| known).join(", ");
+        let all = rows.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
         let what = format!(
             "reset names {shown:?}, which is not a setting with a default; the settings with a default are {all}"
         );
@@ -335,52 +318,42 @@ fn settings_of(spec: &QueueSpec) -> Vec<SettingText> {
         enqueue_blocked,
         dequeue_blocked,
     } = spec;
-    let time = |time: Duration| duration_text(time);
-    let text = |text: Option<&str>| text.map_or("none".to_owned(), str::to_owned);
-    let of_values = |value: Option<String>| value.unwrap_or("none".to_owned());
     let retry = &settings.retry;
     let list = |all: Vec<String>| if all.is_empty() { "none".to_owned() } else { all.join(", ") };
     let shape = |keys: &ShapeKeys| keys.iter().collect::<Vec<_>>().join("+");
     let exclusivity = settings.exclusivity.as_ref();
-    let values = [
-        ("description", format!("{description:?}")),
-        ("type", if exclusivity.is_some() { "EXCLUSIVE" } else { "SIMPLE" }.to_owned()),
-        ("exclusivity_key", text(exclusivity.map(|exclusivity| &*exclusivity.key))),
-        ("max_in_flight_per_value", of_values(exclusivity.map(|own| own.max_in_flight_per_value.to_string()))),
-        ("strict_order_per_value", of_values(exclusivity.map(|own| own.strict_order_per_value.to_string()))),
-        ("shards", shards.to_string()),
-        ("template_for", text(template_for.as_deref())),
-        ("required_durability", required_durability.map_or("none".to_owned(), |tier| tier.to_string())),
-        ("default_lease", time(settings.default_lease)),
-        ("max_run_time", time(settings.max_run_time)),
-        ("default_invisibility", time(settings.default_invisibility)),
-        ("default_max_attempts", settings.default_attempts.to_string()),
-        (
-            "retry_policy",
-            format!(
-                "{} x{}% up to {} +{}%",
-                time(retry.initial),
-                retry.factor_percent,
-                time(retry.max),
-                retry.jitter_percent
-            ),
-        ),
-        ("default_ttl", settings.default_ttl.map_or("none".to_owned(), time)),
-        ("retention.completed", time(settings.retention.completed)),
-        ("retention.canceled", time(settings.retention.canceled)),
-        ("retention.errored", time(settings.retention.errored)),
-        ("dedupe_window", time(settings.dedupe_window)),
-        ("dedupe_max_bytes", settings.dedupe_max_bytes.to_string()),
-        ("quota_messages", settings.quota_messages.to_string()),
-        ("quota_bytes", settings.quota_bytes.to_string()),
-        ("payload_max_bytes", settings.payload_max_bytes.to_string()),
-        ("metadata_max_bytes", settings.metadata_max_bytes.to_string()),
-        ("priority_classes", list(settings.classes.iter().map(class_text).collect())),
-        ("filter_shapes", list(settings.shapes.iter().map(shape).collect())),
-        ("enqueue_blocked", text(enqueue_blocked.as_deref())),
-        ("dequeue_blocked", text(dequeue_blocked.as_deref())),
+    let mut values = vec![
+        setting("description", format!("{description:?}")),
+        setting("type", if exclusivity.is_some() { "EXCLUSIVE" } else { "SIMPLE" }),
+        setting("exclusivity_key", exclusivity.map(|exclusivity| &*exclusivity.key)),
+        setting("max_in_flight_per_value", exclusivity.map(|own| own.max_in_flight_per_value)),
+        setting("strict_order_per_value", exclusivity.map(|own| own.strict_order_per_value)),
+        setting("shards", *shards),
+        setting("template_for", template_for.as_deref()),
+        setting("required_durability", required_durability.map(|tier| tier.to_string())),
     ];
-    values.into_iter().map(|(path, value)| SettingText { path, value }).collect()
+    macro_rules! plain {
+        ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+            values.extend([$(setting(stringify!($name), settings.$field),)*])
+        };
+    }
+    queue_settings!(of_messages plain);
+    let [initial, max] = [retry.initial, retry.max].map(duration_text);
+    values.extend([
+        setting("retry_policy", format!("{initial} x{}% up to {max} +{}%", retry.factor_percent, retry.jitter_percent)),
+        setting("default_ttl", settings.default_ttl),
+        setting("retention.completed", settings.retention.completed),
+        setting("retention.canceled", settings.retention.canceled),
+        setting("retention.errored", settings.retention.errored),
+    ]);
+    queue_settings!(of_queue plain);
+    values.extend([
+        setting("priority_classes", list(settings.classes.iter().map(class_text).collect())),
+        setting("filter_shapes", list(settings.shapes.iter().map(shape).collect())),
+        setting("enqueue_blocked", enqueue_blocked.as_deref()),
+        setting("dequeue_blocked", dequeue_blocked.as_deref()),
+    ]);
+    values
 }
 
 /// A priority class in the syntax of the command line, with the unit of its offset.

@@ -92,7 +92,7 @@ fn record(version: u64) -> NamespaceRecord {
         companion: Some(Dataset {
             id: DATASET,
             name: spec.storage.dataset.clone(),
-            settings: spec.dataset.clone(),
+            settings: spec.dataset,
             cluster: None,
         }),
         change: NamespaceChange {

@@ -83,48 +83,28 @@ pub fn decode_settings(bytes: &[u8]) -> Result<Settings, CorruptValue> {
 
 /// Converts settings to their stored form.
 pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
-    let Settings {
-        default_lease,
-        max_run_time,
-        default_invisibility,
-        default_attempts,
-        retry: MessageRetryPolicy { initial, factor_percent, max, jitter_percent },
-        default_ttl,
-        retention: Retention { completed, canceled, errored },
-        dedupe_window,
-        dedupe_max_bytes,
-        quota_messages,
-        quota_bytes,
-        payload_max_bytes,
-        metadata_max_bytes,
-        classes,
-        exclusivity,
-        shapes,
-    } = settings;
+    let MessageRetryPolicy { initial, factor_percent, max, jitter_percent } = settings.retry;
+    let Retention { completed, canceled, errored } = settings.retention;
+    let shape = |keys: &ShapeKeys| StoredShape { keys: keys.iter().map(str::to_owned).collect() };
     StoredQueueSettings {
-        default_lease: micros(*default_lease),
-        max_run_time: micros(*max_run_time),
-        default_invisibility: micros(*default_invisibility),
-        default_attempts: *default_attempts,
-        retry: Some(StoredRetryPolicy {
-            initial: micros(*initial),
-            factor_percent: *factor_percent,
-            max: micros(*max),
-            jitter_percent: *jitter_percent,
-        }),
-        default_ttl: default_ttl.map(micros),
-        completed_kept: micros(*completed),
-        canceled_kept: micros(*canceled),
-        errored_kept: micros(*errored),
-        dedupe_window: micros(*dedupe_window),
-        dedupe_max_bytes: *dedupe_max_bytes as u64,
-        quota_messages: *quota_messages,
-        quota_bytes: *quota_bytes,
-        payload_max_bytes: Some(*payload_max_bytes),
-        metadata_max_bytes: Some(*metadata_max_bytes),
-        classes: classes.iter().map(class_of).collect(),
-        exclusivity: exclusivity.as_ref().map(exclusivity_of),
-        shapes: shapes.iter().map(|keys| StoredShape { keys: keys.iter().map(str::to_owned).collect() }).collect(),
+        default_lease: micros(settings.default_lease),
+        max_run_time: micros(settings.max_run_time),
+        default_invisibility: micros(settings.default_invisibility),
+        default_attempts: settings.default_attempts,
+        retry: Some(StoredRetryPolicy { initial: micros(initial), factor_percent, max: micros(max), jitter_percent }),
+        default_ttl: settings.default_ttl.map(micros),
+        completed_kept: micros(completed),
+        canceled_kept: micros(canceled),
+        errored_kept: micros(errored),
+        dedupe_window: micros(settings.dedupe_window),
+        dedupe_max_bytes: settings.dedupe_max_bytes as u64,
+        quota_messages: settings.quota_messages,
+        quota_bytes: settings.quota_bytes,
+        payload_max_bytes: Some(settings.payload_max_bytes),
+        metadata_max_bytes: Some(settings.metadata_max_bytes),
+        classes: settings.classes.iter().map(class_of).collect(),
+        exclusivity: settings.exclusivity.as_ref().map(exclusivity_of),
+        shapes: settings.shapes.iter().map(shape).collect(),
     }
 }
 

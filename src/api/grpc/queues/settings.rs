@@ -4,12 +4,13 @@
 //! errors of a message are reported together.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use crate::api::grpc::saturating_i64;
 use crate::api::time::{read_duration, write, write_duration};
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setup::setting_ranges;
 use crate::domain::queue::setup::settings::{MessageRetryPolicy, PriorityClass, Retention};
+use crate::domain::queue::setup::{queue_settings, setting_ranges};
 use crate::domain::queue::{CatalogQueue, Durability, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
@@ -33,10 +34,12 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
     draft.shards = faults.number("shards", (sent.shards != 0).then_some(sent.shards));
     draft.template_for = text(&sent.template_for).map(Into::into);
     draft.required_durability = faults.durability(sent.required_durability);
-    draft.default_lease = faults.duration("default_lease", sent.default_lease);
-    draft.max_run_time = faults.duration("max_run_time", sent.max_run_time);
-    draft.default_invisibility = faults.duration("default_invisibility", sent.default_invisibility);
-    draft.default_attempts = faults.number("default_max_attempts", sent.default_max_attempts);
+    macro_rules! read_plain {
+        ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+            $(draft.$field = WireSetting::read(&mut faults, stringify!($name), sent.$name);)*
+        };
+    }
+    queue_settings!(of_messages read_plain);
     draft.retry = sent.retry_policy.and_then(|policy| faults.retry(policy));
     draft.default_ttl = faults.duration("default_ttl", sent.default_ttl);
     if let Some(kept) = sent.retention {
@@ -46,12 +49,7 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
             faults.duration("retention.errored", kept.errored),
         ];
     }
-    draft.dedupe_window = faults.duration("dedupe_window", sent.dedupe_window);
-    draft.dedupe_max_bytes = faults.number("dedupe_max_bytes", sent.dedupe_max_bytes);
-    draft.quota_messages = faults.number("quota_messages", sent.quota_messages);
-    draft.quota_bytes = faults.number("quota_bytes", sent.quota_bytes);
-    draft.payload_max_bytes = faults.number("payload_max_bytes", sent.payload_max_bytes);
-    draft.metadata_max_bytes = faults.number("metadata_max_bytes", sent.metadata_max_bytes);
+    queue_settings!(of_queue read_plain);
     draft.classes = sent.priority_classes.into_iter().filter_map(|class| faults.class(class)).collect();
     draft.shapes = sent.filter_shapes.iter().filter_map(|shape| faults.shape(&shape.keys)).collect();
     draft.enqueue_blocked = faults.blocked("enqueue_blocked", sent.enqueue_blocked, &sent.enqueue_blocked_reason);
@@ -105,7 +103,7 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
     };
     let shape = |keys: &ShapeKeys| wire::FilterShape { keys: keys.iter().map(str::to_owned).collect() };
     let why = |blocked: &Option<Box<str>>| blocked.as_deref().unwrap_or_default().to_owned();
-    wire::Queue {
+    let mut message = wire::Queue {
         name: spec.name.to_string(),
         r#type: kind.into(),
         exclusivity_key: exclusivity.map_or_else(String::new, |own| own.key.to_string()),
@@ -115,31 +113,24 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         shards: signed(spec.shards),
         template_for: spec.template_for.as_deref().unwrap_or_default().to_owned(),
         required_durability: durability_message(spec.required_durability).into(),
-        default_lease: Some(write_duration(settings.default_lease)),
-        max_run_time: Some(write_duration(settings.max_run_time)),
-        default_invisibility: Some(write_duration(settings.default_invisibility)),
-        default_max_attempts: Some(signed(settings.default_attempts)),
         retry_policy: Some(retry_message(&settings.retry)),
         default_ttl: settings.default_ttl.map(write_duration),
         retention: Some(retention_message(&settings.retention)),
-        dedupe_window: Some(write_duration(settings.dedupe_window)),
-        dedupe_max_bytes: Some(saturating_i64(settings.dedupe_max_bytes)),
-        quota_messages: Some(saturating_i64(settings.quota_messages)),
-        quota_bytes: Some(saturating_i64(settings.quota_bytes)),
-        payload_max_bytes: Some(signed(settings.payload_max_bytes)),
-        metadata_max_bytes: Some(signed(settings.metadata_max_bytes)),
         priority_classes: settings.classes.iter().map(class).collect(),
         filter_shapes: settings.shapes.iter().map(shape).collect(),
         enqueue_blocked: Some(spec.enqueue_blocked.is_some()),
         enqueue_blocked_reason: why(&spec.enqueue_blocked),
         dequeue_blocked: Some(spec.dequeue_blocked.is_some()),
         dequeue_blocked_reason: why(&spec.dequeue_blocked),
-        id: String::new(),
-        etag: String::new(),
-        version: 0,
-        create_time: None,
-        update_time: None,
+        ..wire::Queue::default()
+    };
+    macro_rules! write_plain {
+        ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+            $(message.$name = Some(WireSetting::write(settings.$field));)*
+        };
     }
+    queue_settings!(all write_plain);
+    message
 }
 
 fn durability_message(durability: Option<Durability>) -> wire::Durability {
@@ -172,6 +163,37 @@ fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
+/// A plain setting, by its types on the wire and in the domain.
+trait WireSetting<W>: Sized {
+    fn read(faults: &mut QueueFieldErrors, field: &'static str, sent: Option<W>) -> Option<Self>;
+    fn write(self) -> W;
+}
+
+impl WireSetting<prost_types::Duration> for Duration {
+    fn read(faults: &mut QueueFieldErrors, field: &'static str, sent: Option<prost_types::Duration>) -> Option<Self> {
+        faults.duration(field, sent)
+    }
+
+    fn write(self) -> prost_types::Duration {
+        write_duration(self)
+    }
+}
+
+macro_rules! wire_numbers {
+    ($($type:ty as $wire:ty, $write:path;)*) => {
+        $(impl WireSetting<$wire> for $type {
+            fn read(faults: &mut QueueFieldErrors, field: &'static str, sent: Option<$wire>) -> Option<Self> {
+                faults.number(field, sent)
+            }
+
+            fn write(self) -> $wire {
+                $write(self)
+            }
+        })*
+    };
+}
+wire_numbers! { u32 as i32, signed; u64 as i64, saturating_i64; usize as i64, saturating_i64; }
+
 /// All errors of a message, each with its field.
 struct QueueFieldErrors(Vec<(&'static str, String)>);
 
@@ -193,7 +215,7 @@ impl QueueFieldErrors {
         read.ok()
     }
 
-    fn duration(&mut self, field: &'static str, sent: Option<prost_types::Duration>) -> Option<std::time::Duration> {
+    fn duration(&mut self, field: &'static str, sent: Option<prost_types::Duration>) -> Option<Duration> {
         match read_duration(field, &sent?) {
             Ok(duration) => Some(duration),
             Err(reject) => {

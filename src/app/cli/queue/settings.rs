@@ -1,12 +1,11 @@
 //! The settings of a queue, on the command line and in a table.
 
-use std::time::Duration;
-
 use clap::{Args, ValueEnum};
 
 use crate::api::time::write_duration;
 use crate::app::cli::arguments::{bytes, duration, pair};
 use crate::app::cli::output::{Output, list_cell, time_cell, word};
+use crate::domain::queue::setup::queue_settings;
 use crate::proto::queue::v1 as pb;
 
 /// The order in which a queue serves.
@@ -63,36 +62,36 @@ pub struct QueueSettingsArgs {
     #[arg(long, value_enum, value_name = "TIER")]
     required_durability: Option<DurabilityArg>,
     /// The lease duration of a message without its own [default: 30s].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    default_lease: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    default_lease: Option<prost_types::Duration>,
     /// The maximum total duration of a lease, extensions included [default: 12h].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    max_run_time: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    max_run_time: Option<prost_types::Duration>,
     /// The invisibility of a message without its own [default: 0s].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    default_invisibility: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    default_invisibility: Option<prost_types::Duration>,
     /// The maximum number of attempts of a message without its own [default: 3].
-    #[arg(long, value_name = "N")]
-    max_attempts: Option<i32>,
+    #[arg(long = "max-attempts", value_name = "N")]
+    default_max_attempts: Option<i32>,
     /// The time until a message is canceled unless it is leased [default: never].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    default_ttl: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    default_ttl: Option<prost_types::Duration>,
     /// The delays between attempts: first delay, growth in percent, longest delay, jitter in percent [default:
     /// 1s,200,5m,20].
     #[arg(long, value_name = "TIME,PERCENT,TIME,PERCENT", value_parser = retry_policy)]
     retry: Option<pb::RetryPolicy>,
     /// The retention of completed messages [default: 1h].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    keep_completed: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    keep_completed: Option<prost_types::Duration>,
     /// The retention of canceled messages [default: 1h].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    keep_canceled: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    keep_canceled: Option<prost_types::Duration>,
     /// The retention of errored messages [default: 14d].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    keep_errored: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    keep_errored: Option<prost_types::Duration>,
     /// The dedupe window: how long a repeated enqueue is recognised, 60s to 24h [default: 1h].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    dedupe_window: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = wire_duration)]
+    dedupe_window: Option<prost_types::Duration>,
     /// The maximum size of the dedupe records, at least 64KiB per shard; beyond it the dedupe window is shortened
     /// [default: 4GiB].
     #[arg(long, value_name = "SIZE", value_parser = bytes::<i64>)]
@@ -121,8 +120,8 @@ pub struct QueueSettingsArgs {
 impl QueueSettingsArgs {
     /// Builds the queue message of the request.
     pub fn queue(self, name: String) -> pb::Queue {
-        let kept = [self.keep_completed, self.keep_canceled, self.keep_errored];
-        let [completed, canceled, errored] = kept.map(|kept| kept.map(write_duration));
+        let (completed, canceled, errored) = (self.keep_completed, self.keep_canceled, self.keep_errored);
+        let kept = pb::Retention { completed, canceled, errored };
         let kind = match self.kind {
             None => pb::QueueType::Unspecified,
             Some(QueueTypeArg::Simple) => pb::QueueType::Simple,
@@ -134,7 +133,7 @@ impl QueueSettingsArgs {
             Some(DurabilityArg::Safe) => pb::Durability::Safe,
             Some(DurabilityArg::Replicated) => pb::Durability::Replicated,
         };
-        pb::Queue {
+        let mut queue = pb::Queue {
             name,
             r#type: kind.into(),
             exclusivity_key: self.exclusivity_key,
@@ -144,24 +143,26 @@ impl QueueSettingsArgs {
             shards: self.shards.unwrap_or_default(),
             template_for: self.template_for,
             required_durability: tier.into(),
-            default_lease: self.default_lease.map(write_duration),
-            max_run_time: self.max_run_time.map(write_duration),
-            default_invisibility: self.default_invisibility.map(write_duration),
-            default_max_attempts: self.max_attempts,
             retry_policy: self.retry,
-            default_ttl: self.default_ttl.map(write_duration),
-            retention: kept.iter().any(Option::is_some).then_some(pb::Retention { completed, canceled, errored }),
-            dedupe_window: self.dedupe_window.map(write_duration),
-            dedupe_max_bytes: self.dedupe_max_bytes,
-            quota_messages: self.quota_messages,
-            quota_bytes: self.quota_bytes,
-            payload_max_bytes: self.payload_max_bytes,
-            metadata_max_bytes: self.metadata_max_bytes,
+            default_ttl: self.default_ttl,
+            retention: (kept != pb::Retention::default()).then_some(kept),
             priority_classes: self.priority_class,
             filter_shapes: self.filter_shape,
             ..Default::default()
+        };
+        macro_rules! plain {
+            ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+                $(queue.$name = self.$name;)*
+            };
         }
+        queue_settings!(all plain);
+        queue
     }
+}
+
+/// Parses a duration of the command line for a request.
+fn wire_duration(text: &str) -> Result<prost_types::Duration, String> {
+    duration(text).map(write_duration)
 }
 
 /// Parses `1s,200,5m,20`.
@@ -171,9 +172,9 @@ fn retry_policy(text: &str) -> Result<pb::RetryPolicy, String> {
     let [initial, factor, max, jitter] = parts.as_slice() else { return Err(what.to_owned()) };
     let percent = |text: &str| text.parse::<i32>().map_err(|_| what.to_owned());
     Ok(pb::RetryPolicy {
-        initial: Some(write_duration(duration(initial)?)),
+        initial: Some(wire_duration(initial)?),
         factor_percent: percent(factor)?,
-        max: Some(write_duration(duration(max)?)),
+        max: Some(wire_duration(max)?),
         jitter_percent: percent(jitter)?,
     })
 }
@@ -202,8 +203,7 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
     let kept = queue.retention.unwrap_or_default();
     let span = |time: Option<&prost_types::Duration>| output.span_cell(time);
     let never = |time: Option<&prost_types::Duration>| if time.is_none() { "never".to_owned() } else { span(time) };
-    let size = |bytes: Option<i64>| bytes.map(|bytes| output.size_cell(bytes)).unwrap_or_default();
-    let rows = [
+    let mut rows = vec![
         ("name", queue.name.clone()),
         ("id", queue.id.clone()),
         ("etag", queue.etag.clone()),
@@ -216,10 +216,14 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
         ("shards", queue.shards.to_string()),
         ("template_for", queue.template_for.clone()),
         ("required_durability", durability(queue.required_durability)),
-        ("default_lease", span(queue.default_lease.as_ref())),
-        ("max_run_time", span(queue.max_run_time.as_ref())),
-        ("default_invisibility", span(queue.default_invisibility.as_ref())),
-        ("default_max_attempts", number(queue.default_max_attempts)),
+    ];
+    macro_rules! plain {
+        ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+            rows.extend([$((stringify!($name), output.setting_cell(stringify!($name), queue.$name)),)*])
+        };
+    }
+    queue_settings!(of_messages plain);
+    rows.extend([
         ("default_ttl", never(queue.default_ttl.as_ref())),
         ("retry_policy.initial", span(retry.initial.as_ref())),
         ("retry_policy.factor_percent", retry.factor_percent.to_string()),
@@ -228,19 +232,16 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
         ("retention.completed", span(kept.completed.as_ref())),
         ("retention.canceled", span(kept.canceled.as_ref())),
         ("retention.errored", span(kept.errored.as_ref())),
-        ("dedupe_window", span(queue.dedupe_window.as_ref())),
-        ("dedupe_max_bytes", size(queue.dedupe_max_bytes)),
-        ("quota_messages", number(queue.quota_messages)),
-        ("quota_bytes", size(queue.quota_bytes)),
-        ("payload_max_bytes", size(queue.payload_max_bytes.map(i64::from))),
-        ("metadata_max_bytes", size(queue.metadata_max_bytes.map(i64::from))),
+    ]);
+    queue_settings!(of_queue plain);
+    rows.extend([
         ("priority_classes", list_cell(&queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>())),
         ("filter_shapes", list_cell(&queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>())),
         ("enqueue_blocked", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),
         ("dequeue_blocked", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),
         ("create_time", time_cell(queue.create_time.as_ref())),
         ("update_time", time_cell(queue.update_time.as_ref())),
-    ];
+    ]);
     rows.into_iter().map(|(setting, value)| vec![setting.to_owned(), value]).collect()
 }
 
@@ -277,6 +278,8 @@ fn class_cell(class: &pb::PriorityClass) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -2,4 +2,7 @@
 
 pub mod queue_spec;
 pub mod setting_ranges;
+mod setting_table;
 pub mod settings;
+
+pub(crate) use setting_table::queue_settings;

@@ -1,11 +1,9 @@
 //! A queue in the catalog: its settings, version and times.
 
 use std::fmt;
-use std::time::Duration;
 
-use crate::domain::limits::{LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention, Settings};
+use crate::domain::queue::setup::settings::Settings;
 use crate::domain::time::Timestamp;
 
 /// The durability of acknowledged changes, from weaker to stronger.
@@ -58,37 +56,13 @@ pub struct QueueSpec {
 impl QueueSpec {
     /// A simple queue of one shard, with every setting at its default.
     pub fn with_defaults(name: QueueName) -> Self {
-        let hour = Duration::from_secs(3_600);
-        let settings = Settings {
-            default_lease: Duration::from_secs(30),
-            max_run_time: LEASE_MAX,
-            default_invisibility: Duration::ZERO,
-            default_attempts: 3,
-            retry: MessageRetryPolicy {
-                initial: Duration::from_secs(1),
-                factor_percent: 200,
-                max: Duration::from_secs(300),
-                jitter_percent: 20,
-            },
-            default_ttl: None,
-            retention: Retention { completed: hour, canceled: hour, errored: 14 * 24 * hour },
-            dedupe_window: hour,
-            dedupe_max_bytes: 4 << 30,
-            quota_messages: 100_000_000,
-            quota_bytes: 64 << 30,
-            payload_max_bytes: PAYLOAD_BYTES_MAX,
-            metadata_max_bytes: METADATA_BYTES_MAX,
-            classes: Vec::new(),
-            exclusivity: None,
-            shapes: Vec::new(),
-        };
         Self {
             name,
             description: String::new(),
             template_for: None,
             shards: 1,
             required_durability: None,
-            settings,
+            settings: Settings::default(),
             enqueue_blocked: None,
             dequeue_blocked: None,
         }

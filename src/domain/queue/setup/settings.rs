@@ -2,51 +2,58 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX};
+use crate::domain::limits::{INVISIBILITY_MAX, LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::Metadata;
 use crate::domain::queue::messages::state_machine::MessageState;
+use crate::domain::queue::setup::queue_settings;
 use crate::domain::time::{Timestamp, micros_of};
 
-/// The settings of a queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
-    /// The default lease of dequeues and messages: 1 s to 12 h.
-    pub default_lease: Duration,
-    /// The time since dequeue after which a lease can no longer be extended; it also cuts the first lease.
-    pub max_run_time: Duration,
-    /// The default invisibility of a message.
-    pub default_invisibility: Duration,
-    /// The default maximum of attempts: 1 to 10,000.
-    pub default_attempts: u32,
-    /// The retry policy of failed messages.
-    pub retry: MessageRetryPolicy,
-    /// The default TTL, after which a message that is not leased is canceled.
-    pub default_ttl: Option<Duration>,
-    /// How long terminal messages are kept.
-    pub retention: Retention,
-    /// The dedupe window of tokens: at most 24 h.
-    pub dedupe_window: Duration,
-    /// The bytes of dedupe records.
-    pub dedupe_max_bytes: usize,
-    /// The most messages of the shard, including terminal ones.
-    pub quota_messages: u64,
-    /// The most bytes of payload of the shard, including terminal messages.
-    pub quota_bytes: u64,
-    /// The largest payload of a message, in bytes, within the bound of all queues.
-    pub payload_max_bytes: u32,
-    /// The largest metadata of a message, in bytes of keys and values, within the bound of all queues.
-    pub metadata_max_bytes: u32,
-    /// Named offsets of the default priority.
-    pub classes: Vec<PriorityClass>,
-    /// The exclusivity settings; none for a simple queue. The key and the order change only while there are no
-    /// messages.
-    pub exclusivity: Option<Exclusivity>,
-    /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is filled by
-    /// sweeps before it is used.
-    pub shapes: Vec<ShapeKeys>,
+macro_rules! settings {
+    ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
+        /// The settings of a queue.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct Settings {
+            $($(#[$doc])* pub $field: $type,)*
+            /// The retry policy of failed messages.
+            pub retry: MessageRetryPolicy,
+            /// The default TTL, after which a message that is not leased is canceled.
+            pub default_ttl: Option<Duration>,
+            /// How long terminal messages are kept.
+            pub retention: Retention,
+            /// Named offsets of the default priority.
+            pub classes: Vec<PriorityClass>,
+            /// The exclusivity settings; none for a simple queue. The key and the order change only while there are no
+            /// messages.
+            pub exclusivity: Option<Exclusivity>,
+            /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is filled
+            /// by sweeps before it is used.
+            pub shapes: Vec<ShapeKeys>,
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                let hour = Duration::from_secs(3_600);
+                Self {
+                    $($field: $default,)*
+                    retry: MessageRetryPolicy {
+                        initial: Duration::from_secs(1),
+                        factor_percent: 200,
+                        max: Duration::from_secs(300),
+                        jitter_percent: 20,
+                    },
+                    default_ttl: None,
+                    retention: Retention { completed: hour, canceled: hour, errored: 14 * 24 * hour },
+                    classes: Vec::new(),
+                    exclusivity: None,
+                    shapes: Vec::new(),
+                }
+            }
+        }
+    };
 }
+queue_settings!(all settings);
 
 /// The exclusivity settings of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
