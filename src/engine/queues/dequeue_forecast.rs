@@ -147,7 +147,7 @@ fn next_text(outlook: &DequeueForecast, filter: &Filter) -> String {
         (Some(_), is_empty) => {
             let which = if is_empty { "" } else { " that match the filter" };
             let gets = if pending == 1 { "it" } else { "some" };
-            format!("{} pending{which}: a dequeue gets {gets} at once", are(pending))
+            format!("{} pending{which}: a dequeue returns {gets} at once", are(pending))
         }
     }
 }

@@ -51,7 +51,7 @@ async fn every_bad_argument_of_an_add_has_its_reason() {
         ),
         (set("/counter_name", json!(".hidden")), Reason::InvalidCounterName, &["begin with a letter or digit"]),
         (set("/counter_name", json!("c".repeat(257))), Reason::InvalidCounterName, &["257 bytes"]),
-        (set("/idempotency_token/token", json!("")), Reason::InvalidToken, &["present but empty", "leave"]),
+        (set("/idempotency_token/token", json!("")), Reason::InvalidToken, &["present but empty", "omit"]),
         (
             set("/idempotency_token/token", json!("t".repeat(65))),
             Reason::InvalidToken,
@@ -62,7 +62,7 @@ async fn every_bad_argument_of_an_add_has_its_reason() {
             Reason::InvalidGenerationTime,
             &["no generation_time", "the same on"],
         ),
-        (set("/idempotency_token/token", json!(v7)), Reason::InvalidGenerationTime, &["disagrees", "leave"]),
+        (set("/idempotency_token/token", json!(v7)), Reason::InvalidGenerationTime, &["differs", "omit"]),
         (
             set("/idempotency_token/generation_time", json!(at(3_600.0).to_string())),
             Reason::InvalidFutureTime,
@@ -324,7 +324,7 @@ async fn a_body_that_does_not_arrive_is_not_waited_for() {
         answer
     });
     let answer = answer.await.expect("no panic");
-    assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("nothing was started"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("nothing was applied"), "{answer}");
 }
 
 #[tokio::test]

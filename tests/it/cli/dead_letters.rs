@@ -92,7 +92,7 @@ fn a_message_that_failed_again_while_somebody_was_asked_is_not_thrown_away() {
     output.read_to_end(&mut told).expect("it ends");
     let told = String::from_utf8_lossy(&told);
     assert!(asked.wait().expect("it ends").success(), "{told}");
-    assert!(told.contains("1 message changed meanwhile"), "{told}");
+    assert!(told.contains("1 message changed in the meantime"), "{told}");
     let left = json(&desk, "dlq ls -q orders --messages");
     let ids: Vec<_> = left["messages"].as_array().expect("a list").iter().map(|one| &one["messageId"]).collect();
     assert_eq!(ids.len(), 2, "{left}");

@@ -25,7 +25,7 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["counter", "add", "views", "--token", ""], 2, "INVALID_TOKEN"),
         (&["counter", "add", "views", "--token", &long], 2, "INVALID_TOKEN"),
         (&["counter", "add", "views", "--token", "mine"], 2, "INVALID_GENERATION_TIME"),
-        (&["counter", "add", "views", "--generation-time", "now"], 2, "no time"),
+        (&["counter", "add", "views", "--generation-time", "now"], 2, "not a time"),
         (
             &["counter", "add", "views", "--token", "a", "--generation-time", "2999-01-01T00:00:00Z"],
             2,

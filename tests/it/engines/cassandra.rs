@@ -148,19 +148,14 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
         settings(&node, home).into_iter().chain(far).collect::<Vec<_>>()
     };
     let (code, refused) = run(&["server", "start"], &of_both("kept_home", "kept_home"));
-    assert!(
-        code == 2 && refused.contains("clusters.far.keyspace is also the keyspace of [clusters.main]"),
-        "{code}: {refused}"
-    );
+    assert!(code == 2 && refused.contains("far.keyspace is also the keyspace of [clusters.main]"), "{refused}");
 
     let both = of_both("kept_home", "kept_far");
     let (code, made) = run(&["migrate", "apply"], &both);
     assert_eq!((code, made.trim()), (0, "keyspace kept_home: 2 migrations applied"));
     let (code, refused) = run(&["server", "start"], &both);
-    assert!(
-        code == 4 && refused.contains("[clusters.far]") && refused.contains("keyspace kept_far does not exist"),
-        "{refused}"
-    );
+    let says = refused.contains("[clusters.far]") && refused.contains("keyspace kept_far does not exist");
+    assert!(code == 4 && says, "{refused}");
     let (code, made) = run(&["migrate", "apply", "--cluster", "far"], &both);
     assert_eq!((code, made.trim()), (0, "keyspace kept_far: 2 migrations applied"));
 
@@ -180,12 +175,7 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
     let says = elsewhere.body.contains("DATASET_DIFFERS") && elsewhere.body.contains("is stored in cluster far");
     assert!(elsewhere.status != 200 && says, "{} {}", elsewhere.status, elsewhere.body);
     let apart = create("apart", r#"{"rollupCluster": "main", "eventCluster": "far", "dataset": "apart"}"#);
-    assert!(
-        apart.status == 400 && apart.body.contains("both must name the same store"),
-        "{} {}",
-        apart.status,
-        apart.body
-    );
+    assert!(apart.status == 400 && apart.body.contains("name the same store"), "{} {}", apart.status, apart.body);
 
     for (namespace, delta) in [("near", 3), ("away", 40)] {
         add_to(&server, namespace, "views", delta);

@@ -139,7 +139,7 @@ impl ClientContext {
             }
         }
         if changed > 0 {
-            print_notice(&format!("{} changed in the meantime and were not {}", messages(changed), verb.done));
+            print_notice(&format!("{} changed in the meantime: not {}", messages(changed), verb.done));
         }
         if all.is_none() && !refused.is_empty() {
             let (_, failure) = refused.swap_remove(0);

@@ -197,7 +197,7 @@ impl ClientContext {
             Some(0) => format!("exclusivity value {value:?} is paused: its messages are not leased from now on"),
             Some(limit) => {
                 let many = counted(limit.into(), "message", "messages");
-                format!("at most {many} of exclusivity value {value:?} are leased at once from now on")
+                format!("at most {many} of exclusivity value {value:?} can be leased at once from now on")
             }
             None => {
                 let queue = self.queue_named(&request.queue).await.ok();

@@ -80,7 +80,7 @@ async fn an_explanation_under_strict_order_names_the_message_that_comes_first() 
     server.done("CancelMessage", json!({"queue": "mail", "message_id": "b1"})).await;
     let told = explained(&server, json!({})).await;
     assert_eq!(causes(&told), ["value_held", "value_held"], "{told:?}");
-    assert!(told[1].1.contains("message \"a1\", which is invisible, comes first; wait until"), "{told:?}");
+    assert!(told[1].1.contains("message \"a1\" (invisible) is first; wait until"), "{told:?}");
     assert!(told.iter().all(|(_, text)| !text.contains("limit")), "no limit holds it: {told:?}");
 }
 

@@ -160,11 +160,12 @@ async fn a_settlement_that_comes_late_counts_if_it_completes_and_nobody_else_has
     over["lease_duration"] = json!("0s");
     server.done("ExtendLease", over).await;
     let lost = Reason::LeaseLost;
-    check(&server, vec![("Fail", settle(&late), lost, "is over"), ("Release", settle(&late), lost, "is over")]).await;
+    check(&server, vec![("Fail", settle(&late), lost, "has ended"), ("Release", settle(&late), lost, "has ended")])
+        .await;
     let other = lease(&server).await;
-    check(&server, vec![("Complete", settle(&late), lost, "is over")]).await;
+    check(&server, vec![("Complete", settle(&late), lost, "has ended")]).await;
     server.done("Release", settle(&other)).await;
-    check(&server, vec![("Complete", settle(&late), lost, "is over")]).await;
+    check(&server, vec![("Complete", settle(&late), lost, "has ended")]).await;
 }
 
 #[tokio::test]
