@@ -44,7 +44,7 @@ pub struct WorkArgs {
     /// The shell command to run for each message.
     #[arg(short, long, value_name = "CMD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     exec: String,
-    /// The maximum number of messages in work at the same time.
+    /// The maximum number of messages in progress at the same time.
     #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
     /// The lease duration, renewed at a third of it, 1 s to 12 h; cancel requests are noticed at each renewal [default:
@@ -134,10 +134,10 @@ fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent
         }
         // No signal was received, so the text does not mention a second one.
         WorkerEvent::Finishing(count) if commands.is_broken() => {
-            format!("stopping: the command cannot be run; {} in work", messages(saturating_i64(count)))
+            format!("stopping: the command cannot be run; {} in progress", messages(saturating_i64(count)))
         }
         WorkerEvent::Finishing(count) => {
-            format!("stopping; {} in work, a second signal releases them", messages(saturating_i64(count)))
+            format!("stopping; {} in progress, a second signal releases them", messages(saturating_i64(count)))
         }
         WorkerEvent::Ending(count) => format!("releasing {}", messages(saturating_i64(count))),
     }
