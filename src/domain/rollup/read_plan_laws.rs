@@ -23,9 +23,9 @@ use crate::domain::time::Timestamp;
 
 const FIRST_MILLIS: i64 = -60_000;
 const END_MILLIS: i64 = 240_000;
-const FOLDED_MAX: usize = 8;
+const FOLDED_AT_ONCE: usize = 8;
 /// A read needs no more steps than this.
-const STEPS_MAX: usize = 17;
+const STEPS_OF_A_READ: usize = 17;
 
 /// Something that others do between two steps.
 #[derive(Clone, Copy, Debug)]
@@ -187,8 +187,8 @@ impl Server {
     fn fold_tail(&self, row: &RollupRow, watermark: Timestamp) -> FoldedTail {
         let base = row.base(watermark);
         let (as_of, mut events) = (base.as_of, self.log.between(base.as_of, Timestamp::MAX));
-        let more = events.len() > FOLDED_MAX;
-        events.truncate(FOLDED_MAX);
+        let more = events.len() > FOLDED_AT_ONCE;
+        events.truncate(FOLDED_AT_ONCE);
         let to = events.last().map_or(as_of, |last| last.key.time);
         let first = events.iter().find(|event| event.change.is_mutation()).map(|event| event.key.time);
         let Checkpoint { count, last_event_time, .. } = fold(base, &events, to, &self.log.rules).checkpoint;
@@ -207,7 +207,7 @@ impl Server {
         loop {
             let step = plan.next(|| self.limit + Duration::from_secs(3));
             steps.push(step.clone());
-            assert!(steps.len() <= STEPS_MAX, "a read ends: {steps:?}");
+            assert!(steps.len() <= STEPS_OF_A_READ, "a read ends: {steps:?}");
             let before = self.before();
             if matches!(step, ReadStep::ReadRow) {
                 self.leased = true;
@@ -297,7 +297,7 @@ fn is_right(read: &Read, temporality: Temporality, end: &History) -> bool {
         Exactness::UpToDate => read.logs.iter().any(|log| is_count_of(read, temporality, log, Timestamp::MAX)),
         Exactness::Estimate => count == 0 && end.newest_clear(Timestamp::MAX).is_some(),
         Exactness::Partial => read.logs.iter().any(|log| {
-            log.events.len() > FOLDED_MAX
+            log.events.len() > FOLDED_AT_ONCE
                 && log.events.values().any(|last| {
                     // The oldest events after the row: a prefix in the order of keys.
                     let prefix = log.events.range(..=last.key.clone()).map(|(key, event)| (key.clone(), event.clone()));
