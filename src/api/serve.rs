@@ -126,10 +126,10 @@ fn refuse(gateway: &Gateway, peer: SocketAddr, full: ConnectionRefusal) {
     let address = peer.ip();
     match full {
         ConnectionRefusal::Server => {
-            tracing::warn!(%address, "a connection was refused: the server has its maximum of connections")
+            tracing::warn!(%address, "a connection was refused: the server has its maximum of connections");
         }
         ConnectionRefusal::Address => {
-            tracing::warn!(%address, "a connection was refused: its address has its maximum of connections")
+            tracing::warn!(%address, "a connection was refused: its address has its maximum of connections");
         }
     }
 }

@@ -48,7 +48,7 @@ impl DiskSpaceMonitor {
         let free_bytes = self.free_bytes().unwrap_or(0);
         match room {
             DiskSpaceLevel::Plenty => {
-                tracing::info!(%path, free_bytes, "enough free space is available again; writes resume")
+                tracing::info!(%path, free_bytes, "enough free space is available again; writes resume");
             }
             DiskSpaceLevel::Reserve => tracing::warn!(
                 %path, free_bytes, reserve_bytes,
