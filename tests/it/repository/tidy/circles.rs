@@ -15,7 +15,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
         &["backup", "commit", "counters", "disk", "queues", "recover", "store_core"],
         "the committer and the two halves of the store share command types",
     ),
-    ("src/api/http", &["call", "gateway", "health", "json", "pages"], "the gateway and its pages share response types"),
     (
         "src/engine",
         &["core", "counting", "dataset", "fleet", "loops", "namespaces", "rolling", "stats"],
