@@ -18,6 +18,7 @@ mod counters;
 pub mod disk;
 mod error;
 mod inbox;
+mod limits;
 mod queues;
 mod recover;
 mod store_core;
@@ -34,7 +35,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::adapters::Opened;
-use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
+use crate::adapters::embedded::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
 use crate::ports::{Backups, Clock, FastCounts, Metric, QueueStores, StoreDisk, StoreHandle, Stores, metrics};
 use commit::committer::Committer;
 use counters::counter_table::CounterTable;

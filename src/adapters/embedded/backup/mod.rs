@@ -19,7 +19,7 @@ use super::disk::backup_snapshot::BackupSnapshot;
 use super::error::ReadError;
 use super::inbox::command::StoreCommand;
 use super::store_core::StoreCore;
-use crate::domain::limits::BACKUP_PIECE_BYTES_MAX;
+use crate::adapters::embedded::limits::BACKUP_PIECE_BYTES_MAX;
 use crate::ports::{BackupPieces, Backups, Clock, StoreError};
 use backup_format::BackupEncoder;
 

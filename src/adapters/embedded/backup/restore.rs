@@ -23,9 +23,9 @@ use crate::adapters::embedded::disk::memtable_reclaimer::MemtableReclaimer;
 use crate::adapters::embedded::disk::writer::{SyncMode, Writer};
 use crate::adapters::embedded::disk::{library, meta};
 use crate::adapters::embedded::error::{OpenError, ReadError};
+use crate::adapters::embedded::limits::COMMIT_BYTES_MAX;
 use crate::adapters::embedded::{Options, lock, open_locked};
 use crate::domain::Timestamp;
-use crate::domain::limits::COMMIT_BYTES_MAX;
 
 /// Contents of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 
 use super::admission::{CommandBytes, CommitLane, ReplySender};
 use super::command::StoreCommand;
-use crate::coalesce::{FairLanes, LargeItems};
-use crate::domain::limits::{
-    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, COMMIT_LANE_PART, HELD_BYTES_MAX,
-    UPKEEP_BYTES_MAX,
+use crate::adapters::embedded::limits::{
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, UPKEEP_BYTES_MAX,
 };
+use crate::coalesce::{FairLanes, LargeItems};
+use crate::domain::limits::{COMMIT_LANE_PART, HELD_BYTES_MAX};
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// The waiting commands, and the bytes of commands that wait or are in progress.

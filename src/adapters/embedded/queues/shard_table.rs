@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::keyspaces::DedupeKeyspaces;
-use crate::domain::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
+use crate::adapters::embedded::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
 use crate::domain::queue::command::NewMessage;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::queue::shard::restore::ShardHeader;

@@ -6,10 +6,10 @@ use super::EmbeddedStore;
 use crate::adapters::embedded::counters::counter_row::CounterRow;
 use crate::adapters::embedded::counters::read;
 use crate::adapters::embedded::inbox::command::StoreCommand;
+use crate::adapters::embedded::limits::ROW_LOADS_MAX;
 use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::limits::ROW_LOADS_MAX;
 use crate::domain::rollup::{BucketRecord, StepSum};
 use crate::ports::{
     CacheLease, CachedCount, CountCache, LimitPublisher, RollWrite, RollupRow, RollupStore, StoreError, StoreErrorKind,
