@@ -1,5 +1,5 @@
-//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues. `docs/limits.md` is
-//! generated from the doc comments of the constants in both files.
+//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues, and `limits.rs` of an
+//! adapter those of its store. `docs/limits.md` is generated from the doc comments of the constants in these files.
 
 mod queues;
 
@@ -128,8 +128,6 @@ pub const WATCH_TURNS_AT_ONCE_MAX: usize = 16;
 pub const WATCH_READS_OF_A_TURN_MAX: usize = 16;
 /// The adds of one server that are not durable yet, in bytes. Beyond it, adds get RETRY_LATER.
 pub const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The queued rolls and other maintenance of one embedded store, in bytes. Beyond it, maintenance is retried later.
-pub const UPKEEP_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The verdicts of one server in flight. Beyond it, RETRY_LATER.
 pub const VERDICTS_AT_ONCE_MAX: usize = 256;
 /// The bytes of all rollup Sets of one roller.
@@ -148,130 +146,35 @@ pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
 
 /// The counters of a LOW namespace that one rollup queue rolls again and again without a signal.
 pub const ROLLUP_CIRCULATING_MAX: usize = 4_096;
-/// The attempts to read a row of the embedded store whose counter is written at the same time.
-pub const ROW_LOADS_MAX: usize = 64;
-/// The longest wait of a commit of the embedded store for more adds, if recent adds came that fast.
-pub const COMMIT_GATHER_MAX: Duration = Duration::from_millis(1);
-/// The most adds that a commit of the embedded store waits for.
-pub const COMMIT_GATHER_ADDS_MAX: usize = 16;
-/// The events at which a commit of the embedded store is closed.
-pub const COMMIT_EVENTS_MAX: usize = 2_048;
-/// The bytes at which a commit of the embedded store is closed.
-pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The share of a commit that settlements leave to dequeues and adds, and these to enqueues and reads: one part in this
 /// number. It holds for the store calls of a shard as well.
 pub const COMMIT_LANE_PART: usize = 8;
-/// The journals of the embedded store besides the active one, in bytes. A startup replays all of them.
-pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
-pub const VERIFY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
-/// The rows of one chunk of a backup, in bytes. A longer row is a chunk of its own.
-pub const BACKUP_PIECE_BYTES_MAX: usize = 256 * 1024;
-/// The bytes of one block of a backup file that is read, far above the longest row.
-pub const BACKUP_BLOCK_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The pending notices of memory tables to the thread of the embedded store that frees them.
-pub const RETIRED_NEWS_MAX: usize = 1_024;
-/// The events of one chunk of the newest events of a counter in memory.
-pub const TAIL_CHUNK_EVENTS_MAX: usize = 128;
 /// The most shards of the table of best-effort counters.
 pub const FAST_SHARDS_MAX: usize = 64;
 /// The memcached servers of one cluster, replicas counted one by one.
 pub const MEMCACHED_SERVERS_MAX: usize = 64;
-/// The longest plain key in memcached, in bytes. In a longer key a hash replaces the name.
-pub const MEMCACHED_KEY_BYTES_MAX: usize = 200;
 /// The longest prefix of keys in memcached, in bytes.
 pub const MEMCACHED_PREFIX_BYTES_MAX: usize = 64;
-/// The longest lifetime that memcached reads as seconds from now. It reads a greater number as a date.
-pub const MEMCACHED_LIFETIME_SECONDS_MAX: u32 = 30 * 24 * 3_600;
-/// The calls of one memcached server that wait or are in flight. Further calls wait for a permit.
-pub const MEMCACHED_CALLS_AT_ONCE_MAX: usize = 64;
-/// The shared round trips in flight to one memcached server. Calls that arrive meanwhile share the next one.
-pub const MEMCACHED_TRIPS_AT_ONCE: usize = 1;
-/// The calls that go alone after a memcached server refused a key in a shared round trip.
-pub const MEMCACHED_ALONE_AFTER_REFUSAL: u32 = 10_000;
 /// The longest timeout of a memcached call, for a permit, a connection and a response each.
 pub const MEMCACHED_TIMEOUT_MAX: Duration = Duration::from_millis(10_000);
-/// The idle time after which a connection to memcached is checked before a call, because the server may have closed it.
-pub const MEMCACHED_QUIET_MAX: Duration = Duration::from_millis(1);
-/// The lifetime of a value of the count cache in memcached, in whole seconds of its clock, and of the lease to fill an empty
-/// key. A value that was read before a clear is gone after twice this time.
-pub const CACHE_ENTRY_SECONDS: u32 = 4;
-/// The age at which a count that was read is no longer put into the count cache.
-pub const CACHE_LEASE_MAX: Duration = Duration::from_secs(1);
 /// The time after which a clear is visible everywhere, even if its cache could not be reached.
 pub const CLEAR_VISIBLE_WITHIN: Duration = Duration::from_secs(10);
 /// The counters whose highest served `as_of` one server remembers, if its count cache or its store is shared.
 pub const TOLD_COUNTERS_MAX: usize = 262_144;
 /// The longest time for which memcached may remember the tokens of best-effort adds: a day.
 pub const DEDUPE_SECONDS_MAX: u32 = 86_400;
-/// The attempts of one call of a memcached server, if a retry cannot count twice.
-pub const MEMCACHED_ATTEMPTS_MAX: u32 = 2;
-/// The failures in a row after which a memcached server is paused and its calls fail at once. One timeout is enough.
-pub const MEMCACHED_FAILURES_MAX: u32 = 3;
-/// The first pause of a memcached server. Each further pause is twice as long.
-pub const MEMCACHED_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause of a memcached server.
-pub const MEMCACHED_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How long a start waits for the memcached servers of a cluster.
-pub const MEMCACHED_START_WITHIN: Duration = Duration::from_secs(3);
 
 /// The nodes of one Cassandra cluster in the settings.
 pub const CASSANDRA_SERVERS_MAX: usize = 64;
-/// The attempts of one request of Cassandra, if a retry cannot count twice.
-pub const CASSANDRA_ATTEMPTS_MAX: u32 = 4;
-/// The first backoff of a request of Cassandra. Each further one is twice as long, up to 32 times.
-pub const CASSANDRA_PAUSE_MIN: Duration = Duration::from_millis(50);
-/// The time after which an append on Cassandra returns an unknown outcome. The write continues.
-pub const CASSANDRA_ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// The startup deadline on Cassandra, for all clusters and steps together, memcached included. Each completed change of a
-/// schema restarts it.
-pub const CASSANDRA_START_WITHIN: Duration = Duration::from_secs(9);
-/// How long one change of a Cassandra schema may take.
-pub const CASSANDRA_DEFINE_WITHIN: Duration = Duration::from_secs(30);
-/// The attempts of one step of a schema migration; with the pauses, over about five seconds.
-pub const CASSANDRA_DEFINE_ATTEMPTS_MAX: u32 = 8;
-/// The rows of one batch of a partition.
-pub const PARTITION_BATCH_ROWS_MAX: usize = 500;
-/// The partitions whose rows share one request. Cassandra logs a warning from eleven on.
-pub const GATHERED_PARTITIONS_MAX: usize = 10;
-/// The bytes of the rows of several partitions in one request. Cassandra warns from 5 KiB on and refuses 50 KiB.
-pub const GATHERED_BYTES_MAX: usize = 4 * 1024;
-/// The requests in flight to one replica from which on rows wait to share a request.
-pub const GATHERED_REQUESTS_AT_ONCE: usize = 4;
-/// How long rows wait to share a request.
-pub const GATHERED_WAIT_MAX: Duration = Duration::from_millis(10);
-/// The partitions that one call writes concurrently.
-pub const PARTITION_WRITES_AT_ONCE_MAX: usize = 128;
-/// The partitions that one call reads concurrently.
-pub const PARTITION_READS_AT_ONCE_MAX: usize = 16;
-/// The time buckets that one scan reads concurrently.
-pub const TIME_BUCKETS_AT_ONCE_MAX: usize = 4;
-/// The counters of a slice that its export lists in one step.
-pub const SLICE_COUNTERS_LISTED_MAX: usize = 100_000;
-/// The stored touches that one process remembers, to avoid writing them again.
-pub const TOUCHES_REMEMBERED_MAX: usize = 262_144;
-/// The stored counter names that one process remembers.
-pub const NAMES_REMEMBERED_MAX: usize = 262_144;
-/// The checkpoints whose time one process remembers.
-pub const HEADS_REMEMBERED_MAX: usize = 262_144;
-/// The written tokens that one process remembers, on stores that do not report duplicates.
-pub const TOKENS_REMEMBERED_MAX: usize = 262_144;
-/// The longest lifetime of a series row on Cassandra: ten years. Rows that are kept longer do not expire by themselves.
-pub const SERIES_TTL_SECONDS_MAX: i32 = 10 * 366 * 86_400;
 /// The lease of a member of a fleet: how long it counts without a new heartbeat.
 pub const MEMBER_LEASE: Duration = Duration::from_secs(30);
 /// The margin of a lease: a member stops acknowledging this long before its end, and others wait this long after it.
 pub const MEMBER_LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// How often a member of a fleet writes its heartbeat.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The statements that are prepared on a Cassandra cluster concurrently.
-pub const PREPARED_AT_ONCE_MAX: usize = 16;
 /// How long a member waits for the frontier of a dataset that it joins. Heartbeats wait as well, so it is a fraction of the
 /// lease.
 pub const FRONTIER_READ_WITHIN: Duration = Duration::from_secs(5);
-/// How long a write of events with an unknown outcome is retried. Then limits may pass it, and a row found later has its
-/// bucket compared.
-pub const HOLD_GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 /// The datasets of one cluster, and then the namespaces, that a server opens concurrently when it follows the catalog.
 pub const DATASETS_FOLLOWED_AT_ONCE_MAX: usize = 16;
 /// How often a server checks whether another one has changed the catalog.
@@ -377,8 +280,6 @@ pub const COALESCE_MS_MAX: u32 = 600_000;
 pub const ROLLUP_BATCH_COUNT_MAX: u32 = 1_024;
 /// The largest partition of a counter that a plan allows, in bytes. Cassandra reads larger partitions slowly.
 pub const PARTITION_BYTES_MAX: u64 = 10 * 1024 * 1024;
-/// The counters with larger partitions whose warning one process remembers.
-pub const WIDE_COUNTERS_TOLD_MAX: usize = 4_096;
 /// The most event buckets of a time bucket.
 pub const BUCKETS_PER_ID_MAX: u32 = 256;
 
@@ -387,11 +288,6 @@ const _: () = assert!(BATCH_ITEMS_MAX <= BATCHED_ITEMS_AT_ONCE_MAX, "a batch wai
 const _: () = assert!(
     CALL_VERDICTS_AT_ONCE_MAX * STREAM_BATCHES_AT_ONCE_MAX <= VERDICTS_AT_ONCE_MAX,
     "the batches of one stream may ask for more verdicts than a server gives at once"
-);
-
-const _: () = assert!(
-    2 * (CACHE_ENTRY_SECONDS as u64 + 1) <= CLEAR_VISIBLE_WITHIN.as_secs(),
-    "a value read before a clear is filled within one life of an entry and lasts one more; memcached's clock adds a second"
 );
 
 const _: () = assert!(PAGE_CURSOR_BYTES_MAX >= COUNTER_NAME_BYTES_MAX + 64, "a cursor is a name or an event's key");

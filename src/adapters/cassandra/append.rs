@@ -14,6 +14,10 @@ use quick_cache::sync::Cache;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::adapters::cassandra::limits::{
+    CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HOLD_GIVEN_UP_AFTER, PARTITION_WRITES_AT_ONCE_MAX,
+    TOKENS_REMEMBERED_MAX,
+};
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::row_keys::{BucketKey, bucket_key_of, stored_counter, stored_dataset, stored_key};
@@ -25,10 +29,7 @@ use crate::adapters::codec;
 use crate::coalesce::DetachedTasks;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, EventKey};
-use crate::domain::limits::{
-    CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HELD_BYTES_MAX, HOLD_GIVEN_UP_AFTER, PARTITION_WRITES_AT_ONCE_MAX,
-    TOKENS_REMEMBERED_MAX,
-};
+use crate::domain::limits::HELD_BYTES_MAX;
 use crate::ports::{AppendGuard, AppendOutcome, EffectOutcome, NewEvent, StoreError, StoreErrorKind};
 
 const OP: &str = "append";

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::adapters::cassandra::limits::CASSANDRA_ATTEMPTS_MAX;
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::row_keys::stored_namespace;
@@ -20,7 +21,6 @@ use crate::adapters::codec::catalog::{
     encode_spec,
 };
 use crate::domain::counter::{NamespaceId, NamespaceName};
-use crate::domain::limits::CASSANDRA_ATTEMPTS_MAX;
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
 use crate::ports::{self, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
 

@@ -15,6 +15,7 @@ mod connect;
 mod counting_store;
 mod data_center;
 mod fleet;
+mod limits;
 mod log;
 mod ownership;
 mod request_failure;

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::adapters::cassandra::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::statements::Statements;
 use crate::adapters::cassandra::store::{ConditionalResult, PreparedCql, ReadConsistency, WideStore};
 use crate::adapters::cassandra::value::{Bind, FromRow};
 use crate::adapters::cassandra::write_batcher::{PartitionRows, WriteAttempt, WriteBatcher};
 use crate::domain::fleet::{ProtocolRule, ProtocolRules};
-use crate::domain::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
 use crate::ports::{Clock, EffectOutcome, StoreError};
 
 /// A store, its prepared statements, and the clock that measures pauses.

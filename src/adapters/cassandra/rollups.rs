@@ -13,6 +13,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
+use crate::adapters::cassandra::limits::{
+    HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX,
+};
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::row_keys::{key_from, stored_counter, stored_dataset, stored_namespace, stored_shard};
@@ -23,9 +26,7 @@ use crate::adapters::cassandra::wide_rows::{WideRowDetector, oversized_buckets};
 use crate::adapters::codec;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::limits::{
-    HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX, TOUCH_SHARDS,
-};
+use crate::domain::limits::TOUCH_SHARDS;
 use crate::domain::rollup::{BucketRecord, Checkpoint, RollupRow, StepSum, VerifiedBase};
 use crate::ports::{RollWrite, RollupStore, StoreError};
 

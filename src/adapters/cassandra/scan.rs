@@ -6,6 +6,9 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
+use crate::adapters::cassandra::limits::{
+    PARTITION_READS_AT_ONCE_MAX, SLICE_COUNTERS_LISTED_MAX, TIME_BUCKETS_AT_ONCE_MAX,
+};
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::row_keys::{BucketKey, bucket_key_of, bucket_width, stored_counter};
@@ -15,9 +18,7 @@ use crate::adapters::cassandra::value::{CqlRow, FromRow};
 use crate::adapters::codec;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId};
-use crate::domain::limits::{
-    PARTITION_READS_AT_ONCE_MAX, SCAN_PAGE_EVENTS, SLICE_COUNTERS_LISTED_MAX, STEP, TIME_BUCKETS_AT_ONCE_MAX,
-};
+use crate::domain::limits::{SCAN_PAGE_EVENTS, STEP};
 use crate::ports::{ScanOrder, ScanRange, SliceRow, StoreError};
 
 /// The reading side of the log.

@@ -11,9 +11,9 @@ use scylla::statement::Statement;
 use uuid::Builder;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
+use crate::adapters::cassandra::limits::{CASSANDRA_DEFINE_ATTEMPTS_MAX, CASSANDRA_DEFINE_WITHIN};
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner;
-use crate::domain::limits::{CASSANDRA_DEFINE_ATTEMPTS_MAX, CASSANDRA_DEFINE_WITHIN};
 use crate::ports::Clock;
 
 /// One numbered migration of the schema.

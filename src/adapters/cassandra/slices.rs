@@ -400,7 +400,10 @@ pub fn series_ttl(settings: &RowSettings, step_seconds: u32) -> i32 {
     const SPARE: Duration = Duration::from_secs(86_400);
     let keep = settings.series.iter().find(|series| series.step_seconds == step_seconds).map(|series| series.keep);
     let ttl = keep.map_or(0, |keep| (keep + SPARE).as_secs());
-    i32::try_from(ttl).ok().filter(|ttl| *ttl <= crate::domain::limits::SERIES_TTL_SECONDS_MAX).unwrap_or(0)
+    i32::try_from(ttl)
+        .ok()
+        .filter(|ttl| *ttl <= crate::adapters::cassandra::limits::SERIES_TTL_SECONDS_MAX)
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::limits::CASSANDRA_START_WITHIN;
+use crate::adapters::cassandra::limits::CASSANDRA_START_WITHIN;
 use crate::ports::Clock;
 
 /// The deadline of a startup that makes no progress.

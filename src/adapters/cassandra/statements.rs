@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 
+use crate::adapters::cassandra::limits::PREPARED_AT_ONCE_MAX;
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::store::{PreparedCql, WideStore};
-use crate::domain::limits::PREPARED_AT_ONCE_MAX;
 
 const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
 const SLICES: &str = include_str!("../../../cql/statements/slices.cql");

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 
+use crate::adapters::cassandra::limits::WIDE_COUNTERS_TOLD_MAX;
 use crate::adapters::cassandra::slices::CqlSlice;
 use crate::domain::Timestamp;
 use crate::domain::capacity::{EVENT_PARTITION_BYTES, hot_buckets, partition_of};
 use crate::domain::counter::{Counter, DatasetId};
-use crate::domain::limits::{PARTITION_BYTES_MAX, WIDE_COUNTERS_TOLD_MAX};
+use crate::domain::limits::PARTITION_BYTES_MAX;
 use crate::domain::namespace::TimePartition;
 use crate::domain::rollup::BucketRecord;
 use crate::ports::RollWrite;

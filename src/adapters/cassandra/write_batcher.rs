@@ -14,13 +14,13 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use tokio::sync::oneshot;
 
+use crate::adapters::cassandra::limits::{
+    GATHERED_BYTES_MAX, GATHERED_PARTITIONS_MAX, GATHERED_REQUESTS_AT_ONCE, GATHERED_WAIT_MAX, PARTITION_BATCH_ROWS_MAX,
+};
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::store::{PreparedCql, WideStore, WriteRoute};
 use crate::adapters::cassandra::value::CqlValue;
 use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
-use crate::domain::limits::{
-    GATHERED_BYTES_MAX, GATHERED_PARTITIONS_MAX, GATHERED_REQUESTS_AT_ONCE, GATHERED_WAIT_MAX, PARTITION_BATCH_ROWS_MAX,
-};
 use crate::ports::{Clock, EffectOutcome};
 
 /// Rows of one partition by one statement, as the values of its places.

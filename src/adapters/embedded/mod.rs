@@ -17,9 +17,12 @@ mod commit;
 mod counters;
 pub mod disk;
 mod error;
+mod inbox;
+mod limits;
 mod queues;
 mod recover;
 mod store_core;
+mod stores;
 #[cfg(test)]
 mod tests;
 
@@ -32,21 +35,21 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::adapters::Opened;
-use crate::domain::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
+use crate::adapters::embedded::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
 use crate::ports::{Backups, Clock, FastCounts, Metric, QueueStores, StoreDisk, StoreHandle, Stores, metrics};
 use commit::committer::Committer;
-use commit::writer::Writer;
 use counters::counter_table::CounterTable;
-use counters::event_log::EmbeddedStore;
 use counters::series::SeriesKeyspaces;
 use disk::acknowledged_file::AcknowledgedFile;
 use disk::disk_space::DiskSpaceMonitor;
 use disk::library::Library;
 use disk::manifest::{Manifest, ManifestError};
 use disk::memtable_reclaimer::MemtableReclaimer;
-use queues::EmbeddedQueues;
+use disk::writer::{CommitRow, Writer};
 use queues::store_time::{Moment, StoreTime};
 use store_core::StoreCore;
+use stores::EmbeddedStore;
+use stores::queues::EmbeddedQueues;
 
 pub use error::OpenError;
 pub use queues::key as queue_key;
@@ -175,7 +178,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     }
     let library = Arc::new(Library::open(manifest, options)?);
     let unreadable = |error| recover::unreadable(dir, error);
-    let last = disk::read::last_commit(&library).map_err(unreadable)?.map_or(0, |row| row.number);
+    let last = CommitRow::last(&library).map_err(unreadable)?.map_or(0, |row| row.number);
     if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
         return Err(OpenError::damaged(
             disk::library::folder(dir),
@@ -279,7 +282,7 @@ impl Embedded {
 
     /// The way to back the store up while it is written; backups carry the time of this clock.
     pub fn backups(&self, clock: Arc<dyn Clock>) -> Arc<dyn Backups> {
-        Arc::new(backup::EmbeddedBackups::new(EmbeddedStore { core: Arc::clone(&self.core) }, clock))
+        Arc::new(backup::EmbeddedBackups::new(Arc::clone(&self.core), clock))
     }
 
     /// What the store offers by role. Best-effort counters are kept in `fast`.

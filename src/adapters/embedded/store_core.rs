@@ -5,8 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::commit::commit_inbox::CommitInbox;
-use super::commit::keyspace_worker::KeyspaceJobs;
 use super::counters::catalog::CatalogIndex;
 use super::counters::counter_table::CounterTable;
 use super::counters::series::SeriesKeyspaces;
@@ -15,6 +13,8 @@ use super::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
 use super::disk::library::Library;
 use super::disk::meta_state::MetaState;
 use super::error::ReadError;
+use super::inbox::commit_inbox::CommitInbox;
+use super::inbox::keyspace_jobs::KeyspaceJobs;
 use super::queues::QueueSharedState;
 use crate::ports::{StoreError, StoreErrorKind};
 
@@ -79,6 +79,19 @@ impl StoreCore {
         let library = RwLockReadGuard::try_map(self.library.read(), Option::as_ref)
             .map_err(|_| StoreError::not_applied(StoreErrorKind::Closed, op))?;
         read(&library).map_err(|error| error.into_store_error(op))
+    }
+
+    /// Reads from disk for a time that may be long: on the runtime's pool for blocking work, not on its async threads.
+    pub async fn read_long<T: Send + 'static>(
+        self: &Arc<Self>,
+        op: &'static str,
+        read: impl FnOnce(&Self, &Library) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let core = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || core.read(op, |library| read(&core, library))).await {
+            Ok(answer) => answer,
+            Err(error) => Err(StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(error)),
+        }
     }
 
     /// Releases the store library, after the last reader.

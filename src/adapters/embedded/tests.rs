@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::commit::command::StoreCommand;
-use super::counters::event_log::EmbeddedStore;
+use super::inbox::command::StoreCommand;
 use super::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::adapters::memory::FastTable;
@@ -261,7 +260,7 @@ async fn a_removal_of_a_namespace_that_was_cut_off_is_found_again() {
         roll(&stores, &format!("c{n}"), 900).await;
     }
     assert_eq!(rows_left(&store), 20, "ten names and ten checkpoints");
-    let asked = EmbeddedStore { core: Arc::clone(&store.core) };
+    let asked = &store.core.inbox;
     asked.request("forget", |answer| StoreCommand::Forget(NAMESPACE, answer)).await.expect("marked");
     // Ten checkpoints, ten series steps, ten bucket records, and three of ten names.
     let more = asked.request("forget", |answer| StoreCommand::PurgeRows(NAMESPACE, 33, answer)).await.expect("begun");

@@ -18,9 +18,9 @@ use tokio::sync::oneshot;
 
 use crate::adapters::memcached::backoff::{Backoff, CallAdmission, ConnectionFailure};
 use crate::adapters::memcached::error_mapping;
+use crate::adapters::memcached::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
 use crate::adapters::memcached::wire::{CommandResponse, ServerConnection};
 use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
-use crate::domain::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
 use crate::ports::Clock;
 
 /// The outcome of each command of a caller, or of all of them.

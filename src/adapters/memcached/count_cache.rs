@@ -15,12 +15,13 @@ use futures_util::future::join_all;
 use memcache::exp::{Delete, Get, Meta, Set, Ttl};
 
 use crate::adapters::codec::count;
+use crate::adapters::memcached::limits::{CACHE_ENTRY_SECONDS, CACHE_LEASE_MAX};
 use crate::adapters::memcached::server::{MemcachedServer, RetrySafety};
 use crate::adapters::memcached::wire::CommandResponse;
 use crate::adapters::memcached::{Cluster, key};
 use crate::domain::counter::Counter;
 use crate::domain::fleet::ProtocolRule;
-use crate::domain::limits::{CACHE_ENTRY_SECONDS, CACHE_LEASE_MAX, CLEAR_VISIBLE_WITHIN};
+use crate::domain::limits::CLEAR_VISIBLE_WITHIN;
 use crate::domain::rollup::CachedCount;
 use crate::ports::{CacheLease, CacheMark, CountCache, StoreError};
 

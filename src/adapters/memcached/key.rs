@@ -5,8 +5,8 @@ use std::time::Duration;
 use memcache::exp::Ttl;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
+use crate::adapters::memcached::limits::{MEMCACHED_KEY_BYTES_MAX, MEMCACHED_LIFETIME_SECONDS_MAX};
 use crate::domain::counter::{Counter, EventKey};
-use crate::domain::limits::{MEMCACHED_KEY_BYTES_MAX, MEMCACHED_LIFETIME_SECONDS_MAX};
 use crate::domain::time::Timestamp;
 
 /// memcached stores times in 32 signed bits, so no item can expire after this second of 2038.

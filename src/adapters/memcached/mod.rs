@@ -10,6 +10,7 @@ mod count_cache;
 mod error_mapping;
 mod fast_counts;
 mod key;
+pub mod limits;
 mod server;
 pub mod wire;
 
@@ -21,12 +22,12 @@ use futures_util::future::join_all;
 use memcache::exp::Op;
 
 use crate::adapters::Opened;
+use crate::adapters::memcached::limits::MEMCACHED_START_WITHIN;
 use crate::adapters::memcached::server::{CallCounters, MemcachedServer, RetrySafety};
 use crate::adapters::memcached::wire::{CommandResponse, Network, Tcp};
 use crate::coalesce::DetachedTasks;
 use crate::domain::counter::Counter;
 use crate::domain::fleet::ProtocolRules;
-use crate::domain::limits::MEMCACHED_START_WITHIN;
 use crate::ports::{CacheCluster, Clock, CountCache, FastCounts, Metric, StoreError, StoreHandle, metrics};
 
 /// What a cluster of memcached servers is.

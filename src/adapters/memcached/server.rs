@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 use crate::adapters::memcached::backoff::{Backoff, CallAdmission};
 use crate::adapters::memcached::command_batcher::{CallerResponses, CommandBatcher, SendOutcome};
 use crate::adapters::memcached::error_mapping;
+use crate::adapters::memcached::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
 use crate::adapters::memcached::wire::{CommandResponse, Network, ServerConnection};
-use crate::domain::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
 use crate::ports::{Clock, EffectOutcome, StoreError, StoreErrorKind};
 
 /// One server.

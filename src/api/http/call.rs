@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
+use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::Instrument;
@@ -18,18 +19,49 @@ use tracing::Instrument;
 use crate::api::errors::{ApiError, with_reason};
 use crate::api::grpc::CallTime;
 use crate::api::http::buffers::{BufferPermit, Caller};
-use crate::api::http::gateway::Gateway;
 use crate::api::http::methods::Method;
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
 use crate::api::http::response_body::ResponseBody;
-use crate::api::http::stream_body::StreamBody;
+use crate::api::http::stream_body::{StreamBody, StreamMonitor};
 use crate::api::http::trace;
 use crate::domain::Reason;
 use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX};
+use crate::ports::Clock;
+
+/// What the server gives to every call.
+pub struct CallContext {
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Ends streams when it is cancelled.
+    pub drain: CancellationToken,
+}
+
+impl CallContext {
+    /// What watches over a stream.
+    fn monitor_stream(&self, method: &Method, began: Duration, deadline: Option<Duration>) -> StreamMonitor {
+        let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(method, time).into()));
+        let stopping = || Status::from(ApiError::new(Reason::ShuttingDown, "the server is stopping"));
+        // Streams of our own end themselves, when what they took is answered.
+        let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
+        StreamMonitor {
+            deadline,
+            drain,
+            panicked: panicked(method).into(),
+            metrics: method.metrics.clone(),
+            clock: Arc::clone(&self.clock),
+            began,
+        }
+    }
+}
 
 /// Calls a method of a mounted service.
-pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
-    let began = gateway.clock().elapsed();
+pub async fn call(
+    context: &CallContext,
+    method: &Method,
+    request: Request<Body>,
+    caller: &Arc<Caller>,
+) -> Response<Body> {
+    let began = context.clock.elapsed();
     let asked = match deadline(request.headers()) {
         Ok(asked) => asked,
         Err(refusal) => {
@@ -57,11 +89,11 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
     if method.streaming {
         let response = into_response(work.await, method);
         if let Some(status) = response.extensions().get::<Status>() {
-            method.metrics.record(status.code(), gateway.clock().elapsed().saturating_sub(began));
+            method.metrics.record(status.code(), context.clock.elapsed().saturating_sub(began));
             trace::answered(&span, status.code());
             return response;
         }
-        let watch = gateway.monitor_stream(method, began, asked);
+        let watch = context.monitor_stream(method, began, asked);
         return response.map(|body| {
             let body = Body::new(StreamBody::new(body, watch));
             Body::new(ResponseBody::stream(body, Arc::clone(caller)))
@@ -76,7 +108,7 @@ pub async fn call(gateway: &Gateway, method: &Method, request: Request<Body>, ca
         Err(_elapsed) => Status::from(expired(method, time)).into_http(),
     };
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
-    method.metrics.record(code, gateway.clock().elapsed().saturating_sub(began));
+    method.metrics.record(code, context.clock.elapsed().saturating_sub(began));
     trace::answered(&span, code);
     response
 }
@@ -122,13 +154,13 @@ fn with_error_reason(mut response: Response<Body>, method: &Method) -> Response<
 }
 
 /// The error of a call that panicked; the panic hook has logged the panic.
-pub fn panicked(method: &Method) -> ApiError {
+fn panicked(method: &Method) -> ApiError {
     let name = method.descriptor.full_name();
     ApiError::new(Reason::Internal, format!("{name} failed because of a defect of the service"))
 }
 
 /// The error of a call past its deadline.
-pub fn expired(method: &Method, time: Duration) -> ApiError {
+fn expired(method: &Method, time: Duration) -> ApiError {
     let advice = match method.changes {
         true => "a write may have been applied: retry it with the same token",
         false => "nothing was changed: allow more time, or request less",

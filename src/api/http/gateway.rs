@@ -5,7 +5,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, Version, header};
 use hyper::body::Incoming;
@@ -29,29 +28,25 @@ use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
 use crate::api::grpc::status::{StatusApi, StatusSource};
 use crate::api::http::buffers::Caller;
-use crate::api::http::call::{call, expired, panicked};
+use crate::api::http::call::{CallContext, call};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
-use crate::api::http::methods::{Method, Methods, ResponseFuture};
-use crate::api::http::metrics::{CallMetrics, MethodMetrics};
-use crate::api::http::stream_body::StreamMonitor;
+use crate::api::http::methods::{COUNTERS, Methods, NAMESPACES, QUEUES, ResponseFuture};
+use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::Engine;
 use crate::ports::{Backups, Clock};
 use crate::proto::admin::v1::backup_service_server::{self, BackupServiceServer};
-use crate::proto::admin::v1::namespace_service_server::{self, NamespaceServiceServer};
+use crate::proto::admin::v1::namespace_service_server::NamespaceServiceServer;
 use crate::proto::admin::v1::status_service_server::{self, StatusServiceServer};
-use crate::proto::counter::v1::counter_service_server::{self, CounterServiceServer};
+use crate::proto::counter::v1::counter_service_server::CounterServiceServer;
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
-use crate::proto::queue::v1::queue_service_server::{self, QueueServiceServer};
+use crate::proto::queue::v1::queue_service_server::QueueServiceServer;
 
-pub(super) const COUNTERS: &str = counter_service_server::SERVICE_NAME;
-pub(super) const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
 const STATUS: &str = status_service_server::SERVICE_NAME;
-pub(super) const QUEUES: &str = queue_service_server::SERVICE_NAME;
 const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
@@ -76,12 +71,9 @@ fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
 pub struct Gateway {
     methods: Methods,
     metrics: CallMetrics,
-    /// Calls of methods that do not exist.
-    unknown: MethodMetrics,
     registry: Arc<RwLock<Registry>>,
-    clock: Arc<dyn Clock>,
+    calls: CallContext,
     health: ServerHealth,
-    drain: CancellationToken,
     hosts: AllowedHosts,
 }
 
@@ -98,15 +90,12 @@ impl Gateway {
         let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect(DECODES);
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
-        let unknown = metrics.method("unknown");
         Self {
             methods,
             metrics,
-            unknown,
             registry,
-            clock,
+            calls: CallContext { clock, drain },
             health: ServerHealth::new(health),
-            drain,
             hosts: AllowedHosts::default(),
         }
     }
@@ -120,12 +109,12 @@ impl Gateway {
 
     /// Opens the services over an engine. Call it once.
     pub fn open(&self, engine: &Engine) {
-        let counters = CountersApi::new(engine.counting(), self.drain.clone());
+        let counters = CountersApi::new(engine.counting(), self.calls.drain.clone());
         self.methods.mount(COUNTERS, CounterServiceServer::new(counters).max_decoding_message_size(BODY_BYTES_MAX));
         let namespaces = NamespacesApi::new(engine.namespaces());
         self.methods
             .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
-        let queues = QueuesApi::new(engine.queues(), self.drain.clone());
+        let queues = QueuesApi::new(engine.queues(), self.calls.drain.clone());
         self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
         // A server that shares its store with nobody has nobody to hear signals from.
         if engine.is_in_fleet() {
@@ -137,7 +126,7 @@ impl Gateway {
 
     /// Opens the service of backups, for a store that can be backed up. Call it once.
     pub fn open_backups(&self, backups: Option<Arc<dyn Backups>>) {
-        let backups = BackupsApi::new(backups, self.drain.clone());
+        let backups = BackupsApi::new(backups, self.calls.drain.clone());
         self.methods.mount(BACKUPS, BackupServiceServer::new(backups).max_decoding_message_size(BODY_BYTES_MAX));
     }
 
@@ -160,11 +149,6 @@ impl Gateway {
     /// Tells everybody who asks what is not served. Calls are tried all the same.
     pub async fn set_outages(&self, standing: ServiceOutages) {
         self.health.set_outages(standing).await;
-    }
-
-    /// The clock.
-    pub fn clock(&self) -> &dyn Clock {
-        self.clock.as_ref()
     }
 
     /// What is measured about connections.
@@ -207,12 +191,12 @@ impl Gateway {
             let what = "gRPC needs HTTP/2; over HTTP/1.1 send application/json or application/grpc-web";
             return Status::from(ApiError::new(Reason::InvalidContentType, what)).into_http();
         }
-        match self.method(request.uri().path()) {
+        match self.methods.served(request.uri().path()) {
             Ok(method) => {
                 if method.wants_peer {
                     request.extensions_mut().insert(connect_info(caller.peer));
                 }
-                call(self, method, request, caller).await
+                call(&self.calls, method, request, caller).await
             }
             Err(refusal) => Status::from(refusal).into_http(),
         }
@@ -224,49 +208,7 @@ impl Gateway {
             return pages::answer(&request, &self.health, &self.registry, caller).await;
         }
         request.extensions_mut().insert(connect_info(caller.peer));
-        json::answer(self, request, caller).await
-    }
-
-    /// Finds a method that every caller may call, by its path.
-    pub fn public_method(&self, path: &str) -> Result<&Method, ApiError> {
-        self.require_method(path, self.methods.find(path).filter(|_| !Methods::is_internal(path)))
-    }
-
-    /// Finds a method by its path; those between servers only where they are served.
-    fn method(&self, path: &str) -> Result<&Method, ApiError> {
-        let found = self.methods.find(path);
-        self.require_method(path, found.filter(|method| !Methods::is_internal(path) || method.service.get().is_some()))
-    }
-
-    fn require_method<'a>(&'a self, path: &str, found: Option<&'a Method>) -> Result<&'a Method, ApiError> {
-        found.ok_or_else(|| {
-            let shown: String = path.chars().take(200).collect();
-            let what = match self.methods.closest_match(path) {
-                Some(known) => format!("there is no {shown}; did you mean {known}?"),
-                None => {
-                    format!("there is no {shown}; call POST /package.Service/Method, for example /{COUNTERS}/GetCount")
-                }
-            };
-            let refusal = ApiError::new(Reason::UnknownMethod, what);
-            self.unknown.record(refusal.code(), Duration::ZERO);
-            refusal
-        })
-    }
-
-    /// What watches over a stream.
-    pub fn monitor_stream(&self, method: &Method, began: Duration, deadline: Option<Duration>) -> StreamMonitor {
-        let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(method, time).into()));
-        let stopping = || Status::from(ApiError::new(Reason::ShuttingDown, "the server is stopping"));
-        // Streams of our own end themselves, when what they took is answered.
-        let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
-        StreamMonitor {
-            deadline,
-            drain,
-            panicked: panicked(method).into(),
-            metrics: method.metrics.clone(),
-            clock: Arc::clone(&self.clock),
-            began,
-        }
+        json::answer(&self.methods, &self.calls, request, caller).await
     }
 }
 
@@ -314,7 +256,7 @@ impl Service<Request<Body>> for GrpcWebCalls {
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
         let gateway = Arc::clone(&self.gateway);
         let caller = Arc::clone(&self.caller);
-        if let Err(refusal) = gateway.public_method(request.uri().path()) {
+        if let Err(refusal) = gateway.methods.public(request.uri().path()) {
             return Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())));
         }
         // gRPC-Web travels on HTTP/1.1 as well; its translation keeps all that gRPC needs of HTTP/2.

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::api::http::gateway::{COUNTERS, NAMESPACES, QUEUES};
+use crate::api::http::methods::{COUNTERS, NAMESPACES, QUEUES};
 
 /// The empty name stands for the whole server.
 const WHOLE_SERVER: &str = "";

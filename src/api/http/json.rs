@@ -20,12 +20,10 @@ use tonic_types::StatusExt;
 
 use crate::api::errors::ApiError;
 use crate::api::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
-use crate::api::http::call::{call, deadline, effective_timeout};
-use crate::api::http::gateway::Gateway;
+use crate::api::http::call::{CallContext, call, deadline, effective_timeout};
 use crate::api::http::json_read;
-use crate::api::http::methods::Method;
-use crate::api::http::pages::with_type;
-use crate::api::http::response_body::ResponseBody;
+use crate::api::http::methods::{Method, Methods};
+use crate::api::http::response_body::{ResponseBody, with_type};
 use crate::domain::Reason;
 use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
@@ -34,19 +32,25 @@ const JSON_TYPE: &str = "application/json";
 const JSON_ON_RUNTIME_BYTES: usize = 64 * 1024;
 
 /// Answers a request that is not gRPC.
-pub async fn answer(gateway: &Gateway, request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
-    match transcoded(gateway, request, caller).await {
+pub async fn answer(
+    methods: &Methods,
+    calls: &CallContext,
+    request: Request<Body>,
+    caller: &Arc<Caller>,
+) -> Response<Body> {
+    match transcoded(methods, calls, request, caller).await {
         Ok(response) => response,
         Err(refusal) => refused(&Status::from(refusal)),
     }
 }
 
 async fn transcoded(
-    gateway: &Gateway,
+    methods: &Methods,
+    calls: &CallContext,
     request: Request<Body>,
     caller: &Arc<Caller>,
 ) -> Result<Response<Body>, ApiError> {
-    let method = gateway.public_method(request.uri().path())?;
+    let method = methods.public(request.uri().path())?;
     if request.method() != HttpMethod::POST {
         let what = format!("{} is not allowed here; call the path with POST", request.method());
         return Err(ApiError::new(Reason::MethodNotAllowed, what));
@@ -71,7 +75,7 @@ async fn transcoded(
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     let framed = Body::new(Full::new(message));
-    let response = call(gateway, method, Request::from_parts(parts, framed), caller).await;
+    let response = call(calls, method, Request::from_parts(parts, framed), caller).await;
     drop(place);
     Ok(read_answer(method, response, caller).await)
 }

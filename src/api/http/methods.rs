@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use prost_reflect::prost_types::method_options::IdempotencyLevel;
@@ -10,10 +11,22 @@ use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor, Me
 use tonic::body::Body;
 use tonic::codegen::Service;
 
+use crate::api::errors::ApiError;
 use crate::api::http::list_limits::ListLimits;
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
+use crate::domain::Reason;
 use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
 use crate::proto;
+use crate::proto::admin::v1::namespace_service_server;
+use crate::proto::counter::v1::counter_service_server;
+use crate::proto::queue::v1::queue_service_server;
+
+/// The service of counters.
+pub const COUNTERS: &str = counter_service_server::SERVICE_NAME;
+/// The service of namespaces.
+pub const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
+/// The service of queues.
+pub const QUEUES: &str = queue_service_server::SERVICE_NAME;
 
 /// The least similarity at which an existing path is suggested for an unknown one.
 const LIKE_MIN: f64 = 0.9;
@@ -87,12 +100,14 @@ pub struct Method {
 pub struct Methods {
     by_path: HashMap<Box<str>, Method>,
     mounts: HashMap<Box<str>, ServiceSlot>,
+    /// Calls of methods that do not exist.
+    unknown: MethodMetrics,
 }
 
 impl Methods {
     /// Builds the table from all descriptors.
     pub fn new(metrics: &CallMetrics) -> Self {
-        let mut methods = Self { by_path: HashMap::new(), mounts: HashMap::new() };
+        let mut methods = Self { by_path: HashMap::new(), mounts: HashMap::new(), unknown: metrics.method("unknown") };
         for set in [
             proto::DESCRIPTORS,
             tonic_health::pb::FILE_DESCRIPTOR_SET,
@@ -135,18 +150,38 @@ impl Methods {
         assert!(mount.set(Box::new(service)).is_ok(), "service {name} is mounted once");
     }
 
-    /// Finds a method by its path.
-    pub fn find(&self, path: &str) -> Option<&Method> {
-        self.by_path.get(path)
+    /// Finds a method that every caller may call, by its path.
+    pub fn public(&self, path: &str) -> Result<&Method, ApiError> {
+        self.require(path, |_| !Self::is_internal(path))
+    }
+
+    /// Finds a method by its path; those between servers only where they are served.
+    pub fn served(&self, path: &str) -> Result<&Method, ApiError> {
+        self.require(path, |method| !Self::is_internal(path) || method.service.get().is_some())
+    }
+
+    fn require(&self, path: &str, may_call: impl FnOnce(&&Method) -> bool) -> Result<&Method, ApiError> {
+        self.by_path.get(path).filter(may_call).ok_or_else(|| {
+            let shown: String = path.chars().take(200).collect();
+            let what = match self.closest_match(path) {
+                Some(known) => format!("there is no {shown}; did you mean {known}?"),
+                None => {
+                    format!("there is no {shown}; call POST /package.Service/Method, for example /{COUNTERS}/GetCount")
+                }
+            };
+            let refusal = ApiError::new(Reason::UnknownMethod, what);
+            self.unknown.record(refusal.code(), Duration::ZERO);
+            refusal
+        })
     }
 
     /// Whether a path belongs to the protocol between servers.
-    pub fn is_internal(path: &str) -> bool {
+    fn is_internal(path: &str) -> bool {
         path.starts_with("/tallystone.internal.")
     }
 
     /// Finds the existing path most similar to an unknown one: a method of the same service, else any.
-    pub fn closest_match(&self, path: &str) -> Option<&str> {
+    fn closest_match(&self, path: &str) -> Option<&str> {
         if path.len() > SIMILAR_NAME_BYTES_MAX {
             return None;
         }
@@ -228,7 +263,7 @@ mod tests {
         for name in TAKES_A_SHARE {
             let service = if name == "WatchCounts" { "counter.v1.CounterService" } else { "queue.v1.QueueService" };
             let path = format!("/tallystone.{service}/{name}");
-            assert!(methods.find(&path).is_some_and(|method| method.wants_peer), "{path}");
+            assert!(methods.by_path.get(&*path).is_some_and(|method| method.wants_peer), "{path}");
         }
     }
 

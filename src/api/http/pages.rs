@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tonic::body::Body;
@@ -15,7 +14,7 @@ use crate::api::errors::ApiError;
 use crate::api::http::buffers::Caller;
 use crate::api::http::health::ServerHealth;
 use crate::api::http::json;
-use crate::api::http::response_body::ResponseBody;
+use crate::api::http::response_body::{ResponseBody, with_type};
 use crate::domain::Reason;
 use crate::domain::limits::ANSWER_LIST_BYTES;
 
@@ -105,12 +104,4 @@ async fn metrics(registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<B
 
 fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", text)
-}
-
-/// An answer with a body of a content type.
-pub fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Response<Body> {
-    let mut response = Response::new(Body::new(Full::new(body.into())));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-    response
 }

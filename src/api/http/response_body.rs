@@ -12,7 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Frame, SizeHint};
+use http_body_util::Full;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -243,4 +245,12 @@ impl<F: Future> Future for StallGuard<F> {
         this.resets.inc();
         Poll::Ready(None)
     }
+}
+
+/// An answer with a body of a content type.
+pub fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::new(Full::new(body.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }

@@ -143,14 +143,6 @@ pub const DEDUPE_WINDOW_MIN: Duration = Duration::from_secs(60);
 pub const DEDUPE_SHARD_BYTES_MIN: usize = 64 * 1024;
 /// The longest time for which answers to enqueues are kept.
 pub const DEDUPE_WINDOW_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// The rows that the outbox of a shard keeps while nobody reads them.
-pub const OUTBOX_ROWS_MAX: u64 = 10_000;
-/// What all outboxes together keep, in bytes.
-pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// The bodies that a call reads by itself; more are left to a thread of the pool for blocking work.
-pub const BODIES_AT_ONCE_MAX: usize = 64;
-/// The messages of dropped queues that one commit removes.
-pub const TIDY_MESSAGES_MAX: usize = 1_000;
 /// How far the time of a message's token may lie ahead.
 pub const TOKEN_AHEAD_MAX: Duration = Duration::from_secs(60);
 /// The leases, and the held values, that an explanation names.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::Value;
+use tallystone::adapters::memcached::limits::MEMCACHED_QUIET_MAX;
 use tallystone::adapters::memcached::{Cluster, Options};
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, EventId, EventKey, NamespaceId};
-use tallystone::domain::limits::MEMCACHED_QUIET_MAX;
 use tallystone::ports::{EffectOutcome, FastAdd, FastAddOutcome, FastCounts, StoreError, StoreErrorKind};
 use tempfile::TempDir;
 

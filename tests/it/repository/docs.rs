@@ -79,16 +79,32 @@ fn code(code: Code) -> String {
 
 #[test]
 fn the_page_of_limits_is_the_list() {
-    let source =
-        concat!(include_str!("../../../src/domain/limits.rs"), include_str!("../../../src/domain/limits/queues.rs"));
+    let sources = [
+        ("Service", include_str!("../../../src/domain/limits.rs")),
+        ("Queues", include_str!("../../../src/domain/limits/queues.rs")),
+        ("Embedded store", include_str!("../../../src/adapters/embedded/limits.rs")),
+        ("Cassandra", include_str!("../../../src/adapters/cassandra/limits.rs")),
+        ("memcached", include_str!("../../../src/adapters/memcached/limits.rs")),
+    ];
     let mut page = String::from(
         "# Limits\n\n\
          Every hard bound of the service. What lies beyond one is refused with a [reason](errors.md), waits, or is cut as its row says; nothing \
          grows without an end.\n\n\
-         This page is made from `src/domain/limits.rs`; `TALLYSTONE_BLESS=1 cargo test --test it docs` writes it anew.\n\n\
-         | bound | value | name |\n|---|---|---|\n",
+         This page is made from `src/domain/limits.rs` and `limits.rs` of the adapters; \
+         `TALLYSTONE_BLESS=1 cargo test --test it docs` writes it anew.\n",
     );
-    let (mut comment, mut rows) = (String::new(), 0);
+    for (heading, source) in sources {
+        let rows = rows_of_limits(source);
+        assert!(rows.len() > 5, "the list is read: {heading} has {}", rows.len());
+        let rows = rows.join("\n");
+        line(&mut page, &format!("\n## {heading}\n\n| bound | value | name |\n|---|---|---|\n{rows}"));
+    }
+    golden::check("docs/limits.md", &page);
+}
+
+/// The constants of a file, with the bound that each comment names.
+fn rows_of_limits(source: &str) -> Vec<String> {
+    let (mut comment, mut rows) = (String::new(), Vec::new());
     // A declaration may be wrapped: join the lines up to its semicolon.
     let joined = source.replace("=\n    ", "= ");
     for text in joined.lines() {
@@ -98,15 +114,13 @@ fn the_page_of_limits_is_the_list() {
             let (name, rest) = rest.split_once(": ").expect("a constant has a type");
             let (_, value) = rest.split_once(" = ").expect("a constant has a value");
             let value = shown(value.trim_end_matches(';'));
-            line(&mut page, &format!("| {} | {value} | `{name}` |", comment.trim().trim_end_matches('.')));
-            rows += 1;
+            rows.push(format!("| {} | {value} | `{name}` |", comment.trim().trim_end_matches('.')));
             comment.clear();
         } else if !text.starts_with("//!") && text.trim().is_empty() {
             comment.clear();
         }
     }
-    assert!(rows > 30, "the list is read: {rows}");
-    golden::check("docs/limits.md", &page);
+    rows
 }
 
 /// A constant's expression as people write numbers: products multiplied, durations with their unit.

@@ -13,64 +13,43 @@ mod tests;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use fjall::{Iter, Keyspace, Readable, Snapshot};
+use fjall::{Iter, Readable};
 
-use super::commit::command::StoreCommand;
-use super::counters::event_log::EmbeddedStore;
-use super::disk::blocking;
-use super::disk::library::Library;
+use super::disk::backup_snapshot::BackupSnapshot;
 use super::error::ReadError;
+use super::inbox::command::StoreCommand;
 use super::store_core::StoreCore;
-use crate::domain::limits::BACKUP_PIECE_BYTES_MAX;
+use crate::adapters::embedded::limits::BACKUP_PIECE_BYTES_MAX;
 use crate::ports::{BackupPieces, Backups, Clock, StoreError};
 use backup_format::BackupEncoder;
 
 pub use backup_format::{BackupError, BackupHeader};
 pub use restore::{BackupSummary, RestoreError, check, header_of, is_unfinished, restore};
 
-/// The state after one commit.
-pub struct BackupSnapshot {
-    snapshot: Snapshot,
-    keyspaces: Vec<(String, Keyspace)>,
-    commit: u64,
-    disk_bytes: u64,
-}
-
-impl BackupSnapshot {
-    /// Takes a snapshot of the current state. Only the committer may call this, between two commits.
-    pub fn take(library: &Library, commit: u64) -> Result<Self, fjall::Error> {
-        let (keyspaces, disk_bytes) = (library.all()?, library.db.disk_space()?);
-        Ok(Self { snapshot: library.db.snapshot(), keyspaces, commit, disk_bytes })
-    }
-}
-
 /// Backs up an open store.
 pub struct EmbeddedBackups {
-    store: EmbeddedStore,
+    core: Arc<StoreCore>,
     clock: Arc<dyn Clock>,
 }
 
 impl EmbeddedBackups {
     /// Creates the backups of this store; the clock dates them.
-    pub fn new(store: EmbeddedStore, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock }
+    pub fn new(core: Arc<StoreCore>, clock: Arc<dyn Clock>) -> Self {
+        Self { core, clock }
     }
 }
 
 #[async_trait]
 impl Backups for EmbeddedBackups {
     async fn begin(&self) -> Result<Box<dyn BackupPieces>, StoreError> {
-        let frozen = self.store.request("back up", StoreCommand::Snapshot).await?;
+        let frozen = self.core.inbox.request("back up", StoreCommand::Snapshot).await?;
         let header = BackupHeader {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             commit: frozen.commit,
             time: self.clock.now(),
             disk_bytes: frozen.disk_bytes,
         };
-        Ok(Box::new(BackupStream {
-            core: Arc::clone(&self.store.core),
-            reading: Some(SnapshotReader::new(frozen, header)),
-        }))
+        Ok(Box::new(BackupStream { core: Arc::clone(&self.core), reading: Some(SnapshotReader::new(frozen, header)) }))
     }
 }
 
@@ -85,12 +64,9 @@ struct BackupStream {
 impl BackupPieces for BackupStream {
     async fn next(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(mut reading) = self.reading.take() else { return Ok(None) };
-        let read = blocking::read(&self.core, "back up", move |core| {
-            // Fails if the store is closed.
-            core.read("back up", |_| {
-                let piece = reading.next()?;
-                Ok((piece, reading))
-            })
+        let read = self.core.read_long("back up", move |_, _| {
+            let piece = reading.next()?;
+            Ok((piece, reading))
         });
         let (piece, reading) = read.await?;
         self.reading = piece.is_some().then_some(reading);

@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use super::backup_format::{BackupBlock, BackupDecoder, BackupError, BackupHeader};
 use crate::adapters::codec::queues::settings::{decode_header, encode_header};
-use crate::adapters::embedded::commit::writer::{SyncMode, Writer};
 use crate::adapters::embedded::disk::acknowledged_file::AcknowledgedFile;
 use crate::adapters::embedded::disk::disk_space::DiskSpaceMonitor;
 use crate::adapters::embedded::disk::library::{KeyspaceError, KeyspaceKind, Library};
 use crate::adapters::embedded::disk::manifest::{Manifest, sync_folder};
 use crate::adapters::embedded::disk::memtable_reclaimer::MemtableReclaimer;
+use crate::adapters::embedded::disk::writer::{SyncMode, Writer};
 use crate::adapters::embedded::disk::{library, meta};
 use crate::adapters::embedded::error::{OpenError, ReadError};
+use crate::adapters::embedded::limits::COMMIT_BYTES_MAX;
 use crate::adapters::embedded::{Options, lock, open_locked};
 use crate::domain::Timestamp;
-use crate::domain::limits::COMMIT_BYTES_MAX;
 
 /// Contents of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]

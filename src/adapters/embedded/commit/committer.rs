@@ -8,11 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::adapters::embedded::commit::command::{AdmissionClass, StoreCommand};
-use crate::adapters::embedded::commit::writer::{SyncMode, Writer};
+use crate::adapters::embedded::counters::counter_table::CounterTable;
 use crate::adapters::embedded::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
+use crate::adapters::embedded::disk::writer::{CommitBatch, SyncMode, Writer};
 use crate::adapters::embedded::error::OpenError;
-use crate::adapters::embedded::queues::command::QueueStoreCommand;
+use crate::adapters::embedded::inbox::admission::AdmissionClass;
+use crate::adapters::embedded::inbox::command::StoreCommand;
+use crate::adapters::embedded::inbox::queue_command::QueueStoreCommand;
 use crate::adapters::embedded::queues::recover::RecoveredQueues;
 use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
@@ -157,10 +159,8 @@ impl Committer {
         }
         if committed {
             self.queues.listeners.notify(&self.queues.table, shards.into_iter());
-            let answers: Vec<group::CommittedReply> = work.into_iter().map(|work| self.publish(work)).collect();
-            for answer in answers {
-                answer.send();
-            }
+            work.iter().for_each(|work| self.publish(work));
+            work.into_iter().for_each(StagedCommand::reply);
         } else {
             for work in work {
                 self.retained_guards.extend(work.fail());
@@ -170,7 +170,7 @@ impl Committer {
     }
 
     /// Commits a batch. A failure puts the store into the failed state.
-    fn commit(&mut self, batch: crate::adapters::embedded::commit::writer::CommitBatch, sync: SyncMode) -> bool {
+    fn commit(&mut self, batch: CommitBatch, sync: SyncMode) -> bool {
         match self.writer.commit(batch, sync) {
             Ok(()) => {
                 self.core.set_commit_number(self.writer.number());
@@ -184,9 +184,9 @@ impl Committer {
     }
 
     /// Applies committed rows to the in-memory state.
-    fn publish(&mut self, work: StagedCommand) -> group::CommittedReply {
+    fn publish(&mut self, work: &StagedCommand) {
         let memory = &self.core.counters;
-        match &work {
+        match work {
             StagedCommand::Append { dataset, events, outcomes, .. } => {
                 for (event, _) in events.iter().zip(outcomes).filter(|(_, outcome)| group::is_inserted(outcome)) {
                     memory.publish(*dataset, &event.counter, &event.event);
@@ -207,7 +207,7 @@ impl Committer {
                 }
             }
             // The in-memory shards were updated during staging; only this thread reads them.
-            StagedCommand::Queue(_) => {}
+            StagedCommand::Apply { .. } | StagedCommand::ReadShard(_) | StagedCommand::ListQueues { .. } => {}
             StagedCommand::Slice { row, .. } => self.core.slices.upsert_row(row),
             StagedCommand::Watermarks { dataset, moved, .. } => {
                 for (shard, to) in moved {
@@ -215,12 +215,11 @@ impl Committer {
                 }
             }
         }
-        work.into_reply()
     }
 
     /// Schedules a sweep of an eighth of all shards, after a limit has advanced.
     fn schedule_sweep(&mut self) {
-        let shards = crate::adapters::embedded::counters::counter_table::CounterTable::SHARDS;
+        let shards = CounterTable::SHARDS;
         self.sweep.1 = (self.sweep.1 + shards / 8).min(shards);
     }
 
@@ -234,7 +233,7 @@ impl Committer {
         let count = (due / 8).max(1);
         for _ in 0..count {
             self.core.counters.sweep(next, &floors);
-            next = (next + 1) % crate::adapters::embedded::counters::counter_table::CounterTable::SHARDS;
+            next = (next + 1) % CounterTable::SHARDS;
         }
         self.sweep = (next, due - count);
     }

@@ -1,7 +1,4 @@
-//! The commit path: commands, the inbox, the committer thread, and the writer.
+//! The threads that write: the committer, and the one that makes and deletes keyspaces.
 
-pub(super) mod command;
-pub(super) mod commit_inbox;
 pub(super) mod committer;
 pub(super) mod keyspace_worker;
-pub(super) mod writer;

@@ -18,10 +18,10 @@ use crate::adapters::codec::catalog::{
     decode_change, decode_dataset, decode_namespace, decode_spec, encode_change, encode_dataset, encode_namespace,
     encode_spec,
 };
-use crate::adapters::embedded::commit::writer::CommitBatch;
 use crate::adapters::embedded::disk::key;
 use crate::adapters::embedded::disk::library::Library;
 use crate::adapters::embedded::disk::read::rows;
+use crate::adapters::embedded::disk::writer::CommitBatch;
 use crate::adapters::embedded::error::ReadError;
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};

@@ -6,9 +6,9 @@
 //! A lookup is two binary searches. A page of a scan costs its result, even for a counter that takes 200,000 events a
 //! second.
 
+use crate::adapters::embedded::limits::TAIL_CHUNK_EVENTS_MAX;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Event, EventKey};
-use crate::domain::limits::TAIL_CHUNK_EVENTS_MAX;
 use crate::domain::rollup::{TailLookup as Answer, TailSum};
 use crate::ports::{ScanOrder, ScanRange};
 

@@ -1,11 +1,10 @@
-//! Counters in the embedded store: implementations of the ports, and the rows and recent events in memory.
+//! The data of counters: rows and recent events in memory, slices and series, and reads of them from disk.
 
 pub(super) mod catalog;
 pub(super) mod counter_row;
 pub(super) mod counter_table;
-pub(super) mod event_log;
 pub(super) mod event_tail;
-pub(super) mod rollups;
+pub(super) mod read;
 pub(super) mod series;
 pub(super) mod slices;
 #[cfg(test)]

@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 
 use crate::adapters::embedded::disk::background;
 use crate::adapters::embedded::error::OpenError;
-use crate::domain::limits::RETIRED_NEWS_MAX;
+use crate::adapters::embedded::limits::RETIRED_NEWS_MAX;
 
 /// Interval of the check for memtables that are no longer in use, while there are retired ones.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);

@@ -1,8 +1,8 @@
-//! The files of the store: keys, manifest, acknowledged number, free space, verification.
+//! The files of the store: keys, commits, manifest, acknowledged number, free space, verification.
 
 pub(super) mod acknowledged_file;
 pub(super) mod background;
-pub(super) mod blocking;
+pub(super) mod backup_snapshot;
 pub(super) mod disk_space;
 pub(super) mod journal_prefill;
 pub mod key;
@@ -13,5 +13,5 @@ pub mod meta;
 pub(super) mod meta_state;
 pub(super) mod permissions;
 pub(super) mod read;
-pub(super) mod structure;
 pub(super) mod verify;
+pub(super) mod writer;

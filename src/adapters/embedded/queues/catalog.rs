@@ -17,9 +17,9 @@ use super::keyspaces::QueueKeyspaces;
 use crate::adapters::codec::queues::catalog::{
     decode_change, decode_queue, decode_request, encode_change, encode_queue, encode_request,
 };
-use crate::adapters::embedded::commit::writer::CommitBatch;
 use crate::adapters::embedded::disk::key::to_sortable;
 use crate::adapters::embedded::disk::read::rows;
+use crate::adapters::embedded::disk::writer::CommitBatch;
 use crate::adapters::embedded::error::{ReadError, malformed_key};
 use crate::domain::limits::{BULK_MESSAGES_MAX, QUEUE_REQUESTS_KEPT_MAX};
 use crate::domain::queue::{CatalogQueue, QueueId, QueueName};

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::command::{ShardRead, ShardReadDetail, ShardReadResult};
 use super::keyspaces::DedupeKeyspaces;
-use crate::domain::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
+use crate::adapters::embedded::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
 use crate::domain::queue::command::NewMessage;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::queue::shard::restore::ShardHeader;
@@ -71,45 +70,9 @@ impl LoadedShard {
         self.view = view_of(&self.shard, (self.view.step + 1, self.view.arrived + arrived), at);
     }
 
-    /// Performs a read.
-    pub fn read(&self, read: &ShardRead, at: Timestamp) -> ShardReadResult {
-        let heads: Vec<MessageHead> = match read {
-            ShardRead::Get(message) => {
-                self.shard.get(message).map(|head| self.shard.with_effective_expiry(head)).into_iter().collect()
-            }
-            ShardRead::Peek(limit) => self.shard.peek().take(*limit).cloned().collect(),
-            ShardRead::List(state, after, limit) => {
-                let heads = self.shard.list(*state, *after).take(*limit);
-                heads.map(|head| self.shard.with_effective_expiry(head)).collect()
-            }
-            ShardRead::BySequence(sequences) => {
-                sequences.iter().filter_map(|sequence| self.shard.message(*sequence)).cloned().collect()
-            }
-            ShardRead::Totals
-            | ShardRead::Depth(_)
-            | ShardRead::Sessions
-            | ShardRead::Leases(_)
-            | ShardRead::Explain(_)
-            | ShardRead::Prospect(_) => Vec::new(),
-        };
-        let totals = *self.shard.totals();
-        let totals = ShardTotals { totals, sequence: self.shard.sequence(), view: self.view };
-        let at = at.max(self.header.clock);
-        let told = match read {
-            ShardRead::Depth(filter) => ShardReadDetail::Depth(self.shard.depth(filter)),
-            ShardRead::Sessions => {
-                ShardReadDetail::Sessions(self.shard.sessions().map(|(id, session)| (id, session.clone())).collect())
-            }
-            ShardRead::Leases(sessions) => ShardReadDetail::Leases(self.shard.lease_counts(sessions)),
-            ShardRead::Explain(message) => ShardReadDetail::Causes(self.shard.explain(message, at)),
-            ShardRead::Prospect(filter) => ShardReadDetail::Prospect(Box::new(self.shard.preview_dequeue(filter, at))),
-            ShardRead::Get(_)
-            | ShardRead::Peek(_)
-            | ShardRead::List(..)
-            | ShardRead::BySequence(_)
-            | ShardRead::Totals => ShardReadDetail::Nothing,
-        };
-        ShardReadResult { heads, at, totals, detail: told }
+    /// Totals of the shard.
+    pub fn totals(&self) -> ShardTotals {
+        ShardTotals { totals: *self.shard.totals(), sequence: self.shard.sequence(), view: self.view }
     }
 
     /// Sequences of all messages. O(n).

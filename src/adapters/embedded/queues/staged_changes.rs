@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use fjall::Keyspace;
 
-use super::command::{ApplyReplySender, ShardReadResult};
 use super::key;
 use super::keyspaces::QueueKeyspaces;
 use super::shard_table::{LoadedShard, OutboxEntry, ShardTable};
@@ -14,16 +13,15 @@ use super::store_time::Moment;
 use crate::adapters::codec::queues::session::encode_session;
 use crate::adapters::codec::queues::settings::{encode_header, encode_settings};
 use crate::adapters::codec::queues::{encode_answer, encode_message, encode_transitions};
-use crate::adapters::embedded::commit::command::ReplySender;
-use crate::adapters::embedded::commit::writer::CommitBatch;
 use crate::adapters::embedded::disk::key::TIDIED;
+use crate::adapters::embedded::disk::writer::CommitBatch;
 use crate::domain::queue::command::Transition;
 use crate::domain::queue::index::dedupe_index::DedupeRecord;
 use crate::domain::queue::messages::message::{RoutingValue, SessionId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::restore::ShardChanges;
-use crate::domain::queue::{ApplyResult, QueueId, Refusal, ShardId};
-use crate::ports::{QueueListener, ShardAnswer, StoreError, StoreErrorKind};
+use crate::domain::queue::{ApplyResult, Refusal, ShardId};
+use crate::ports::QueueListener;
 
 /// The changes of one group, by shard.
 #[derive(Default)]
@@ -210,45 +208,6 @@ impl LoadedShard {
             any = true;
         }
         any
-    }
-}
-
-/// A reply that waits until its group is durable.
-pub enum PendingQueueReply {
-    /// Reply to commands.
-    Apply(ApplyReplySender, Vec<Result<ShardAnswer, StoreError>>),
-    /// Reply to a read.
-    Read(ReplySender<ShardReadResult>, Box<ShardReadResult>),
-    /// Reply to the list of queues.
-    List(ReplySender<Vec<(QueueId, u32)>>, Vec<(QueueId, u32)>),
-}
-
-impl PendingQueueReply {
-    /// Sends the reply; a failed send means that the caller stopped waiting.
-    pub fn send(self) {
-        match self {
-            Self::Apply(answer, answers) => drop(answer.send(answers)),
-            Self::Read(answer, seen) => drop(answer.send(Ok(*seen))),
-            Self::List(answer, queues) => drop(answer.send(Ok(queues))),
-        }
-    }
-
-    /// Answers with an unknown outcome; commands that were refused stay refused.
-    pub fn fail(self) {
-        const KIND: StoreErrorKind = StoreErrorKind::Unavailable;
-        // A failed send means that the caller stopped waiting.
-        match self {
-            Self::Apply(answer, answers) => {
-                let failed = answers.into_iter().map(|answer| match answer {
-                    Ok(_) => Err(StoreError::unknown(KIND, "apply to queue")),
-                    Err(error) => Err(error),
-                });
-                let _ = answer.send(failed.collect());
-            }
-            // A read may have seen changes that were never committed.
-            Self::Read(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "read queue")))),
-            Self::List(answer, _) => drop(answer.send(Err(StoreError::not_applied(KIND, "list queues")))),
-        }
     }
 }
 

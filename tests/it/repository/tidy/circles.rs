@@ -11,12 +11,6 @@ use super::source::{Mention, Source, sources};
 /// Circles that are still there: the folder, the files and folders of the circle, and the reason.
 const KNOWN: &[(&str, &[&str], &str)] = &[
     (
-        "src/adapters/embedded",
-        &["backup", "commit", "counters", "disk", "queues", "recover", "store_core"],
-        "the committer and the two halves of the store share command types",
-    ),
-    ("src/api/http", &["call", "gateway", "health", "json", "pages"], "the gateway and its pages share response types"),
-    (
         "src/engine",
         &["core", "counting", "dataset", "fleet", "loops", "namespaces", "rolling", "stats"],
         "every part works on the shared state, and the shared state holds every part",

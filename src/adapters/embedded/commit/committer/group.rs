@@ -2,15 +2,18 @@
 
 use hashbrown::{HashMap, HashSet, HashTable};
 
-use crate::adapters::embedded::commit::command::{AppendReplySender, CommandBytes, EncodedEvent, ReplySender};
-use crate::adapters::embedded::commit::writer::{CommitBatch, SyncMode, Writer};
 use crate::adapters::embedded::counters::slices::WritableSlice;
-use crate::adapters::embedded::queues::staged_changes::{PendingQueueReply, StagedShards};
+use crate::adapters::embedded::disk::writer::{CommitBatch, SyncMode, Writer};
+use crate::adapters::embedded::inbox::admission::{CommandBytes, ReplySender};
+use crate::adapters::embedded::inbox::command::{AppendReplySender, EncodedEvent};
+use crate::adapters::embedded::inbox::queue_command::ApplyReplySender;
+use crate::adapters::embedded::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
+use crate::adapters::embedded::queues::staged_changes::StagedShards;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
-use crate::domain::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
+use crate::domain::queue::QueueId;
 use crate::domain::rollup::{Checkpoint, TimeSlice};
-use crate::ports::{AppendGuard, AppendOutcome, StoreError, StoreErrorKind, VerdictOutcome};
+use crate::ports::{AppendGuard, AppendOutcome, ShardAnswer, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// One batch and the commands in it.
 pub struct CommitGroup {
@@ -63,8 +66,12 @@ pub enum StagedCommand {
     Publish { dataset: DatasetId, to: Timestamp, answer: ReplySender<Timestamp> },
     /// Checkpoints that win.
     Roll { dataset: DatasetId, rolls: Vec<(Counter, Vec<u8>, Checkpoint)>, answer: ReplySender<()> },
-    /// Commands of queues.
-    Queue(PendingQueueReply),
+    /// Commands of a queue shard, with the answer to each.
+    Apply { answers: Vec<Result<ShardAnswer, StoreError>>, answer: ApplyReplySender },
+    /// A read of a queue shard that was done.
+    ReadShard(ReplySender<()>),
+    /// The list of queues.
+    ListQueues { queues: Vec<(QueueId, u32)>, answer: ReplySender<Vec<(QueueId, u32)>> },
     /// Watermarks.
     Watermarks { dataset: DatasetId, moved: Vec<(u32, Timestamp)>, answer: ReplySender<()> },
     /// A slice after its creation or change of status.
@@ -77,16 +84,6 @@ pub enum SliceReplySender {
     Created(ReplySender<TimeSlice>),
     /// Its change of status.
     Moved(ReplySender<()>),
-}
-
-/// A reply whose effects are durable and readable.
-pub enum CommittedReply {
-    Append(AppendReplySender, Vec<Result<AppendOutcome, StoreError>>),
-    Settle(ReplySender<VerdictOutcome>, Result<VerdictOutcome, StoreError>),
-    Publish(ReplySender<Timestamp>, Timestamp),
-    Queue(PendingQueueReply),
-    Created(ReplySender<TimeSlice>, TimeSlice),
-    Done(ReplySender<()>),
 }
 
 impl CommitGroup {
@@ -171,40 +168,48 @@ fn hash_of(counter: &Counter, key: &EventKey) -> u64 {
 }
 
 impl StagedCommand {
-    /// The reply, once everything is durable and readable. Ends the hold of an append.
-    pub fn into_reply(self) -> CommittedReply {
+    /// Replies, once everything is durable and readable. Ends the hold of an append.
+    pub fn reply(self) {
+        // The caller may have stopped waiting.
         match self {
             Self::Append { outcomes, held, answer, .. } => {
                 drop(held);
-                CommittedReply::Append(answer, outcomes)
+                let _ = answer.send(outcomes);
             }
-            Self::Settle { settled, answer, .. } => CommittedReply::Settle(answer, settled),
-            Self::Publish { to, answer, .. } => CommittedReply::Publish(answer, to),
-            Self::Queue(waiting) => CommittedReply::Queue(waiting),
+            Self::Settle { settled, answer, .. } => drop(answer.send(settled)),
+            Self::Publish { to, answer, .. } => drop(answer.send(Ok(to))),
+            Self::Apply { answers, answer } => drop(answer.send(answers)),
+            Self::ListQueues { queues, answer } => drop(answer.send(Ok(queues))),
             Self::Roll { answer, .. }
             | Self::Watermarks { answer, .. }
-            | Self::Slice { answer: SliceReplySender::Moved(answer), .. } => CommittedReply::Done(answer),
-            Self::Slice { row, answer: SliceReplySender::Created(answer) } => CommittedReply::Created(answer, row),
+            | Self::ReadShard(answer)
+            | Self::Slice { answer: SliceReplySender::Moved(answer), .. } => drop(answer.send(Ok(()))),
+            Self::Slice { row, answer: SliceReplySender::Created(answer) } => drop(answer.send(Ok(row))),
         }
     }
 
     /// Replies with an unknown outcome. Returns the guards that must be kept.
     pub fn fail(self) -> Option<AppendGuard> {
         let unknown = |op| StoreError::unknown(StoreErrorKind::Unavailable, op);
+        // A read may have seen changes that were never committed.
+        let not_read = |op| StoreError::not_applied(StoreErrorKind::Unavailable, op);
         // The caller may have stopped waiting.
         match self {
             Self::Append { outcomes, held, answer, .. } => {
-                let failed = outcomes.into_iter().map(|outcome| match outcome {
-                    Ok(_) => Err(unknown("append")),
-                    Err(error) => Err(error),
-                });
+                let failed = outcomes.into_iter().map(|outcome| outcome.and_then(|_| Err(unknown("append"))));
                 let _ = answer.send(failed.collect());
                 return Some(held);
             }
             Self::Settle { answer, .. } => drop(answer.send(Err(unknown("settle")))),
             Self::Publish { answer, .. } => drop(answer.send(Err(unknown("publish")))),
             Self::Roll { answer, .. } => drop(answer.send(Err(unknown("put")))),
-            Self::Queue(waiting) => waiting.fail(),
+            Self::Apply { answers, answer } => {
+                // Commands that were refused stay refused.
+                let failed = answers.into_iter().map(|applied| applied.and_then(|_| Err(unknown("apply to queue"))));
+                let _ = answer.send(failed.collect());
+            }
+            Self::ReadShard(answer) => drop(answer.send(Err(not_read("read queue")))),
+            Self::ListQueues { answer, .. } => drop(answer.send(Err(not_read("list queues")))),
             Self::Watermarks { answer, .. } => drop(answer.send(Err(unknown("put watermarks")))),
             Self::Slice { answer: SliceReplySender::Created(answer), .. } => {
                 drop(answer.send(Err(unknown("create slice"))));
@@ -214,19 +219,5 @@ impl StagedCommand {
             }
         }
         None
-    }
-}
-
-impl CommittedReply {
-    /// Sends the reply. The caller may have stopped waiting.
-    pub fn send(self) {
-        match self {
-            Self::Append(answer, outcomes) => drop(answer.send(outcomes)),
-            Self::Settle(answer, settled) => drop(answer.send(settled)),
-            Self::Publish(answer, to) => drop(answer.send(Ok(to))),
-            Self::Queue(waiting) => waiting.send(),
-            Self::Created(answer, row) => drop(answer.send(Ok(row))),
-            Self::Done(answer) => drop(answer.send(Ok(()))),
-        }
     }
 }

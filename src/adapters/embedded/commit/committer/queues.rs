@@ -6,21 +6,22 @@ use super::{Committer, SyncMode};
 use crate::adapters::codec::CorruptValue;
 use crate::adapters::codec::queues::encode_body;
 use crate::adapters::codec::queues::settings::{encode_header, encode_queue, encode_settings};
-use crate::adapters::embedded::commit::command::StoreCommand;
 use crate::adapters::embedded::disk::disk_space::DiskSpaceLevel;
 use crate::adapters::embedded::disk::key::TIDIED;
 use crate::adapters::embedded::disk::library::KeyspaceError;
 use crate::adapters::embedded::disk::meta;
 use crate::adapters::embedded::disk::read::rows;
 use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::queues::command::{ApplyCommands, QueueStoreCommand, is_intake};
+use crate::adapters::embedded::inbox::command::StoreCommand;
+use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand, is_intake};
+use crate::adapters::embedded::limits::TIDY_MESSAGES_MAX;
 use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
 use crate::adapters::embedded::queues::recover::RecoveredQueues;
 use crate::adapters::embedded::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
-use crate::adapters::embedded::queues::staged_changes::{ListenerSet, PendingQueueReply};
+use crate::adapters::embedded::queues::staged_changes::ListenerSet;
 use crate::adapters::embedded::queues::store_time::Moment;
 use crate::adapters::embedded::queues::{catalog, key};
-use crate::domain::limits::{TIDY_MESSAGES_MAX, TOKEN_AHEAD_MAX};
+use crate::domain::limits::TOKEN_AHEAD_MAX;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::count_pending_arrivals;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
@@ -67,8 +68,8 @@ impl Committer {
                 let at = self.queues.at(moment).step.now;
                 match self.queues.table.shards.get(&shard) {
                     Some(kept) => {
-                        let seen = Box::new(kept.read(&read, at));
-                        group.commands.push(StagedCommand::Queue(PendingQueueReply::Read(answer, seen)));
+                        read(kept, at.max(kept.header.clock));
+                        group.commands.push(StagedCommand::ReadShard(answer));
                     }
                     // The caller may have stopped waiting.
                     None => drop(answer.send(Err(no_such_shard("read queue")))),
@@ -76,7 +77,7 @@ impl Committer {
             }
             QueueStoreCommand::List(answer) => {
                 let queues = self.queues.table.live();
-                group.commands.push(StagedCommand::Queue(PendingQueueReply::List(answer, queues)));
+                group.commands.push(StagedCommand::ListQueues { queues, answer });
             }
             QueueStoreCommand::Clock(moment, answer) => drop(answer.send(Ok(self.queues.at(moment).step))),
             QueueStoreCommand::AttachListeners => {
@@ -107,7 +108,7 @@ impl Committer {
             kept.refresh_view(arrived, moment.step.now);
             answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
         }
-        group.commands.push(StagedCommand::Queue(PendingQueueReply::Apply(answer, answers)));
+        group.commands.push(StagedCommand::Apply { answers, answer });
     }
 
     fn stage_command(

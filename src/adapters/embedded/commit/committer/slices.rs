@@ -4,8 +4,8 @@
 use super::group::{CommitGroup, SliceReplySender, StagedCommand};
 use super::{Committer, SyncMode};
 use crate::adapters::codec::encode_slice;
-use crate::adapters::embedded::commit::command::ReplySender;
 use crate::adapters::embedded::disk::meta;
+use crate::adapters::embedded::inbox::admission::ReplySender;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::rollup::{SliceStatus, TimeSlice};

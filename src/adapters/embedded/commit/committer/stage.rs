@@ -5,15 +5,16 @@ use super::{Committer, SyncMode};
 use crate::adapters::codec::{
     decode_checkpoint, decode_key, encode_bucket, encode_checkpoint, encode_key, encode_step,
 };
-use crate::adapters::embedded::commit::command::{AppendCommand, EncodedEvent, ReplySender, SettleCommand};
 use crate::adapters::embedded::counters::counter_row::CounterRow;
 use crate::adapters::embedded::counters::counter_table::{EventLookup, NameListing};
+use crate::adapters::embedded::counters::read::{self, LISTED, VOIDS_ONLY};
 use crate::adapters::embedded::counters::slices::{SliceKeyspaces, WritableSlice};
 use crate::adapters::embedded::disk::key;
 use crate::adapters::embedded::disk::library::KeyspaceError;
 use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::disk::read::{self, LISTED, VOIDS_ONLY};
 use crate::adapters::embedded::error::ReadError;
+use crate::adapters::embedded::inbox::admission::ReplySender;
+use crate::adapters::embedded::inbox::command::{AppendCommand, EncodedEvent, SettleCommand};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
 use crate::domain::limits::STEP;

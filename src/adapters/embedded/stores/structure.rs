@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
-use crate::adapters::embedded::commit::command::StoreCommand;
+use super::EmbeddedStore;
 use crate::adapters::embedded::counters::catalog;
-use crate::adapters::embedded::counters::event_log::EmbeddedStore;
+use crate::adapters::embedded::inbox::command::StoreCommand;
 use crate::domain::Timestamp;
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::namespace::{Namespace, NamespaceSpec};
@@ -21,14 +21,21 @@ impl TimeSlices for EmbeddedStore {
         if let Some(row) = self.core.slices.row(slice.dataset, slice.start) {
             return Ok(row);
         }
-        self.request("create slice", |answer| StoreCommand::CreateSlice(slice, answer)).await
+        self.core.inbox.request("create slice", |answer| StoreCommand::CreateSlice(slice, answer)).await
     }
 
     async fn set_status(&self, dataset: DatasetId, start: Timestamp, status: SliceStatus) -> Result<(), StoreError> {
         if status == SliceStatus::Dropped {
-            return self.request("drop slice", |answer| StoreCommand::DropSlice(dataset, start, answer)).await;
+            return self
+                .core
+                .inbox
+                .request("drop slice", |answer| StoreCommand::DropSlice(dataset, start, answer))
+                .await;
         }
-        self.request("set slice status", |answer| StoreCommand::SetStatus(dataset, start, status, answer)).await
+        self.core
+            .inbox
+            .request("set slice status", |answer| StoreCommand::SetStatus(dataset, start, status, answer))
+            .await
     }
 }
 
@@ -39,7 +46,7 @@ impl Catalog<Namespace> for EmbeddedStore {
     }
 
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {
-        self.request("commit", |answer| StoreCommand::Catalog(Box::new(record), answer)).await
+        self.core.inbox.request("commit", |answer| StoreCommand::Catalog(Box::new(record), answer)).await
     }
 
     async fn history(

@@ -2,16 +2,14 @@
 
 use tokio::sync::oneshot;
 
-use super::store_time::Moment;
-use crate::adapters::embedded::commit::command::{AdmissionClass, CommitLane, ReplySender};
+use super::admission::{AdmissionClass, CommitLane, ReplySender};
+use crate::adapters::embedded::queues::shard_table::LoadedShard;
+use crate::adapters::embedded::queues::store_time::Moment;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::messages::message::{MessageRef, SessionId};
-use crate::domain::queue::session_records::SessionRecord;
-use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::{Command, Filter, MessageHead, MessageState, QueueId, Settings, ShardId, Urgency};
+use crate::domain::queue::{Command, QueueId, Settings, ShardId, Urgency};
 use crate::domain::time::Timestamp;
-use crate::ports::{FilteredDepth, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, ShardTotals, StoreError};
+use crate::ports::{QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError};
 
 /// Reply channel of shard commands, with one result for each.
 pub type ApplyReplySender = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
@@ -21,7 +19,7 @@ pub enum QueueStoreCommand {
     /// Applies commands to a shard. Leased messages are answered without their bodies.
     Apply(ApplyCommands),
     /// Reads a shard.
-    Read(ShardId, Moment, ShardRead, ReplySender<ShardReadResult>),
+    Read(ShardId, Moment, ShardRead, ReplySender<()>),
     /// Creates the shards of a queue.
     Create(QueueId, u32, Box<Settings>, ReplySender<()>),
     /// Drops a queue.
@@ -56,58 +54,8 @@ pub struct ApplyCommands {
     pub answer: ApplyReplySender,
 }
 
-/// A read of a shard.
-pub enum ShardRead {
-    /// One message.
-    Get(MessageRef),
-    /// At most so many pending messages, best first.
-    Peek(usize),
-    /// At most so many messages in a state, above a sequence.
-    List(MessageState, u64, usize),
-    /// The messages of these sequences that exist.
-    BySequence(Vec<u64>),
-    /// The totals only.
-    Totals,
-    /// Number of messages that match a filter.
-    Depth(Filter),
-    /// The records of all sessions.
-    Sessions,
-    /// Number of leases of these sessions.
-    Leases(Vec<SessionId>),
-    /// The causes of a message's position.
-    Explain(MessageRef),
-    /// A preview of a dequeue with a filter.
-    Prospect(Filter),
-}
-
-/// The result of a read, as of one moment.
-pub struct ShardReadResult {
-    /// Heads of the messages, in the requested order.
-    pub heads: Vec<MessageHead>,
-    /// Time of the shard at the read.
-    pub at: Timestamp,
-    /// Totals of the shard.
-    pub totals: ShardTotals,
-    /// Result of a read other than heads.
-    pub detail: ShardReadDetail,
-}
-
-/// The result of a read other than heads.
-#[derive(Debug)]
-pub enum ShardReadDetail {
-    /// No further result.
-    Nothing,
-    /// Number of messages that match a filter.
-    Depth(FilteredDepth),
-    /// The records of all sessions.
-    Sessions(Vec<(SessionId, SessionRecord)>),
-    /// Number of leases of each session.
-    Leases(Vec<usize>),
-    /// The causes of a message's position.
-    Causes(Vec<Cause>),
-    /// Preview of a dequeue.
-    Prospect(Box<DequeuePreview>),
-}
+/// A read of a shard, at the time of the shard. It sends its result; the reply says when the result counts.
+pub type ShardRead = Box<dyn FnOnce(&LoadedShard, Timestamp) + Send>;
 
 impl QueueStoreCommand {
     /// Returns the admission class.

@@ -11,13 +11,15 @@
 //! moment for as many adds as recently arrived in such a moment; see `AddBatchTarget`.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::oneshot;
 
-use crate::adapters::embedded::commit::command::{CommandBytes, CommitLane, StoreCommand};
-use crate::coalesce::{FairLanes, LargeItems};
-use crate::domain::limits::{
-    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, COMMIT_LANE_PART, HELD_BYTES_MAX,
-    UPKEEP_BYTES_MAX,
+use super::admission::{CommandBytes, CommitLane, ReplySender};
+use super::command::StoreCommand;
+use crate::adapters::embedded::limits::{
+    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, UPKEEP_BYTES_MAX,
 };
+use crate::coalesce::{FairLanes, LargeItems};
+use crate::domain::limits::{COMMIT_LANE_PART, HELD_BYTES_MAX};
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// The waiting commands, and the bytes of commands that wait or are in progress.
@@ -111,6 +113,17 @@ impl CommitInbox {
         };
         drop(state);
         command.fail(|op| StoreError::not_applied(refusal, op));
+    }
+
+    /// Adds a command and waits for its reply.
+    pub async fn request<T>(
+        &self,
+        op: &'static str,
+        command: impl FnOnce(ReplySender<T>) -> StoreCommand,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.push(command(answer));
+        answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
     }
 
     /// Adds a command with reserved capacity.
@@ -232,11 +245,10 @@ mod tests {
     use std::time::Duration;
 
     use fjall::Slice;
-    use tokio::sync::oneshot;
 
     use super::*;
-    use crate::adapters::embedded::commit::command::{AppendCommand, EncodedEvent};
-    use crate::adapters::embedded::queues::command::{ApplyCommands, QueueStoreCommand};
+    use crate::adapters::embedded::inbox::command::{AppendCommand, EncodedEvent};
+    use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand};
     use crate::adapters::embedded::queues::store_time::Moment;
     use crate::adapters::embedded::queues::tests::{dequeue, enqueue};
     use crate::domain::Timestamp;

@@ -13,11 +13,13 @@ use std::sync::Arc;
 
 use fjall::{AbstractTree, Keyspace, OwnedWriteBatch, PersistMode, Slice};
 
-use crate::adapters::embedded::disk::acknowledged_file::AcknowledgedFile;
-use crate::adapters::embedded::disk::journal_prefill::JournalPrefill;
-use crate::adapters::embedded::disk::library::{self, Library};
-use crate::adapters::embedded::disk::memtable_reclaimer::MemtableReclaimer;
-use crate::adapters::embedded::disk::meta;
+use super::acknowledged_file::AcknowledgedFile;
+use super::journal_prefill::JournalPrefill;
+use super::library::{self, Library};
+use super::memtable_reclaimer::MemtableReclaimer;
+use super::meta;
+use crate::adapters::codec::CorruptValue;
+use crate::adapters::embedded::error::ReadError;
 
 /// The row that every batch contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +103,13 @@ impl CommitRow {
         let bytes: &[u8; 16] = bytes.try_into().ok()?;
         let part = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 of 16 bytes"));
         Some(Self { number: part(0), synced: part(8) })
+    }
+
+    /// The last commit of a store.
+    pub fn last(library: &Library) -> Result<Option<Self>, ReadError> {
+        let Some(bytes) = library.meta.get(meta::COMMIT)? else { return Ok(None) };
+        let row = Self::from_bytes(&bytes);
+        row.map(Some).ok_or_else(|| CorruptValue::new("commit number", "a value of another length").into())
     }
 }
 

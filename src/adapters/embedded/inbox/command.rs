@@ -1,21 +1,17 @@
 //! The commands of the committer. Each command contains the sender of its reply and is answered once.
 
-use std::ops::{AddAssign, SubAssign};
-
 use fjall::Slice;
 use tokio::sync::oneshot;
 
+use super::admission::{AdmissionClass, CommandBytes, CommitLane, ReplySender};
+use super::queue_command::QueueStoreCommand;
 use crate::adapters::codec::encode_event;
-use crate::adapters::embedded::backup::BackupSnapshot;
+use crate::adapters::embedded::disk::backup_snapshot::BackupSnapshot;
 use crate::adapters::embedded::disk::key;
-use crate::adapters::embedded::queues::command::QueueStoreCommand;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
 use crate::ports::{AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, StoreError, VerdictOutcome};
-
-/// The sender of a reply. A caller that has gone is no error.
-pub type ReplySender<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// The sender of the replies of an append, one for each event.
 pub type AppendReplySender = oneshot::Sender<Vec<Result<AppendOutcome, StoreError>>>;
@@ -105,57 +101,6 @@ impl EncodedEvent {
         };
         let text = self.counter.name().as_str().len() + self.event.provenance.as_str().len() + id;
         size_of::<Self>() + size_of::<(Counter, Timestamp)>() + self.key.len() + self.value.len() + text
-    }
-}
-
-/// The class by which a command may be refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AdmissionClass {
-    /// Brings new events: the first to be refused.
-    Intake,
-    /// Processes existing events, or maintains the store.
-    Upkeep,
-}
-
-/// The order of urgency: a settlement frees what others wait for, an enqueue only adds to the backlog.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum CommitLane {
-    /// Settlements, extensions and heartbeats of queues.
-    Settlements,
-    /// Dequeues and sweeps, commands of counters except batches of adds, and changes of the structure of the store.
-    General,
-    /// Batches of adds. The stream of one client must not delay a single add of another.
-    Batches,
-    /// Enqueues, reads, and scans of a queue.
-    Bulk,
-}
-
-impl CommitLane {
-    /// The number of lanes.
-    pub const COUNT: usize = 4;
-}
-
-/// The bytes of commands, by their class.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CommandBytes {
-    /// Of commands with new events.
-    pub intake: usize,
-    /// Of all others.
-    pub upkeep: usize,
-}
-
-impl SubAssign for CommandBytes {
-    fn sub_assign(&mut self, less: Self) {
-        self.intake -= less.intake;
-        self.upkeep -= less.upkeep;
-    }
-}
-
-impl AddAssign for CommandBytes {
-    fn add_assign(&mut self, more: Self) {
-        self.intake += more.intake;
-        self.upkeep += more.upkeep;
     }
 }
 

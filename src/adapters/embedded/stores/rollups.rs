@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 
-use crate::adapters::embedded::commit::command::StoreCommand;
-use crate::adapters::embedded::counters::event_log::EmbeddedStore;
-use crate::adapters::embedded::disk::blocking;
-use crate::adapters::embedded::disk::read;
+use super::EmbeddedStore;
+use crate::adapters::embedded::counters::counter_row::CounterRow;
+use crate::adapters::embedded::counters::read;
+use crate::adapters::embedded::inbox::command::StoreCommand;
+use crate::adapters::embedded::limits::ROW_LOADS_MAX;
 use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::limits::ROW_LOADS_MAX;
 use crate::domain::rollup::{BucketRecord, CachedCount, RollupRow, StepSum};
 use crate::ports::{CacheLease, CountCache, LimitPublisher, RollWrite, RollupStore, StoreError, StoreErrorKind};
 
@@ -23,11 +23,7 @@ impl RollupStore for EmbeddedStore {
             return Ok(RollupRow::default());
         }
         self.core.counters.note_namespace(counter.namespace(), dataset);
-        if let Some(row) = self.core.counters.row(
-            dataset,
-            counter,
-            crate::adapters::embedded::counters::counter_row::CounterRow::to_rollup_row,
-        ) {
+        if let Some(row) = self.core.counters.row(dataset, counter, CounterRow::to_rollup_row) {
             return row.map_err(|damaged| damaged.into_store_error("read"));
         }
         load(&self.core, dataset, counter)
@@ -37,7 +33,7 @@ impl RollupStore for EmbeddedStore {
         for write in &writes {
             self.core.counters.note_namespace(write.counter.namespace(), dataset);
         }
-        self.request("put", |answer| StoreCommand::Roll(dataset, writes, answer)).await
+        self.core.inbox.request("put", |answer| StoreCommand::Roll(dataset, writes, answer)).await
     }
 
     async fn buckets(
@@ -51,10 +47,7 @@ impl RollupStore for EmbeddedStore {
             return Ok(Vec::new());
         }
         let counter = counter.clone();
-        blocking::read(&self.core, "buckets", move |core| {
-            core.read("buckets", |_| read::buckets(&core.slices, dataset, &counter, from, to))
-        })
-        .await
+        self.core.read_long("buckets", move |core, _| read::buckets(&core.slices, dataset, &counter, from, to)).await
     }
 
     async fn series(
@@ -68,10 +61,7 @@ impl RollupStore for EmbeddedStore {
             return Ok(Vec::new());
         }
         let counter = counter.clone();
-        blocking::read(&self.core, "series", move |core| {
-            core.read("series", |_| core.series.steps(&counter, step_seconds, from, to))
-        })
-        .await
+        self.core.read_long("series", move |core, _| core.series.steps(&counter, step_seconds, from, to)).await
     }
 
     async fn series_before(
@@ -84,14 +74,11 @@ impl RollupStore for EmbeddedStore {
             return Ok(None);
         }
         let counter = counter.clone();
-        blocking::read(&self.core, "series", move |core| {
-            core.read("series", |_| core.series.before(&counter, step_seconds, before))
-        })
-        .await
+        self.core.read_long("series", move |core, _| core.series.before(&counter, step_seconds, before)).await
     }
 
     async fn trim_series(&self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {
-        self.request("trim series", |answer| StoreCommand::TrimSeries(step_seconds, before, answer)).await
+        self.core.inbox.request("trim series", |answer| StoreCommand::TrimSeries(step_seconds, before, answer)).await
     }
 
     async fn series_resolutions(&self) -> Result<Vec<u32>, StoreError> {
@@ -109,22 +96,19 @@ impl RollupStore for EmbeddedStore {
             return Ok(Vec::new());
         }
         let (prefix, above) = (prefix.to_owned(), above.cloned());
-        blocking::read(&self.core, "names", move |core| {
-            core.read("names", |library| read::names(library, namespace, &prefix, above.as_ref(), limit))
-        })
-        .await
+        self.core
+            .read_long("names", move |_, library| read::names(library, namespace, &prefix, above.as_ref(), limit))
+            .await
     }
 
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
-        blocking::read(&self.core, "namespaces", move |core| {
-            core.read("namespaces", |library| read::namespaces(library, above, limit))
-        })
-        .await
+        self.core.read_long("namespaces", move |_, library| read::namespaces(library, above, limit)).await
     }
 
     async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
-        self.request("forget", |answer| StoreCommand::Forget(namespace, answer)).await?;
-        while self.request("forget", |answer| StoreCommand::PurgeRows(namespace, TIDY_ROWS, answer)).await? {}
+        self.core.inbox.request("forget", |answer| StoreCommand::Forget(namespace, answer)).await?;
+        while self.core.inbox.request("forget", |answer| StoreCommand::PurgeRows(namespace, TIDY_ROWS, answer)).await? {
+        }
         Ok(())
     }
 }
@@ -151,10 +135,7 @@ impl CountCache for EmbeddedStore {
         }
         let dataset = self.core.counters.dataset_of(counter.namespace())?;
         // A row that fails to decode counts as a miss; the read of the store reports the error.
-        self.core
-            .counters
-            .row(dataset, counter, crate::adapters::embedded::counters::counter_row::CounterRow::to_cached_count)?
-            .ok()
+        self.core.counters.row(dataset, counter, CounterRow::to_cached_count)?.ok()
     }
 
     async fn lease(&self, _counter: &Counter) -> CacheLease {
@@ -172,7 +153,7 @@ impl CountCache for EmbeddedStore {
 #[async_trait]
 impl LimitPublisher for EmbeddedStore {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
-        self.request("publish", |answer| StoreCommand::Publish(dataset, closed, answer)).await
+        self.core.inbox.request("publish", |answer| StoreCommand::Publish(dataset, closed, answer)).await
     }
 
     async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {

@@ -1,14 +1,12 @@
 //! The event log and the dirty-counter index of an open store.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use crate::adapters::embedded::commit::command::{AppendCommand, EncodedEvent, SettleCommand, StoreCommand};
+use super::EmbeddedStore;
 use crate::adapters::embedded::counters::counter_table::EventLookup;
-use crate::adapters::embedded::disk::blocking;
-use crate::adapters::embedded::disk::read;
+use crate::adapters::embedded::counters::read;
+use crate::adapters::embedded::inbox::command::{AppendCommand, EncodedEvent, SettleCommand, StoreCommand};
 use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
@@ -18,23 +16,7 @@ use crate::ports::{
     Touch, Touches, VerdictOutcome,
 };
 
-/// One open store; implements every counter port.
-pub struct EmbeddedStore {
-    pub(in crate::adapters::embedded) core: Arc<StoreCore>,
-}
-
 impl EmbeddedStore {
-    /// Sends a command and waits for its answer.
-    pub(in crate::adapters::embedded) async fn request<T>(
-        &self,
-        op: &'static str,
-        command: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> StoreCommand,
-    ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        self.core.inbox.push(command(answer));
-        answered.await.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, op)))
-    }
-
     /// Queues a command that needs keyspaces of new slices, after these keyspaces exist. On a full disk none are
     /// created, and the committer refuses the command.
     fn push_with_keyspaces(&self, dataset: DatasetId, starts: Vec<Timestamp>, command: StoreCommand) {
@@ -109,10 +91,7 @@ impl EventLog for EmbeddedStore {
             return Ok(events);
         }
         let counter = counter.clone();
-        blocking::read(&self.core, "scan", move |core| {
-            core.read("scan", |_| read::scan(&core.slices, dataset, &counter, &range))
-        })
-        .await
+        self.core.read_long("scan", move |core, _| read::scan(&core.slices, dataset, &counter, &range)).await
     }
 
     fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> TailLookup {
@@ -126,10 +105,9 @@ impl EventLog for EmbeddedStore {
         beyond: Option<(Counter, EventKey)>,
         limit: usize,
     ) -> Result<Vec<SliceRow>, StoreError> {
-        blocking::read(&self.core, "scan slice", move |core| {
-            core.read("scan slice", |_| read::scan_slice(&core.slices, dataset, slice_start, beyond, limit))
-        })
-        .await
+        self.core
+            .read_long("scan slice", move |core, _| read::scan_slice(&core.slices, dataset, slice_start, beyond, limit))
+            .await
     }
 }
 
@@ -145,11 +123,10 @@ impl Touches for EmbeddedStore {
         limit: usize,
     ) -> Result<Vec<Touch>, StoreError> {
         let beyond = beyond.cloned();
-        blocking::read(&self.core, "touched", move |core| {
-            let touched = |_: &_| read::touched(&core.slices, dataset, shard, (from, to), beyond.as_ref(), limit);
-            core.read("touched", touched)
-        })
-        .await
+        let touched = move |core: &StoreCore, _: &_| {
+            read::touched(&core.slices, dataset, shard, (from, to), beyond.as_ref(), limit)
+        };
+        self.core.read_long("touched", touched).await
     }
 
     async fn watermarks(&self, dataset: DatasetId) -> Result<Vec<Option<Timestamp>>, StoreError> {
@@ -157,6 +134,6 @@ impl Touches for EmbeddedStore {
     }
 
     async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
-        self.request("put watermarks", |answer| StoreCommand::Watermarks(dataset, moved, answer)).await
+        self.core.inbox.request("put watermarks", |answer| StoreCommand::Watermarks(dataset, moved, answer)).await
     }
 }

@@ -1,0 +1,36 @@
+//! The bounds of the embedded store. `docs/limits.md` is generated from the doc comments of the constants.
+
+use std::time::Duration;
+
+/// The queued rolls and other maintenance of one embedded store, in bytes. Beyond it, maintenance is retried later.
+pub const UPKEEP_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The attempts to read a row of the embedded store whose counter is written at the same time.
+pub const ROW_LOADS_MAX: usize = 64;
+/// The longest wait of a commit of the embedded store for more adds, if recent adds came that fast.
+pub const COMMIT_GATHER_MAX: Duration = Duration::from_millis(1);
+/// The most adds that a commit of the embedded store waits for.
+pub const COMMIT_GATHER_ADDS_MAX: usize = 16;
+/// The events at which a commit of the embedded store is closed.
+pub const COMMIT_EVENTS_MAX: usize = 2_048;
+/// The bytes at which a commit of the embedded store is closed.
+pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The journals of the embedded store besides the active one, in bytes. A startup replays all of them.
+pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
+pub const VERIFY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+/// The rows of one chunk of a backup, in bytes. A longer row is a chunk of its own.
+pub const BACKUP_PIECE_BYTES_MAX: usize = 256 * 1024;
+/// The bytes of one block of a backup file that is read, far above the longest row.
+pub const BACKUP_BLOCK_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The pending notices of memory tables to the thread of the embedded store that frees them.
+pub const RETIRED_NEWS_MAX: usize = 1_024;
+/// The events of one chunk of the newest events of a counter in memory.
+pub const TAIL_CHUNK_EVENTS_MAX: usize = 128;
+/// The rows that the outbox of a shard keeps while nobody reads them.
+pub const OUTBOX_ROWS_MAX: u64 = 10_000;
+/// What all outboxes together keep, in bytes.
+pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// The bodies that a call reads by itself; more are left to a thread of the pool for blocking work.
+pub const BODIES_AT_ONCE_MAX: usize = 64;
+/// The messages of dropped queues that one commit removes.
+pub const TIDY_MESSAGES_MAX: usize = 1_000;

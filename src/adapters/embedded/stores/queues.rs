@@ -1,0 +1,306 @@
+//! Queues of an open store: the cores of all shards in memory, heads and bodies on disk.
+//!
+//! Commands go to the committer, which runs the cores in order of arrival and answers when the group is durable. Reads
+//! take the same path; only bodies are read directly. A failed commit ends the store, so no caller sees memory ahead of
+//! the disk.
+//!
+//! ```text
+//! command ->  committer: core, staged parts  ->  commit, fsync  ->  views to listeners  ->  answer  ->  bodies
+//! ```
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use hashbrown::HashSet;
+use tokio::sync::oneshot;
+
+use crate::adapters::codec::queues::decode_body;
+use crate::adapters::embedded::error::ReadError;
+use crate::adapters::embedded::inbox::command::StoreCommand;
+use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand};
+use crate::adapters::embedded::limits::BODIES_AT_ONCE_MAX;
+use crate::adapters::embedded::queues::shard_table::LoadedShard;
+use crate::adapters::embedded::queues::store_time::StoreTime;
+use crate::adapters::embedded::queues::{catalog, key};
+use crate::adapters::embedded::store_core::StoreCore;
+use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::messages::lease_seal::LeaseKey;
+use crate::domain::queue::messages::message::{MessageRef, SessionId};
+use crate::domain::queue::session_records::SessionRecord;
+use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
+use crate::domain::queue::{
+    CatalogQueue, Durability, Filter, MessageHead, MessageState, QueueId, QueueName, Reply, Settings, Shard, ShardId,
+};
+use crate::domain::time::Timestamp;
+use crate::ports::{
+    Catalog, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord,
+    QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
+    StoreErrorKind, StoredMessage,
+};
+
+/// The queues of one open store; implements both ports.
+pub struct EmbeddedQueues {
+    core: Arc<StoreCore>,
+    time: StoreTime,
+}
+
+const APPLY: &str = "apply to queue";
+const READ: &str = "read queue";
+
+impl EmbeddedQueues {
+    /// Creates the queues of a store with its time.
+    pub fn new(core: Arc<StoreCore>, time: StoreTime) -> Self {
+        Self { core, time }
+    }
+
+    async fn request<T>(
+        &self,
+        op: &'static str,
+        ask: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> QueueStoreCommand,
+    ) -> Result<T, StoreError> {
+        self.core.inbox.request(op, |answer| StoreCommand::Queue(ask(answer))).await
+    }
+
+    /// Reads a shard in the committer, at the time of the shard.
+    async fn read_shard<R: Send + 'static>(
+        &self,
+        shard: ShardId,
+        read: impl FnOnce(&LoadedShard, Timestamp) -> R + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let moment = self.time.now();
+        let (found, mut finds) = oneshot::channel();
+        let read = move |kept: &LoadedShard, at| drop(found.send(read(kept, at)));
+        self.request(READ, |answer| QueueStoreCommand::Read(shard, moment, Box::new(read), answer)).await?;
+        Ok(finds.try_recv().expect("a read is done before its reply"))
+    }
+
+    async fn messages(
+        &self,
+        shard: ShardId,
+        read: impl FnOnce(&Shard) -> Vec<MessageHead> + Send + 'static,
+    ) -> Result<MessagesAt, StoreError> {
+        let (heads, at) = self.read_shard(shard, |kept, at| (read(&kept.shard), at)).await?;
+        let sequences = heads.iter().map(|head| head.key.sequence).collect();
+        let bodies = self.bodies(READ, shard, sequences).await?;
+        let pairs = heads.into_iter().zip(bodies);
+        // Messages that were removed since the first read are left out.
+        let messages = pairs.filter_map(|(head, body)| Some(StoredMessage { head, body: body? })).collect();
+        Ok(MessagesAt { messages, at })
+    }
+
+    /// Reads the bodies of messages; `None` for a message that was removed since.
+    async fn bodies(
+        &self,
+        op: &'static str,
+        shard: ShardId,
+        sequences: Vec<u64>,
+    ) -> Result<Vec<Option<MessageBody>>, StoreError> {
+        let bodies = if sequences.len() <= BODIES_AT_ONCE_MAX {
+            self.core.read(op, |_| read_bodies(&self.core, shard, &sequences))?
+        } else {
+            let sequences = sequences.clone();
+            self.core.read_long(op, move |core, _| read_bodies(core, shard, &sequences)).await?
+        };
+        let pairs = sequences.iter().zip(&bodies);
+        let missing: Vec<u64> = pairs.filter(|(_, body)| body.is_none()).map(|(sequence, _)| *sequence).collect();
+        if let Some(first) = missing.first() {
+            let first = *first;
+            let still_there =
+                move |kept: &LoadedShard, _| missing.into_iter().find(|at| kept.shard.message(*at).is_some());
+            if let Some(sequence) = self.read_shard(shard, still_there).await? {
+                let why = format!("message {sequence} of queue {} has no body; {first} was missed first", shard.queue);
+                return Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(why));
+            }
+        }
+        Ok(bodies)
+    }
+
+    /// Adds the bodies to leased messages, all or none. A lease whose message was removed since is left out.
+    async fn fill_bodies(
+        &self,
+        shard: ShardId,
+        answers: &mut [Result<ShardAnswer, StoreError>],
+    ) -> Result<(), StoreError> {
+        let messages = answers.iter().flatten().flat_map(|answer| &answer.messages);
+        let sequences: Vec<u64> = messages.map(|message| message.head.key.sequence).collect();
+        if sequences.is_empty() {
+            return Ok(());
+        }
+        let mut bodies = self.bodies(APPLY, shard, sequences).await?.into_iter();
+        for answer in answers.iter_mut().flatten() {
+            let mut gone = HashSet::new();
+            for message in std::mem::take(&mut answer.messages) {
+                match bodies.next().flatten() {
+                    Some(body) => answer.messages.push(StoredMessage { body, ..message }),
+                    None => drop(gone.insert(message.head.key)),
+                }
+            }
+            if let Ok(Reply::Leases { leases, .. }) = &mut answer.reply
+                && !gone.is_empty()
+            {
+                leases.retain(|lease| !gone.contains(&lease.token.key));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_bodies(core: &StoreCore, shard: ShardId, sequences: &[u64]) -> Result<Vec<Option<MessageBody>>, ReadError> {
+    let spaces = core.queues.spaces.read();
+    let Some(keyspaces) = spaces.as_ref() else { return Ok(vec![None; sequences.len()]) };
+    let read = |sequence: &u64| -> Result<Option<MessageBody>, ReadError> {
+        let bytes = keyspaces.bodies.get(key::of_message(shard, *sequence))?;
+        Ok(bytes.map(|bytes| decode_body(&bytes)).transpose()?)
+    };
+    sequences.iter().map(read).collect()
+}
+
+#[async_trait]
+impl ShardStore for EmbeddedQueues {
+    fn durability(&self) -> Option<Durability> {
+        Some(Durability::Safe)
+    }
+
+    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+        self.request("create queue", |answer| QueueStoreCommand::Create(queue, shards, Box::new(settings), answer))
+            .await
+    }
+
+    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
+        self.request("drop queue", |answer| QueueStoreCommand::Drop(queue, answer)).await
+    }
+
+    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+        self.request("list queues", QueueStoreCommand::List).await
+    }
+
+    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+        let count = commands.len();
+        let (answer, answered) = oneshot::channel();
+        let moment = self.time.now();
+        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::Apply(ApplyCommands {
+            shard,
+            moment,
+            commands,
+            answer,
+        })));
+        let mut answers = match answered.await {
+            Ok(answers) => answers,
+            Err(_) => (0..count).map(|_| Err(StoreError::unknown(StoreErrorKind::Closed, APPLY))).collect(),
+        };
+        if self.fill_bodies(shard, &mut answers).await.is_err() {
+            // Retry one by one: a fault of one message must not fail the others.
+            for answer in &mut answers {
+                if let Err(error) = self.fill_bodies(shard, std::slice::from_mut(answer)).await {
+                    // The leases were granted.
+                    *answer = Err(StoreError::unknown(error.kind, APPLY).with_source(error));
+                }
+            }
+        }
+        answers
+    }
+
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.core.queues.new_listeners.lock().push(listener);
+        // If the command is refused, the committer has other commands after which it finds the listener.
+        self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::AttachListeners));
+    }
+}
+
+#[async_trait]
+impl ShardReader for EmbeddedQueues {
+    async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
+        let found =
+            move |core: &Shard| core.get(&message).map(|head| core.with_effective_expiry(head)).into_iter().collect();
+        let MessagesAt { mut messages, at } = self.messages(shard, found).await?;
+        Ok(messages.pop().map(|message| (message, at)))
+    }
+
+    async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
+        self.messages(shard, move |core| core.peek().take(limit).cloned().collect()).await
+    }
+
+    async fn list(
+        &self,
+        shard: ShardId,
+        state: MessageState,
+        after: u64,
+        limit: usize,
+    ) -> Result<MessagesAt, StoreError> {
+        let listed = move |core: &Shard| {
+            core.list(state, after).take(limit).map(|head| core.with_effective_expiry(head)).collect()
+        };
+        self.messages(shard, listed).await
+    }
+
+    async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
+        self.read_shard(shard, move |kept, _| kept.shard.depth(&filter)).await
+    }
+
+    async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
+        self.read_shard(shard, |kept, _| kept.totals()).await
+    }
+
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError> {
+        let all = |kept: &LoadedShard, _| kept.shard.sessions().map(|(id, session)| (id, session.clone())).collect();
+        self.read_shard(shard, all).await
+    }
+
+    async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
+        self.read_shard(shard, move |kept, _| kept.shard.lease_counts(&sessions)).await
+    }
+
+    async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
+        self.read_shard(shard, move |kept, at| (kept.shard.explain(&message, at), at)).await
+    }
+
+    async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
+        self.read_shard(shard, move |kept, at| (kept.shard.preview_dequeue(&filter, at), at)).await
+    }
+}
+
+#[async_trait]
+impl QueueTime for EmbeddedQueues {
+    async fn clock(&self) -> Result<StepTime, StoreError> {
+        let moment = self.time.now();
+        self.request("read queue clock", |answer| QueueStoreCommand::Clock(moment, answer)).await
+    }
+
+    async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError> {
+        let moment = self.time.now();
+        self.request("reset queue clock", |answer| QueueStoreCommand::ResetClock(moment, answer)).await
+    }
+}
+
+#[async_trait]
+impl Catalog<CatalogQueue> for EmbeddedQueues {
+    async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
+        Ok(self.core.queues.catalog.load())
+    }
+
+    async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
+        self.request("commit queue", |answer| QueueStoreCommand::Catalog(Box::new(record), answer)).await
+    }
+
+    async fn history(&self, name: &QueueName, skip: usize, limit: usize) -> Result<Vec<QueueChange>, StoreError> {
+        const OP: &str = "history of queue";
+        let name = name.clone();
+        let Some(keyspaces) = self.core.queues.spaces.read().clone() else { return Ok(Vec::new()) };
+        self.core.read_long(OP, move |_, _| catalog::history(&keyspaces, &name, skip, limit)).await
+    }
+}
+
+#[async_trait]
+impl QueueCatalog for EmbeddedQueues {
+    async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
+        self.request("keep request", |answer| QueueStoreCommand::SaveRequest(Box::new(request), now, answer)).await
+    }
+
+    async fn lease_key(&self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
+        self.request("lease key", |answer| QueueStoreCommand::LeaseKey(made, answer)).await
+    }
+
+    async fn saved_request(&self, queue: QueueId, token: &str) -> Result<Option<QueueRequest>, StoreError> {
+        Ok(self.core.queues.catalog.find_request(queue, token))
+    }
+}
