@@ -8,13 +8,13 @@ use crate::domain::Reject;
 use crate::domain::counter::{Change, Counter, Event, IdempotencyToken, NamespaceName};
 use crate::domain::limits::BATCH_ITEMS_MAX;
 use crate::domain::namespace::CounterType;
-use crate::engine::core::NamespaceScope;
 use crate::engine::counting::submit::{ServerTokenRange, Submission};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{
     Add, CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, WriteOutcome, Written,
     is_best_effort,
 };
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
 /// A namespace that accepts adds, as found at lookup.
@@ -67,7 +67,7 @@ impl Counting {
         let written = self.add_one(&scope, add).await?;
         let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
         let mut reading = self
-            .read(&scope, &counter, options, WaitBudget::begin(self.core.clock.as_ref()))
+            .read(&scope, &counter, options, WaitBudget::begin(self.context.clock.as_ref()))
             .await
             .map_err(read_failed_after_write)?;
         let estimate = match freshness {
@@ -102,7 +102,7 @@ impl Counting {
         let (told, answers) = oneshot::channel();
         let handed_over = SubmittedBatch { items: items.len(), accepted: taken_in, answers };
         let this = self.clone();
-        self.driver.start_once(async move {
+        self.context.driver.start_once(async move {
             let turn = this.acquire_batch_permit(&target, items.len()).await;
             let _ = began.send(()); // the caller may have gone
             let _ = told.send(this.batch_add_to(&target, turn, items).await);
@@ -179,7 +179,7 @@ impl Counting {
             });
         }
         let mut outcomes = self.submit_in_turn(scope, submissions, own, turn).await.into_iter();
-        let server_time = self.core.now();
+        let server_time = self.context.now();
         answers
             .into_iter()
             .map(|answer| {
@@ -232,8 +232,8 @@ impl Counting {
             FastAddOutcome::Seen(_) => WriteOutcome::AlreadyApplied,
         };
         let idempotent = known.is_some();
-        self.core.watchers.wake(&counter);
-        let server_time = self.core.now();
+        self.served.watchers.wake(&counter);
+        let server_time = self.context.now();
         let mut token = match &add.token {
             Some(token) => token.clone(),
             None => self.unstored_token(server_time),
@@ -245,7 +245,7 @@ impl Counting {
 
     /// A reading of a best-effort counter, which is always an estimate.
     pub(super) fn fast_reading(&self, value: Option<i64>) -> CountReading {
-        let now = self.core.now();
+        let now = self.context.now();
         CountReading {
             count: value.unwrap_or(0),
             saturated: false,

@@ -11,13 +11,12 @@ use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::{clamp_count, is_silent_beyond_ttl};
 use crate::domain::rollup::{Checkpoint, TailSum};
 use crate::domain::{Reject, Timestamp};
-use crate::engine::core::NamespaceScope;
-use crate::engine::counting::inline_rolls::roll_inline;
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{
     CountReading, Counting, CountingError, Exactness, Freshness, ReadOptions, is_best_effort,
 };
 use crate::engine::rolling::cached;
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{CachedCount, RollupRow, ScanOrder, ScanRange, StoreError, TailLookup};
 
 /// The page size of the search for the first mutation. Tombstones before it are rare.
@@ -31,9 +30,9 @@ impl Counting {
         name: CounterName,
         options: ReadOptions,
     ) -> Result<CountReading, CountingError> {
-        let scope = self.core.scope(namespace).await?;
+        let scope = self.scope(namespace).await?;
         let counter = scope.counter(name);
-        self.read(&scope, &counter, options, WaitBudget::begin(self.core.clock.as_ref()))
+        self.read(&scope, &counter, options, WaitBudget::begin(self.context.clock.as_ref()))
             .await
             .map(|read| self.shown_to_callers(read))
     }
@@ -45,8 +44,8 @@ impl Counting {
         names: Vec<Result<CounterName, Reject>>,
         options: ReadOptions,
     ) -> Result<Vec<Result<CountReading, CountingError>>, CountingError> {
-        let scope = self.core.scope(namespace).await?;
-        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        let scope = self.scope(namespace).await?;
+        let budget = WaitBudget::begin(self.context.clock.as_ref());
         let (this, scope) = (self, &scope);
         let read = |name: Result<CounterName, Reject>| async move {
             this.read(scope, &scope.counter(name?), options, budget).await.map(|read| this.shown_to_callers(read))
@@ -57,10 +56,10 @@ impl Counting {
     /// A reading as callers see it. A shared store knows the last write only to its step and returns the end of that step.
     /// Rolls and watches wait for that end; callers never see a time later than now.
     pub(super) fn shown_to_callers(&self, reading: CountReading) -> CountReading {
-        if self.core.fleet.is_none() {
+        if self.scopes.fleet.is_none() {
             return reading;
         }
-        let now = self.core.now();
+        let now = self.context.now();
         CountReading { last_write_time: reading.last_write_time.map(|written| written.min(now)), ..reading }
     }
 
@@ -101,13 +100,13 @@ impl Counting {
         } else if reading.behind || unrolled {
             // The read repairs a counter whose rollup signal was lost, even if the missing events lie below the served `as_of`.
             let newest = reading.last_write_time.unwrap_or(reading.as_of);
-            scope.signal(&self.core, counter, rolled_to.min(reading.as_of).just_after().min(newest), newest);
+            self.scopes.signal(scope, counter, rolled_to.min(reading.as_of).just_after().min(newest), newest);
         }
         if options.at_least_as_of.is_some_and(|wanted| wanted > reading.as_of) {
             reading.behind = true;
         }
         if scope.needs_as_of_floor {
-            self.core.as_of_floor.note(counter, reading.as_of);
+            self.served.as_of_floor.note(counter, reading.as_of);
         }
         Ok(reading)
     }
@@ -115,11 +114,11 @@ impl Counting {
     /// The limit. If its publisher was idle, the limit is moved once first.
     pub(super) async fn limit_for_read(&self, scope: &NamespaceScope, budget: WaitBudget) -> Timestamp {
         let limit = scope.dataset.limit();
-        let due = self.core.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
+        let due = self.context.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
         if limit >= due {
             return limit;
         }
-        let clock = self.core.clock.as_ref();
+        let clock = self.context.clock.as_ref();
         scope.dataset.fresh_limit(clock, budget.left(clock)).await
     }
 
@@ -130,9 +129,9 @@ impl Counting {
         let watermark = scope.dataset.watermark(counter.touch_shard());
         if let Some(value) = scope.cache.get(counter).await {
             let coherent = value.checked_at.is_none();
-            let is_as_new = value.as_of >= told || !self.core.rules.keeps(ProtocolRule::NoOlderThanTold);
+            let is_as_new = value.as_of >= told || !self.rules.keeps(ProtocolRule::NoOlderThanTold);
             if coherent || (value.as_of > Timestamp::MIN && is_as_new) {
-                self.core.stats.cache_hits.increment();
+                self.context.stats.cache_hits.increment();
                 // An older copy of a checkpoint may lack events that newer checkpoints contain.
                 let rolled_to = if coherent { value.as_of.max(watermark) } else { value.as_of };
                 return Ok(RolledUpCount { value, rolled_to, as_of_floor: told, is_write_time_exact: coherent });
@@ -151,10 +150,10 @@ impl Counting {
         let told = self.as_of_floor(scope, counter);
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let limit = scope.dataset.limit();
-        self.core.stats.cache_misses.increment();
+        self.context.stats.cache_misses.increment();
         let lease = scope.cache.lease(counter).await;
-        let checked_at = self.core.now();
-        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let checked_at = self.context.now();
+        let row = self.scopes.stores.rollups.read(scope.dataset.id(), counter).await?;
         // A repair may have moved a checkpoint back below the served `as_of`. The missing part is rolled up again.
         let told = if row.just_repaired { Timestamp::MIN } else { told };
         let mut value = value_of(&row, checked_at);
@@ -174,7 +173,7 @@ impl Counting {
 
     /// The highest `as_of` that this server has served of a counter, where it has to be remembered.
     fn as_of_floor(&self, scope: &NamespaceScope, counter: &Counter) -> Timestamp {
-        if scope.needs_as_of_floor { self.core.as_of_floor.of(counter) } else { Timestamp::MIN }
+        if scope.needs_as_of_floor { self.served.as_of_floor.of(counter) } else { Timestamp::MIN }
     }
 
     /// The count of the checkpoint, and the time up to which it is complete.
@@ -207,7 +206,7 @@ impl Counting {
             count,
             saturated,
             as_of,
-            checked_at: known.checked_at.unwrap_or_else(|| self.core.now()),
+            checked_at: known.checked_at.unwrap_or_else(|| self.context.now()),
             last_write_time: known.last_write_time,
             behind: known.last_write_time.is_some_and(|written| written > as_of),
             exactness,
@@ -225,7 +224,7 @@ impl Counting {
         rolled_to: Timestamp,
     ) -> Result<Timestamp, StoreError> {
         let whole = |first: Timestamp| Timestamp::from_millis(first.just_before().millis());
-        match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
+        match self.scopes.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
             TailLookup::Sum(tail) => return Ok(whole(tail.first)),
             TailLookup::Empty => return Ok(rolled_to),
             TailLookup::Unknown => {}
@@ -238,7 +237,7 @@ impl Counting {
             limit: FIRST_MUTATION_PAGE,
         };
         loop {
-            let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            let page = self.scopes.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
             match (page.iter().find(|event| event.change.is_mutation()), page.last()) {
                 (Some(first), _) => return Ok(whole(first.key.time)),
                 (None, Some(last)) if page.len() == FIRST_MUTATION_PAGE => range.beyond = Some(last.key.clone()),
@@ -249,7 +248,7 @@ impl Counting {
     }
 
     fn must_roll(&self, reading: &CountReading, options: &ReadOptions) -> bool {
-        let now = self.core.now();
+        let now = self.context.now();
         let stale = options.max_staleness.is_some_and(|most| {
             (reading.behind && now.since(reading.as_of) > most) || now.since(reading.checked_at) > most
         });
@@ -264,16 +263,16 @@ impl Counting {
         options: &ReadOptions,
         budget: WaitBudget,
     ) -> Result<(RolledUpCount, CountReading), CountingError> {
-        let clock = self.core.clock.as_ref();
+        let clock = self.context.clock.as_ref();
         let wanted = options.at_least_as_of.unwrap_or(Timestamp::MIN);
-        let closable = scope.dataset.closing.closed(self.core.now());
+        let closable = scope.dataset.closing.closed(self.context.now());
         if closable > scope.dataset.limit() {
             scope.dataset.limit_at_least(wanted.min(closable), clock, budget.left(clock)).await;
         }
         let mut known = self.load_from_store(scope, counter).await?;
         // At the limit, no event is left for a roll.
         if known.rolled_to < scope.dataset.limit() {
-            roll_inline(&self.core, &self.driver, scope, counter, budget.left(clock)).await;
+            self.roll_inline(scope, counter, budget.left(clock)).await;
             known = self.load_from_store(scope, counter).await?;
         }
         let reading = self.rolled_up(scope, counter, &known, scope.dataset.limit()).await?;
@@ -291,7 +290,7 @@ impl Counting {
     ) -> Result<CountReading, CountingError> {
         let RolledUpCount { value: known, rolled_to, .. } = known;
         if scope.namespace.spec.temporality == Temporality::Delta {
-            match self.core.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
+            match self.scopes.stores.log.tail(scope.dataset.id(), counter, rolled_to) {
                 TailLookup::Sum(tail) if tail_sum_suffices(scope, &tail) => {
                     let ttl = scope.ttl_at(tail.first);
                     let mut base = Checkpoint::empty(known.as_of);
@@ -323,7 +322,7 @@ impl Counting {
     ) -> Result<CountReading, CountingError> {
         let (folded, more) = self.fold_tail(scope, counter).await?;
         let (folded, more) = if more {
-            roll_inline(&self.core, &self.driver, scope, counter, budget.left(self.core.clock.as_ref())).await;
+            self.roll_inline(scope, counter, budget.left(self.context.clock.as_ref())).await;
             self.fold_tail(scope, counter).await?
         } else {
             (folded, more)
@@ -347,11 +346,11 @@ impl Counting {
         let dataset = &scope.dataset;
         let earlier = dataset.limit() <= scope.first_time();
         let later = last.is_some_and(|last| last >= scope.covered_to());
-        if self.core.fleet.is_none() || !(earlier || later) {
+        if self.scopes.fleet.is_none() || !(earlier || later) {
             return Ok(Arc::clone(scope));
         }
-        dataset.slices.refresh(self.core.stores.slices.as_ref()).await?;
-        let known = self.core.scope_by_id(scope.namespace.id).await?;
+        dataset.slices.refresh(self.scopes.stores.slices.as_ref()).await?;
+        let known = self.scopes.scope_by_id(scope.namespace.id).await?;
         Ok(known.unwrap_or_else(|| Arc::clone(scope)))
     }
 
@@ -363,7 +362,7 @@ impl Counting {
     ) -> Result<(Checkpoint, bool), StoreError> {
         let (scope, _, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
-        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, TAIL_EVENTS_MAX).await?;
+        let folded = self.roller.fold_pages(&scope, counter, base, Timestamp::MAX, TAIL_EVENTS_MAX).await?;
         Ok((folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint, folded.more))
     }
 
@@ -375,7 +374,7 @@ impl Counting {
     ) -> Result<Checkpoint, StoreError> {
         let (scope, _, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
-        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
+        let folded = self.roller.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 
@@ -388,7 +387,7 @@ impl Counting {
     ) -> Result<(Arc<NamespaceScope>, RollupRow, Checkpoint), StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
-        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let row = self.scopes.stores.rollups.read(scope.dataset.id(), counter).await?;
         let scope = self.with_all_slices(scope, row.last_write_time).await?;
         let base = row.base(watermark);
         Ok((scope, row, base))

@@ -173,7 +173,7 @@ impl Queues {
         &self,
         work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {
-        catalog::finish("change of a queue", |work| self.context.driver.start_once(work), work).await
+        catalog::finish("change of a queue", |work| self.context.engine.driver.start_once(work), work).await
     }
 
     async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<CatalogQueue>, QueueError> {
@@ -201,8 +201,8 @@ impl Queues {
                 let what = format!("there are {QUEUES_MAX} queues already; delete some first");
                 return Err(Reject::new(Reason::QueueFull, what).into());
             }
-            let id = QueueId(u128::from_be_bytes(self.context.random()));
-            let now = self.context.now();
+            let id = QueueId(u128::from_be_bytes(self.context.engine.random()));
+            let now = self.context.engine.now();
             let queue = CatalogQueue { id, spec: spec.clone(), version: FIRST_VERSION, created: now, updated: now };
             let live = Arc::new(ServedQueue::new(queue.clone()));
             self.create_shards(&live).await?;
@@ -257,7 +257,7 @@ impl Queues {
                 refuse_fixed::<CatalogQueue>(&fixed_differences(&before.spec, &spec))?;
                 self.check_durability(&spec)?;
                 self.refuse_type_of_full(&live, &before.spec, &spec).await?;
-                let (version, updated) = (before.version + 1, self.context.now());
+                let (version, updated) = (before.version + 1, self.context.engine.now());
                 let queue = CatalogQueue { spec, version, updated, ..(*before).clone() };
                 let change = author.change(&queue, updated, lines.clone());
                 let record = record_of(Some(before.version), Some(queue.clone()), change);

@@ -55,7 +55,7 @@ impl Queues {
                 }
             };
             let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
-            let change = author.deletion(&*before, self.context.now(), Some(deletion));
+            let change = author.deletion(&*before, self.context.engine.now(), Some(deletion));
             match turn.commit(record_of(Some(before.version), None, change)).await? {
                 CommitOutcome::Overtaken => {}
                 CommitOutcome::Committed => {

@@ -100,7 +100,7 @@ impl LeaseBatch {
 
     /// The time until the next change by time alone.
     pub fn next_event_in(&self) -> Option<Duration> {
-        self.queue.next_event_in(self.context.clock.elapsed())
+        self.queue.next_event_in(self.context.engine.clock.elapsed())
     }
 
     /// Takes the leases for the response, best priority first. Leases of earlier looks have used up part of their time.
@@ -119,7 +119,7 @@ impl LeaseBatch {
     pub(super) fn add(&mut self, leases: Vec<LeaseGrant>, messages: Vec<StoredMessage>, at: Timestamp) {
         let now = self.looked;
         if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
-            self.context.sessions.leased(id, self.context.clock.elapsed() + longest);
+            self.context.sessions.leased(id, self.context.engine.clock.elapsed() + longest);
         }
         let (queue, key) = (self.queue.record.load().id, self.context.lease_key);
         let given = leases.into_iter().zip(messages).map(|(lease, message)| {
@@ -186,7 +186,7 @@ impl Queues {
         ask: &DequeueRequest,
         call: Option<SessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
-        let until = self.context.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
+        let until = self.context.engine.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
         let (mut rounds, mut told) = (0, false);
         let mut found = self.empty_batch(queue, call.map(|call| call.id));
         let mut place = None;
@@ -199,7 +199,7 @@ impl Queues {
                 self.heartbeat_other_shards(queue, &call, &found.asked_shards);
                 told = true;
             }
-            let left = until.saturating_sub(self.context.clock.elapsed());
+            let left = until.saturating_sub(self.context.engine.clock.elapsed());
             let enough = found.leases.len() >= ask.min.clamp(1, ask.max);
             if enough || found.is_full() {
                 return Ok(found);
@@ -227,7 +227,7 @@ impl Queues {
                 biased;
                 () = place.wait_until_woken() => seen_all = false,
                 () = self.context.drain.cancelled() => return Ok(found),
-                () = self.context.clock.sleep(left) => {}
+                () = self.context.engine.clock.sleep(left) => {}
             }
             self.context.queue(name)?;
         }
@@ -241,7 +241,7 @@ impl Queues {
         call: Option<SessionCall>,
         found: &mut LeaseBatch,
     ) -> Result<(), QueueError> {
-        (found.looked, found.completeness) = (self.context.clock.elapsed(), Completeness::Complete);
+        (found.looked, found.completeness) = (self.context.engine.clock.elapsed(), Completeness::Complete);
         queue.record_dequeue(found.looked);
         match (self.refuse_blocked(queue), ask.blocked) {
             (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), WhenBlocked::Wait) => return Ok(()),
@@ -254,7 +254,7 @@ impl Queues {
             found.leases.iter().for_each(|(given, _)| exhausted[given.lease.token.key.shard as usize] = true);
         }
         while found.leases.len() < ask.max {
-            let mut offers = queue.offers(self.context.clock.elapsed());
+            let mut offers = queue.offers(self.context.engine.clock.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
             let Some(best) = offers.first() else { break };
             let room = found.room();
@@ -287,12 +287,12 @@ impl Queues {
             found.completeness = Completeness::More;
         }
         if found.leases.is_empty() {
-            self.context.stats.dequeues_empty.increment();
+            self.context.engine.stats.dequeues_empty.increment();
         }
-        let (looked, now) = (found.looked, self.context.clock.elapsed());
+        let (looked, now) = (found.looked, self.context.engine.clock.elapsed());
         let given = found.leases.iter().filter(|(_, at)| *at == looked);
         let given = given.map(|(given, _)| (given.message.head.priority, given.lease.token.key.shard));
-        self.context.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
+        self.context.engine.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
         Ok(())
     }
 
@@ -341,7 +341,7 @@ impl Queues {
             (Ok(Reply::Leases { leases, completeness, cursor }), _) => {
                 let count = leases.len();
                 queue.shard(shard).filter_cursors.keep(filter, cursor);
-                self.context.stats.leases_given.add(count as u64);
+                self.context.engine.stats.leases_given.add(count as u64);
                 found.add(leases, answer.messages, answer.at);
                 Ok((count, completeness))
             }
@@ -356,7 +356,7 @@ impl Queues {
             context: Arc::clone(&self.context),
             queue: Arc::clone(queue),
             leases: Vec::new(),
-            looked: self.context.clock.elapsed(),
+            looked: self.context.engine.clock.elapsed(),
             session,
             asked_shards: Vec::new(),
             completeness: Completeness::Complete,

@@ -61,7 +61,7 @@ impl Queues {
         }
         if outlook.serves {
             let is_open = spec.dequeue_blocked.is_none();
-            let (running, now) = (depth.of(MessageState::Running), self.context.clock.elapsed());
+            let (running, now) = (depth.of(MessageState::Running), self.context.engine.clock.elapsed());
             causes.extend(no_worker_waits(steps, &queue, running, now).filter(|_| is_open));
             causes.extend(outlook.blocked.iter().map(said));
             causes.extend(is_open.then(|| explanation("next", next_text(&outlook, &filter))));

@@ -10,7 +10,6 @@ use crate::domain::queue::session_records::Ending;
 use crate::domain::queue::{MessageState, QueueId};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::caller_quota::QuotaExceeded;
-use crate::engine::counting::reason_of_store;
 use crate::engine::queues::limited_resource::{LimitedResource, no_room_text};
 use crate::ports::{StoreError, StoreErrorKind};
 
@@ -154,7 +153,7 @@ impl QueueError {
             Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
             Self::UnknownClass { .. } => reason_of_invalid(InvalidCommandPart::PriorityClass),
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
-            Self::Store(error) => reason_of_store(error),
+            Self::Store(error) => error.reason(),
         }
     }
 

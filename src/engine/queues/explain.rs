@@ -84,7 +84,7 @@ impl Queues {
         }
         let running = self.depth_of(queue).await?.of(MessageState::Running);
         let mut causes: Vec<QueueExplanation> =
-            no_worker_waits(NextSteps(name), queue, running, self.context.clock.elapsed()).into_iter().collect();
+            no_worker_waits(NextSteps(name), queue, running, self.context.engine.clock.elapsed()).into_iter().collect();
         causes.push(match (ahead, waiting) {
             (0, 0) => explanation("next", "it is the next to be served: a dequeue gets it at once"),
             (0, _) => explanation("next", "it is the next to be served; a worker is being woken for it"),

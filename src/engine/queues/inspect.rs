@@ -193,14 +193,14 @@ impl Queues {
     }
 
     async fn sweep_all_due_shards(&self, queue: &Arc<ServedQueue>) -> Result<(), QueueError> {
-        let overdue = queue.overdue(self.context.clock.elapsed());
+        let overdue = queue.overdue(self.context.engine.clock.elapsed());
         self.sweep_due_shards(queue, &overdue).await
     }
 
     /// Applies the due sweeps of shards, up to a bound.
     async fn sweep_due_shards(&self, queue: &Arc<ServedQueue>, shards: &[u32]) -> Result<(), QueueError> {
         for _ in 0..SWEEPS_BEFORE_A_LOOK {
-            let mut overdue = queue.overdue(self.context.clock.elapsed());
+            let mut overdue = queue.overdue(self.context.engine.clock.elapsed());
             overdue.retain(|shard| shards.contains(shard));
             if overdue.is_empty() {
                 return Ok(());

@@ -44,8 +44,9 @@ use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{QueueId, QueueName, Reply};
 use crate::domain::{Reason, Reject};
 use crate::engine::catalog::Etag;
+use crate::engine::context::EngineContext;
+use crate::engine::driver::Driver;
 use crate::engine::loops::FollowLoop;
-use crate::engine::loops::driver::Driver;
 use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -89,10 +90,15 @@ impl Queues {
         driver: Driver,
         stats: Arc<Stats>,
     ) -> Result<Self, StoreError> {
-        let mut made = [0; LEASE_KEY_BYTES];
-        entropy.fill(&mut made);
+        Self::start_in(stores, Arc::new(EngineContext { clock, entropy, driver, stats })).await
+    }
+
+    /// The same, as a part of an engine.
+    pub(super) async fn start_in(stores: QueueStores, context: Arc<EngineContext>) -> Result<Self, StoreError> {
+        let made: [u8; LEASE_KEY_BYTES] = context.random();
         let lease_key = stores.catalog.lease_key(LeaseKey(made)).await?;
-        let shared = Arc::new(QueueContext::new(stores, lease_key, clock, entropy, driver.clone(), stats));
+        let driver = context.driver.clone();
+        let shared = Arc::new(QueueContext::new(stores, lease_key, context));
         let queues = Self { context: Arc::clone(&shared) };
         queues.load().await?;
         queues.load_sessions().await?;
@@ -130,12 +136,12 @@ impl Queues {
 
     /// The number of open sessions at this server. O(sessions).
     pub fn open_sessions(&self) -> usize {
-        self.context.sessions.open_count(self.context.clock.elapsed())
+        self.context.sessions.open_count(self.context.engine.clock.elapsed())
     }
 
     /// The backlog of each queue at this moment. O(shards); frequent callers use `overview`.
     pub fn backlogs(&self) -> Vec<Backlog> {
-        let now = self.context.clock.elapsed();
+        let now = self.context.engine.clock.elapsed();
         let queues = self.context.all();
         let served = queues.iter().filter(|queue| queue.holds_messages());
         served.map(|queue| Backlog { queue: queue.name(), ..queue.backlog(now) }).collect()

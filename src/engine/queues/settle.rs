@@ -157,7 +157,7 @@ impl Queues {
     fn settlement(&self, token: LeaseToken, sent: SentSettlement) -> ShardCommand {
         let failure = match sent.verb {
             SettleAction::Fail => {
-                let draw = u32::from_be_bytes(self.context.random());
+                let draw = u32::from_be_bytes(self.context.engine.random());
                 FailureReport { delay: sent.delay, draw, error: sent.error }
             }
             SettleAction::Complete | SettleAction::Cancel | SettleAction::Release => FailureReport::default(),
@@ -168,13 +168,13 @@ impl Queues {
     fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
         // A repeat leaves no record.
         let completed = answer.transitions.iter().filter(|row| row.to == Some(MessageState::Completed)).count();
-        self.context.stats.messages_completed.add(completed as u64);
+        self.context.engine.stats.messages_completed.add(completed as u64);
         let reply = answer
             .reply
             .map_err(|refusal| QueueError::from(refusal).about(InvalidCommandPart::Invisibility, "delay"))?;
         match reply {
             Reply::Settled(settlement) => {
-                self.context.stats.leases_settled.increment();
+                self.context.engine.stats.leases_settled.increment();
                 Ok(settlement)
             }
             other => Err(unexpected("settle", &other)),

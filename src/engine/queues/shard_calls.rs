@@ -147,7 +147,7 @@ impl QueueContext {
         let (receiver, starts) = queue.shard(shard).calls.push(commands)?;
         if starts {
             let (shared, queue) = (Arc::clone(self), Arc::clone(queue));
-            self.driver.start_once(async move { shared.run(&queue, shard).await });
+            self.engine.driver.start_once(async move { shared.run(&queue, shard).await });
         }
         Ok(receiver)
     }
@@ -157,7 +157,7 @@ impl QueueContext {
     async fn run(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32) {
         let live = queue.shard(shard);
         let panicked = || {
-            self.stats.queue_panics.increment();
+            self.engine.stats.queue_panics.increment();
             tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
         };
         live.calls.0.run(None, |calls| self.send(queue, shard, calls), panicked).await;
@@ -173,8 +173,8 @@ impl QueueContext {
             (count, call.releases, call.answer)
         };
         let callers: Vec<_> = calls.into_iter().map(take).collect();
-        self.stats.queue_store_calls.increment();
-        self.stats.queue_commands.add(commands.len() as u64);
+        self.engine.stats.queue_store_calls.increment();
+        self.engine.stats.queue_commands.add(commands.len() as u64);
         let answers = self.stores.shards.apply(live.id, commands).await;
         self.record_answers(queue, shard, answers.iter().flatten());
         let mut answers = answers.into_iter();

@@ -104,7 +104,7 @@ impl Queues {
         if let Some(depth) = reading.after(than) {
             return Ok(depth);
         }
-        let began = self.context.clock.elapsed();
+        let began = self.context.engine.clock.elapsed();
         let depth = Arc::new(self.depth_of(queue).await?);
         *reading.last.lock() = Some((began, Arc::clone(&depth)));
         Ok(depth)
@@ -123,22 +123,22 @@ impl DepthWatch {
 
     /// Reads until the result differs from the last one sent, or the stream was silent for long.
     async fn look(&mut self) -> Result<DepthUpdate, QueueError> {
-        let began = self.queues.context.clock.elapsed();
+        let began = self.queues.context.engine.clock.elapsed();
         loop {
-            let mut than = self.queues.context.clock.elapsed();
+            let mut than = self.queues.context.engine.clock.elapsed();
             if self.last_sent.is_some() {
-                self.queues.context.clock.sleep(self.interval).await;
-                than = self.queues.context.clock.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
+                self.queues.context.engine.clock.sleep(self.interval).await;
+                than = self.queues.context.engine.clock.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
             }
             self.queues.context.queue(&self.name)?;
             let depth = self.queues.depth_after(&self.queue, than).await?;
             let waiting = self.queue.waiters.len();
-            let silent = self.queues.context.clock.elapsed().saturating_sub(began);
+            let silent = self.queues.context.engine.clock.elapsed().saturating_sub(began);
             let is_known =
                 |(shown, who): &(Arc<Depth>, usize)| *who == waiting && (Arc::ptr_eq(shown, &depth) || *shown == depth);
             if !self.last_sent.as_ref().is_some_and(is_known) || silent >= WATCH_SILENCE_MAX {
                 self.last_sent = Some((Arc::clone(&depth), waiting));
-                return Ok(DepthUpdate { depth, waiting, at: self.queues.context.now() });
+                return Ok(DepthUpdate { depth, waiting, at: self.queues.context.engine.now() });
             }
         }
     }

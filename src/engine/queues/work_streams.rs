@@ -55,7 +55,7 @@ pub struct StreamSession {
 impl Queues {
     /// Runs work that ends by itself in a background task; the task is joined when the server stops.
     pub fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.context.driver.start_once(work);
+        self.context.engine.driver.start_once(work);
     }
 
     /// Takes a quota permit for a work stream, to hold while the stream is open.
@@ -74,7 +74,7 @@ impl Queues {
 
     /// Attaches a stream to a session.
     pub fn join_session(&self, id: SessionId) -> Result<StreamSession, QueueError> {
-        let now = self.context.clock.elapsed();
+        let now = self.context.engine.clock.elapsed();
         let admitted = self.context.sessions.admit(id, 0, 1, now)?;
         let shared = Arc::clone(&self.context);
         let (lease, over) = (admitted.lease, admitted.end_token);
@@ -118,7 +118,7 @@ impl Queues {
                 // A bound cut the look short; a filter without an index is searched at a limited rate.
                 rounds += 1;
                 if rounds % DEQUEUE_ROUNDS_MAX == 0 {
-                    self.context.clock.sleep(WORK_WALK_PAUSE).await;
+                    self.context.engine.clock.sleep(WORK_WALK_PAUSE).await;
                 }
                 continue;
             }
@@ -179,14 +179,14 @@ impl StreamSession {
 
     /// Renews the session on a call of the worker.
     pub fn renew_session(&self) -> Result<(), QueueError> {
-        self.context.sessions.renew(self.id, self.context.clock.elapsed())?;
+        self.context.sessions.renew(self.id, self.context.engine.clock.elapsed())?;
         Ok(())
     }
 
     /// Waits until the next heartbeat to the shards is due.
     pub async fn wait_until_heartbeat_due(&self) {
         let due = self.last_heartbeat_at + self.lease / 4;
-        self.context.clock.sleep(due.saturating_sub(self.context.clock.elapsed())).await;
+        self.context.engine.clock.sleep(due.saturating_sub(self.context.engine.clock.elapsed())).await;
     }
 
     /// Sends a heartbeat to the shards.
@@ -194,7 +194,7 @@ impl StreamSession {
         &mut self,
         queues: Queues,
     ) -> impl Future<Output = Result<HeartbeatOutcome, QueueError>> + Send + use<> {
-        self.last_heartbeat_at = self.context.clock.elapsed();
+        self.last_heartbeat_at = self.context.engine.clock.elapsed();
         let (id, taken) = (self.id, self.last_received_call);
         async move { queues.heartbeat(id, taken).await }
     }
@@ -202,6 +202,6 @@ impl StreamSession {
 
 impl Drop for StreamSession {
     fn drop(&mut self) {
-        self.context.sessions.release_call(self.id, self.context.clock.elapsed());
+        self.context.sessions.release_call(self.id, self.context.engine.clock.elapsed());
     }
 }

@@ -6,12 +6,42 @@
 
 mod fold;
 pub mod pacing;
-pub mod pending;
 pub mod pipeline;
-pub mod queue;
+mod recheck;
 mod roll;
+mod sealing;
 mod signal_receiver;
 
-pub use pipeline::{NamespaceRollupQueues, RollupQueueLoop};
+use std::sync::Arc;
+
+use crate::domain::rollup::{Checkpoint, RolledBy};
+use crate::engine::context::EngineContext;
+use crate::engine::scopes::NamespaceScopes;
+use crate::engine::served_counts::ServedCounts;
+
+pub use pipeline::RollupQueueLoop;
 pub use roll::cached;
 pub use signal_receiver::SignalReceiver;
+
+/// Folds the log into checkpoints, repairs them, and shows them to readers.
+pub struct Roller {
+    context: Arc<EngineContext>,
+    /// The namespaces whose counters are rolled.
+    pub scopes: Arc<NamespaceScopes>,
+    /// Told about each roll.
+    pub served: Arc<ServedCounts>,
+}
+
+impl Roller {
+    /// Makes the roller of this process.
+    pub fn new(scopes: Arc<NamespaceScopes>, served: Arc<ServedCounts>) -> Self {
+        Self { context: Arc::clone(&scopes.context), scopes, served }
+    }
+
+    /// A checkpoint marked with the time and the writer. In a store of one process only the time is noted, which makes
+    /// every row smaller.
+    fn with_roller(&self, checkpoint: Checkpoint) -> Checkpoint {
+        let server = self.scopes.fleet.as_ref().and_then(|fleet| fleet.name());
+        Checkpoint { rolled: Some(RolledBy { at: self.context.now(), server }), ..checkpoint }
+    }
+}

@@ -1,117 +1,26 @@
-//! The rollup queues of a namespace, and the loop of one queue.
+//! The loop of one rollup queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use tracing::{Instrument, Level};
 
 use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, NamespaceId};
+use crate::domain::counter::Counter;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_CIRCULATING_MAX};
 use crate::domain::namespace::Cardinality;
-use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::context::EngineContext;
 use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::rolling::Roller;
 use crate::engine::rolling::pacing::Pacer;
-use crate::engine::rolling::queue::{
-    ByCounter, OfferLimits, OfferOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
-};
+use crate::engine::rollup_queues::NamespaceRollupQueues;
+use crate::engine::rollup_queues::queue::{ByCounter, PendingRoll, RollupQueue};
+use crate::engine::scopes::NamespaceScope;
 
 /// The backoff of a failed roll.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-
-/// The rollup queues of a namespace; none once it is deleted.
-pub struct NamespaceRollupQueues {
-    namespace: NamespaceId,
-    /// The settings that the loops use.
-    version: AtomicU64,
-    dataset: Arc<DatasetState>,
-    queues: ArcSwap<Vec<Arc<RollupQueue>>>,
-}
-
-impl NamespaceRollupQueues {
-    /// Makes the queues.
-    pub fn new(namespace: NamespaceId, dataset: Arc<DatasetState>, num_queues: u32) -> Self {
-        Self { namespace, version: AtomicU64::new(0), dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
-    }
-
-    /// Passes changed settings to the loops.
-    pub fn note_version(&self, version: u64) {
-        if self.version.swap(version, Ordering::AcqRel) != version {
-            self.queues.load().iter().for_each(|queue| queue.note_change());
-        }
-    }
-
-    /// The namespace.
-    pub fn namespace(&self) -> NamespaceId {
-        self.namespace
-    }
-
-    /// The present queues.
-    pub fn queues(&self) -> Arc<Vec<Arc<RollupQueue>>> {
-        self.queues.load_full()
-    }
-
-    /// Replaces the queues by another number of queues. Waiting counters move over as the loops of the old queues end.
-    pub fn resize(&self, num_queues: u32) {
-        let old = self.queues.swap(Arc::new(make_queues(num_queues)));
-        old.iter().for_each(|queue| queue.close());
-    }
-
-    /// Ends the queues of a deleted namespace. Its waiting counters are dropped, and later signals are ignored.
-    pub fn end(&self, bytes: &SetBytes) {
-        for queue in self.queues.swap(Arc::default()).iter() {
-            queue.close();
-            for (counter, waiting) in queue.drain() {
-                self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
-                queue.release(cost_of(&counter), bytes);
-            }
-        }
-    }
-
-    /// The pending roll of a counter in this process; none if it does not wait.
-    pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
-        // It may wait in a replaced queue that has not handed it over yet; then it is found a moment later.
-        let queues = self.queues.load();
-        (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
-    }
-
-    /// Offers a counter to its queue. The touch index covers a signal for which the queue has no space.
-    pub fn offer(
-        &self,
-        core: &EngineCore,
-        counter: &Counter,
-        oldest: Timestamp,
-        newest: Timestamp,
-        capacity_bytes: usize,
-    ) {
-        let bounds = OfferLimits { capacity_bytes, all: &core.set_bytes, pending: &self.dataset.pending };
-        loop {
-            let queues = self.queues.load();
-            if queues.is_empty() {
-                return; // deleted: nobody reads its counters any more
-            }
-            match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
-                OfferOutcome::Accepted => return,
-                OfferOutcome::Lost => return core.stats.signals_lost.increment(),
-                // The queue was replaced or ended a moment ago, and `queues` already reflects that.
-                OfferOutcome::Closed => {}
-            }
-        }
-    }
-}
-
-/// The queue of a counter: the lower bits of its hash choose the touch shard, so the upper ones choose the queue.
-fn queue_for<'a>(counter: &Counter, queues: &'a [Arc<RollupQueue>]) -> &'a RollupQueue {
-    &queues[(counter.hash() >> 32) as usize % queues.len()]
-}
-
-fn make_queues(num_queues: u32) -> Vec<Arc<RollupQueue>> {
-    (0..num_queues.max(1)).map(|_| Arc::new(RollupQueue::default())).collect()
-}
 
 fn coalesce(scope: &NamespaceScope) -> Duration {
     Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
@@ -126,7 +35,8 @@ fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Du
 
 /// The loop of one queue.
 pub struct RollupQueueLoop {
-    core: Arc<EngineCore>,
+    context: Arc<EngineContext>,
+    roller: Arc<Roller>,
     queues: Arc<NamespaceRollupQueues>,
     dataset: Arc<DatasetState>,
     queue: Arc<RollupQueue>,
@@ -148,9 +58,10 @@ struct FillWindow {
 
 impl RollupQueueLoop {
     /// Makes the loop of a queue.
-    pub fn new(core: Arc<EngineCore>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
+    pub fn new(roller: Arc<Roller>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
         Self {
-            core,
+            context: Arc::clone(&roller.context),
+            roller,
             queues: Arc::clone(&scope.rollup_queues),
             dataset: Arc::clone(&scope.dataset),
             queue,
@@ -172,7 +83,7 @@ impl RollupQueueLoop {
                     pending.end(shard, parked.oldest.max(new.oldest));
                     parked.oldest = parked.oldest.min(new.oldest);
                     parked.newest = parked.newest.max(new.newest);
-                    self.queue.release(cost_of(&counter), &self.core.set_bytes);
+                    self.queues.release(&self.queue, &counter);
                 }
                 None => {
                     all_parked.insert(counter, new);
@@ -194,29 +105,29 @@ impl RollupQueueLoop {
         let cardinality = scope.namespace.spec.cardinality;
         let mut failed = false;
         for batch in ready.chunks(scope.namespace.spec.rollup.rollup_batch_count.max(1) as usize) {
-            let began = self.core.clock.elapsed();
+            let began = self.context.clock.elapsed();
             let mut reads = Vec::with_capacity(batch.len());
             let (namespace, counters) = (scope.namespace.id.0, batch.len());
             let span = tracing::span!(target: "tallystone::traces", Level::TRACE, "roll", namespace, counters);
-            let rolling = self.core.roll(scope, batch, self.pacer.permits(cardinality), &mut reads);
+            let rolling = self.roller.roll(scope, batch, self.pacer.permits(cardinality), &mut reads);
             let answers = rolling.instrument(span).await;
             for (counter, answer) in batch.iter().zip(answers) {
                 match answer {
                     Ok(as_of) => self.finish_roll(scope, counter, as_of),
                     Err(error) => {
                         failed = true;
-                        self.core.stats.rolls_failed.increment();
+                        self.context.stats.rolls_failed.increment();
                         tracing::warn!(counter = %counter.tag(), error = %error, "a roll failed and will be tried again");
                     }
                 }
             }
-            let took = self.core.clock.elapsed().saturating_sub(began);
-            self.core.stats.batches.increment();
-            self.core.stats.batch_micros.add_time(took);
+            let took = self.context.clock.elapsed().saturating_sub(began);
+            self.context.stats.batches.increment();
+            self.context.stats.batch_micros.add_time(took);
             let pause = self.pacer.after_batch(&mut reads, took);
             if !pause.is_zero() {
-                self.core.stats.pause_micros.add_time(pause);
-                self.core.clock.sleep(pause).await;
+                self.context.stats.pause_micros.add_time(pause);
+                self.context.clock.sleep(pause).await;
             }
         }
         failed
@@ -237,7 +148,7 @@ impl RollupQueueLoop {
         scope.dataset.pending.end(shard, waiting.oldest);
         parked.remove(counter);
         drop(parked);
-        self.queue.release(cost_of(counter), &self.core.set_bytes);
+        self.queues.release(&self.queue, counter);
         if scope.namespace.spec.cardinality == Cardinality::Low && self.recirculating.len() < ROLLUP_CIRCULATING_MAX {
             self.recirculating.insert(counter.clone(), as_of);
         }
@@ -254,7 +165,7 @@ impl RollupQueueLoop {
             }
             let Some(cached) = scope.cache.get(counter).await else { continue };
             if let Some(written) = cached.last_write_time.filter(|written| *written > cached.as_of.max(*as_of)) {
-                scope.offer(&self.core, counter, cached.as_of.max(*as_of).just_after(), written);
+                scope.offer(counter, cached.as_of.max(*as_of).just_after(), written);
             }
         }
     }
@@ -263,9 +174,9 @@ impl RollupQueueLoop {
     fn hand_over(&mut self, scope: &NamespaceScope) {
         self.park_drained();
         for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
-            scope.offer(&self.core, &counter, waiting.oldest, waiting.newest);
+            scope.offer(&counter, waiting.oldest, waiting.newest);
             scope.dataset.pending.end(counter.touch_shard(), waiting.oldest);
-            self.queue.release(cost_of(&counter), &self.core.set_bytes);
+            self.queues.release(&self.queue, &counter);
         }
     }
 
@@ -273,13 +184,13 @@ impl RollupQueueLoop {
     fn abandon(&mut self) {
         for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
             self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
-            self.queue.release(cost_of(&counter), &self.core.set_bytes);
+            self.queues.release(&self.queue, &counter);
         }
     }
 
     /// The latest signalled time that the limit reaches in the time left. For later signals, the present closed timestamp.
     fn reachable_limit(&self, scope: &NamespaceScope, left: Duration) -> Timestamp {
-        let now = self.core.now();
+        let now = self.context.now();
         let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
         let closable = Timestamp::from_millis(scope.dataset.closing.closed(now).millis());
         let wanted = |waiting: &PendingRoll| if waiting.min_limit <= last { waiting.min_limit } else { closable };
@@ -288,7 +199,7 @@ impl RollupQueueLoop {
 
     async fn step(&mut self, scope: &NamespaceScope) -> NextActivation {
         // The Set fills again during the rolls, so it is drained every coalescing time.
-        let drained = self.core.clock.elapsed();
+        let drained = self.context.clock.elapsed();
         self.park_drained();
         let failed = self.roll_ready(scope, |waiting| waiting.min_limit).await;
         self.recirculate(scope).await;
@@ -301,7 +212,7 @@ impl RollupQueueLoop {
             };
         }
         scope.dataset.request_limit();
-        let now = self.core.clock.elapsed();
+        let now = self.context.clock.elapsed();
         if failed { self.fill(scope, now, RETRY_PAUSE) } else { self.fill(scope, drained, Duration::ZERO) }
     }
 
@@ -312,7 +223,7 @@ impl RollupQueueLoop {
     }
 
     fn left(&self, scope: &NamespaceScope, filling: FillWindow) -> Duration {
-        (filling.began + coalesce(scope).max(filling.least)).saturating_sub(self.core.clock.elapsed())
+        (filling.began + coalesce(scope).max(filling.least)).saturating_sub(self.context.clock.elapsed())
     }
 }
 
@@ -330,10 +241,10 @@ impl BackgroundLoop for RollupQueueLoop {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        let scope = match self.core.scope_by_id(self.queues.namespace()).await {
+        let scope = match self.roller.scopes.scope_by_id(self.queues.namespace()).await {
             Ok(Some(scope)) => scope,
             Ok(None) => {
-                self.queues.end(&self.core.set_bytes);
+                self.queues.end();
                 self.abandon();
                 return NextActivation::Finished;
             }
@@ -347,7 +258,7 @@ impl BackgroundLoop for RollupQueueLoop {
             return NextActivation::Finished;
         }
         let Some(filling) = self.filling else {
-            let began = last_turn(self.core.clock.elapsed(), coalesce(&scope), self.turn);
+            let began = last_turn(self.context.clock.elapsed(), coalesce(&scope), self.turn);
             return self.fill(&scope, began, Duration::ZERO);
         };
         // The coalescing time may have changed since the Set began to fill.
@@ -364,14 +275,14 @@ impl BackgroundLoop for RollupQueueLoop {
 
     async fn finish(&mut self, until: Duration) {
         // What stays above the limit stays in the touch index; the next start finds it there.
-        let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await else { return };
+        let Ok(Some(scope)) = self.roller.scopes.scope_by_id(self.queues.namespace()).await else { return };
         self.park_drained();
         if self.queue.parked().is_empty() {
             return;
         }
-        let left = until.saturating_sub(self.core.clock.elapsed());
+        let left = until.saturating_sub(self.context.clock.elapsed());
         let wanted = self.reachable_limit(&scope, left);
-        scope.dataset.limit_at_least(wanted, self.core.clock.as_ref(), left).await;
+        scope.dataset.limit_at_least(wanted, self.context.clock.as_ref(), left).await;
         self.park_drained();
         self.roll_ready(&scope, |waiting| waiting.oldest).await;
     }

@@ -17,11 +17,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
     ),
     ("src/api/http", &["call", "gateway", "health", "json", "pages"], "the gateway and its pages share response types"),
     (
-        "src/engine",
-        &["core", "counting", "dataset", "fleet", "loops", "namespaces", "rolling", "stats"],
-        "every part works on the shared state, and the shared state holds every part",
-    ),
-    (
         "src/engine/queues",
         &[
             "directory",
