@@ -22,7 +22,7 @@ use crate::engine::catalog::{
 use crate::engine::queues::draft::{QueueDraft, differences, fixed_differences};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::registry::{QueueContext, not_found, refuse_template};
+use crate::engine::queues::registry::{QueueContext, refuse_template};
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{QueueEtag, Queues};
 use crate::ports::{EffectOutcome, QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
@@ -55,7 +55,7 @@ pub(super) enum EnqueueTarget {
 impl Queues {
     /// Returns a queue or template.
     pub fn get(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
-        let found = self.context.find(name).ok_or_else(|| not_found(name))?;
+        let found = self.context.find(name).ok_or_else(|| QueueError::not_found(name))?;
         Ok(found.record.load_full())
     }
 
@@ -73,7 +73,7 @@ impl Queues {
         limit: usize,
     ) -> Result<Vec<PastQueueChange>, QueueError> {
         let changes = self.context.stores.catalog.history(name, skip, limit.min(PAGE_ROWS_MAX)).await?;
-        if changes.is_empty() && skip == 0 { Err(not_found(name)) } else { Ok(changes) }
+        if changes.is_empty() && skip == 0 { Err(QueueError::not_found(name)) } else { Ok(changes) }
     }
 
     /// Creates a queue. If it exists with the same settings it is returned; with other settings the call is refused.
@@ -248,7 +248,7 @@ impl Queues {
     ) -> Result<QueueUpdateOutcome, QueueError> {
         let mut turn = self.begin_change().await?;
         loop {
-            let live = self.context.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
+            let live = self.context.find(&draft.name).ok_or_else(|| QueueError::not_found(&draft.name))?;
             let before = live.record.load_full();
             check_etag(&*before, expected)?;
             let spec = draft.clone().resolve(Some(&before.spec), reset)?;

@@ -14,9 +14,9 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::shard::explain::{Cause, FailedAttempts};
 use crate::domain::queue::{MessageState, QueueName};
 use crate::engine::queues::Queues;
+use crate::engine::queues::cause_text::QueueExplanation;
 use crate::engine::queues::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::explain::QueueExplanation;
 use crate::engine::queues::next_steps::NextSteps;
 use crate::engine::queues::served_queue::ServedQueue;
 

@@ -17,6 +17,7 @@ use crate::domain::queue::shard::UndeclaredFilter;
 use crate::domain::queue::totals::Total;
 use crate::domain::queue::{Command, MessageState, QueueName};
 use crate::engine::queues::Queues;
+use crate::engine::queues::depth::Depth;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -61,25 +62,6 @@ pub enum Payloads {
     With,
     /// Without payloads.
     Without,
-}
-
-/// The numbers of messages.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Depth {
-    /// By state, in the order of `State::ALL`, for each shard.
-    pub by_shard: Vec<[Total; MessageState::ALL.len()]>,
-}
-
-impl Depth {
-    /// The number of messages of a state in all shards.
-    pub fn of(&self, state: MessageState) -> u64 {
-        self.by_shard.iter().map(|totals| totals[state as usize].messages).sum()
-    }
-
-    /// The bytes of all payloads.
-    pub fn bytes(&self) -> u64 {
-        self.by_shard.iter().flatten().map(|total| total.bytes).sum()
-    }
 }
 
 impl QueueContext {

@@ -14,7 +14,7 @@ use crate::domain::limits::{
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
 };
 use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::messages::message::{MessageKey, SessionId};
 use crate::domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::caller_quota::CallerQuota;
 use crate::engine::catalog::VersionedCatalog;
@@ -25,7 +25,6 @@ use crate::engine::queues::operations::Operations;
 use crate::engine::queues::overview::OverviewCache;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::session_registry::SessionRegistry;
-use crate::engine::queues::settle::CancelNotice;
 use crate::ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
 
 /// The bytes of the alias of a session.
@@ -61,6 +60,15 @@ pub struct QueueContext {
     pub directory: QueueDirectory,
     /// The last overview of all queues.
     pub overview: OverviewCache,
+}
+
+/// A running message for which a cancel was requested.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CancelNotice {
+    /// Its queue.
+    pub queue: QueueName,
+    /// Its key.
+    pub key: MessageKey,
 }
 
 /// The sweep times of shards, by elapsed time.
@@ -233,7 +241,7 @@ impl QueueContext {
     /// Translates a conflict, which a store returns for a queue that it no longer has.
     pub fn translate_store_error(&self, queue: &ServedQueue, error: StoreError) -> QueueError {
         match error.kind {
-            StoreErrorKind::Conflict => not_found(&queue.record.load().spec.name),
+            StoreErrorKind::Conflict => QueueError::not_found(&queue.record.load().spec.name),
             StoreErrorKind::Unavailable
             | StoreErrorKind::Full
             | StoreErrorKind::Busy
@@ -259,11 +267,6 @@ pub fn check_id(found: &CatalogQueue, meant: Option<QueueId>) -> Result<(), Queu
         Some(id) if id != found.id => Err(QueueError::OtherQueue { name: found.spec.name.to_string(), id }),
         Some(_) | None => Ok(()),
     }
-}
-
-/// The error for a name without a queue.
-pub fn not_found(name: &QueueName) -> QueueError {
-    QueueError::QueueNotFound { name: name.to_string(), made_by: None }
 }
 
 impl QueueListener for QueueContext {

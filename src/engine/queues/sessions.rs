@@ -21,8 +21,8 @@ use crate::domain::queue::session_records::{Ending, SessionCall};
 use crate::domain::queue::{Command, Refusal, Reply, ShardId};
 use crate::domain::{Reason, Reject};
 use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::dequeue::LeaseBatch;
 use crate::engine::queues::error::QueueError;
+use crate::engine::queues::lease_batch::LeaseBatch;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -235,7 +235,7 @@ impl Queues {
         call: SessionCall,
     ) -> Result<Option<LeaseBatch>, QueueError> {
         let ask = |number| self.context.call(queue, number, ShardCommand::of(Command::Recall(call)));
-        let mut found = self.empty_batch(queue, Some(call.id));
+        let mut found = LeaseBatch::new(&self.context, queue, Some(call.id));
         let mut was_answered = false;
         for (number, answer) in join_all((0..queue.shards()).map(ask)).await.into_iter().enumerate() {
             let answer = answer?;

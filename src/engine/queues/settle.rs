@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
 use crate::domain::queue::command::{FailureReport, MessageUpdate, Refusal};
 use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey, MessageRef, RoutingValue};
+use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, RoutingValue};
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{Command, MessageState, QueueName, Reply, Trigger};
@@ -15,7 +15,7 @@ use crate::domain::time::micros_of;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
-use crate::engine::queues::registry::not_found;
+use crate::engine::queues::registry::CancelNotice;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
@@ -70,15 +70,6 @@ pub struct LeaseExtension {
     pub expires_in: Duration,
     /// Whether a cancel of the message was requested.
     pub cancel_requested: bool,
-}
-
-/// A running message for which a cancel was requested.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CancelNotice {
-    /// Its queue.
-    pub queue: QueueName,
-    /// Its key.
-    pub key: MessageKey,
 }
 
 /// The update of a message.
@@ -141,7 +132,7 @@ impl Queues {
         sent: Vec<Result<SentLeaseAction, QueueError>>,
     ) -> Vec<Result<LeaseOutcome, QueueError>> {
         let Ok(queue) = self.context.queue(name) else {
-            return sent.into_iter().map(|sent| sent.and(Err(not_found(name)))).collect();
+            return sent.into_iter().map(|sent| sent.and(Err(QueueError::not_found(name)))).collect();
         };
         let command = |sent: Result<SentLeaseAction, QueueError>| match sent? {
             SentLeaseAction::Settle(sent) => {

@@ -3,11 +3,7 @@
 //! One store call of a shard is in flight, and a second one when commands pile up. Later calls wait and share the next store
 //! call. Settlements and heartbeats go first, because finished work should not be repeated; enqueues go last, because they
 //! only add to the backlog. Every lane that is not empty gets at least an eighth of each store call, so that no lane starves.
-//! A larger call waits until its lane has saved enough eighths. The store calls run in tasks of the driver, so they continue
-//! if a caller goes away. Leases without a reader are released, except those of a session, which may ask for them again.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
+//! A larger call waits until its lane has saved enough eighths.
 
 use tokio::sync::oneshot;
 
@@ -15,29 +11,25 @@ use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork};
 use crate::domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
-use crate::domain::queue::command::FailureReport;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::{Command, Reply, Urgency};
+use crate::domain::queue::{Command, Urgency};
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
+use crate::ports::{ShardAnswer, ShardCommand, StoreError};
 
 /// The calls of one shard.
-pub struct ShardCalls(CallQueue<PendingCalls>);
+pub struct ShardCalls(pub(super) CallQueue<PendingCalls>);
 
 /// The waiting calls by urgency. Their cost is the number of their commands.
-type PendingCalls = FairLanes<PendingCall, { Urgency::COUNT }>;
+pub(super) type PendingCalls = FairLanes<PendingCall, { Urgency::COUNT }>;
 
 /// The result of one command.
 pub type CommandResult = Result<ShardAnswer, StoreError>;
 
 /// Commands that arrive together and are answered together.
-struct PendingCall {
-    commands: Vec<ShardCommand>,
+pub(super) struct PendingCall {
+    pub commands: Vec<ShardCommand>,
     /// Whether unread leases are released: not those of a session, which may ask for them again.
-    releases: bool,
-    answer: oneshot::Sender<Vec<CommandResult>>,
+    pub releases: bool,
+    pub answer: oneshot::Sender<Vec<CommandResult>>,
 }
 
 impl PendingWork for PendingCalls {
@@ -58,7 +50,10 @@ impl Default for ShardCalls {
 
 impl ShardCalls {
     /// Adds a call. Returns whether a new store call has to be started for it.
-    fn push(&self, commands: Vec<ShardCommand>) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
+    pub(super) fn push(
+        &self,
+        commands: Vec<ShardCommand>,
+    ) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
         let (answer, receiver) = oneshot::channel();
         let mut waiting = self.0.lock();
         if waiting.cost() >= SHARD_CALLS_WAITING_MAX {
@@ -82,146 +77,12 @@ impl ShardCalls {
     }
 }
 
-impl QueueContext {
-    /// Applies a command to a shard.
-    pub async fn call(
-        self: &Arc<Self>,
-        queue: &Arc<ServedQueue>,
-        shard: u32,
-        command: ShardCommand,
-    ) -> Result<ShardAnswer, QueueError> {
-        let receiver = self.submit(queue, shard, vec![command])?;
-        let answer = receiver.await.ok().and_then(|mut answers| answers.pop());
-        answer
-            .unwrap_or_else(|| Err(self.interrupted_error()))
-            .map_err(|error| self.translate_store_error(queue, error))
-    }
-
-    /// Applies commands of one kind, each to its shard. Each result is at the index of its command; a command that was refused
-    /// before keeps its error. The commands of a shard keep their order and share a call.
-    pub async fn call_each(
-        self: &Arc<Self>,
-        queue: &Arc<ServedQueue>,
-        commands: Vec<Result<(u32, ShardCommand), QueueError>>,
-    ) -> Vec<Result<ShardAnswer, QueueError>> {
-        let mut answers: Vec<Option<Result<ShardAnswer, QueueError>>> = Vec::with_capacity(commands.len());
-        let mut by_shard: BTreeMap<u32, Vec<(usize, ShardCommand)>> = BTreeMap::new();
-        for (place, command) in commands.into_iter().enumerate() {
-            answers.push(match command {
-                Ok((shard, command)) => {
-                    by_shard.entry(shard).or_default().push((place, command));
-                    None
-                }
-                Err(refused) => Some(Err(refused)),
-            });
-        }
-        let mut started = Vec::new();
-        for (shard, of_shard) in by_shard {
-            let mut of_shard = of_shard.into_iter().peekable();
-            while of_shard.peek().is_some() {
-                let (places, part): (Vec<usize>, Vec<_>) = of_shard.by_ref().take(SHARD_COMMANDS_MAX).unzip();
-                started.push((places, self.submit(queue, shard, part)));
-            }
-        }
-        for (places, receiver) in started {
-            let Ok(receiver) = receiver else {
-                // Too many calls wait.
-                places.into_iter().for_each(|place| answers[place] = Some(Err(QueueError::RetryLater)));
-                continue;
-            };
-            for (place, answer) in places.into_iter().zip(receiver.await.unwrap_or_default()) {
-                answers[place] = Some(answer.map_err(|error| self.translate_store_error(queue, error)));
-            }
-        }
-        let cut_off = || Err(self.translate_store_error(queue, self.interrupted_error()));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(cut_off)).collect()
-    }
-
-    /// Applies commands to a shard, without waiting for them.
-    pub fn submit(
-        self: &Arc<Self>,
-        queue: &Arc<ServedQueue>,
-        shard: u32,
-        commands: Vec<ShardCommand>,
-    ) -> Result<oneshot::Receiver<Vec<CommandResult>>, QueueError> {
-        let (receiver, starts) = queue.shard(shard).calls.push(commands)?;
-        if starts {
-            let (shared, queue) = (Arc::clone(self), Arc::clone(queue));
-            self.engine.driver.start_once(async move { shared.run(&queue, shard).await });
-        }
-        Ok(receiver)
-    }
-
-    /// Sends the waiting calls of the shard to the store until none is left. A panic ends only one store call: its callers get
-    /// an unknown outcome, and the next call is sent.
-    async fn run(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32) {
-        let live = queue.shard(shard);
-        let panicked = || {
-            self.engine.stats.queue_panics.increment();
-            tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
-        };
-        live.calls.0.run(None, |calls| self.send(queue, shard, calls), panicked).await;
-    }
-
-    /// Makes one store call and answers its callers. Callers without an answer get an interruption.
-    async fn send(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32, calls: Vec<PendingCall>) {
-        let live = queue.shard(shard);
-        let mut commands = Vec::new();
-        let take = |call: PendingCall| {
-            let count = call.commands.len();
-            commands.extend(call.commands);
-            (count, call.releases, call.answer)
-        };
-        let callers: Vec<_> = calls.into_iter().map(take).collect();
-        self.engine.stats.queue_store_calls.increment();
-        self.engine.stats.queue_commands.add(commands.len() as u64);
-        let answers = self.stores.shards.apply(live.id, commands).await;
-        self.record_answers(queue, shard, answers.iter().flatten());
-        let mut answers = answers.into_iter();
-        for (count, releases, caller) in callers {
-            if let Err(unread) = caller.send(answers.by_ref().take(count).collect())
-                && releases
-            {
-                self.release(queue, unread.iter().flatten());
-            }
-        }
-    }
-
-    /// The result of a command whose call was interrupted by the end of the server or by a panic: it may have been applied.
-    fn interrupted_error(&self) -> StoreError {
-        let is_over = self.drain.is_cancelled();
-        let kind = if is_over { StoreErrorKind::Closed } else { StoreErrorKind::Unavailable };
-        StoreError::unknown(kind, "apply to queue")
-    }
-
-    /// Releases the leases of results without a reader.
-    fn release<'a>(self: &Arc<Self>, queue: &Arc<ServedQueue>, unread: impl Iterator<Item = &'a ShardAnswer>) {
-        for answer in unread {
-            if let Ok(Reply::Leases { leases, .. }) = &answer.reply {
-                self.release_all(queue, leases.iter().map(|lease| lease.token));
-            }
-        }
-    }
-
-    /// Releases leases without waiting. A lease that cannot be released expires.
-    pub fn release_all(
-        self: &Arc<Self>,
-        queue: &Arc<ServedQueue>,
-        tokens: impl Iterator<Item = crate::domain::queue::messages::message::LeaseToken>,
-    ) {
-        for token in tokens {
-            let release = Command::Settle { token, verb: SettleAction::Release, failure: FailureReport::default() };
-            // If too many calls wait, the lease expires a little later.
-            let _ = self.submit(queue, token.key.shard, vec![ShardCommand::of(release)]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::command::{Dequeue, NewMessage};
+    use crate::domain::queue::command::{Dequeue, FailureReport, NewMessage};
     use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageId, MessageKey, Metadata};
+    use crate::domain::queue::messages::settlement::SettleAction;
 
     fn sweeps(count: usize) -> Vec<ShardCommand> {
         (0..count).map(|_| ShardCommand::of(Command::Sweep { max: 1 })).collect()

@@ -16,8 +16,9 @@ use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::caller_quota::{CallerId, QuotaPermit};
 use crate::engine::queues::Queues;
-use crate::engine::queues::dequeue::{DequeueRequest, LeaseBatch, WhenBlocked};
+use crate::engine::queues::dequeue::{DequeueRequest, WhenBlocked};
 use crate::engine::queues::error::QueueError;
+use crate::engine::queues::lease_batch::LeaseBatch;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::sessions::HeartbeatOutcome;
@@ -107,7 +108,7 @@ impl Queues {
             let looked: Vec<u64> = places.iter().map(WaiterSlot::begin_look).collect();
             let mut unfinished = false;
             for queue in &queues {
-                let mut found = self.empty_batch(queue, call.map(|call| call.id));
+                let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
                 self.lease_from_shards(queue, &ask, call, &mut found).await?;
                 if found.has_leases() {
                     return Ok(found);
@@ -124,7 +125,7 @@ impl Queues {
             }
             places.iter().zip(looked).for_each(|(place, looked)| place.sleep_after_look(looked));
             if !self.any_woken(&places).await {
-                return Ok(self.empty_batch(&queues[0], call.map(|call| call.id)));
+                return Ok(LeaseBatch::new(&self.context, &queues[0], call.map(|call| call.id)));
             }
             for name in names {
                 self.context.queue(name)?;

@@ -16,23 +16,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
         "the committer and the two halves of the store share command types",
     ),
     ("src/api/http", &["call", "gateway", "health", "json", "pages"], "the gateway and its pages share response types"),
-    (
-        "src/engine/queues",
-        &[
-            "directory",
-            "inspect",
-            "operations",
-            "overview",
-            "registry",
-            "served_queue",
-            "settle",
-            "shard_calls",
-            "watch",
-        ],
-        "the registry and its queues hold each other",
-    ),
-    ("src/engine/queues", &["cause_text", "explain"], "an explanation and its texts share a type"),
-    ("src/engine/queues", &["dequeue", "sessions"], "a dequeue and its session share types of calls"),
 ];
 
 /// The path of a module from the root of the library.
