@@ -14,7 +14,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 use crate::api::time;
 use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
-use crate::engine::counting::{CountingError, reason_of_store};
+use crate::engine::counting::CountingError;
 use crate::engine::namespaces::NamespaceError;
 use crate::engine::queues::QueueError;
 use crate::ports::StoreError;
@@ -135,13 +135,13 @@ impl From<QueueError> for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         report(&error);
-        Self::new(reason_of_store(&error), error.to_string())
+        Self::new(error.reason(), error.to_string())
     }
 }
 
 /// Logs the causes of a failed store call; the caller learns only its kind.
 fn report(error: &StoreError) {
-    let reason = reason_of_store(error);
+    let reason = error.reason();
     let mut causes = String::new();
     let mut source = error.source();
     while let Some(cause) = source {

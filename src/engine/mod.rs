@@ -5,15 +5,21 @@
 
 pub mod caller_quota;
 pub mod catalog;
-mod core;
+mod closed_timestamp;
+mod context;
 pub mod counting;
 mod dataset;
+pub mod driver;
 mod fleet;
 pub mod loops;
 pub mod namespaces;
 pub mod queues;
 pub mod rolling;
+mod rollup_queues;
+mod scopes;
+mod served_counts;
 pub mod stats;
+mod watermark;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +27,18 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::ProtocolRules;
-use crate::engine::core::{EngineCore, FleetOptions};
+use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
-use crate::engine::loops::driver::Driver;
+use crate::engine::driver::Driver;
+use crate::engine::fleet::{FleetMembership, FleetOptions};
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
 use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queues::Queues;
-use crate::engine::rolling::SignalReceiver;
+use crate::engine::rolling::{Roller, SignalReceiver};
+use crate::engine::scopes::NamespaceScopes;
+use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
 
@@ -64,8 +73,9 @@ pub struct EngineParts {
 
 /// The running engine.
 pub struct Engine {
-    core: Arc<EngineCore>,
-    driver: Driver,
+    context: Arc<EngineContext>,
+    scopes: Arc<NamespaceScopes>,
+    served: Arc<ServedCounts>,
     counting: Counting,
     queues: Option<Queues>,
 }
@@ -122,35 +132,32 @@ impl Engine {
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
         let EngineParts { signals, seal_delay, rules, progress, .. } = parts;
-        let driver = Driver::new(Arc::clone(&clock));
-        let of_fleet = FleetOptions { rules, profile, signals, seal_delay };
-        let core = EngineCore::new(
-            stores,
-            Arc::clone(&clock),
-            Arc::clone(&entropy),
-            export,
-            namespaces,
-            driver.clone(),
-            of_fleet,
-        );
-        let core = Arc::new(core);
-        if let Some(fleet) = &core.fleet {
+        let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
+        let context = Arc::new(EngineContext { clock, entropy, driver, stats });
+        let (name, started_at) = (profile.name.clone(), context.now());
+        let options = FleetOptions { rules, profile, signals, seal_delay };
+        let fleet = stores.fleet.clone().map(|shared| FleetMembership::new(Arc::clone(&context), shared, options));
+        let scopes = Arc::new(NamespaceScopes::new(Arc::clone(&context), stores, namespaces, fleet.map(Arc::new)));
+        let served: Arc<ServedCounts> = Arc::default();
+        let driver = &context.driver;
+        if let Some(fleet) = &scopes.fleet {
             // The process becomes a member before it joins a dataset. Heartbeats continue while the datasets are opened.
             fleet.renew_membership().await?;
-            driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&clock)));
-            driver.start(FollowLoop::new(core.namespaces.clone()));
+            driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&context.clock)));
+            driver.start(FollowLoop::new(scopes.namespaces.clone()));
         }
-        let mut supervisor = Supervisor::new(Arc::clone(&core), driver.clone(), progress);
+        let roller = Arc::new(Roller::new(Arc::clone(&scopes), Arc::clone(&served)));
+        let mut supervisor = Supervisor::new(Arc::clone(&roller), export, progress);
         supervisor.follow().await?;
         driver.start(supervisor);
-        driver.start(DeletedNamespacesLoop::new(Arc::clone(&core)));
-        driver.start(WatchesLoop::new(Arc::clone(&core)));
-        let counting = Counting::new(Arc::clone(&core), driver.clone());
+        driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
+        driver.start(WatchesLoop::new(Arc::clone(&served)));
+        let counting = Counting::new(roller, rules, &name, started_at);
         let queues = match queue_stores {
-            Some(stores) => Some(Queues::start(stores, clock, entropy, driver.clone(), Arc::clone(&core.stats)).await?),
+            Some(stores) => Some(Queues::start_in(stores, Arc::clone(&context)).await?),
             None => None,
         };
-        Ok(Self { core, driver, counting, queues })
+        Ok(Self { context, scopes, served, counting, queues })
     }
 
     /// The counter use cases.
@@ -165,61 +172,59 @@ impl Engine {
 
     /// Whether other servers may share the store of counters.
     pub fn is_in_fleet(&self) -> bool {
-        self.core.fleet.is_some()
+        self.scopes.fleet.is_some()
     }
 
     /// The receiver of rollup signals from other servers.
     pub fn signalled(&self) -> SignalReceiver {
-        SignalReceiver::new(Arc::clone(&self.core))
+        SignalReceiver::new(Arc::clone(&self.scopes))
     }
 
     /// Counts of the rollup signals to other servers.
     pub fn signals(&self) -> SignalCounts {
-        let counts = self.core.signals.as_ref().map(|signals| signals.counts()).unwrap_or_default();
-        SignalCounts { dropped: counts.dropped + self.core.stats.signals_unsent.get(), ..counts }
+        let counts = self.scopes.fleet.as_ref().map(|fleet| fleet.signal_counts()).unwrap_or_default();
+        SignalCounts { dropped: counts.dropped + self.context.stats.signals_unsent.get(), ..counts }
     }
 
     /// The catalog use cases.
     pub fn namespaces(&self) -> NamespaceCatalog {
-        self.core.namespaces.clone()
+        self.scopes.namespaces.clone()
     }
 
     /// What was done so far.
     pub fn stats(&self) -> &Stats {
-        &self.core.stats
+        &self.context.stats
     }
 
     /// How many loops panicked and were started again.
     pub fn loop_panics(&self) -> u64 {
-        self.driver.panics()
+        self.context.driver.panics()
     }
 
     /// Counters in the rollup Sets, and the bytes of the Sets.
     pub fn rollup_sets(&self) -> (usize, usize) {
-        let waiting =
-            |queues: &rolling::NamespaceRollupQueues| queues.queues().iter().map(|queue| queue.len()).sum::<usize>();
-        (self.core.rollup_queues.iter().map(|queues| waiting(queues.value())).sum(), self.core.set_bytes.used())
+        (self.scopes.rollup_queues.counters(), self.scopes.rollup_queues.bytes())
     }
 
     /// How many watches there are.
     pub fn watches(&self) -> usize {
-        self.core.watchers.len()
+        self.served.watchers.len()
     }
 
     /// The membership of this process; none where one process owns the store.
     pub fn fleet(&self) -> Option<FleetGauges> {
-        let fleet = self.core.fleet.as_ref()?;
+        let fleet = self.scopes.fleet.as_ref()?;
         let (members, is_member, lease_left) = (fleet.members(), fleet.is_member(), fleet.lease_left());
         Some(FleetGauges { members, is_member, lease_left })
     }
 
     /// Gauges of every dataset.
     pub fn datasets(&self) -> Vec<DatasetGauges> {
-        let now = self.core.now();
+        let now = self.context.now();
         let gauges = |dataset: Arc<dataset::datasets::DatasetState>| {
             let limit = dataset.limit();
-            let rolled_up_to = self.core.rolled_up_to(&dataset, limit);
-            let told = self.core.fleet.as_ref().and_then(|fleet| fleet.acknowledged_closed(dataset.id()));
+            let rolled_up_to = self.scopes.rolled_up_to(&dataset, limit);
+            let told = self.scopes.fleet.as_ref().and_then(|fleet| fleet.acknowledged_closed(dataset.id()));
             DatasetGauges {
                 id: dataset.id(),
                 dataset: dataset.dataset.name.to_string(),
@@ -232,12 +237,12 @@ impl Engine {
                 slices: dataset.slices.rows().len(),
             }
         };
-        self.core.datasets.all().into_iter().map(gauges).collect()
+        self.scopes.datasets.all().into_iter().map(gauges).collect()
     }
 
     /// The number of counters that wait for a roll.
     pub fn waiting(&self) -> usize {
-        self.core.datasets.all().iter().map(|dataset| dataset.pending.len()).sum()
+        self.scopes.datasets.all().iter().map(|dataset| dataset.pending.len()).sum()
     }
 
     /// Finishes the current Sets and stops every loop. Returns whether this ended within the deadline.
@@ -245,15 +250,15 @@ impl Engine {
     /// No call may arrive after this one. The last rolls wait until the limit has passed all acknowledged events, for three
     /// quarters of the deadline at most. The touch index keeps the counters that were not rolled up by then.
     pub async fn drain(&self, deadline: Duration) -> bool {
-        let until = self.core.clock.elapsed() + deadline * 3 / 4;
+        let until = self.context.clock.elapsed() + deadline * 3 / 4;
         let drained = async {
-            self.core.namespaces.drain().await;
-            self.driver.drain(until).await;
+            self.scopes.namespaces.drain().await;
+            self.context.driver.drain(until).await;
         };
         tokio::select! {
             biased;
             () = drained => true,
-            () = self.core.clock.sleep(deadline) => {
+            () = self.context.clock.sleep(deadline) => {
                 self.abandon().await;
                 false
             }
@@ -262,6 +267,6 @@ impl Engine {
 
     /// Ends every loop at once, as a kill would. The next start finishes the interrupted work.
     pub async fn abandon(&self) {
-        self.driver.abandon().await;
+        self.context.driver.abandon().await;
     }
 }

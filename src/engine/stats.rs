@@ -13,7 +13,6 @@ use crate::domain::queue::Transition;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::shard::FilterWalk;
-use crate::engine::counting::WriteOutcome;
 
 /// A number that only grows.
 #[derive(Default, Debug)]
@@ -122,17 +121,6 @@ pub struct NamespaceCounts {
     pub writes_failed: Count,
     /// Reads of counts; a batch counts each of its reads.
     pub reads: Count,
-}
-
-impl NamespaceCounts {
-    /// Counts the outcome of one write; a repeated write counts as neither.
-    pub fn record_write<E>(&self, answer: Result<WriteOutcome, E>) {
-        match answer {
-            Ok(WriteOutcome::Applied) => self.writes_applied.increment(),
-            Ok(WriteOutcome::AlreadyApplied) => {}
-            Err(_) => self.writes_failed.increment(),
-        }
-    }
 }
 
 /// Names with a count of their own, in order.

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::domain::Reason;
+
 /// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreErrorKind {
@@ -53,6 +55,21 @@ impl StoreError {
     /// A failure whose effect may have happened.
     pub fn unknown(kind: StoreErrorKind, op: &'static str) -> Self {
         Self { kind, outcome: EffectOutcome::Unknown, op, source: None }
+    }
+
+    /// The reason for callers. An unknown outcome is never called unavailable.
+    pub fn reason(&self) -> Reason {
+        match (self.outcome, self.kind) {
+            (EffectOutcome::Unknown, _) => Reason::OutcomeUnknown,
+            (EffectOutcome::NotApplied, StoreErrorKind::Unavailable | StoreErrorKind::Forbidden) => {
+                Reason::StoreUnavailable
+            }
+            (EffectOutcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
+            (EffectOutcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
+            (EffectOutcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
+            (EffectOutcome::NotApplied, StoreErrorKind::Conflict) => Reason::EtagMismatch,
+            (EffectOutcome::NotApplied, StoreErrorKind::Closed) => Reason::ShuttingDown,
+        }
     }
 
     /// Adds the cause.

@@ -65,7 +65,7 @@ impl Counting {
         let written = only(self.add_all(&scope, vec![Ok(add)], None).await)?;
         let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
         let mut reading = self
-            .read(&scope, &counter, options, WaitBudget::begin(self.core.clock.as_ref()))
+            .read(&scope, &counter, options, WaitBudget::begin(self.context.clock.as_ref()))
             .await
             .map_err(read_failed_after_write)?;
         let estimate = match freshness {
@@ -100,7 +100,7 @@ impl Counting {
         let (told, answers) = oneshot::channel();
         let handed_over = SubmittedBatch { items: items.len(), accepted: taken_in, answers };
         let this = self.clone();
-        self.driver.start_once(async move {
+        self.context.driver.start_once(async move {
             let turn = this.acquire_batch_permit(&target, items.len()).await;
             let _ = began.send(()); // the caller may have gone
             let _ = told.send(this.batch_add_to(&target, turn, items).await);
@@ -225,8 +225,8 @@ impl Counting {
             FastAddOutcome::Seen(_) => WriteOutcome::AlreadyApplied,
         };
         let idempotent = known.is_some();
-        self.core.watchers.wake(&counter);
-        let server_time = self.core.now();
+        self.served.watchers.wake(&counter);
+        let server_time = self.context.now();
         let mut token = match &add.token {
             Some(token) => token.clone(),
             None => self.unstored_token(server_time),
@@ -238,7 +238,7 @@ impl Counting {
 
     /// A reading of a best-effort counter, which is always an estimate.
     pub(super) fn fast_reading(&self, value: Option<i64>) -> CountReading {
-        let now = self.core.now();
+        let now = self.context.now();
         CountReading {
             count: value.unwrap_or(0),
             saturated: false,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
 use crate::domain::rollup::{BucketRecord, Checkpoint, Freshness, ReadOptions, SliceStatus};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::core::NamespaceScope;
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{BucketDifference, Counting, CountingError, EventsQuery, Recount, Repair};
 use crate::ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
@@ -33,12 +32,12 @@ impl Counting {
             beyond: question.older_than,
             limit: question.limit,
         };
-        Ok(self.core.stores.log.scan(scope.dataset.id(), &scope.counter(name), range).await?)
+        Ok(self.scopes.stores.log.scan(scope.dataset.id(), &scope.counter(name), range).await?)
     }
 
     /// Whether a recount may repair: only where the store is shared, so that events may come late.
     pub fn can_repair(&self) -> bool {
-        self.core.fleet.is_some()
+        self.scopes.fleet.is_some()
     }
 
     /// Recomputes a counter from its log. A bounded number of recounts run at once; more wait. Cost: O(events of the
@@ -57,13 +56,13 @@ impl Counting {
         }
         let counter = scope.counter(name);
         let _turn = self.recounts.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
-        if let Some(fleet) = &self.core.fleet {
+        if let Some(fleet) = &self.scopes.fleet {
             fleet.store.rescan_late_events(scope.dataset.id()).await?;
         }
         // Read before the checkpoint: a statement about a time without events then holds for a newer checkpoint too.
         let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
-        let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.core.clock.as_ref())).await?;
-        let row = self.core.stores.rollups.read(scope.dataset.id(), &counter).await?;
+        let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.context.clock.as_ref())).await?;
+        let row = self.scopes.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let served = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(scope.first_time()));
         let oldest = oldest_event_time(&scope);
         let recomputed = self.recompute(&scope, &counter, oldest, served.as_of).await?;
@@ -99,9 +98,9 @@ impl Counting {
         counter: &Counter,
         differences: &[BucketDifference],
     ) -> Result<bool, CountingError> {
-        let Some(fleet) = &self.core.fleet else { return Ok(false) };
+        let Some(fleet) = &self.scopes.fleet else { return Ok(false) };
         for difference in differences {
-            self.core.recheck(fleet, scope, counter, difference.start, ReadReplicas::Quorum).await?;
+            self.roller.recheck(fleet, scope, counter, difference.start, ReadReplicas::Quorum).await?;
         }
         Ok(!differences.is_empty())
     }
@@ -114,7 +113,7 @@ impl Counting {
         to: Timestamp,
     ) -> Result<Recomputed, StoreError> {
         let after = after.just_before();
-        let folded = self.core.fold_pages(scope, counter, Checkpoint::empty(after), to, usize::MAX).await?;
+        let folded = self.roller.fold_pages(scope, counter, Checkpoint::empty(after), to, usize::MAX).await?;
         let rolled = folded.folder.finish(to.max(after));
         let mut buckets = rolled.finished_buckets;
         buckets.extend(rolled.checkpoint.open_bucket.clone());
@@ -130,7 +129,7 @@ impl Counting {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<BucketRecord>, StoreError> {
-        let mut records = self.core.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
+        let mut records = self.scopes.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
         records.extend(served.open_bucket.iter().filter(|bucket| bucket.start >= from && bucket.start < to).cloned());
         Ok(records)
     }

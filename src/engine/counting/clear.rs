@@ -13,8 +13,8 @@ impl Counting {
         let counter = scope.counter(clear.name);
         if is_best_effort(&scope) {
             scope.best_effort_counts.clear(&counter).await?;
-            self.core.watchers.wake(&counter);
-            let server_time = self.core.now();
+            self.served.watchers.wake(&counter);
+            let server_time = self.context.now();
             let token = clear.token.unwrap_or_else(|| self.unstored_token(server_time));
             let token = IdempotencyToken { idempotent: false, ..token };
             return Ok(Written { outcome: WriteOutcome::Applied, token, server_time, visible_at: None });
@@ -27,8 +27,8 @@ impl Counting {
         let answer = self.submit(&scope, vec![submission], own, None).await.pop();
         let outcome = answer.unwrap_or(Err(CountingError::ShuttingDown))?;
         let deleted = scope.cache.delete(&counter).await;
-        self.core.watchers.wake(&counter);
-        let server_time = self.core.now();
+        self.served.watchers.wake(&counter);
+        let server_time = self.context.now();
         let visible_at = (!deleted).then(|| server_time + CLEAR_VISIBLE_WITHIN);
         Ok(Written { outcome, token, server_time, visible_at })
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::domain::counter::Change;
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
+use crate::ports::StoreError;
 
 /// The refusal or failure of a counter call.
 #[derive(Debug, thiserror::Error)]
@@ -147,7 +147,7 @@ impl CountingError {
             Self::SerialBack { .. } => Reason::SerialBack,
             Self::RetryLater { .. } => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
-            Self::Store(error) => reason_of_store(error),
+            Self::Store(error) => error.reason(),
         }
     }
 
@@ -181,20 +181,5 @@ impl CountingError {
             }
             _ => Vec::new(), // the text says it all
         }
-    }
-}
-
-/// The reason of a failed store call. An unknown outcome is never called unavailable.
-pub fn reason_of_store(error: &StoreError) -> Reason {
-    match (error.outcome, error.kind) {
-        (EffectOutcome::Unknown, _) => Reason::OutcomeUnknown,
-        (EffectOutcome::NotApplied, StoreErrorKind::Unavailable | StoreErrorKind::Forbidden) => {
-            Reason::StoreUnavailable
-        }
-        (EffectOutcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
-        (EffectOutcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
-        (EffectOutcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
-        (EffectOutcome::NotApplied, StoreErrorKind::Conflict) => Reason::EtagMismatch,
-        (EffectOutcome::NotApplied, StoreErrorKind::Closed) => Reason::ShuttingDown,
     }
 }

@@ -13,7 +13,8 @@ use crate::engine::core::NamespaceScope;
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
 use crate::engine::fleet::SignalRoute;
-use crate::engine::rolling::queue::PendingRoll;
+use crate::engine::rollup_queues::queue::PendingRoll;
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{ScanOrder, ScanRange, StoreError};
 
 /// A counter and the parts of its count.
@@ -194,7 +195,7 @@ impl Counting {
         name: CounterName,
         rows_max: usize,
     ) -> Result<CounterExplanation, CountingError> {
-        let scope = self.core.scope(namespace).await?;
+        let scope = self.scope(namespace).await?;
         let counter = scope.counter(name);
         let spec = &scope.namespace.spec;
         let mut explanation = CounterExplanation {
@@ -208,14 +209,14 @@ impl Counting {
         if is_best_effort(&scope) {
             let cluster = &spec.storage.cache_cluster;
             explanation.reading = self.fast_reading(scope.best_effort_counts.get(&counter).await?);
-            explanation.kept_in = self.core.stores.caches.contains_key(cluster).then(|| cluster.clone());
+            explanation.kept_in = self.scopes.stores.caches.contains_key(cluster).then(|| cluster.clone());
             return Ok(explanation);
         }
         let _turn = self.recounts.acquire().await.map_err(|_closed| CountingError::ShuttingDown)?;
         explanation.parts = Some(self.parts(&scope, &counter, rows_max).await?);
         // Read last: a read signals the rollup, which would change the parts that are explained.
         let rolled_up = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
-        let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.core.clock.as_ref())).await?;
+        let reading = self.read(&scope, &counter, rolled_up, WaitBudget::begin(self.context.clock.as_ref())).await?;
         explanation.reading = self.shown_to_callers(reading);
         Ok(explanation)
     }
@@ -229,14 +230,14 @@ impl Counting {
         // Read before the log, so that a roll in between is missing from neither.
         let signalled = scope.rollup_queues.waiting(counter);
         let held_writes = scope.dataset.closing.hold_count();
-        let limit = self.limit_for_read(scope, WaitBudget::begin(self.core.clock.as_ref())).await;
+        let limit = self.limit_for_read(scope, WaitBudget::begin(self.context.clock.as_ref())).await;
         let (scope, row, base) = self.tail_base(scope, counter).await?;
         let scope = scope.as_ref();
         let mut notes = TailNotes::new(scope, limit, &base);
         let rolled_to = base.as_of;
         let before = base.count;
         let whole = (Timestamp::MAX, usize::MAX);
-        let folded = self.core.fold_pages_noting(scope, counter, base, whole, |event| notes.take(event)).await?;
+        let folded = self.roller.fold_pages_noting(scope, counter, base, whole, |event| notes.take(event)).await?;
         let newest = folded.newest.unwrap_or(rolled_to);
         let after = folded.folder.finish(newest).checkpoint;
         let last_write = row.last_write_time.max(after.last_event_time);
@@ -276,7 +277,7 @@ impl Counting {
     }
 
     fn rolled_where(&self, counter: &Counter) -> RollerLocation {
-        match self.core.fleet.as_ref().map(|fleet| fleet.route(counter.touch_shard())) {
+        match self.scopes.fleet.as_ref().map(|fleet| fleet.route(counter.touch_shard())) {
             None | Some(SignalRoute::Here) => RollerLocation::Here,
             Some(SignalRoute::There(address)) => RollerLocation::At(address),
             Some(SignalRoute::Nowhere) => RollerLocation::Unknown,
@@ -284,11 +285,11 @@ impl Counting {
     }
 
     fn roller_of(&self, rolled: &RolledBy) -> LastRoll {
-        let own = Some(&self.core.name).filter(|name| !name.is_empty());
+        let own = self.name.as_ref();
         match &rolled.server {
             Some(server) => LastRoll { at: rolled.at, server: Some(Arc::clone(server)), is_this: own == Some(server) },
             // Without a fleet the store belongs to this process alone, from its start on.
-            None if self.core.fleet.is_none() && rolled.at >= self.core.started_at => {
+            None if self.scopes.fleet.is_none() && rolled.at >= self.started_at => {
                 LastRoll { at: rolled.at, server: own.cloned(), is_this: true }
             }
             None => LastRoll { at: rolled.at, server: None, is_this: false },
@@ -306,7 +307,7 @@ impl Counting {
     ) -> Result<Vec<LogRow>, StoreError> {
         let (after, order) = (Timestamp::MIN, ScanOrder::NewestFirst);
         let range = ScanRange { after, to, order, beyond: None, limit: rows_max };
-        let events = self.core.stores.log.scan(scope.dataset.id(), counter, range).await?;
+        let events = self.scopes.stores.log.scan(scope.dataset.id(), counter, range).await?;
         let stage = |time: Timestamp| match () {
             () if time <= rolled_to => RowStage::RolledUp,
             () if time <= limit => RowStage::Ready,
@@ -336,7 +337,7 @@ impl Counting {
         let oldest = rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(Timestamp::MIN, |row| row.start);
         let from = (checkpoint.as_of - width * EXPLAIN_BUCKETS_MAX).max(oldest);
         let to = checkpoint.as_of.just_after();
-        let records = self.core.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
+        let records = self.scopes.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
         let open = checkpoint.open_bucket.iter().map(|bucket| bucket.rows);
         // A roll in between has finished more buckets: their rows are counted with the tail, or in the open bucket.
         let over = checkpoint.as_of.just_after();

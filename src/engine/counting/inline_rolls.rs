@@ -8,8 +8,8 @@ use dashmap::mapref::entry::Entry;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::domain::counter::Counter;
-use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::engine::loops::driver::Driver;
+use crate::engine::counting::Counting;
+use crate::engine::scopes::NamespaceScope;
 
 /// The inline rolls in flight.
 #[derive(Default)]
@@ -18,43 +18,39 @@ pub struct InlineRolls {
     in_flight: DashMap<Counter, CancellationToken>,
 }
 
-/// Rolls a counter up to the limit, or waits for a roll in flight, within the budget.
-///
-/// The roll is never interrupted: it ends in the background, and the next reader finds its checkpoint. Without remaining budget
-/// no roll starts, so the number of rolls of one call is bounded.
-pub async fn roll_inline(
-    core: &Arc<EngineCore>,
-    driver: &Driver,
-    scope: &Arc<NamespaceScope>,
-    counter: &Counter,
-    budget: Duration,
-) {
-    if budget.is_zero() {
-        return;
-    }
-    let ended = match core.inline.in_flight.entry(counter.clone()) {
-        Entry::Occupied(running) => running.get().clone(),
-        Entry::Vacant(vacant) => {
-            let ended = CancellationToken::new();
-            vacant.insert(ended.clone());
-            core.stats.inline_rolls.increment();
-            let running =
-                InlineRoll { core: Arc::clone(core), counter: counter.clone(), _ended: ended.clone().drop_guard() };
-            let scope = Arc::clone(scope);
-            driver.start_once(async move { running.roll(&scope).await });
-            ended
+impl Counting {
+    /// Rolls a counter up to the limit, or waits for a roll in flight, within the budget.
+    ///
+    /// The roll is never interrupted: it ends in the background, and the next reader finds its checkpoint. Without remaining
+    /// budget no roll starts, so the number of rolls of one call is bounded.
+    pub(super) async fn roll_inline(&self, scope: &Arc<NamespaceScope>, counter: &Counter, budget: Duration) {
+        if budget.is_zero() {
+            return;
         }
-    };
-    tokio::select! {
-        biased;
-        () = ended.cancelled() => {}
-        () = core.clock.sleep(budget) => {}
+        let ended = match self.inline_rolls.in_flight.entry(counter.clone()) {
+            Entry::Occupied(running) => running.get().clone(),
+            Entry::Vacant(vacant) => {
+                let ended = CancellationToken::new();
+                vacant.insert(ended.clone());
+                self.context.stats.inline_rolls.increment();
+                let (counting, counter) = (self.clone(), counter.clone());
+                let running = InlineRoll { counting, counter, _ended: ended.clone().drop_guard() };
+                let scope = Arc::clone(scope);
+                self.context.driver.start_once(async move { running.roll(&scope).await });
+                ended
+            }
+        };
+        tokio::select! {
+            biased;
+            () = ended.cancelled() => {}
+            () = self.context.clock.sleep(budget) => {}
+        }
     }
 }
 
 /// An inline roll in flight. Dropping it releases the waiting readers, even after a panic.
 struct InlineRoll {
-    core: Arc<EngineCore>,
+    counting: Counting,
     counter: Counter,
     _ended: DropGuard,
 }
@@ -62,9 +58,9 @@ struct InlineRoll {
 impl InlineRoll {
     async fn roll(&self, scope: &NamespaceScope) {
         let mut reads = Vec::new();
-        for answer in self.core.roll(scope, std::slice::from_ref(&self.counter), 1, &mut reads).await {
+        for answer in self.counting.roller.roll(scope, std::slice::from_ref(&self.counter), 1, &mut reads).await {
             if let Err(error) = answer {
-                self.core.stats.rolls_failed.increment();
+                self.counting.context.stats.rolls_failed.increment();
                 tracing::warn!(counter = %self.counter.tag(), error = %error, "an inline roll failed");
             }
         }
@@ -73,6 +69,6 @@ impl InlineRoll {
 
 impl Drop for InlineRoll {
     fn drop(&mut self) {
-        self.core.inline.in_flight.remove(&self.counter);
+        self.counting.inline_rolls.in_flight.remove(&self.counter);
     }
 }

@@ -10,8 +10,6 @@ use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKIN
 use crate::domain::rollup::checkpoint::clamp_count;
 use crate::domain::rollup::{CountReading, Freshness, ReadOptions};
 use crate::domain::{Reason, Reject};
-use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::engine::counting::rankings::{RankingStart, TopTable};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{CounterSummary, Counting, CountingError, TopCountersResult, is_best_effort};
 use crate::ports::StoreError;
@@ -29,8 +27,8 @@ impl Counting {
         above: Option<CounterName>,
         limit: usize,
     ) -> Result<Vec<CounterSummary>, CountingError> {
-        let scope = self.core.scope(namespace).await?;
-        let stores = &self.core.stores;
+        let scope = self.scope(namespace).await?;
+        let stores = &self.scopes.stores;
         let names = if is_best_effort(&scope) {
             if !scope.best_effort_counts.capabilities().lists_names {
                 let what =
@@ -43,7 +41,7 @@ impl Counting {
             stores.rollups.names(scope.namespace.id, prefix, above.as_ref(), limit).await?
         };
         let options = ReadOptions { freshness: Freshness::RolledUp, ..ReadOptions::default() };
-        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        let budget = WaitBudget::begin(self.context.clock.as_ref());
         let (this, scope) = (self, &scope);
         let summary = |name: CounterName| async move {
             let CountReading { count, saturated, as_of, .. } =
@@ -57,11 +55,11 @@ impl Counting {
     pub async fn top(&self, namespace: &NamespaceName, n: usize) -> Result<TopCountersResult, CountingError> {
         let scope = self.durable_scope(namespace, "TopCounters").await?;
         // Read the time first: a value that is read later holds for it too.
-        let limit = self.limit_for_read(&scope, WaitBudget::begin(self.core.clock.as_ref())).await;
-        let is_shared = self.core.fleet.is_some();
-        let reached = self.core.rolled_up_to(&scope.dataset, limit).max(scope.least_as_of(limit));
+        let limit = self.limit_for_read(&scope, WaitBudget::begin(self.context.clock.as_ref())).await;
+        let is_shared = self.scopes.fleet.is_some();
+        let reached = self.scopes.rolled_up_to(&scope.dataset, limit).max(scope.least_as_of(limit));
         let as_of = scope.dataset.raise_ranked_to(reached.floor_to(Duration::from_millis(1)));
-        let begun = RankingStart { elapsed: self.core.clock.elapsed(), as_of };
+        let begun = RankingStart { elapsed: self.context.clock.elapsed(), as_of };
         let is_recent = |table: &Arc<TopTable>| {
             !is_shared || begun.elapsed.saturating_sub(table.started.elapsed) < SHARED_RANKING_AGE_MAX
         };
@@ -69,11 +67,11 @@ impl Counting {
             let as_of = if is_shared { table.started.as_of } else { as_of };
             Some((table.top(n, as_of, scope.ttl_at(as_of))?, as_of))
         };
-        let (ranked, as_of) = match self.core.rankings.get(scope.namespace.id).filter(is_recent).and_then(of) {
+        let (ranked, as_of) = match self.served.rankings.get(scope.namespace.id).filter(is_recent).and_then(of) {
             Some(ranked) => ranked,
             None => of(self.rank(&scope, begun).await?).ok_or_else(ranking_in_progress)?,
         };
-        let summary = |ranked: crate::engine::counting::rankings::RankedCounter| {
+        let summary = |ranked: RankedCounter| {
             let (count, saturated) = clamp_count(ranked.value);
             CounterSummary { name: ranked.name, count, saturated, as_of: ranked.as_of.max(as_of) }
         };
@@ -82,12 +80,12 @@ impl Counting {
 
     /// Ranks a namespace by a walk over its checkpoints. Rolls that end meanwhile are noted as well.
     async fn rank(&self, scope: &Arc<NamespaceScope>, begun: RankingStart) -> Result<Arc<TopTable>, CountingError> {
-        let Some(table) = self.core.rankings.begin(scope.namespace.id, begun) else {
+        let Some(table) = self.served.rankings.begin(scope.namespace.id, begun) else {
             return Err(ranking_in_progress());
         };
         let (done, finished) = tokio::sync::oneshot::channel();
-        let ranking = Ranking { core: Arc::clone(&self.core), scope: Arc::clone(scope), table };
-        self.driver.start_once(async move {
+        let ranking = Ranking { roller: Arc::clone(&self.roller), scope: Arc::clone(scope), table };
+        self.context.driver.start_once(async move {
             // If the caller is gone, the ranking serves the next one.
             let _ = done.send(ranking.walk().await);
         });
@@ -96,7 +94,7 @@ impl Counting {
                 Ok(table) => Ok(table?),
                 Err(_dropped) => Err(CountingError::ShuttingDown),
             },
-            () = self.core.clock.sleep(RANKING_BUDGET) => Err(ranking_in_progress()),
+            () = self.context.clock.sleep(RANKING_BUDGET) => Err(ranking_in_progress()),
         }
     }
 }
@@ -110,14 +108,14 @@ fn ranking_in_progress() -> CountingError {
 
 /// A ranking that is being built. Dropping it unfinished lets the next caller start again.
 struct Ranking {
-    core: Arc<EngineCore>,
+    roller: Arc<Roller>,
     scope: Arc<NamespaceScope>,
     table: Arc<TopTable>,
 }
 
 impl Ranking {
     async fn walk(&self) -> Result<Arc<TopTable>, StoreError> {
-        let (rollups, namespace) = (&self.core.stores.rollups, self.scope.namespace.id);
+        let (rollups, namespace) = (&self.roller.scopes.stores.rollups, self.scope.namespace.id);
         let mut above: Option<CounterName> = None;
         loop {
             let names = rollups.names(namespace, "", above.as_ref(), PAGE_ROWS_MAX).await?;
@@ -139,6 +137,6 @@ impl Ranking {
 
 impl Drop for Ranking {
     fn drop(&mut self) {
-        self.core.rankings.discard(self.scope.namespace.id, &self.table);
+        self.roller.served.rankings.discard(self.scope.namespace.id, &self.table);
     }
 }

@@ -1,23 +1,20 @@
 //! The counter use cases, one file per verb.
 
 mod add;
-pub(super) mod as_of_floor;
 mod audit;
 mod clear;
 mod error;
 mod explain;
-pub(super) mod inline_rolls;
+mod inline_rolls;
 mod list;
-pub(super) mod rankings;
 mod read;
 mod report;
 mod series;
 mod submit;
 mod types;
 mod verdict;
-pub(super) mod wait_budget;
+mod wait_budget;
 mod watch;
-pub(super) mod watchers;
 
 use std::sync::Arc;
 
@@ -25,15 +22,19 @@ use tokio::sync::Semaphore;
 
 use crate::domain::Timestamp;
 use crate::domain::counter::NamespaceName;
+use crate::domain::fleet::ProtocolRules;
 use crate::domain::limits::{RECOUNTS_AT_ONCE_MAX, VERDICTS_AT_ONCE_MAX};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::{Reason, Reject};
-use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::engine::loops::driver::Driver;
-use crate::engine::namespaces::is_reserved;
+use crate::engine::context::EngineContext;
+use crate::engine::counting::inline_rolls::InlineRolls;
+use crate::engine::namespaces::{NamespaceError, is_reserved};
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
+use crate::engine::served_counts::ServedCounts;
 
 pub use add::{AddTarget, SubmittedBatch};
-pub use error::{ChangeText, CountingError, reason_of_store};
+pub use error::{ChangeText, CountingError};
 pub use explain::*;
 pub use types::*;
 pub use watch::ReadingStream;
@@ -44,8 +45,16 @@ const REPORT_STRIPES: usize = 256;
 /// The counter use cases. Cheap to clone.
 #[derive(Clone)]
 pub struct Counting {
-    core: Arc<EngineCore>,
-    driver: Driver,
+    context: Arc<EngineContext>,
+    scopes: Arc<NamespaceScopes>,
+    served: Arc<ServedCounts>,
+    roller: Arc<Roller>,
+    inline_rolls: Arc<InlineRolls>,
+    rules: ProtocolRules,
+    /// The name of this process in the rows that it writes, if it has one.
+    name: Option<Arc<str>>,
+    /// The start of this process by its clock.
+    started_at: Timestamp,
     verdicts: Arc<Semaphore>,
     recounts: Arc<Semaphore>,
     /// Serializes the reports of one source; indexed by the hash of the source.
@@ -53,23 +62,42 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// Builds the use cases on the shared parts of the engine.
-    pub fn new(core: Arc<EngineCore>, driver: Driver) -> Self {
-        let reports = (0..REPORT_STRIPES).map(|_| Arc::new(Semaphore::new(1))).collect();
-        let verdicts = Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX));
-        let recounts = Arc::new(Semaphore::new(RECOUNTS_AT_ONCE_MAX));
-        Self { core, driver, verdicts, recounts, reports }
+    /// Builds the use cases on the roller of this process.
+    pub fn new(roller: Arc<Roller>, rules: ProtocolRules, name: &str, started_at: Timestamp) -> Self {
+        Self {
+            context: Arc::clone(&roller.scopes.context),
+            scopes: Arc::clone(&roller.scopes),
+            served: Arc::clone(&roller.served),
+            roller,
+            inline_rolls: Arc::default(),
+            rules,
+            name: (!name.is_empty()).then(|| Arc::from(name)),
+            started_at,
+            verdicts: Arc::new(Semaphore::new(VERDICTS_AT_ONCE_MAX)),
+            recounts: Arc::new(Semaphore::new(RECOUNTS_AT_ONCE_MAX)),
+            reports: (0..REPORT_STRIPES).map(|_| Arc::new(Semaphore::new(1))).collect(),
+        }
     }
 
     /// The server's clock.
     pub fn server_time(&self) -> Timestamp {
-        self.core.now()
+        self.context.now()
+    }
+
+    /// The scope of a namespace by name. Cost: two hash lookups, unless something changed.
+    async fn scope(&self, name: &NamespaceName) -> Result<Arc<NamespaceScope>, CountingError> {
+        let namespace = self.scopes.namespaces.get(name).map_err(|error| not_found(error, name))?;
+        let scope = self.scopes.scope_of(namespace).await?;
+        match &scope.cluster_fault {
+            None => Ok(scope),
+            Some(what) => Err(CountingError::UnknownCluster { name: name.to_string(), what: what.clone() }),
+        }
     }
 
     /// The scope of a namespace that takes deltas from users.
     async fn delta_scope(&self, namespace: &NamespaceName) -> Result<Arc<NamespaceScope>, CountingError> {
         refuse_reserved(namespace)?;
-        let scope = self.core.scope(namespace).await?;
+        let scope = self.scope(namespace).await?;
         match scope.namespace.spec.temporality {
             Temporality::Delta => Ok(scope),
             Temporality::Cumulative => Err(Reject::new(
@@ -82,7 +110,7 @@ impl Counting {
 
     /// The scope of a namespace with a log.
     async fn durable_scope(&self, namespace: &NamespaceName, call: &str) -> Result<Arc<NamespaceScope>, CountingError> {
-        let scope = self.core.scope(namespace).await?;
+        let scope = self.scope(namespace).await?;
         match scope.namespace.spec.counter_type {
             CounterType::Eventual | CounterType::Accurate => Ok(scope),
             CounterType::BestEffort => Err(Reject::new(
@@ -91,6 +119,16 @@ impl Counting {
             )
             .into()),
         }
+    }
+}
+
+fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
+    match error {
+        NamespaceError::Reject(reject) if reject.reason == Reason::NamespaceNotFound => {
+            CountingError::NamespaceNotFound { name: name.to_string() }
+        }
+        NamespaceError::Reject(reject) => CountingError::Reject(reject),
+        NamespaceError::Store(error) => CountingError::Store(error),
     }
 }
 

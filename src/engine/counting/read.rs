@@ -12,8 +12,6 @@ use crate::domain::rollup::{
     StateBefore,
 };
 use crate::domain::{Reject, Timestamp};
-use crate::engine::core::NamespaceScope;
-use crate::engine::counting::inline_rolls::roll_inline;
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
 use crate::ports::{CacheLease, ScanOrder, ScanRange, StoreError};
@@ -29,9 +27,9 @@ impl Counting {
         name: CounterName,
         options: ReadOptions,
     ) -> Result<CountReading, CountingError> {
-        let scope = self.core.scope(namespace).await?;
+        let scope = self.scope(namespace).await?;
         let counter = scope.counter(name);
-        self.read(&scope, &counter, options, WaitBudget::begin(self.core.clock.as_ref()))
+        self.read(&scope, &counter, options, WaitBudget::begin(self.context.clock.as_ref()))
             .await
             .map(|read| self.shown_to_callers(read))
     }
@@ -43,8 +41,8 @@ impl Counting {
         names: Vec<Result<CounterName, Reject>>,
         options: ReadOptions,
     ) -> Result<Vec<Result<CountReading, CountingError>>, CountingError> {
-        let scope = self.core.scope(namespace).await?;
-        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        let scope = self.scope(namespace).await?;
+        let budget = WaitBudget::begin(self.context.clock.as_ref());
         let (this, scope) = (self, &scope);
         let read = |name: Result<CounterName, Reject>| async move {
             this.read(scope, &scope.counter(name?), options, budget).await.map(|read| this.shown_to_callers(read))
@@ -55,10 +53,10 @@ impl Counting {
     /// A reading as callers see it. A shared store knows the last write only to its step and returns the end of that step.
     /// Rolls and watches wait for that end; callers never see a time later than now.
     pub(super) fn shown_to_callers(&self, reading: CountReading) -> CountReading {
-        if self.core.fleet.is_none() {
+        if self.scopes.fleet.is_none() {
             return reading;
         }
-        let now = self.core.now();
+        let now = self.context.now();
         CountReading { last_write_time: reading.last_write_time.map(|written| written.min(now)), ..reading }
     }
 
@@ -86,7 +84,7 @@ impl Counting {
             scope.signal(&self.core, counter, oldest, newest);
         }
         if scope.needs_as_of_floor {
-            self.core.as_of_floor.note(counter, reading.as_of);
+            self.served.as_of_floor.note(counter, reading.as_of);
         }
         Ok(reading)
     }
@@ -166,11 +164,11 @@ impl Counting {
     /// The limit. If its publisher was idle, the limit is moved once first.
     pub(super) async fn limit_for_read(&self, scope: &NamespaceScope, budget: WaitBudget) -> Timestamp {
         let limit = scope.dataset.limit();
-        let due = self.core.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
+        let due = self.context.now() - scope.dataset.dataset.settings.accept_limit - LIMIT_PUBLISH_INTERVAL * 2;
         if limit >= due {
             return limit;
         }
-        let clock = self.core.clock.as_ref();
+        let clock = self.context.clock.as_ref();
         scope.dataset.fresh_limit(clock, budget.left(clock)).await
     }
 
@@ -191,7 +189,7 @@ impl Counting {
         let (to, order) = (Timestamp::MAX, ScanOrder::OldestFirst);
         let mut range = ScanRange { after, to, order, beyond: None, limit: FIRST_MUTATION_PAGE };
         loop {
-            let page = self.core.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            let page = self.scopes.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
             match (page.iter().find(|event| event.change.is_mutation()), page.last()) {
                 (Some(first), _) => return Ok(Some(first.key.time)),
                 (None, Some(last)) if page.len() == FIRST_MUTATION_PAGE => range.beyond = Some(last.key.clone()),
@@ -213,11 +211,11 @@ impl Counting {
         let dataset = &scope.dataset;
         let earlier = dataset.limit() <= scope.first_time();
         let later = last.is_some_and(|last| last >= scope.covered_to());
-        if self.core.fleet.is_none() || !(earlier || later) {
+        if self.scopes.fleet.is_none() || !(earlier || later) {
             return Ok(Arc::clone(scope));
         }
-        dataset.slices.refresh(self.core.stores.slices.as_ref()).await?;
-        let known = self.core.scope_by_id(scope.namespace.id).await?;
+        dataset.slices.refresh(self.scopes.stores.slices.as_ref()).await?;
+        let known = self.scopes.scope_by_id(scope.namespace.id).await?;
         Ok(known.unwrap_or_else(|| Arc::clone(scope)))
     }
 
@@ -248,7 +246,7 @@ impl Counting {
     ) -> Result<Checkpoint, StoreError> {
         let (scope, _, base) = self.tail_base(scope, counter).await?;
         let as_of = base.as_of;
-        let folded = self.core.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
+        let folded = self.roller.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 

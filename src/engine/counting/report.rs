@@ -12,10 +12,10 @@ use crate::domain::limits::SOURCES_MAX;
 use crate::domain::namespace::Temporality;
 use crate::domain::rollup::SourceTotal;
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::core::NamespaceScope;
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::submit::Submission;
 use crate::engine::counting::{Counting, CountingError, Report, WriteOutcome, Written, refuse_reserved};
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::NewEvent;
 
 impl Counting {
@@ -100,7 +100,7 @@ impl Counting {
             });
         }
         if newest.total == total {
-            self.core.stats.writes_repeated.increment();
+            self.context.stats.writes_repeated.increment();
             return Ok(Ok(*newest));
         }
         let (found, asked) = (ChangeText(Change::Total(newest.total)), ChangeText(Change::Total(total)));

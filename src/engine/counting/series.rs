@@ -22,7 +22,7 @@ impl Counting {
         let scope = self.durable_scope(namespace, "GetCountSeries").await?;
         let counter = scope.counter(name);
         let kept = &scope.namespace.spec.series;
-        let plan = series::plan(kept, question.from, question.to, question.step, self.core.now())?;
+        let plan = series::plan(kept, question.from, question.to, question.step, self.context.now())?;
         // The `as_of` of the reading may lie above that of the checkpoint: then nothing was written in between.
         let (reading, row) = self.read_with_row(&scope, &counter).await?;
         let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
@@ -46,7 +46,7 @@ impl Counting {
         plan: &SeriesPlan,
         checkpoint: &Checkpoint,
     ) -> Result<Vec<StepSum>, CountingError> {
-        let (rollups, resolution) = (&self.core.stores.rollups, plan.resolution.step_seconds);
+        let (rollups, resolution) = (&self.scopes.stores.rollups, plan.resolution.step_seconds);
         let mut steps: Vec<StepSum> =
             rollups.series_before(counter, resolution, plan.from).await?.into_iter().collect();
         steps.extend(rollups.series(counter, resolution, plan.from, plan.to).await?);
@@ -71,7 +71,7 @@ impl Counting {
         let (mut from, mut width) = (plan.to, Duration::from_secs(u64::from(resolution)) * STEPS_READ_FIRST);
         while from <= newest {
             let to = from + width;
-            let steps = self.core.stores.rollups.series(counter, resolution, from, to).await?;
+            let steps = self.scopes.stores.rollups.series(counter, resolution, from, to).await?;
             if let Some(first) = steps.into_iter().next() {
                 return Ok(Some(first));
             }

@@ -10,18 +10,20 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, IdempotencyToken, SEQUENCES_PER_MS};
 use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use crate::domain::namespace::CounterType;
-use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::closed_timestamp::{InFlightHold, ReservedSequences};
 use crate::engine::counting::error::ChangeText;
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
-use crate::engine::dataset::closed_timestamp::{InFlightHold, ReservedSequences};
 use crate::engine::fleet::WriteRefusal;
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::NamespaceScope;
+use crate::engine::stats::NamespaceCounts;
 use crate::ports::{AppendOutcome, NewEvent, StoreError, StoreErrorKind};
 
 /// The state of a write until its outcome is decided. The log owns it, not the caller. Dropping it sends the rollup signals
 /// first and ends the holds second, so a limit never passes an event whose caller has gone.
 struct InFlightWrite {
-    core: Arc<EngineCore>,
+    roller: Arc<Roller>,
     scope: Arc<NamespaceScope>,
     holds: [Option<InFlightHold>; 2],
     signals: Vec<(Counter, Timestamp)>,
@@ -34,10 +36,10 @@ struct InFlightWrite {
 impl Drop for InFlightWrite {
     fn drop(&mut self) {
         for (counter, time) in &self.signals {
-            self.scope.signal(&self.core, counter, *time, *time);
+            self.roller.scopes.signal(&self.scope, counter, *time, *time);
             if self.scope.namespace.spec.counter_type == CounterType::Accurate {
                 // Reads of an accurate counter show the change at once; those of other types show it after the roll.
-                self.core.watchers.wake(counter);
+                self.roller.served.watchers.wake(counter);
             }
         }
         let limit = self.scope.dataset.limit();
@@ -84,10 +86,21 @@ impl Drop for ServerTokenRange {
     }
 }
 
+impl NamespaceCounts {
+    /// Counts the outcome of one write; a repeated write counts as neither.
+    pub fn record_write<E>(&self, answer: Result<WriteOutcome, E>) {
+        match answer {
+            Ok(WriteOutcome::Applied) => self.writes_applied.increment(),
+            Ok(WriteOutcome::AlreadyApplied) => {}
+            Err(_) => self.writes_failed.increment(),
+        }
+    }
+}
+
 impl Counting {
     /// Reserves a time for `count` tokens of the server. The hold lasts until the submission that uses it is decided.
     pub(super) fn reserve_server_tokens(&self, scope: &Arc<NamespaceScope>, count: u32) -> ServerTokenRange {
-        let ReservedSequences { hold, first } = scope.dataset.closing.admit_own(self.core.now(), count);
+        let ReservedSequences { hold, first } = scope.dataset.closing.admit_own(self.context.now(), count);
         let end = first.saturating_add(count);
         ServerTokenRange { hold, next: first, end, scope: Arc::clone(scope), hold_transferred: false }
     }
@@ -108,7 +121,7 @@ impl Counting {
 
     fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
         let mut random = [0; BYTES];
-        self.core.entropy.fill(&mut random);
+        self.context.entropy.fill(&mut random);
         random
     }
 
@@ -154,7 +167,7 @@ impl Counting {
             submissions.iter().filter(|one| !one.server_made && !is_future(one)).map(|one| one.event.event.key.time);
         let admission = scope.dataset.closing.admit(times, now);
         let mut hold = InFlightWrite {
-            core: Arc::clone(&self.core),
+            roller: Arc::clone(&self.roller),
             scope: Arc::clone(scope),
             holds: [admission.hold, own.as_ref().map(|own| own.hold)],
             signals: Vec::with_capacity(submissions.len()),
@@ -193,7 +206,7 @@ impl Counting {
         scope: &NamespaceScope,
         late: Vec<(usize, NewEvent)>,
     ) -> Vec<(usize, Result<WriteOutcome, CountingError>)> {
-        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        let budget = WaitBudget::begin(self.context.clock.as_ref());
         let this = self;
         let settle =
             |(at, event): (usize, NewEvent)| async move { (at, this.late_write_outcome(scope, &event, budget).await) };
@@ -218,11 +231,11 @@ impl Counting {
         let limit_at_end = Arc::clone(&hold.limit_at_end);
         let holds = hold.holds;
         let span = tracing::span!(target: "tallystone::traces", tracing::Level::TRACE, "append", events = events.len());
-        let appending = self.core.stores.log.append(scope.dataset.id(), events, Box::new(hold));
+        let appending = self.scopes.stores.log.append(scope.dataset.id(), events, Box::new(hold));
         let answers = appending.instrument(span).await;
         let limit = limit_at_end.get().copied().unwrap_or_else(|| scope.dataset.limit());
         // Checked after the store has answered, for the incarnation in which each event was admitted.
-        let vouched = self.core.fleet.as_ref().is_none_or(|fleet| {
+        let vouched = self.scopes.fleet.as_ref().is_none_or(|fleet| {
             let lives = holds.into_iter().flatten().map(|hold| hold.incarnation);
             { lives }.all(|life| fleet.may_acknowledge(life))
         });
@@ -242,7 +255,7 @@ impl Counting {
     /// verdicts may have missed the event. This is a defect of holds or of the published limit.
     fn check_above(&self, scope: &NamespaceScope, time: Timestamp, limit: Timestamp) {
         if time <= limit {
-            self.core.stats.acknowledged_below_limit.increment();
+            self.context.stats.acknowledged_below_limit.increment();
             let dataset = &scope.dataset.dataset.name;
             tracing::error!(%dataset, event_time = ?time, ?limit, "an event was acknowledged at or below a published \
                 limit");
@@ -254,7 +267,7 @@ impl Counting {
         for event in events {
             let time = event.event.key.time;
             if !scope.dataset.slices.has(time) {
-                self.core.ensure_slices(&scope.dataset, time).await?;
+                self.scopes.ensure_slices(&scope.dataset, time).await?;
             }
         }
         Ok(())
@@ -263,7 +276,7 @@ impl Counting {
     fn outcome(&self, appended: AppendOutcome, asked: Change) -> Result<WriteOutcome, CountingError> {
         match appended {
             AppendOutcome::Inserted => {
-                self.core.stats.writes_applied.increment();
+                self.context.stats.writes_applied.increment();
                 Ok(WriteOutcome::Applied)
             }
             AppendOutcome::Existing(found) => self.check_repeat(found, asked),
@@ -273,9 +286,9 @@ impl Counting {
     /// The outcome of a write whose token already names a change.
     pub(super) fn check_repeat(&self, found: Change, asked: Change) -> Result<WriteOutcome, CountingError> {
         match found {
-            Change::Void => Err(CountingError::NotApplied { server_time: self.core.now() }),
+            Change::Void => Err(CountingError::NotApplied { server_time: self.context.now() }),
             found if found == asked => {
-                self.core.stats.writes_repeated.increment();
+                self.context.stats.writes_repeated.increment();
                 Ok(WriteOutcome::AlreadyApplied)
             }
             found => Err(CountingError::AlreadyExists { found: ChangeText(found), asked: ChangeText(asked) }),

@@ -36,12 +36,12 @@ impl Counting {
         refuse_reserved(namespace)?;
         let scope = self.durable_scope(namespace, "CheckToken").await?;
         let counter = scope.counter(name);
-        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        let budget = WaitBudget::begin(self.context.clock.as_ref());
         Ok(match self.token_state(&scope, &counter, &token.key, budget).await? {
             TokenState::Found { change: Change::Void, .. } | TokenState::Tombstone => TokenVerdict::NotApplied,
             TokenState::Found { change, event_time } => TokenVerdict::Applied { change, event_time },
             TokenState::AboveLimit => {
-                let (server_time, limit) = (self.core.now(), scope.dataset.dataset.settings.future_limit);
+                let (server_time, limit) = (self.context.now(), scope.dataset.dataset.settings.future_limit);
                 if token.key.time > server_time + limit {
                     let ahead = token.key.time.since(server_time);
                     return Err(CountingError::FutureTime { ahead, limit, server_time });
@@ -68,7 +68,7 @@ impl Counting {
                 Err(CountingError::Pending { retry_after: LIMIT_PUBLISH_INTERVAL })
             }
             TokenState::Found { change, .. } => self.check_repeat(change, event.event.change),
-            TokenState::Tombstone => Err(CountingError::NotApplied { server_time: self.core.now() }),
+            TokenState::Tombstone => Err(CountingError::NotApplied { server_time: self.context.now() }),
             TokenState::AboveLimit => {
                 Err(CountingError::Pending { retry_after: self.time_until_limit_passes(scope, key.time) })
             }
@@ -85,22 +85,22 @@ impl Counting {
         counter: &Counter,
         key: &EventKey,
     ) -> Result<bool, StoreError> {
-        if self.core.fleet.is_none() {
+        if self.scopes.fleet.is_none() {
             return Ok(true);
         }
         let dataset = scope.dataset.id();
         let holds = |row: RollupRow| row.checkpoint.is_some_and(|checkpoint| checkpoint.clear.as_ref() >= Some(key));
         // The clear may have been applied, even if that cannot be seen now.
         let unknown = |error: StoreError| StoreError { outcome: EffectOutcome::Unknown, ..error };
-        if holds(self.core.stores.rollups.read(dataset, counter).await.map_err(unknown)?) {
+        if holds(self.scopes.stores.rollups.read(dataset, counter).await.map_err(unknown)?) {
             return Ok(true);
         }
         // Usually it is only not rolled up yet.
         let mut reads = Vec::new();
-        for rolled in self.core.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
+        for rolled in self.roller.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
             rolled.map_err(unknown)?;
         }
-        self.core.stores.rollups.read(dataset, counter).await.map(holds).map_err(unknown)
+        self.scopes.stores.rollups.read(dataset, counter).await.map(holds).map_err(unknown)
     }
 
     async fn token_state(
@@ -111,7 +111,7 @@ impl Counting {
         budget: WaitBudget,
     ) -> Result<TokenState, CountingError> {
         let settings = &scope.dataset.dataset.settings;
-        let oldest = scope.dataset.slices.oldest_live(self.core.now(), settings.delete_after);
+        let oldest = scope.dataset.slices.oldest_live(self.context.now(), settings.delete_after);
         if key.time < oldest {
             return Ok(TokenState::BeforeOldest(oldest));
         }
@@ -119,26 +119,26 @@ impl Counting {
             what: "too many token checks are in progress",
             retry_after: Duration::from_millis(100),
         })?;
-        if key.time > scope.dataset.limit() && self.core.rules.keeps(ProtocolRule::PendingAboveLimit) {
+        if key.time > scope.dataset.limit() && self.rules.keeps(ProtocolRule::PendingAboveLimit) {
             // In a fleet, a row found here may be that of another member with an unknown outcome, which may count as late.
-            if self.core.fleet.is_none()
-                && let Some(event) = self.core.stores.log.find(scope.dataset.id(), counter, key).await?
+            if self.scopes.fleet.is_none()
+                && let Some(event) = self.scopes.stores.log.find(scope.dataset.id(), counter, key).await?
             {
                 return Ok(TokenState::Found { change: event.change, event_time: event.key.time });
             }
-            let closable = scope.dataset.closing.closed(self.core.now()) >= key.time;
-            let clock = self.core.clock.as_ref();
+            let closable = scope.dataset.closing.closed(self.context.now()) >= key.time;
+            let clock = self.context.clock.as_ref();
             if !closable || scope.dataset.limit_at_least(key.time, clock, budget.left(clock)).await < key.time {
                 return Ok(TokenState::AboveLimit);
             }
         }
-        self.core.stats.verdicts.increment();
+        self.context.stats.verdicts.increment();
         if !scope.dataset.slices.has(key.time) {
-            self.core.ensure_slices(&scope.dataset, key.time).await?;
+            self.scopes.ensure_slices(&scope.dataset, key.time).await?;
         }
-        match self.core.stores.log.settle(scope.dataset.id(), counter, key).await {
+        match self.scopes.stores.log.settle(scope.dataset.id(), counter, key).await {
             Ok(VerdictOutcome::Found(event)) => {
-                self.core.put_recheck_mark(scope, counter, key).await?;
+                self.roller.put_recheck_mark(scope, counter, key).await?;
                 if event.change == Change::Clear {
                     // The server of the clear may have ended before it reached the cache. An entry lives only for seconds.
                     scope.cache.delete(counter).await;
@@ -147,8 +147,8 @@ impl Counting {
             }
             Ok(VerdictOutcome::Voided) => {
                 // A roll may have counted a row of the token on a minority of replicas before the tombstone replaced it.
-                self.core.put_recheck_mark(scope, counter, key).await?;
-                self.core.stats.verdicts_void.increment();
+                self.roller.put_recheck_mark(scope, counter, key).await?;
+                self.context.stats.verdicts_void.increment();
                 Ok(TokenState::Tombstone)
             }
             // The slice was dropped a moment ago.
@@ -160,6 +160,6 @@ impl Counting {
     /// The time until the limit passes a time, without delays.
     fn time_until_limit_passes(&self, scope: &NamespaceScope, time: Timestamp) -> Duration {
         let closes = time + scope.dataset.dataset.settings.accept_limit;
-        closes.since(self.core.now()) + LIMIT_PUBLISH_INTERVAL
+        closes.since(self.context.now()) + LIMIT_PUBLISH_INTERVAL
     }
 }

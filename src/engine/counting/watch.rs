@@ -18,7 +18,6 @@ use crate::domain::counter::{Counter, CounterName, NamespaceName};
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
 use crate::domain::rollup::{CountReading, ReadOptions};
 use crate::engine::caller_quota::{CallerId, QuotaExceeded};
-use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::watchers::CounterWatch;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
@@ -44,7 +43,6 @@ struct WatchStream {
     unread: Vec<Counter>,
     /// Readings that the caller has not received yet.
     unsent: VecDeque<(CounterName, CountReading)>,
-    core: Arc<EngineCore>,
 }
 
 /// The last reading of a counter that the caller has received.
@@ -60,7 +58,7 @@ struct LastShown {
 
 impl Drop for WatchStream {
     fn drop(&mut self) {
-        self.core.watchers.end(Arc::clone(&self.watch), std::mem::take(&mut self.counters));
+        self.counting.served.watchers.end(Arc::clone(&self.watch), std::mem::take(&mut self.counters));
     }
 }
 
@@ -72,9 +70,9 @@ impl Counting {
         names: Vec<CounterName>,
         caller: CallerId,
     ) -> Result<ReadingStream, CountingError> {
-        let scope = self.core.scope(namespace).await?;
+        let scope = self.scope(namespace).await?;
         let counters: Vec<Counter> = names.into_iter().map(|name| scope.counter(name)).collect();
-        let watch = self.core.watchers.begin(&caller).map_err(refused)?;
+        let watch = self.served.watchers.begin(&caller).map_err(refused)?;
         let watching = WatchStream {
             counting: self.clone(),
             scope,
@@ -84,7 +82,6 @@ impl Counting {
             shown: HashMap::new(),
             unread: Vec::new(),
             unsent: VecDeque::new(),
-            core: Arc::clone(&self.core),
         };
         Ok(Box::pin(stream::unfold(watching, |mut watching| async move {
             let item = watching.next().await;
@@ -110,7 +107,7 @@ impl WatchStream {
     /// Applies changed settings and slices. Fails once the namespace is deleted, even if another one has its name.
     async fn follow_namespace(&mut self) -> Result<(), CountingError> {
         let name = &self.scope.namespace.spec.name;
-        let scope = self.core.scope(name).await?;
+        let scope = self.counting.scope(name).await?;
         if scope.namespace.id != self.scope.namespace.id {
             return Err(CountingError::NamespaceNotFound { name: name.to_string() });
         }
@@ -129,7 +126,7 @@ impl WatchStream {
             }
             if self.unread.is_empty() {
                 if !self.shown.is_empty() {
-                    self.core.clock.sleep(self.coalesce()).await;
+                    self.counting.context.clock.sleep(self.coalesce()).await;
                 }
                 self.unread = self.changed().await;
             }
@@ -139,8 +136,8 @@ impl WatchStream {
 
     /// Registers with its counters, in a turn.
     async fn follow(&mut self) {
-        self.core.watchers.wait_for_turn().await;
-        self.core.watchers.follow(&self.watch, &self.counters);
+        self.counting.served.watchers.wait_for_turn().await;
+        self.counting.served.watchers.follow(&self.watch, &self.counters);
         self.is_registered = true;
     }
 
@@ -148,11 +145,11 @@ impl WatchStream {
     /// one that failed later.
     async fn read(&mut self) -> Result<(), CountingError> {
         let counting = self.counting.clone();
-        self.core.watchers.wait_for_turn().await;
+        self.counting.served.watchers.wait_for_turn().await;
         self.follow_namespace().await?;
         for _ in 0..WATCH_READS_OF_A_TURN_MAX {
             let Some(counter) = self.unread.pop() else { break };
-            let budget = WaitBudget::begin(self.core.clock.as_ref());
+            let budget = WaitBudget::begin(self.counting.context.clock.as_ref());
             let reading = match counting.read(&self.scope, &counter, ReadOptions::default(), budget).await {
                 Ok(reading) => reading,
                 Err(error) if self.unsent.is_empty() => return Err(error),
@@ -175,7 +172,7 @@ impl WatchStream {
     /// Waits for changed counters, or for counters that silence changes.
     async fn changed(&self) -> Vec<Counter> {
         loop {
-            let now = self.core.now();
+            let now = self.counting.context.now();
             let due = |shown: &LastShown| shown.silence_check_at.is_some_and(|time| time <= now);
             let due: Vec<Counter> =
                 self.shown.iter().filter(|(_, shown)| due(shown)).map(|(counter, _)| counter.clone()).collect();
@@ -185,13 +182,13 @@ impl WatchStream {
             let next = self.shown.values().filter_map(|shown| shown.silence_check_at).min();
             let look = async {
                 match next {
-                    Some(next) => self.core.clock.sleep(next.since(now).min(SILENCE_LOOK_INTERVAL)).await,
+                    Some(next) => self.counting.context.clock.sleep(next.since(now).min(SILENCE_LOOK_INTERVAL)).await,
                     None => std::future::pending().await,
                 }
             };
             let others = async {
-                match self.core.fleet {
-                    Some(_) => self.core.clock.sleep(self.coalesce().max(LIMIT_PUBLISH_INTERVAL)).await,
+                match self.counting.scopes.fleet {
+                    Some(_) => self.counting.context.clock.sleep(self.coalesce().max(LIMIT_PUBLISH_INTERVAL)).await,
                     None => std::future::pending().await,
                 }
             };
@@ -208,7 +205,7 @@ impl WatchStream {
     fn differs(&self, known: &LastShown, shows: &LastShown) -> bool {
         let moved_on = known.as_of < shows.as_of;
         let is_written = known.behind || known.last_write_time != shows.last_write_time;
-        known.count != shows.count || (moved_on && (self.core.fleet.is_none() || is_written))
+        known.count != shows.count || (moved_on && (self.counting.scopes.fleet.is_none() || is_written))
     }
 
     fn coalesce(&self) -> Duration {
@@ -217,7 +214,7 @@ impl WatchStream {
 
     /// The time at which silence will change the count of a reading, without other changes.
     fn next_silence_change(&self, reading: &CountReading) -> Option<Timestamp> {
-        let (scope, now) = (&self.scope, self.core.now());
+        let (scope, now) = (&self.scope, self.counting.context.now());
         let ttl = scope.namespace.spec.ttl;
         if is_best_effort(scope) {
             return ttl.filter(|_| reading.count != 0).map(|ttl| (now + ttl).just_after());

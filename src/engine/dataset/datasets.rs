@@ -12,12 +12,11 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::limits::{BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
 use crate::domain::namespace::Dataset;
-use crate::engine::core::EngineCore;
-use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::dataset::pending::PendingRolls;
 use crate::engine::dataset::slices::SliceTable;
-use crate::engine::dataset::watermark::Watermark;
 use crate::engine::fleet::FleetMembership;
-use crate::engine::rolling::pending::PendingRolls;
+use crate::engine::watermark::Watermark;
 use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
 
 /// The running state of one dataset.
@@ -112,12 +111,17 @@ impl DatasetState {
 
     /// Publishes the closed timestamp as the limit, if it lies above it. Only one loop calls this. In a fleet the limit covers
     /// all members; one member publishes it and the others read it.
-    pub async fn publish_limit(&self, core: &EngineCore) -> Result<Timestamp, StoreError> {
-        let closed = Timestamp::from_millis(self.closing.closed(core.now()).millis());
-        match &core.fleet {
+    pub async fn publish_limit(
+        &self,
+        clock: &dyn Clock,
+        stores: &Stores,
+        fleet: Option<&FleetMembership>,
+    ) -> Result<Timestamp, StoreError> {
+        let closed = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
+        match fleet {
             None if closed <= self.limit() => Ok(self.limit()),
-            None => Ok(self.raise_limit(core.stores.progress.publish(self.id(), closed).await?)),
-            Some(fleet) => self.publish_fleet_limit(core, fleet, closed).await,
+            None => Ok(self.raise_limit(stores.progress.publish(self.id(), closed).await?)),
+            Some(fleet) => self.publish_fleet_limit(clock, stores, fleet, closed).await,
         }
     }
 
@@ -125,16 +129,17 @@ impl DatasetState {
     /// member has not published for a lease, because it cannot reach the cluster of the dataset.
     async fn publish_fleet_limit(
         &self,
-        core: &EngineCore,
+        clock: &dyn Clock,
+        stores: &Stores,
         fleet: &FleetMembership,
         closed: Timestamp,
     ) -> Result<Timestamp, StoreError> {
-        let (id, stores) = (self.id(), &core.stores);
+        let id = self.id();
         let members = fleet.read_members().await?;
         let owns = fleet.owns_dataset(id);
         if !owns {
             let limit = self.stored_limit(stores).await?;
-            if !self.published.lock().is_stalled(limit, core.clock.elapsed()) {
+            if !self.published.lock().is_stalled(limit, clock.elapsed()) {
                 return Ok(limit);
             }
         }

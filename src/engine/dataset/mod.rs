@@ -1,6 +1,5 @@
-//! The datasets of the counters: their state, slices, closed timestamps and watermarks.
+//! The datasets of the counters: their state, slices, and the counters that wait for a roll.
 
-pub(super) mod closed_timestamp;
 pub(super) mod datasets;
+pub(super) mod pending;
 pub(super) mod slices;
-pub(super) mod watermark;

@@ -13,7 +13,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::{Heartbeat, MemberId, MemberLease, ProtocolRule, Renewal};
 use crate::domain::limits::FRONTIER_READ_WITHIN;
-use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::fleet::{FleetMembership, JoinedDataset};
 use crate::ports::{StoreError, StoreErrorKind};
 
@@ -58,7 +58,7 @@ impl FleetMembership {
         if self.incarnation.lock().has_left {
             return Ok(JoinFailures::new());
         }
-        let now = self.clock.elapsed();
+        let now = self.context.clock.elapsed();
         let lapsed = self.incarnation.lock().lease.is_none_or(|lease| !lease.is_valid(now));
         let mut before = None;
         if lapsed && (self.incarnation.lock().number == 0 || self.must_rejoin()) {
@@ -91,7 +91,7 @@ impl FleetMembership {
     /// Begins another incarnation under a new id, and gives up the holds of the previous one, which it returns.
     fn begin_incarnation(&self) -> Option<MemberId> {
         let mut id = [0; 16];
-        self.entropy.fill(&mut id);
+        self.context.entropy.fill(&mut id);
         let mut life = self.incarnation.lock();
         let before = (life.number > 0).then_some(life.id);
         if before.is_some() {
@@ -99,7 +99,7 @@ impl FleetMembership {
                 was = ?life.id,
                 "the fleet lease has expired; writes in progress have an unknown outcome, and this server rejoins"
             );
-            self.stats.leases_lapsed.increment();
+            self.context.stats.leases_lapsed.increment();
         }
         life.number += 1;
         life.id = MemberId(id);
@@ -114,10 +114,10 @@ impl FleetMembership {
 
     /// Sends one heartbeat and processes its acknowledgement.
     async fn send_heartbeat(&self) -> Result<Renewal, StoreError> {
-        let sent = self.clock.elapsed();
+        let sent = self.context.clock.elapsed();
         let (id, beat) = self.next_heartbeat();
         self.members.beat(id, &beat).await?;
-        let now = self.clock.elapsed();
+        let now = self.context.clock.elapsed();
         let mut life = self.incarnation.lock();
         let renewal = match &mut life.lease {
             Some(lease) => lease.renew(sent, now, self.rules),
@@ -138,7 +138,7 @@ impl FleetMembership {
     }
 
     fn next_heartbeat(&self) -> (MemberId, Heartbeat) {
-        let now = self.clock.now();
+        let now = self.context.clock.now();
         let mut life = self.incarnation.lock();
         life.beat += 1;
         let closed = |joined: &JoinedDataset| if joined.open { joined.closing.closed(now) } else { Timestamp::MIN };
@@ -187,7 +187,7 @@ impl FleetMembership {
         tokio::select! {
             biased;
             frontier = self.store.frontier(dataset) => frontier,
-            () = self.clock.sleep(FRONTIER_READ_WITHIN) => {
+            () = self.context.clock.sleep(FRONTIER_READ_WITHIN) => {
                 Err(StoreError::not_applied(StoreErrorKind::Unavailable, "read frontier"))
             }
         }

@@ -6,9 +6,7 @@
 
 mod heartbeat;
 mod publish_rounds;
-mod recheck;
 mod routes;
-mod sealing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +17,14 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
+use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::{
     FleetSecret, Heartbeat, MemberId, MemberLease, MembershipView, ProtocolRule, ProtocolRules, Roles, owner_of,
 };
 use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
-use crate::engine::dataset::closed_timestamp::ClosedTimestampTracker;
-use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, FleetStore, Membership, SharedStores, StoreError};
+use crate::engine::closed_timestamp::ClosedTimestampTracker;
+use crate::engine::context::EngineContext;
+use crate::ports::{CounterSignal, FleetStore, Membership, RollupSignal, SharedStores, SignalCounts, StoreError};
 
 pub use routes::SignalRoute;
 
@@ -43,6 +41,18 @@ pub struct MemberProfile {
     pub secret: Option<FleetSecret>,
 }
 
+/// How a process takes part in a fleet.
+pub struct FleetOptions {
+    /// The rules of the protocol. Only simulations leave one out.
+    pub rules: ProtocolRules,
+    /// What the process publishes about itself.
+    pub profile: MemberProfile,
+    /// The sender of rollup signals to other members.
+    pub signals: Option<Arc<dyn RollupSignal>>,
+    /// The delay after the end of a time bucket before it is sealed; none: never.
+    pub seal_delay: Option<Duration>,
+}
+
 /// The reason why this process accepts no writes, as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteRefusal(pub &'static str);
@@ -51,12 +61,16 @@ pub struct WriteRefusal(pub &'static str);
 pub struct FleetMembership {
     /// The state of counters that the members share.
     pub store: Arc<dyn FleetStore>,
+    /// The delay after the end of a time bucket before it is sealed; none: never.
+    pub seal_delay: Option<Duration>,
     members: Arc<dyn Membership>,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
-    stats: Arc<Stats>,
+    context: Arc<EngineContext>,
     rules: ProtocolRules,
     profile: MemberProfile,
+    /// The name of this process in the rows that it writes, if it has one.
+    name: Option<Arc<str>>,
+    /// Sends rollup signals to other members, if there may be any.
+    signals: Option<Arc<dyn RollupSignal>>,
     incarnation: Mutex<Incarnation>,
     peers: Mutex<PeerMembers>,
     /// The route of the rollup signals of each touch shard.
@@ -109,13 +123,8 @@ impl PeerMembers {
 
 impl FleetMembership {
     /// A process that is not a member yet.
-    pub fn new(
-        shared: SharedStores,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
-        stats: Arc<Stats>,
-        (rules, profile): (ProtocolRules, MemberProfile),
-    ) -> Self {
+    pub fn new(context: Arc<EngineContext>, shared: SharedStores, options: FleetOptions) -> Self {
+        let FleetOptions { rules, profile, signals, seal_delay } = options;
         let id = MemberId([0; 16]);
         let life = Incarnation {
             number: 0,
@@ -130,11 +139,12 @@ impl FleetMembership {
         Self {
             store: shared.counters,
             members: shared.members,
-            clock,
-            entropy,
-            stats,
+            context,
             rules,
+            name: (!profile.name.is_empty()).then(|| Arc::from(profile.name.as_str())),
             profile,
+            signals,
+            seal_delay,
             incarnation: Mutex::new(life),
             peers: Mutex::default(),
             routes: ArcSwap::from_pointee(routes),
@@ -147,9 +157,19 @@ impl FleetMembership {
         if !self.rules.keeps(ProtocolRule::AcknowledgeUnderLease) {
             return true;
         }
-        let now = self.clock.elapsed();
+        let now = self.context.clock.elapsed();
         let current = self.incarnation.lock();
         current.number == life && current.lease.is_some_and(|lease| lease.is_valid(now))
+    }
+
+    /// Whether this process keeps a rule of the protocol.
+    pub fn keeps(&self, rule: ProtocolRule) -> bool {
+        self.rules.keeps(rule)
+    }
+
+    /// The name of this process in the rows that it writes.
+    pub fn name(&self) -> Option<Arc<str>> {
+        self.name.clone()
     }
 
     /// The roles of this process.
@@ -167,7 +187,7 @@ impl FleetMembership {
         if !self.rules.keeps(ProtocolRule::AcknowledgeUnderLease) {
             return Ok(());
         }
-        let now = self.clock.elapsed();
+        let now = self.context.clock.elapsed();
         let life = self.incarnation.lock();
         match life.lease {
             Some(lease) if !lease.is_valid(now) => {
@@ -194,6 +214,24 @@ impl FleetMembership {
         self.routes.load()[shard as usize].clone()
     }
 
+    /// Sends a rollup signal to the member that rolls the counter up. It never waits, and the signal may be lost. Returns
+    /// false if that member is this process.
+    pub fn send_signal(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp) -> bool {
+        match (self.route(counter.touch_shard()), &self.signals) {
+            (SignalRoute::Here, _) => return false,
+            (SignalRoute::There(roller), Some(signals)) => {
+                signals.send(&roller, CounterSignal { counter: counter.clone(), oldest, newest });
+            }
+            (SignalRoute::There(_), None) | (SignalRoute::Nowhere, _) => self.context.stats.signals_unsent.increment(),
+        }
+        true
+    }
+
+    /// Counts of the rollup signals to other members.
+    pub fn signal_counts(&self) -> SignalCounts {
+        self.signals.as_ref().map(|signals| signals.counts()).unwrap_or_default()
+    }
+
     /// Whether this process is responsible for a dataset: it publishes the limit and drops slices.
     pub fn owns_dataset(&self, dataset: DatasetId) -> bool {
         let id = self.incarnation.lock().id;
@@ -206,7 +244,7 @@ impl FleetMembership {
     /// The number of members, this one included. None while it is unknown: this process is not a member, or could not read
     /// the members for longer than a store may be silent.
     pub fn members(&self) -> Option<usize> {
-        let now = self.clock.elapsed();
+        let now = self.context.clock.elapsed();
         let is_member = !self.lease_left().is_zero();
         let others = self.peers.lock();
         (is_member && others.are_known(now)).then_some(others.live.len())
@@ -215,7 +253,7 @@ impl FleetMembership {
     /// Whether a secret is that of a live member. False for all secrets while the members could not be read for longer than a
     /// store may be silent. Cost: O(members), independent of the position of the member.
     pub fn is_member_secret(&self, shown: &FleetSecret) -> bool {
-        let now = self.clock.elapsed();
+        let now = self.context.clock.elapsed();
         let others = self.peers.lock();
         let secrets = others.live.iter().filter_map(|(_, beat)| beat.secret);
         secrets.fold(false, |is_found, secret| is_found | (secret == *shown)) && others.are_known(now)
@@ -228,7 +266,7 @@ impl FleetMembership {
 
     /// The time left of the lease; none while the process is not a member.
     pub fn lease_left(&self) -> Duration {
-        let now = self.clock.elapsed();
+        let now = self.context.clock.elapsed();
         let lease = self.incarnation.lock().lease;
         lease.map_or(Duration::ZERO, |lease| lease.valid_until().saturating_sub(now))
     }
@@ -240,9 +278,9 @@ impl FleetMembership {
 
     /// Reads the members. Lapsed members are removed, which changes nothing for others.
     pub async fn read_members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError> {
-        let begun = self.clock.elapsed();
+        let begun = self.context.clock.elapsed();
         let read = self.members.members().await?;
-        let ended = self.clock.elapsed();
+        let ended = self.context.clock.elapsed();
         let own = self.incarnation.lock().id;
         let lapsed = {
             let mut others = self.peers.lock();

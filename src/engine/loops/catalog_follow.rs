@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::domain::limits::CATALOG_FOLLOWED_EVERY;
 use crate::engine::catalog::{FollowedCatalog, Sharing};
-use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+use crate::engine::driver::{BackgroundLoop, NextActivation};
 
 /// The loop that reads a catalog again when another server has changed it. It ends at once where no server can.
 pub struct FollowLoop<C> {

@@ -11,8 +11,9 @@ use async_trait::async_trait;
 
 use crate::domain::counter::NamespaceId;
 use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::engine::core::EngineCore;
-use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::engine::scopes::NamespaceScopes;
+use crate::engine::served_counts::ServedCounts;
 use crate::ports::StoreError;
 
 /// The delay between a change of the catalog and the check, so that calls in flight end before it.
@@ -20,7 +21,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// The loop that removes the remains of deleted namespaces.
 pub struct DeletedNamespacesLoop {
-    core: Arc<EngineCore>,
+    scopes: Arc<NamespaceScopes>,
+    served: Arc<ServedCounts>,
     /// The generation of the catalog that was processed last.
     seen: i64,
     /// Whether the next activation runs the check, or only starts the delay before it.
@@ -29,14 +31,14 @@ pub struct DeletedNamespacesLoop {
 
 impl DeletedNamespacesLoop {
     /// Makes the loop; its first activation runs the check at once.
-    pub fn new(core: Arc<EngineCore>) -> Self {
-        let seen = core.namespaces.changes().get();
-        Self { core, seen, due: true }
+    pub fn new(scopes: Arc<NamespaceScopes>, served: Arc<ServedCounts>) -> Self {
+        let seen = scopes.namespaces.changes().get();
+        Self { scopes, served, seen, due: true }
     }
 
     /// Removes the data of namespaces that are not in the catalog. Returns their number.
     async fn step(&self) -> Result<usize, StoreError> {
-        let rollups = &self.core.stores.rollups;
+        let rollups = &self.scopes.stores.rollups;
         let (mut above, mut forgotten, mut failed) = (None, 0, Ok(()));
         loop {
             let page = rollups.namespaces(above, PAGE_ROWS_MAX).await?;
@@ -46,7 +48,7 @@ impl DeletedNamespacesLoop {
                     failed = failed.and(Err(error));
                     continue;
                 }
-                self.core.rankings.forget(id);
+                self.served.rankings.forget(id);
                 forgotten += 1;
                 tracing::info!(namespace = id.0, "the remaining data of a deleted namespace was removed");
             }
@@ -59,7 +61,7 @@ impl DeletedNamespacesLoop {
 
     /// The namespaces of `kept` that are not in the catalog.
     async fn deleted(&self, kept: &[NamespaceId]) -> Result<Vec<NamespaceId>, StoreError> {
-        let namespaces = &self.core.namespaces;
+        let namespaces = &self.scopes.namespaces;
         let is_deleted = |id: &&NamespaceId| namespaces.by_id(**id).is_none();
         if !kept.iter().any(|id| is_deleted(&id)) {
             return Ok(Vec::new());
@@ -85,13 +87,13 @@ impl BackgroundLoop for DeletedNamespacesLoop {
     }
 
     async fn woken(&self) {
-        self.core.namespaces.changes().reach(self.seen + 1).await;
+        self.scopes.namespaces.changes().reach(self.seen + 1).await;
     }
 
     async fn activate(&mut self) -> NextActivation {
         if !self.due {
             self.due = true;
-            self.seen = self.core.namespaces.changes().get();
+            self.seen = self.scopes.namespaces.changes().get();
             return NextActivation::After(PAUSE);
         }
         match self.step().await {

@@ -5,22 +5,29 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::domain::Timestamp;
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
-use crate::engine::core::EngineCore;
 use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::scopes::NamespaceScopes;
+use crate::ports::StoreError;
 
 /// The publishing loop of one dataset.
 pub struct LimitLoop {
-    core: Arc<EngineCore>,
+    scopes: Arc<NamespaceScopes>,
     dataset: Arc<DatasetState>,
     published: Option<Duration>,
 }
 
 impl LimitLoop {
     /// Makes the loop of a dataset.
-    pub fn new(core: Arc<EngineCore>, dataset: Arc<DatasetState>) -> Self {
-        Self { core, dataset, published: None }
+    pub fn new(scopes: Arc<NamespaceScopes>, dataset: Arc<DatasetState>) -> Self {
+        Self { scopes, dataset, published: None }
+    }
+
+    async fn publish(&self) -> Result<Timestamp, StoreError> {
+        let NamespaceScopes { context, stores, fleet, .. } = &*self.scopes;
+        self.dataset.publish_limit(context.clock.as_ref(), stores, fleet.as_deref()).await
     }
 }
 
@@ -35,8 +42,8 @@ impl BackgroundLoop for LimitLoop {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        self.dataset.end_idle(self.core.now());
-        let elapsed = self.core.clock.elapsed();
+        self.dataset.end_idle(self.scopes.context.now());
+        let elapsed = self.scopes.context.clock.elapsed();
         if let Some(published) = self.published {
             let due = published + LIMIT_PUBLISH_INTERVAL;
             if elapsed < due {
@@ -44,11 +51,11 @@ impl BackgroundLoop for LimitLoop {
             }
         }
         self.published = Some(elapsed);
-        match self.dataset.publish_limit(&self.core).await {
+        match self.publish().await {
             Ok(_) => {
-                self.core.stats.limits_published.increment();
+                self.scopes.context.stats.limits_published.increment();
                 // Other members of a fleet may want what this one publishes.
-                let idle = self.core.fleet.is_none() && self.dataset.pending.is_empty();
+                let idle = self.scopes.fleet.is_none() && self.dataset.pending.is_empty();
                 if idle {
                     self.dataset.begin_idle();
                     NextActivation::Woken

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::domain::limits::HEARTBEAT;
+use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::fleet::FleetMembership;
-use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::ports::{Clock, StoreError};
 
 /// The loop that sends heartbeats and reads the members.

@@ -1,9 +1,8 @@
-//! Background loops. Each is an idempotent activation without input. The driver starts, names, wakes, joins and
-//! reports it.
+//! Background loops. Each is an idempotent activation without input. `engine::driver` starts, names, wakes,
+//! joins and reports it.
 
 mod catalog_follow;
 mod deleted_namespaces;
-pub mod driver;
 mod limits;
 mod membership;
 mod replay;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{PAGE_ROWS_MAX, STEP, TOUCH_SHARDS};
-use crate::engine::core::EngineCore;
 use crate::engine::dataset::datasets::DatasetState;
+use crate::engine::scopes::NamespaceScopes;
 use crate::ports::{StoreError, Touch};
 
 /// The fill level of Sets at which a replay waits for the rolls.
@@ -15,11 +15,11 @@ pub const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX 
 pub const PAGE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Offers every counter touched since the last lost signal of its shard to the rollup queues. Returns whether it is complete.
-pub async fn replay_lost(core: &EngineCore, dataset: &DatasetState) -> Result<bool, StoreError> {
+pub async fn replay_lost(scopes: &NamespaceScopes, dataset: &DatasetState) -> Result<bool, StoreError> {
     let mut done = true;
     for shard in 0..TOUCH_SHARDS {
         if let Some(from) = dataset.pending.begin_replay(shard) {
-            let replayed = replay_shard(core, dataset, shard, from).await;
+            let replayed = replay_shard(scopes, dataset, shard, from).await;
             if !matches!(replayed, Ok(true)) {
                 dataset.pending.note_lost_signal(shard, from);
                 done = false;
@@ -32,7 +32,7 @@ pub async fn replay_lost(core: &EngineCore, dataset: &DatasetState) -> Result<bo
 }
 
 async fn replay_shard(
-    core: &EngineCore,
+    scopes: &NamespaceScopes,
     dataset: &DatasetState,
     shard: u32,
     from: Timestamp,
@@ -41,32 +41,32 @@ async fn replay_shard(
     let from = from.max(first).floor_to(STEP);
     let mut beyond: Option<Touch> = None;
     loop {
-        if core.set_bytes.used() > SETS_BYTES_BUSY {
+        if scopes.rollup_queues.bytes() > SETS_BYTES_BUSY {
             return Ok(false);
         }
-        let page = core
+        let page = scopes
             .stores
             .touches
             .touched(dataset.id(), shard, from, Timestamp::MAX, beyond.as_ref(), PAGE_ROWS_MAX)
             .await?;
         for touch in &page {
-            offer(core, touch).await?;
+            offer(scopes, touch).await?;
         }
-        core.stats.touches_replayed.add(page.len() as u64);
+        scopes.context.stats.touches_replayed.add(page.len() as u64);
         if page.len() < PAGE_ROWS_MAX {
             return Ok(true);
         }
         beyond = page.into_iter().next_back();
         // Replaying is background work: yield to calls between pages.
-        core.clock.sleep(PAGE_PAUSE).await;
+        scopes.context.clock.sleep(PAGE_PAUSE).await;
     }
 }
 
-async fn offer(core: &EngineCore, touch: &Touch) -> Result<(), StoreError> {
+async fn offer(scopes: &NamespaceScopes, touch: &Touch) -> Result<(), StoreError> {
     // Counters of deleted namespaces need no roll.
-    if let Some(scope) = core.scope_by_id(touch.counter.namespace()).await? {
+    if let Some(scope) = scopes.scope_by_id(touch.counter.namespace()).await? {
         // Counters rolled since the loss are skipped, so a Set that is too small for all of them serves them in turn.
-        let row = core.stores.rollups.read(scope.dataset.id(), &touch.counter).await?;
+        let row = scopes.stores.rollups.read(scope.dataset.id(), &touch.counter).await?;
         let rolled_to = row.checkpoint.map(|checkpoint| checkpoint.as_of);
         if row.last_write_time.is_some() && row.last_write_time <= rolled_to {
             return Ok(());
@@ -75,7 +75,7 @@ async fn offer(core: &EngineCore, touch: &Touch) -> Result<(), StoreError> {
         // signal themselves.
         let end = (touch.step + STEP).just_before();
         let newest = row.last_write_time.map_or(end, |written| written.clamp(touch.step, end));
-        scope.offer(core, &touch.counter, touch.step, newest);
+        scope.offer(&touch.counter, touch.step, newest);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,9 +14,9 @@ use crate::domain::Timestamp;
 use crate::domain::counter::NamespaceId;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TOUCH_SHARDS};
 use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::engine::core::EngineCore;
 use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::engine::scopes::NamespaceScopes;
 use crate::ports::{ExportSink, StoreError};
 
 /// How often slices are checked.
@@ -27,8 +27,12 @@ const WATERMARK_LAG_TOLERATED: Duration = Duration::from_secs(60);
 
 /// The retention loop of one dataset.
 pub struct RetentionLoop {
-    core: Arc<EngineCore>,
+    scopes: Arc<NamespaceScopes>,
     dataset: Arc<DatasetState>,
+    /// The export of slices, if there is one.
+    export: Option<Arc<dyn ExportSink>>,
+    /// Whether the last attempt to trim series failed; shared by all datasets.
+    trim_failing: Arc<AtomicBool>,
     /// Slices that wait for watermarks, with the start of the wait by elapsed time.
     behind: BTreeMap<Timestamp, Duration>,
 }
@@ -37,23 +41,28 @@ pub struct RetentionLoop {
 enum DropObstacle {
     /// Watermarks have not passed its end.
     Behind,
-    /// Its buckets are not all sealed.
-    Unsealed,
+    /// Its buckets are not all sealed, which happens with this delay.
+    Unsealed(Duration),
     /// It must be exported, and no export directory is set.
     NoExport,
 }
 
 impl RetentionLoop {
     /// Makes the loop of a dataset.
-    pub fn new(core: Arc<EngineCore>, dataset: Arc<DatasetState>) -> Self {
-        Self { core, dataset, behind: BTreeMap::new() }
+    pub fn new(
+        scopes: Arc<NamespaceScopes>,
+        dataset: Arc<DatasetState>,
+        export: Option<Arc<dyn ExportSink>>,
+        trim_failing: Arc<AtomicBool>,
+    ) -> Self {
+        Self { scopes, dataset, export, trim_failing, behind: BTreeMap::new() }
     }
 
     async fn step(&mut self) -> Result<(), StoreError> {
-        let now = self.core.now();
-        self.core.ensure_slices(&self.dataset, now).await?;
-        if self.core.fleet.is_some() {
-            self.dataset.slices.refresh(self.core.stores.slices.as_ref()).await?;
+        let now = self.scopes.context.now();
+        self.scopes.ensure_slices(&self.dataset, now).await?;
+        if self.scopes.fleet.is_some() {
+            self.dataset.slices.refresh(self.scopes.stores.slices.as_ref()).await?;
         }
         let dataset = Arc::clone(&self.dataset.dataset);
         let settings = &dataset.settings;
@@ -62,7 +71,7 @@ impl RetentionLoop {
                 SliceStatus::Future if row.start <= now => SliceStatus::Open,
                 SliceStatus::Open if row.end + settings.close_after <= now => SliceStatus::Closed,
                 SliceStatus::Closed if row.end + settings.delete_after <= now => {
-                    if self.core.fleet.as_ref().is_some_and(|fleet| !fleet.owns_dataset(self.dataset.id())) {
+                    if self.scopes.fleet.as_ref().is_some_and(|fleet| !fleet.owns_dataset(self.dataset.id())) {
                         continue;
                     }
                     self.try_drop(row).await?;
@@ -70,7 +79,7 @@ impl RetentionLoop {
                 }
                 SliceStatus::Future | SliceStatus::Open | SliceStatus::Closed | SliceStatus::Dropped => continue,
             };
-            self.core.stores.slices.set_status(self.dataset.id(), row.start, status).await?;
+            self.scopes.stores.slices.set_status(self.dataset.id(), row.start, status).await?;
             self.dataset.slices.note_status(row.start, status);
         }
         // They expire by themselves, and the store of other datasets may be away, so slices do not wait for them.
@@ -81,7 +90,7 @@ impl RetentionLoop {
 
     /// Warns once when series cannot be trimmed, for all datasets together, and logs when they can again.
     fn report_trimming(&self, trimmed: Result<(), StoreError>) {
-        let was_kept_back = self.core.trim_failing.swap(trimmed.is_err(), Ordering::Relaxed);
+        let was_kept_back = self.trim_failing.swap(trimmed.is_err(), Ordering::Relaxed);
         match trimmed {
             Err(error) if !was_kept_back => {
                 tracing::warn!(%error, "expired series rows are kept: a store that may contain some cannot trim them");
@@ -98,9 +107,9 @@ impl RetentionLoop {
             return Ok(());
         }
         self.behind.remove(&row.start);
-        self.core.stores.slices.set_status(self.dataset.id(), row.start, SliceStatus::Dropped).await?;
+        self.scopes.stores.slices.set_status(self.dataset.id(), row.start, SliceStatus::Dropped).await?;
         self.dataset.slices.note_status(row.start, SliceStatus::Dropped);
-        self.core.stats.slices_dropped.increment();
+        self.scopes.context.stats.slices_dropped.increment();
         tracing::info!(dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), "a slice was dropped");
         Ok(())
     }
@@ -112,26 +121,25 @@ impl RetentionLoop {
             DropObstacle::Behind => {
                 // An idle dataset publishes no limit by itself, and watermarks follow the limit.
                 self.dataset.request_limit();
-                let elapsed = self.core.clock.elapsed();
+                let elapsed = self.scopes.context.clock.elapsed();
                 let since = *self.behind.entry(row.start).or_insert(elapsed);
                 if elapsed.saturating_sub(since) < WATERMARK_LAG_TOLERATED {
                     return;
                 }
                 "some of its counters are not rolled up yet"
             }
-            DropObstacle::Unsealed => {
+            DropObstacle::Unsealed(delay) => {
                 // Sealing follows the watermarks with its delay.
                 self.dataset.request_limit();
-                let elapsed = self.core.clock.elapsed();
+                let elapsed = self.scopes.context.clock.elapsed();
                 let since = *self.behind.entry(row.start).or_insert(elapsed);
-                let lag_max = WATERMARK_LAG_TOLERATED + self.core.seal_delay.unwrap_or_default();
-                if elapsed.saturating_sub(since) < lag_max {
+                if elapsed.saturating_sub(since) < WATERMARK_LAG_TOLERATED + delay {
                     return;
                 }
                 "its time buckets are not compared on all replicas yet; check that all replicas are up"
             }
         };
-        self.core.stats.slices_kept_back.increment();
+        self.scopes.context.stats.slices_kept_back.increment();
         tracing::warn!(
             dataset = %self.dataset.dataset.name, slice_start_us = row.start.micros(), obstacle,
             "a slice is past its retention but cannot be dropped"
@@ -142,17 +150,19 @@ impl RetentionLoop {
         if (0..TOUCH_SHARDS).any(|shard| self.dataset.watermark(shard) < row.end) {
             return Ok(Some(DropObstacle::Behind));
         }
-        if let (Some(fleet), Some(_)) = (&self.core.fleet, self.core.seal_delay) {
+        if let Some(fleet) = &self.scopes.fleet
+            && let Some(delay) = fleet.seal_delay
+        {
             let sealed = fleet.store.sealed_to(self.dataset.id()).await?;
             let is_sealed = |shard: usize| sealed.get(shard).copied().flatten().is_some_and(|to| to >= row.end);
             if !(0..TOUCH_SHARDS as usize).all(is_sealed) {
-                return Ok(Some(DropObstacle::Unsealed));
+                return Ok(Some(DropObstacle::Unsealed(delay)));
             }
         }
         if !self.dataset.dataset.settings.export_before_drop {
             return Ok(None);
         }
-        let Some(export) = &self.core.export else {
+        let Some(export) = &self.export else {
             return Ok(Some(DropObstacle::NoExport));
         };
         // Even if a file of that name exists, because it may be that of another store.
@@ -166,7 +176,7 @@ impl RetentionLoop {
         let mut names: BTreeMap<NamespaceId, String> = BTreeMap::new();
         let mut beyond = None;
         loop {
-            let log = &self.core.stores.log;
+            let log = &self.scopes.stores.log;
             let page = log.scan_slice(self.dataset.id(), row.start, beyond, SCAN_PAGE_EVENTS).await?;
             beyond = page.last().map(|last| (last.counter.clone(), last.event.key.clone()));
             let last_page = page.len() < SCAN_PAGE_EVENTS;
@@ -186,7 +196,7 @@ impl RetentionLoop {
     }
 
     fn name_of(&self, id: NamespaceId) -> String {
-        match self.core.namespaces.by_id(id) {
+        match self.scopes.namespaces.by_id(id) {
             Some(namespace) => namespace.spec.name.to_string(),
             // The namespace was deleted meanwhile. Its id is never reused, so it still names one namespace.
             None => format!("#{}", id.0),
@@ -195,7 +205,7 @@ impl RetentionLoop {
 
     /// Drops series rows beyond the retention of every namespace.
     async fn trim_series(&self, now: Timestamp) -> Result<(), StoreError> {
-        let rollups = &self.core.stores.rollups;
+        let rollups = &self.scopes.stores.rollups;
         for (step_seconds, keep) in self.kept_series() {
             rollups.trim_series(step_seconds, now - keep).await?;
         }
@@ -205,7 +215,7 @@ impl RetentionLoop {
             return Ok(());
         }
         // A namespace that adds such a resolution at this moment would lose its first steps.
-        let Some(_still) = self.core.namespaces.pause_changes().await else { return Ok(()) };
+        let Some(_still) = self.scopes.namespaces.pause_changes().await else { return Ok(()) };
         let kept = self.kept_series();
         for step_seconds in stored.into_iter().filter(|step_seconds| !kept.contains_key(step_seconds)) {
             rollups.trim_series(step_seconds, Timestamp::MAX).await?;
@@ -216,7 +226,7 @@ impl RetentionLoop {
     /// The longest retention of each resolution among all namespaces.
     fn kept_series(&self) -> BTreeMap<u32, Duration> {
         let mut kept: BTreeMap<u32, Duration> = BTreeMap::new();
-        for namespace in self.core.namespaces.all().iter() {
+        for namespace in self.scopes.namespaces.all().iter() {
             for series in &namespace.spec.series {
                 let longest = kept.entry(series.step_seconds).or_default();
                 *longest = series.keep.max(*longest);

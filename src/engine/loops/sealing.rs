@@ -19,16 +19,18 @@ use crate::domain::limits::{
 };
 use crate::domain::namespace::Cardinality;
 use crate::domain::rollup::{SliceStatus, TimeSlice, is_sampled, sealable_to};
-use crate::engine::core::EngineCore;
 use crate::engine::dataset::datasets::DatasetState;
+use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::fleet::FleetMembership;
-use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
 use crate::engine::loops::replay::PAGE_PAUSE;
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::NamespaceScopes;
 use crate::ports::{StoreError, Touch};
 
 /// The loop of one dataset.
 pub struct SealLoop {
-    core: Arc<EngineCore>,
+    scopes: Arc<NamespaceScopes>,
+    roller: Arc<Roller>,
     fleet: Arc<FleetMembership>,
     dataset: Arc<DatasetState>,
     delay: Duration,
@@ -52,13 +54,9 @@ impl ComparedBuckets {
 
 impl SealLoop {
     /// Makes the loop of a dataset; it owns nothing yet.
-    pub fn new(
-        core: Arc<EngineCore>,
-        fleet: Arc<FleetMembership>,
-        dataset: Arc<DatasetState>,
-        delay: Duration,
-    ) -> Self {
-        Self { core, fleet, dataset, delay, sealed: vec![None; TOUCH_SHARDS as usize] }
+    pub fn new(roller: Arc<Roller>, fleet: Arc<FleetMembership>, dataset: Arc<DatasetState>, delay: Duration) -> Self {
+        let sealed = vec![None; TOUCH_SHARDS as usize];
+        Self { scopes: Arc::clone(&roller.scopes), roller, fleet, dataset, delay, sealed }
     }
 
     /// Returns whether every owned shard is sealed as far as possible.
@@ -80,7 +78,7 @@ impl SealLoop {
                 }
                 if let Err(error) = self.seal(shard, from, to).await {
                     failed = true;
-                    self.core.stats.seals_failed.increment();
+                    self.scopes.context.stats.seals_failed.increment();
                     let dataset = &self.dataset.dataset.name;
                     tracing::warn!(%error, %dataset, shard, "cannot seal time buckets; retrying");
                     continue;
@@ -128,8 +126,8 @@ impl SealLoop {
     /// The widths of time buckets in a slice.
     async fn bucket_widths(&self, row: &TimeSlice) -> Result<BTreeSet<Duration>, StoreError> {
         let mut widths = BTreeSet::new();
-        for namespace in self.core.namespaces.all().iter().filter(|one| one.dataset_id == self.dataset.id()) {
-            if let Some(scope) = self.core.scope_by_id(namespace.id).await? {
+        for namespace in self.scopes.namespaces.all().iter().filter(|one| one.dataset_id == self.dataset.id()) {
+            if let Some(scope) = self.scopes.scope_by_id(namespace.id).await? {
                 widths.insert(scope.rules.at(row.start).bucket);
             }
         }
@@ -138,7 +136,7 @@ impl SealLoop {
 
     /// Compares the buckets of a shard with touched steps in `from..to`.
     async fn seal(&self, shard: u32, from: Timestamp, to: Timestamp) -> Result<(), StoreError> {
-        let touches = &self.core.stores.touches;
+        let touches = &self.scopes.stores.touches;
         let last = to.just_before().floor_to(STEP);
         let mut noted = ComparedBuckets::default();
         let mut beyond: Option<Touch> = None;
@@ -147,11 +145,11 @@ impl SealLoop {
             let page = touches.touched(self.dataset.id(), shard, from, last, beyond.as_ref(), PAGE_ROWS_MAX).await?;
             for touch in page.iter().filter(|touch| touch.recheck.is_none()) {
                 // A namespace is in the catalog before it has rows, so one that is missing was deleted.
-                let Some(scope) = self.core.scope_by_id(touch.counter.namespace()).await? else { continue };
+                let Some(scope) = self.scopes.scope_by_id(touch.counter.namespace()).await? else { continue };
                 let bucket = touch.step.floor_to(scope.rules.at(touch.step).bucket);
                 let cardinality = scope.namespace.spec.cardinality;
                 if is_sampled(cardinality, &touch.counter, bucket) && noted.note(bucket, &touch.counter) {
-                    self.core.seal_bucket(&self.fleet, &scope, &touch.counter, bucket).await?;
+                    self.roller.seal_bucket(&self.fleet, &scope, &touch.counter, bucket).await?;
                     if cardinality == Cardinality::Low {
                         complete.insert(touch.counter.clone());
                     }
@@ -161,11 +159,11 @@ impl SealLoop {
                 break;
             }
             beyond = page.into_iter().next_back();
-            self.core.clock.sleep(PAGE_PAUSE).await;
+            self.scopes.context.clock.sleep(PAGE_PAUSE).await;
         }
         for counter in complete {
-            let Some(scope) = self.core.scope_by_id(counter.namespace()).await? else { continue };
-            self.core.note_verified(&self.fleet, &scope, &counter, to).await?;
+            let Some(scope) = self.scopes.scope_by_id(counter.namespace()).await? else { continue };
+            self.roller.note_verified(&self.fleet, &scope, &counter, to).await?;
         }
         Ok(())
     }

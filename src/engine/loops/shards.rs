@@ -13,17 +13,19 @@ use async_trait::async_trait;
 use crate::domain::Timestamp;
 use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, STEP, TOUCH_SHARDS, WATERMARK_INTERVAL};
-use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::dataset::datasets::DatasetState;
+use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::fleet::FleetMembership;
-use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};
 use crate::engine::loops::watermarks::put_moved;
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
 use crate::ports::{ReadReplicas, StoreError, Touch};
 
 /// The loop of one dataset.
 pub struct ShardLoop {
-    core: Arc<EngineCore>,
+    scopes: Arc<NamespaceScopes>,
+    roller: Arc<Roller>,
     fleet: Arc<FleetMembership>,
     dataset: Arc<DatasetState>,
     /// The first step of each shard that is not replayed; none for shards of other members.
@@ -36,9 +38,17 @@ pub struct ShardLoop {
 
 impl ShardLoop {
     /// Makes the loop of a dataset; it owns nothing yet.
-    pub fn new(core: Arc<EngineCore>, fleet: Arc<FleetMembership>, dataset: Arc<DatasetState>) -> Self {
+    pub fn new(roller: Arc<Roller>, fleet: Arc<FleetMembership>, dataset: Arc<DatasetState>) -> Self {
         let replayed = vec![None; TOUCH_SHARDS as usize];
-        Self { core, fleet, dataset, replayed, stored: None, catalog_read: AtomicBool::new(false) }
+        Self {
+            scopes: Arc::clone(&roller.scopes),
+            roller,
+            fleet,
+            dataset,
+            replayed,
+            stored: None,
+            catalog_read: AtomicBool::new(false),
+        }
     }
 
     async fn step(&mut self) -> Result<(), StoreError> {
@@ -67,7 +77,7 @@ impl ShardLoop {
                 }
             }
         }
-        let elapsed = self.core.clock.elapsed();
+        let elapsed = self.scopes.context.clock.elapsed();
         if self.stored.is_none_or(|stored| elapsed >= stored + WATERMARK_INTERVAL) {
             self.store(limit).await?;
             self.stored = Some(elapsed);
@@ -95,7 +105,7 @@ impl ShardLoop {
 
     /// Reads the watermarks of other members.
     async fn read_watermarks(&self) -> Result<(), StoreError> {
-        let stored = self.core.stores.touches.watermarks(self.dataset.id()).await?;
+        let stored = self.scopes.stores.touches.watermarks(self.dataset.id()).await?;
         for (shard, watermark) in (0..TOUCH_SHARDS).zip(stored) {
             if let Some(watermark) = watermark {
                 self.dataset.note_watermark(shard, watermark);
@@ -114,21 +124,21 @@ impl ShardLoop {
             return Ok(true);
         }
         loop {
-            if self.core.set_bytes.used() > SETS_BYTES_BUSY {
+            if self.scopes.rollup_queues.bytes() > SETS_BYTES_BUSY {
                 return Ok(false);
             }
-            let touches = &self.core.stores.touches;
+            let touches = &self.scopes.stores.touches;
             let page = touches.touched(self.dataset.id(), shard, from, to, beyond.as_ref(), PAGE_ROWS_MAX).await?;
             for touch in &page {
                 self.take(touch).await?;
             }
-            self.core.stats.touches_replayed.add(page.len() as u64);
+            self.scopes.context.stats.touches_replayed.add(page.len() as u64);
             if page.len() < PAGE_ROWS_MAX {
                 return Ok(true);
             }
             beyond = page.into_iter().next_back();
             // Replaying is background work: yield to calls between pages.
-            self.core.clock.sleep(PAGE_PAUSE).await;
+            self.scopes.context.clock.sleep(PAGE_PAUSE).await;
         }
     }
 
@@ -136,38 +146,38 @@ impl ShardLoop {
         // A namespace is in the catalog before it has rows, so one that is missing was deleted.
         let Some(scope) = self.scope_of(touch).await? else { return Ok(()) };
         if let Some(bucket) = touch.recheck {
-            self.core.stats.buckets_rechecked.increment();
-            return self.core.recheck(&self.fleet, &scope, &touch.counter, bucket, ReadReplicas::Quorum).await;
+            self.scopes.context.stats.buckets_rechecked.increment();
+            return self.roller.recheck(&self.fleet, &scope, &touch.counter, bucket, ReadReplicas::Quorum).await;
         }
         let end = (touch.step + STEP).just_before();
         // This server has rolled beyond the step, which is what the watermark waits for. A checkpoint that a repair has
         // replaced counts too, because the first roll on the repaired value reaches as far.
-        if self.core.stores.rollups.rolled_to(self.dataset.id(), &touch.counter).is_some_and(|as_of| as_of >= end) {
+        if self.scopes.stores.rollups.rolled_to(self.dataset.id(), &touch.counter).is_some_and(|as_of| as_of >= end) {
             return Ok(());
         }
         // The limit has passed the step, so the next roll covers it. It is offered here whichever member owns the shard by
         // now, because the watermark of this process waits for it.
-        scope.offer(&self.core, &touch.counter, touch.step, end);
+        scope.offer(&touch.counter, touch.step, end);
         Ok(())
     }
 
     async fn scope_of(&self, touch: &Touch) -> Result<Option<Arc<NamespaceScope>>, StoreError> {
         let namespace = touch.counter.namespace();
-        if let Some(scope) = self.core.scope_by_id(namespace).await? {
+        if let Some(scope) = self.scopes.scope_by_id(namespace).await? {
             return Ok(Some(scope));
         }
         // Read once a step: namespaces touched up to its limit were in the catalog before.
         if !self.catalog_read.swap(true, Ordering::Relaxed) {
-            self.core.namespaces.refresh().await?;
+            self.scopes.namespaces.refresh().await?;
         }
-        self.core.scope_by_id(namespace).await
+        self.scopes.scope_by_id(namespace).await
     }
 
     /// Stores every watermark that can move, behind the checkpoints of its counters.
     async fn store(&self, limit: Timestamp) -> Result<(), StoreError> {
         self.read_watermarks().await?;
         let rolled_to = |shard: u32, replayed: Timestamp| {
-            if self.core.rules.keeps(ProtocolRule::CheckpointBeforeWatermark) {
+            if self.fleet.keeps(ProtocolRule::CheckpointBeforeWatermark) {
                 self.dataset.pending.rolled_up_to(shard, replayed.just_before().min(limit))
             } else {
                 limit
@@ -175,7 +185,7 @@ impl ShardLoop {
         };
         let owned = (0..TOUCH_SHARDS).zip(&self.replayed).filter_map(|(shard, replayed)| Some((shard, (*replayed)?)));
         let reached = owned.map(|(shard, replayed)| (shard, rolled_to(shard, replayed)));
-        put_moved(&self.core, &self.dataset, reached).await
+        put_moved(&self.scopes, &self.dataset, reached).await
     }
 }
 

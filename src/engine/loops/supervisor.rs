@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,11 +12,12 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{DATASETS_FOLLOWED_AT_ONCE_MAX, TOUCH_SHARDS};
-use crate::engine::core::{EngineCore, NamespaceScope};
-use crate::engine::loops::driver::{BackgroundLoop, Driver, NextActivation};
+use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
+use crate::engine::rolling::Roller;
 use crate::engine::rolling::RollupQueueLoop;
-use crate::ports::StoreError;
+use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
+use crate::ports::{ExportSink, StoreError};
 
 /// The delay before failed catalog changes are retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -63,7 +65,7 @@ impl Supervisor {
     }
 
     fn by_cluster(&self) -> BTreeMap<Option<NamespaceName>, ClusterDatasets> {
-        let namespaces = &self.core.namespaces;
+        let namespaces = &self.scopes.namespaces;
         let mut parts: BTreeMap<_, ClusterDatasets> = BTreeMap::new();
         for dataset in namespaces.datasets().iter().filter(|dataset| !self.datasets.contains(&dataset.id)) {
             parts.entry(dataset.cluster.clone()).or_default().datasets.push(dataset.id);
@@ -94,7 +96,7 @@ impl Supervisor {
             }
         }
         let open = part.namespaces.into_iter().filter(|(_, dataset)| !closed.contains(dataset));
-        let scoping = open.map(|(id, _)| self.core.scope_by_id(id));
+        let scoping = open.map(|(id, _)| self.scopes.scope_by_id(id));
         let mut scoping = pin!(stream::iter(scoping).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
         while let Some(ended) = scoping.next().await {
             match ended {
@@ -112,8 +114,8 @@ impl Supervisor {
     /// Closes the queues of deleted namespaces and removes their counter data. `DeletedNamespacesLoop` retries removals
     /// that fail.
     async fn forget_deleted(&self) {
-        let live: HashSet<_> = self.core.namespaces.all().iter().map(|namespace| namespace.id).collect();
-        let all = self.core.rollup_queues.iter().map(|queues| Arc::clone(queues.value()));
+        let live: HashSet<_> = self.scopes.namespaces.all().iter().map(|namespace| namespace.id).collect();
+        let all = self.scopes.rollup_queues.all().into_iter();
         let deleted: Vec<_> = all.filter(|queues| !live.contains(&queues.namespace())).collect();
         let forgetting = deleted.into_iter().map(|queues| async move {
             let id = queues.namespace();
@@ -122,9 +124,9 @@ impl Supervisor {
                 tracing::warn!(%error, namespace = id.0, "cannot remove the data of a deleted namespace yet; it is \
                     removed later");
             }
-            self.core.rankings.forget(id);
-            self.core.watchers.wake_all(id);
-            self.core.rollup_queues.remove(&id);
+            self.roller.served.rankings.forget(id);
+            self.roller.served.watchers.wake_all(id);
+            self.scopes.rollup_queues.remove(id);
         });
         stream::iter(forgetting).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX).collect::<()>().await;
     }
@@ -136,20 +138,22 @@ impl Supervisor {
         for shard in 0..TOUCH_SHARDS {
             dataset.pending.note_lost_signal(shard, dataset.watermark(shard).just_after());
         }
-        self.driver.start(LimitLoop::new(Arc::clone(&self.core), Arc::clone(&dataset)));
-        match &self.core.fleet {
-            None => self.driver.start(WatermarkLoop::new(Arc::clone(&self.core), Arc::clone(&dataset))),
+        let driver = &self.scopes.context.driver;
+        driver.start(LimitLoop::new(Arc::clone(&self.scopes), Arc::clone(&dataset)));
+        match &self.scopes.fleet {
+            None => driver.start(WatermarkLoop::new(Arc::clone(&self.scopes), Arc::clone(&dataset))),
             Some(fleet) => {
-                let parts = || (Arc::clone(&self.core), Arc::clone(fleet), Arc::clone(&dataset));
-                let (core, fleet, dataset) = parts();
-                self.driver.start(ShardLoop::new(core, fleet, dataset));
-                if let Some(delay) = self.core.seal_delay {
-                    let (core, fleet, dataset) = parts();
-                    self.driver.start(SealLoop::new(core, fleet, dataset, delay));
+                let parts = || (Arc::clone(&self.roller), Arc::clone(fleet), Arc::clone(&dataset));
+                let (roller, member, dataset) = parts();
+                driver.start(ShardLoop::new(roller, member, dataset));
+                if let Some(delay) = fleet.seal_delay {
+                    let (roller, member, dataset) = parts();
+                    driver.start(SealLoop::new(roller, member, dataset, delay));
                 }
             }
         }
-        self.driver.start(RetentionLoop::new(Arc::clone(&self.core), dataset));
+        let (export, trim_failing) = (self.export.clone(), Arc::clone(&self.trim_failing));
+        driver.start(RetentionLoop::new(Arc::clone(&self.scopes), dataset, export, trim_failing));
         Ok(())
     }
 
@@ -162,7 +166,8 @@ impl Supervisor {
         let queues = scope.rollup_queues.queues();
         let places = u32::try_from(queues.len()).unwrap_or(u32::MAX);
         for (place, queue) in (0..places).zip(queues.iter()).filter(|(_, queue)| queue.claim()) {
-            self.driver.start(RollupQueueLoop::new(Arc::clone(&self.core), scope, Arc::clone(queue), (place, places)));
+            let queue = RollupQueueLoop::new(Arc::clone(&self.roller), scope, Arc::clone(queue), (place, places));
+            self.scopes.context.driver.start(queue);
         }
     }
 }
@@ -174,11 +179,11 @@ impl BackgroundLoop for Supervisor {
     }
 
     async fn woken(&self) {
-        self.core.namespaces.changes().reach(self.seen + 1).await;
+        self.scopes.namespaces.changes().reach(self.seen + 1).await;
     }
 
     async fn activate(&mut self) -> NextActivation {
-        self.seen = self.core.namespaces.changes().get();
+        self.seen = self.scopes.namespaces.changes().get();
         match self.follow().await {
             Ok(()) => NextActivation::Woken,
             Err(error) => {

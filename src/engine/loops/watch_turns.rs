@@ -6,18 +6,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::domain::limits::WATCH_TURNS_AT_ONCE_MAX;
-use crate::engine::core::EngineCore;
-use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::engine::served_counts::ServedCounts;
 
 /// The loop that gives watches their turns.
 pub struct WatchesLoop {
-    core: Arc<EngineCore>,
+    served: Arc<ServedCounts>,
 }
 
 impl WatchesLoop {
     /// Makes the loop.
-    pub fn new(core: Arc<EngineCore>) -> Self {
-        Self { core }
+    pub fn new(served: Arc<ServedCounts>) -> Self {
+        Self { served }
     }
 }
 
@@ -28,11 +28,11 @@ impl BackgroundLoop for WatchesLoop {
     }
 
     async fn woken(&self) {
-        self.core.watchers.wait_for_work().await;
+        self.served.watchers.wait_for_work().await;
     }
 
     async fn activate(&mut self) -> NextActivation {
-        let watchers = &self.core.watchers;
+        let watchers = &self.served.watchers;
         let given = watchers.give_turns(WATCH_TURNS_AT_ONCE_MAX);
         let mut taken_out = false;
         for _ in 0..WATCH_TURNS_AT_ONCE_MAX {

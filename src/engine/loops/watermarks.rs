@@ -7,23 +7,23 @@ use async_trait::async_trait;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, TOUCH_SHARDS, WATERMARK_INTERVAL};
-use crate::engine::core::EngineCore;
 use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::loops::replay::replay_lost;
+use crate::engine::scopes::NamespaceScopes;
 use crate::ports::StoreError;
 
 /// The watermark loop of one dataset.
 pub struct WatermarkLoop {
-    core: Arc<EngineCore>,
+    scopes: Arc<NamespaceScopes>,
     dataset: Arc<DatasetState>,
     stored: Option<Duration>,
 }
 
 impl WatermarkLoop {
     /// Makes the loop of a dataset.
-    pub fn new(core: Arc<EngineCore>, dataset: Arc<DatasetState>) -> Self {
-        Self { core, dataset, stored: None }
+    pub fn new(scopes: Arc<NamespaceScopes>, dataset: Arc<DatasetState>) -> Self {
+        Self { scopes, dataset, stored: None }
     }
 
     /// Stores every watermark that can move. Returns whether all of them have reached the limit.
@@ -33,13 +33,13 @@ impl WatermarkLoop {
         let reached: Vec<_> =
             (0..TOUCH_SHARDS).map(|shard| (shard, self.dataset.pending.rolled_up_to(shard, limit))).collect();
         let is_all = reached.iter().all(|(_, watermark)| *watermark >= limit);
-        put_moved(&self.core, &self.dataset, reached.into_iter()).await?;
+        put_moved(&self.scopes, &self.dataset, reached.into_iter()).await?;
         Ok(is_all)
     }
 
     async fn step(&mut self) -> Result<bool, StoreError> {
-        let replayed = replay_lost(&self.core, &self.dataset).await?;
-        let elapsed = self.core.clock.elapsed();
+        let replayed = replay_lost(&self.scopes, &self.dataset).await?;
+        let elapsed = self.scopes.context.clock.elapsed();
         let due = self.stored.is_none_or(|stored| elapsed >= stored + WATERMARK_INTERVAL);
         if due && self.dataset.take_active() {
             if !self.store().await? {
@@ -54,7 +54,7 @@ impl WatermarkLoop {
 
 /// Stores those watermarks that lie above the known ones.
 pub(super) async fn put_moved(
-    core: &EngineCore,
+    scopes: &NamespaceScopes,
     dataset: &DatasetState,
     reached: impl Iterator<Item = (u32, Timestamp)>,
 ) -> Result<(), StoreError> {
@@ -62,7 +62,7 @@ pub(super) async fn put_moved(
     if moved.is_empty() {
         return Ok(());
     }
-    core.stores.touches.put_watermarks(dataset.id(), moved.clone()).await?;
+    scopes.stores.touches.put_watermarks(dataset.id(), moved.clone()).await?;
     for (shard, watermark) in moved {
         dataset.note_watermark(shard, watermark);
     }

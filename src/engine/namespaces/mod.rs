@@ -26,8 +26,7 @@ use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::catalog::{Etag, FIRST_VERSION, FollowedCatalog, Sharing, VersionedCatalog};
-use crate::engine::counting::reason_of_store;
-use crate::engine::dataset::watermark::Watermark;
+use crate::engine::watermark::Watermark;
 use crate::ports::{Clock, NamespaceChange, NamespaceStore, StoreError};
 
 pub use clusters::{ClusterUse, Clusters, UnlistedClusters};
@@ -94,7 +93,7 @@ impl NamespaceError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Reject(reject) => reject.reason,
-            Self::Store(error) => reason_of_store(error),
+            Self::Store(error) => error.reason(),
         }
     }
 }

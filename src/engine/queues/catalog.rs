@@ -22,7 +22,7 @@ use crate::engine::catalog::{
 use crate::engine::queues::draft::{QueueDraft, differences, fixed_differences};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::registry::{QueueContext, not_found, refuse_template};
+use crate::engine::queues::registry::{QueueContext, refuse_template};
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{QueueEtag, Queues};
 use crate::ports::{EffectOutcome, QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
@@ -55,7 +55,7 @@ pub(super) enum EnqueueTarget {
 impl Queues {
     /// Returns a queue or template.
     pub fn get(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
-        let found = self.context.find(name).ok_or_else(|| not_found(name))?;
+        let found = self.context.find(name).ok_or_else(|| QueueError::not_found(name))?;
         Ok(found.record.load_full())
     }
 
@@ -73,7 +73,7 @@ impl Queues {
         limit: usize,
     ) -> Result<Vec<PastQueueChange>, QueueError> {
         let changes = self.context.stores.catalog.history(name, skip, limit.min(PAGE_ROWS_MAX)).await?;
-        if changes.is_empty() && skip == 0 { Err(not_found(name)) } else { Ok(changes) }
+        if changes.is_empty() && skip == 0 { Err(QueueError::not_found(name)) } else { Ok(changes) }
     }
 
     /// Creates a queue. If it exists with the same settings it is returned; with other settings the call is refused.
@@ -173,7 +173,7 @@ impl Queues {
         &self,
         work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {
-        catalog::finish("change of a queue", |work| self.context.driver.start_once(work), work).await
+        catalog::finish("change of a queue", |work| self.context.engine.driver.start_once(work), work).await
     }
 
     async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<CatalogQueue>, QueueError> {
@@ -201,8 +201,8 @@ impl Queues {
                 let what = format!("there are already {QUEUES_MAX} queues, the maximum; delete some first");
                 return Err(Reject::new(Reason::QueueFull, what).into());
             }
-            let id = QueueId(u128::from_be_bytes(self.context.random()));
-            let now = self.context.now();
+            let id = QueueId(u128::from_be_bytes(self.context.engine.random()));
+            let now = self.context.engine.now();
             let queue = CatalogQueue { id, spec: spec.clone(), version: FIRST_VERSION, created: now, updated: now };
             let live = Arc::new(ServedQueue::new(queue.clone()));
             self.create_shards(&live).await?;
@@ -248,7 +248,7 @@ impl Queues {
     ) -> Result<QueueUpdateOutcome, QueueError> {
         let mut turn = self.begin_change().await?;
         loop {
-            let live = self.context.find(&draft.name).ok_or_else(|| not_found(&draft.name))?;
+            let live = self.context.find(&draft.name).ok_or_else(|| QueueError::not_found(&draft.name))?;
             let before = live.record.load_full();
             check_etag(&*before, expected)?;
             let spec = draft.clone().resolve(Some(&before.spec), reset)?;
@@ -257,7 +257,7 @@ impl Queues {
                 refuse_fixed::<CatalogQueue>(&fixed_differences(&before.spec, &spec))?;
                 self.check_durability(&spec)?;
                 self.refuse_type_of_full(&live, &before.spec, &spec).await?;
-                let (version, updated) = (before.version + 1, self.context.now());
+                let (version, updated) = (before.version + 1, self.context.engine.now());
                 let queue = CatalogQueue { spec, version, updated, ..(*before).clone() };
                 let change = author.change(&queue, updated, lines.clone());
                 let record = record_of(Some(before.version), Some(queue.clone()), change);

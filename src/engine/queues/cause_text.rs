@@ -7,10 +7,18 @@ use crate::domain::queue::MessageState;
 use crate::domain::queue::messages::message::{AttemptError, CanceledBy, MessageId, RoutingValue, SessionId};
 use crate::domain::queue::shard::explain::{Cause, HoldingLease};
 use crate::engine::catalog::duration_text;
-use crate::engine::queues::explain::QueueExplanation;
 use crate::engine::queues::next_steps::NextSteps;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
+
+/// One cause.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueExplanation {
+    /// The cause, for programs.
+    pub cause: &'static str,
+    /// One sentence with the next step.
+    pub text: String,
+}
 
 pub(super) fn explanation(cause: &'static str, text: impl Into<String>) -> QueueExplanation {
     QueueExplanation { cause, text: text.into() }

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use crate::domain::Timestamp;
 use crate::domain::limits::TOKEN_AHEAD_MAX;
 use crate::domain::queue::clock::StepTime;
-use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;
@@ -36,7 +36,7 @@ impl Queues {
     /// Reads queue time.
     pub async fn clock(&self) -> Result<QueueClock, QueueError> {
         let step = self.context.stores.time.clock().await?;
-        Ok(QueueClock { step, wall: self.context.now(), tokens_from: None })
+        Ok(QueueClock { step, wall: self.context.engine.now(), tokens_from: None })
     }
 
     /// Makes wall time the basis of token ages again, if the clock was once more than a minute ahead. This gives up
@@ -66,11 +66,11 @@ impl ClockWatch {
     }
 
     fn tell(&mut self, step: StepTime) {
-        let wall = self.context.now();
+        let wall = self.context.engine.now();
         let beyond_wall = |time: Timestamp| time.micros().saturating_sub(wall.micros());
         let ahead = beyond_wall(step.now);
-        self.context.stats.queue_clock_ahead.set(ahead);
-        self.context.stats.queue_tokens_ahead.set(beyond_wall(step.token_age_clock).max(0));
+        self.context.engine.stats.queue_clock_ahead.set(ahead);
+        self.context.engine.stats.queue_tokens_ahead.set(beyond_wall(step.token_age_clock).max(0));
         let apart = Duration::from_micros(ahead.unsigned_abs()) > TOKEN_AHEAD_MAX;
         if apart == self.apart {
             return;

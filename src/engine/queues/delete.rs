@@ -10,7 +10,7 @@ use crate::engine::catalog::{Author, CommitOutcome, check_etag};
 use crate::engine::queues::catalog::record_of;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
-use crate::engine::queues::registry::{check_id, not_found};
+use crate::engine::queues::registry::check_id;
 use crate::engine::queues::{QueueEtag, Queues};
 use crate::ports::{QueueChange, QueueDeletion};
 
@@ -43,7 +43,7 @@ impl Queues {
             if let Some(messages) = self.deleted_before(sent).await? {
                 return Ok(messages);
             }
-            let live = self.context.find(&sent.name).ok_or_else(|| not_found(&sent.name))?;
+            let live = self.context.find(&sent.name).ok_or_else(|| QueueError::not_found(&sent.name))?;
             let before = live.record.load_full();
             check_id(&before, sent.id)?;
             check_etag(&*before, sent.expected)?;
@@ -55,7 +55,7 @@ impl Queues {
                 }
             };
             let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
-            let change = author.deletion(&*before, self.context.now(), Some(deletion));
+            let change = author.deletion(&*before, self.context.engine.now(), Some(deletion));
             match turn.commit(record_of(Some(before.version), None, change)).await? {
                 CommitOutcome::Overtaken => {}
                 CommitOutcome::Committed => {

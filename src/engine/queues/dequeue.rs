@@ -7,24 +7,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{
-    DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_WAIT_MAX, LEASE_MAX, LEASE_MIN, QUEUE_MESSAGE_BYTES_MAX,
-    QUEUE_REPLY_BYTES_MAX,
-};
-use crate::domain::queue::command::{self, Completeness, LeaseGrant, Refusal};
+use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_WAIT_MAX, LEASE_MAX, LEASE_MIN};
+use crate::domain::queue::command::{self, Completeness, Refusal};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{MessageRef, SessionId};
+use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::{Command, QueueId, QueueName, Reply};
+use crate::domain::queue::{Command, QueueName, Reply};
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::lease_batch::LeaseBatch;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::sessions::SentSessionCall;
 use crate::engine::queues::waiters::WaiterSlot;
 use crate::engine::queues::{Queues, unexpected};
-use crate::ports::{ShardCommand, StoredMessage};
+use crate::ports::ShardCommand;
 
 /// A dequeue request.
 #[derive(Clone, Debug, Default)]
@@ -55,100 +51,6 @@ pub enum WhenBlocked {
     Refuse,
     /// Wait, as for messages.
     Wait,
-}
-
-/// One lease with its message.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LeasedMessage {
-    /// The lease.
-    pub lease: LeaseGrant,
-    /// The lease token of the worker.
-    pub token: String,
-    /// The message.
-    pub message: StoredMessage,
-    /// The shard's time.
-    pub at: Timestamp,
-}
-
-/// A batch of leases. Dropped without `take`, it releases them, unless they belong to a session, which may come back.
-pub struct LeaseBatch {
-    context: Arc<QueueContext>,
-    queue: Arc<ServedQueue>,
-    /// Each lease with the start of the look that found it, by elapsed time.
-    leases: Vec<(LeasedMessage, Duration)>,
-    /// The start of the last look.
-    looked: Duration,
-    /// The session of the leases.
-    session: Option<SessionId>,
-    /// The shards that were asked.
-    asked_shards: Vec<u32>,
-    /// Whether there are no more messages than these.
-    pub completeness: Completeness,
-}
-
-impl LeaseBatch {
-    /// The queue and its id.
-    pub fn queue(&self) -> (QueueId, QueueName) {
-        let record = self.queue.record.load();
-        (record.id, record.spec.name.clone())
-    }
-
-    /// Whether there are leases.
-    pub fn has_leases(&self) -> bool {
-        !self.leases.is_empty()
-    }
-
-    /// The time until the next change by time alone.
-    pub fn next_event_in(&self) -> Option<Duration> {
-        self.queue.next_event_in(self.context.clock.elapsed())
-    }
-
-    /// Takes the leases for the response, best priority first. Leases of earlier looks have used up part of their time.
-    pub fn take(mut self) -> Vec<LeasedMessage> {
-        let now = self.looked;
-        let mut leases = std::mem::take(&mut self.leases);
-        leases.sort_by_key(|(given, _)| given.message.head.priority);
-        let left = |(given, at): (LeasedMessage, Duration)| {
-            let expires_in = given.lease.expires_in.saturating_sub(now.saturating_sub(at));
-            LeasedMessage { lease: LeaseGrant { expires_in, ..given.lease }, ..given }
-        };
-        leases.into_iter().map(left).collect()
-    }
-
-    /// Adds the leases of a shard.
-    pub(super) fn add(&mut self, leases: Vec<LeaseGrant>, messages: Vec<StoredMessage>, at: Timestamp) {
-        let now = self.looked;
-        if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
-            self.context.sessions.leased(id, self.context.clock.elapsed() + longest);
-        }
-        let (queue, key) = (self.queue.record.load().id, self.context.lease_key);
-        let given = leases.into_iter().zip(messages).map(|(lease, message)| {
-            let token = lease.token.to_text(queue.0, &key);
-            LeasedMessage { lease, token, message, at }
-        });
-        self.leases.extend(given.map(|given| (given, now)));
-    }
-
-    /// Whether the response has no space for another message.
-    fn is_full(&self) -> bool {
-        self.room() == 0
-    }
-
-    fn room(&self) -> usize {
-        QUEUE_REPLY_BYTES_MAX.saturating_sub(self.bytes()) / QUEUE_MESSAGE_BYTES_MAX
-    }
-
-    fn bytes(&self) -> usize {
-        self.leases.iter().map(|(given, _)| given.message.body.payload.len() + QUEUE_MESSAGE_BYTES_MAX / 16).sum()
-    }
-}
-
-impl Drop for LeaseBatch {
-    fn drop(&mut self) {
-        if self.session.is_none() {
-            self.context.release_all(&self.queue, self.leases.iter().map(|(given, _)| given.lease.token));
-        }
-    }
 }
 
 impl Queues {
@@ -186,9 +88,9 @@ impl Queues {
         ask: &DequeueRequest,
         call: Option<SessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
-        let until = self.context.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
+        let until = self.context.engine.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
         let (mut rounds, mut told) = (0, false);
-        let mut found = self.empty_batch(queue, call.map(|call| call.id));
+        let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
         let mut place = None;
         // Whether a look reached the end while the slot was held, and nothing has woken it since.
         let mut seen_all = false;
@@ -199,7 +101,7 @@ impl Queues {
                 self.heartbeat_other_shards(queue, &call, &found.asked_shards);
                 told = true;
             }
-            let left = until.saturating_sub(self.context.clock.elapsed());
+            let left = until.saturating_sub(self.context.engine.clock.elapsed());
             let enough = found.leases.len() >= ask.min.clamp(1, ask.max);
             if enough || found.is_full() {
                 return Ok(found);
@@ -227,7 +129,7 @@ impl Queues {
                 biased;
                 () = place.wait_until_woken() => seen_all = false,
                 () = self.context.drain.cancelled() => return Ok(found),
-                () = self.context.clock.sleep(left) => {}
+                () = self.context.engine.clock.sleep(left) => {}
             }
             self.context.queue(name)?;
         }
@@ -241,7 +143,7 @@ impl Queues {
         call: Option<SessionCall>,
         found: &mut LeaseBatch,
     ) -> Result<(), QueueError> {
-        (found.looked, found.completeness) = (self.context.clock.elapsed(), Completeness::Complete);
+        (found.looked, found.completeness) = (self.context.engine.clock.elapsed(), Completeness::Complete);
         queue.record_dequeue(found.looked);
         match (self.refuse_blocked(queue), ask.blocked) {
             (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), WhenBlocked::Wait) => return Ok(()),
@@ -254,7 +156,7 @@ impl Queues {
             found.leases.iter().for_each(|(given, _)| exhausted[given.lease.token.key.shard as usize] = true);
         }
         while found.leases.len() < ask.max {
-            let mut offers = queue.offers(self.context.clock.elapsed());
+            let mut offers = queue.offers(self.context.engine.clock.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
             let Some(best) = offers.first() else { break };
             let room = found.room();
@@ -287,12 +189,12 @@ impl Queues {
             found.completeness = Completeness::More;
         }
         if found.leases.is_empty() {
-            self.context.stats.dequeues_empty.increment();
+            self.context.engine.stats.dequeues_empty.increment();
         }
-        let (looked, now) = (found.looked, self.context.clock.elapsed());
+        let (looked, now) = (found.looked, self.context.engine.clock.elapsed());
         let given = found.leases.iter().filter(|(_, at)| *at == looked);
         let given = given.map(|(given, _)| (given.message.head.priority, given.lease.token.key.shard));
-        self.context.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
+        self.context.engine.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
         Ok(())
     }
 
@@ -305,7 +207,7 @@ impl Queues {
         call: Option<SessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
         self.refuse_blocked(queue)?;
-        let mut found = self.empty_batch(queue, call.map(|call| call.id));
+        let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
         if !ask.filter.is_empty() {
             // Metadata never changes, so a message that does not match now never will.
             let name = queue.record.load().spec.name.clone();
@@ -341,25 +243,13 @@ impl Queues {
             (Ok(Reply::Leases { leases, completeness, cursor }), _) => {
                 let count = leases.len();
                 queue.shard(shard).filter_cursors.keep(filter, cursor);
-                self.context.stats.leases_given.add(count as u64);
+                self.context.engine.stats.leases_given.add(count as u64);
                 found.add(leases, answer.messages, answer.at);
                 Ok((count, completeness))
             }
             (Ok(other), _) => Err(unexpected("dequeue", &other)),
             (Err(refusal), Some(id)) => Err(self.record_refusal(id, refusal)),
             (Err(refusal), None) => Err(refusal.into()),
-        }
-    }
-
-    pub(super) fn empty_batch(&self, queue: &Arc<ServedQueue>, session: Option<SessionId>) -> LeaseBatch {
-        LeaseBatch {
-            context: Arc::clone(&self.context),
-            queue: Arc::clone(queue),
-            leases: Vec::new(),
-            looked: self.context.clock.elapsed(),
-            session,
-            asked_shards: Vec::new(),
-            completeness: Completeness::Complete,
         }
     }
 

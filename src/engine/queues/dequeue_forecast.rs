@@ -14,9 +14,9 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::shard::explain::{Cause, FailedAttempts};
 use crate::domain::queue::{MessageState, QueueName};
 use crate::engine::queues::Queues;
+use crate::engine::queues::cause_text::QueueExplanation;
 use crate::engine::queues::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::explain::QueueExplanation;
 use crate::engine::queues::next_steps::NextSteps;
 use crate::engine::queues::served_queue::ServedQueue;
 
@@ -61,7 +61,7 @@ impl Queues {
         }
         if outlook.serves {
             let is_open = spec.dequeue_blocked.is_none();
-            let (running, now) = (depth.of(MessageState::Running), self.context.clock.elapsed());
+            let (running, now) = (depth.of(MessageState::Running), self.context.engine.clock.elapsed());
             causes.extend(no_worker_waits(steps, &queue, running, now).filter(|_| is_open));
             causes.extend(outlook.blocked.iter().map(said));
             causes.extend(is_open.then(|| explanation("next", next_text(&outlook, &filter))));

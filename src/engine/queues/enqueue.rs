@@ -138,7 +138,11 @@ impl Queues {
         let queue = ServedQueue::new(queue);
         let (_, (number, ShardCommand { command, .. })) = self.enqueue_command(&queue, sent)?;
         let mut shard = Shard::new(number, 1, spec.shard_settings())?;
-        shard.apply(command, step).reply.map(drop).map_err(|refusal| refused(&queue, refusal, self.context.now()))
+        shard
+            .apply(command, step)
+            .reply
+            .map(drop)
+            .map_err(|refusal| refused(&queue, refusal, self.context.engine.now()))
     }
 
     /// The id of a message, and its enqueue command with the shard.
@@ -178,10 +182,10 @@ impl Queues {
         EnqueueId { id, idempotent }: EnqueueId,
         answer: ShardAnswer,
     ) -> Result<EnqueueOutcome, QueueError> {
-        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, self.context.now()))?;
+        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, self.context.engine.now()))?;
         match reply {
             Reply::Enqueued { key, state, already_enqueued } => {
-                let stats = &self.context.stats;
+                let stats = &self.context.engine.stats;
                 if already_enqueued {
                     stats.messages_repeated.increment();
                 } else {
@@ -195,8 +199,8 @@ impl Queues {
 
     /// An id for a message without one: a UUIDv7.
     fn server_made_id(&self) -> MessageId {
-        let millis = u64::try_from(self.context.now().millis()).unwrap_or(0);
-        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.context.random()).into_uuid();
+        let millis = u64::try_from(self.context.engine.now().millis()).unwrap_or(0);
+        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.context.engine.random()).into_uuid();
         MessageId::new(&uuid.to_string()).expect("36 letters and digits are an id")
     }
 }

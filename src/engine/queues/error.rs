@@ -7,10 +7,9 @@ use crate::domain::queue::command::{Refusal, ShardCapacity};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::{MessageState, QueueId};
+use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::caller_quota::QuotaExceeded;
-use crate::engine::counting::reason_of_store;
 use crate::engine::queues::limited_resource::{LimitedResource, no_room_text};
 use crate::ports::{StoreError, StoreErrorKind};
 
@@ -131,6 +130,11 @@ impl From<InvalidCommandPart> for QueueError {
 }
 
 impl QueueError {
+    /// The error for a name without a queue.
+    pub fn not_found(name: &QueueName) -> Self {
+        Self::QueueNotFound { name: name.to_string(), made_by: None }
+    }
+
     /// The same about an argument that this call has under another name than enqueues have.
     pub(super) fn about(self, of: InvalidCommandPart, field: &'static str) -> Self {
         match self {
@@ -157,7 +161,7 @@ impl QueueError {
             Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
             Self::UnknownClass { .. } => reason_of_invalid(InvalidCommandPart::PriorityClass),
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
-            Self::Store(error) => reason_of_store(error),
+            Self::Store(error) => error.reason(),
         }
     }
 

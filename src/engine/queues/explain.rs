@@ -8,20 +8,11 @@ use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::shard::explain::Cause;
 use crate::domain::queue::{MessageState, QueueName};
 use crate::engine::queues::Queues;
-use crate::engine::queues::cause_text::{CauseText, counted, explanation, no_worker_waits};
+use crate::engine::queues::cause_text::{CauseText, QueueExplanation, counted, explanation, no_worker_waits};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::inspect::MessageView;
 use crate::engine::queues::next_steps::NextSteps;
 use crate::engine::queues::served_queue::ServedQueue;
-
-/// One cause.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueExplanation {
-    /// The cause, for programs.
-    pub cause: &'static str,
-    /// One sentence with the next step.
-    pub text: String,
-}
 
 impl Queues {
     /// Explains why a message is not being served.
@@ -84,7 +75,7 @@ impl Queues {
         }
         let running = self.depth_of(queue).await?.of(MessageState::Running);
         let mut causes: Vec<QueueExplanation> =
-            no_worker_waits(NextSteps(name), queue, running, self.context.clock.elapsed()).into_iter().collect();
+            no_worker_waits(NextSteps(name), queue, running, self.context.engine.clock.elapsed()).into_iter().collect();
         causes.push(match (ahead, waiting) {
             (0, 0) => explanation("next", "it is the next to be served: a dequeue returns it at once"),
             (0, _) => explanation("next", "it is the next to be served; a worker is being woken for it"),

@@ -17,6 +17,7 @@ use crate::domain::queue::shard::UndeclaredFilter;
 use crate::domain::queue::totals::Total;
 use crate::domain::queue::{Command, MessageState, QueueName};
 use crate::engine::queues::Queues;
+use crate::engine::queues::depth::Depth;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -61,25 +62,6 @@ pub enum Payloads {
     With,
     /// Without payloads.
     Without,
-}
-
-/// The numbers of messages.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Depth {
-    /// By state, in the order of `State::ALL`, for each shard.
-    pub by_shard: Vec<[Total; MessageState::ALL.len()]>,
-}
-
-impl Depth {
-    /// The number of messages of a state in all shards.
-    pub fn of(&self, state: MessageState) -> u64 {
-        self.by_shard.iter().map(|totals| totals[state as usize].messages).sum()
-    }
-
-    /// The bytes of all payloads.
-    pub fn bytes(&self) -> u64 {
-        self.by_shard.iter().flatten().map(|total| total.bytes).sum()
-    }
 }
 
 impl QueueContext {
@@ -193,14 +175,14 @@ impl Queues {
     }
 
     async fn sweep_all_due_shards(&self, queue: &Arc<ServedQueue>) -> Result<(), QueueError> {
-        let overdue = queue.overdue(self.context.clock.elapsed());
+        let overdue = queue.overdue(self.context.engine.clock.elapsed());
         self.sweep_due_shards(queue, &overdue).await
     }
 
     /// Applies the due sweeps of shards, up to a bound.
     async fn sweep_due_shards(&self, queue: &Arc<ServedQueue>, shards: &[u32]) -> Result<(), QueueError> {
         for _ in 0..SWEEPS_BEFORE_A_LOOK {
-            let mut overdue = queue.overdue(self.context.clock.elapsed());
+            let mut overdue = queue.overdue(self.context.engine.clock.elapsed());
             overdue.retain(|shard| shards.contains(shard));
             if overdue.is_empty() {
                 return Ok(());

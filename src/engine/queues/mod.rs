@@ -1,13 +1,14 @@
 //! The use cases of queues: one file per verb, on the ports of the queue store and its catalog.
 //!
-//! The API calls `Queues`. `served_queue` holds the state of a queue that is served, `shard_calls` sends commands to shards,
-//! `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings is in the
+//! The API calls `Queues`. `served_queue` holds the state of a queue that is served, `shard_commands` sends commands to
+//! shards, `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings is in the
 //! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two.
 
 mod catalog;
 mod cause_text;
 mod clock;
 mod delete;
+mod depth;
 mod dequeue;
 mod dequeue_forecast;
 mod directory;
@@ -16,6 +17,7 @@ mod enqueue;
 mod error;
 mod explain;
 mod inspect;
+mod lease_batch;
 mod limited_resource;
 mod next_steps;
 mod operations;
@@ -27,6 +29,7 @@ mod session_registry;
 mod sessions;
 mod settle;
 mod shard_calls;
+mod shard_commands;
 mod sweeper;
 mod waiters;
 mod watch;
@@ -44,8 +47,9 @@ use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{QueueId, QueueName, Reply};
 use crate::domain::{Reason, Reject};
 use crate::engine::catalog::Etag;
+use crate::engine::context::EngineContext;
+use crate::engine::driver::Driver;
 use crate::engine::loops::FollowLoop;
-use crate::engine::loops::driver::Driver;
 use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -54,20 +58,23 @@ use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 
 pub use catalog::{PastQueueChange, QueueUpdateOutcome};
+pub use cause_text::QueueExplanation;
 pub use clock::QueueClock;
 pub use delete::SentDeletion;
-pub use dequeue::{DequeueRequest, LeaseBatch, LeasedMessage, WhenBlocked};
+pub use depth::Depth;
+pub use dequeue::{DequeueRequest, WhenBlocked};
 pub use draft::QueueDraft;
 pub use enqueue::{EnqueueOutcome, SentMessage};
 pub use error::QueueError;
-pub use explain::QueueExplanation;
-pub use inspect::{Depth, LeaseHolder, ListCursor, MessageView, Payloads};
+pub use inspect::{LeaseHolder, ListCursor, MessageView, Payloads};
+pub use lease_batch::{LeaseBatch, LeasedMessage};
 pub use operations::{DiscardRequest, Operation, OperationState, RedriveRequest};
 pub use overview::Overview;
+pub use registry::CancelNotice;
 pub use served_queue::Backlog;
 pub use session_list::LiveSession;
 pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall};
-pub use settle::{CancelNotice, LeaseExtension, LeaseOutcome, SentLeaseAction, SentSettlement, SentUpdate};
+pub use settle::{LeaseExtension, LeaseOutcome, SentLeaseAction, SentSettlement, SentUpdate};
 pub use watch::{DepthStream, DepthUpdate};
 pub use work_streams::{StreamLeaseRequest, StreamSession};
 
@@ -89,10 +96,15 @@ impl Queues {
         driver: Driver,
         stats: Arc<Stats>,
     ) -> Result<Self, StoreError> {
-        let mut made = [0; LEASE_KEY_BYTES];
-        entropy.fill(&mut made);
+        Self::start_in(stores, Arc::new(EngineContext { clock, entropy, driver, stats })).await
+    }
+
+    /// The same, as a part of an engine.
+    pub(super) async fn start_in(stores: QueueStores, context: Arc<EngineContext>) -> Result<Self, StoreError> {
+        let made: [u8; LEASE_KEY_BYTES] = context.random();
         let lease_key = stores.catalog.lease_key(LeaseKey(made)).await?;
-        let shared = Arc::new(QueueContext::new(stores, lease_key, clock, entropy, driver.clone(), stats));
+        let driver = context.driver.clone();
+        let shared = Arc::new(QueueContext::new(stores, lease_key, context));
         let queues = Self { context: Arc::clone(&shared) };
         queues.load().await?;
         queues.load_sessions().await?;
@@ -130,12 +142,12 @@ impl Queues {
 
     /// The number of open sessions at this server. O(sessions).
     pub fn open_sessions(&self) -> usize {
-        self.context.sessions.open_count(self.context.clock.elapsed())
+        self.context.sessions.open_count(self.context.engine.clock.elapsed())
     }
 
     /// The backlog of each queue at this moment. O(shards); frequent callers use `overview`.
     pub fn backlogs(&self) -> Vec<Backlog> {
-        let now = self.context.clock.elapsed();
+        let now = self.context.engine.clock.elapsed();
         let queues = self.context.all();
         let served = queues.iter().filter(|queue| queue.holds_messages());
         served.map(|queue| Backlog { queue: queue.name(), ..queue.backlog(now) }).collect()

@@ -47,7 +47,7 @@ impl OverviewCache {
 impl Queues {
     /// The backlog of all queues, at most a second old. O(shards) once a second.
     pub fn overview(&self) -> Arc<Overview> {
-        let now = self.context.clock.elapsed();
+        let now = self.context.engine.clock.elapsed();
         self.context.overview.get(now, || {
             let queues = self.context.all();
             let served: Vec<&ServedQueue> =

@@ -9,26 +9,23 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::Timestamp;
 use crate::domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
 };
 use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::messages::message::{MessageKey, SessionId};
 use crate::domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::caller_quota::CallerQuota;
 use crate::engine::catalog::VersionedCatalog;
-use crate::engine::loops::driver::Driver;
+use crate::engine::context::EngineContext;
 use crate::engine::queues::directory::QueueDirectory;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::Operations;
 use crate::engine::queues::overview::OverviewCache;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::session_registry::SessionRegistry;
-use crate::engine::queues::settle::CancelNotice;
-use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
+use crate::ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
 
 /// The bytes of the alias of a session.
 const SESSION_SHOWN_BYTES: usize = 6;
@@ -37,14 +34,8 @@ const SESSION_SHOWN_BYTES: usize = 6;
 pub struct QueueContext {
     /// The stores.
     pub stores: QueueStores,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Random bytes, for ids of queues and messages.
-    pub entropy: Arc<dyn Entropy>,
-    /// Runs tasks that outlive their caller.
-    pub driver: Driver,
-    /// Counts for the metrics.
-    pub stats: Arc<Stats>,
+    /// Time, random bytes, tasks and counts.
+    pub engine: Arc<EngineContext>,
     /// Seals the lease tokens of the store.
     pub lease_key: LeaseKey,
     /// Purges, redrives and discards.
@@ -69,6 +60,15 @@ pub struct QueueContext {
     pub directory: QueueDirectory,
     /// The last overview of all queues.
     pub overview: OverviewCache,
+}
+
+/// A running message for which a cancel was requested.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CancelNotice {
+    /// Its queue.
+    pub queue: QueueName,
+    /// Its key.
+    pub key: MessageKey,
 }
 
 /// The sweep times of shards, by elapsed time.
@@ -124,21 +124,11 @@ impl SweepAlarms {
 
 impl QueueContext {
     /// Combines the shared parts. No queue is served yet.
-    pub fn new(
-        stores: QueueStores,
-        lease_key: LeaseKey,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
-        driver: Driver,
-        stats: Arc<Stats>,
-    ) -> Self {
+    pub fn new(stores: QueueStores, lease_key: LeaseKey, engine: Arc<EngineContext>) -> Self {
         Self {
             catalog: VersionedCatalog::new(Arc::clone(&stores.catalog) as _),
             stores,
-            clock,
-            entropy,
-            driver,
-            stats,
+            engine,
             lease_key,
             operations: Operations::default(),
             alarms: SweepAlarms::default(),
@@ -153,22 +143,10 @@ impl QueueContext {
         }
     }
 
-    /// Wall time.
-    pub fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
     /// The alias of a session for readers other than its worker. The id itself would let them end the session.
     pub fn session_alias(&self, session: SessionId) -> String {
         let seal = self.lease_key.seal(&[b"session".as_slice(), &session.0.to_be_bytes()].concat());
         seal[..SESSION_SHOWN_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// Random bytes.
-    pub fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
-        let mut random = [0; BYTES];
-        self.entropy.fill(&mut random);
-        random
     }
 
     /// Begins to serve a queue.
@@ -176,7 +154,7 @@ impl QueueContext {
         let record = queue.record.load();
         // Set from the start, so that the first failure counts as a rise. Templates hold no messages.
         if record.spec.template_for.is_none() {
-            queue.counts.get_or_init(|| self.stats.by_queue.of(record.spec.name.as_str()));
+            queue.counts.get_or_init(|| self.engine.stats.by_queue.of(record.spec.name.as_str()));
         }
         self.directory.put(queue);
     }
@@ -184,7 +162,7 @@ impl QueueContext {
     /// Stops serving a queue.
     pub fn remove(&self, queue: &ServedQueue) {
         self.directory.remove(queue);
-        self.stats.by_queue.forget(queue.record.load().spec.name.as_str());
+        self.engine.stats.by_queue.forget(queue.record.load().spec.name.as_str());
         for number in 0..queue.shards() {
             self.alarms.set(queue.shard(number).id, None);
         }
@@ -239,23 +217,23 @@ impl QueueContext {
             if let Some(counts) = queue.counts.get() {
                 answer.transitions.iter().for_each(|row| counts.record_transition(row));
             }
-            answer.walked.iter().for_each(|walked| self.stats.undeclared_filters.record_scan(walked));
+            answer.walked.iter().for_each(|walked| self.engine.stats.undeclared_filters.record_scan(walked));
             promoted += answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
             view = Some(answer.view);
         }
         if promoted > 0 {
             // The first of them was due at that time and the others later, so this is the greatest lag.
-            let now = self.clock.elapsed();
+            let now = self.engine.clock.elapsed();
             let lag = now.saturating_sub(queue.next_event_at(shard).unwrap_or(now));
-            self.stats.messages_promoted.add(promoted);
-            self.stats.promotion_lag_micros.add(promoted * u64::try_from(lag.as_micros()).unwrap_or(0));
-            self.stats.promotions_late.add(if lag > PROMOTION_LATE { promoted } else { 0 });
+            self.engine.stats.messages_promoted.add(promoted);
+            self.engine.stats.promotion_lag_micros.add(promoted * u64::try_from(lag.as_micros()).unwrap_or(0));
+            self.engine.stats.promotions_late.add(if lag > PROMOTION_LATE { promoted } else { 0 });
         }
         view.inspect(|view| self.update_view(queue, shard, *view));
     }
 
     fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
-        if let Some(due) = queue.update_view(shard, view, self.clock.elapsed()) {
+        if let Some(due) = queue.update_view(shard, view, self.engine.clock.elapsed()) {
             self.alarms.set(queue.shard(shard).id, due);
         }
     }
@@ -263,7 +241,7 @@ impl QueueContext {
     /// Translates a conflict, which a store returns for a queue that it no longer has.
     pub fn translate_store_error(&self, queue: &ServedQueue, error: StoreError) -> QueueError {
         match error.kind {
-            StoreErrorKind::Conflict => not_found(&queue.record.load().spec.name),
+            StoreErrorKind::Conflict => QueueError::not_found(&queue.record.load().spec.name),
             StoreErrorKind::Unavailable
             | StoreErrorKind::Full
             | StoreErrorKind::Busy
@@ -289,11 +267,6 @@ pub fn check_id(found: &CatalogQueue, meant: Option<QueueId>) -> Result<(), Queu
         Some(id) if id != found.id => Err(QueueError::OtherQueue { name: found.spec.name.to_string(), id }),
         Some(_) | None => Ok(()),
     }
-}
-
-/// The error for a name without a queue.
-pub fn not_found(name: &QueueName) -> QueueError {
-    QueueError::QueueNotFound { name: name.to_string(), made_by: None }
 }
 
 impl QueueListener for QueueContext {

@@ -16,9 +16,9 @@ use crate::domain::queue::command::Cursor;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{CatalogQueue, MessageState, QueueSpec, ShardId};
 use crate::engine::caller_quota::QuotaPermit;
+use crate::engine::queues::depth::DepthCache;
 use crate::engine::queues::shard_calls::ShardCalls;
 use crate::engine::queues::waiters::Waiters;
-use crate::engine::queues::watch::DepthCache;
 use crate::engine::stats::QueueCounts;
 use crate::ports::ShardStatus;
 

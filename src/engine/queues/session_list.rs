@@ -44,7 +44,7 @@ impl Queues {
         rows: usize,
     ) -> Result<(Vec<LiveSession>, Option<u64>), QueueError> {
         let of = queue.map(|name| self.context.queue(name)).transpose()?.map(|queue| queue.record.load().id);
-        let (wall, now) = (self.context.now(), self.context.clock.elapsed());
+        let (wall, now) = (self.context.engine.now(), self.context.engine.clock.elapsed());
         let (listed, next) = self.context.sessions.list(after, rows, of, now);
         let held = self.leases_held(&listed).await?;
         let shown = listed.into_iter().map(|one| LiveSession {

@@ -21,8 +21,8 @@ use crate::domain::queue::session_records::{Ending, SessionCall};
 use crate::domain::queue::{Command, Refusal, Reply, ShardId};
 use crate::domain::{Reason, Reject};
 use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::dequeue::LeaseBatch;
 use crate::engine::queues::error::QueueError;
+use crate::engine::queues::lease_batch::LeaseBatch;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -71,7 +71,7 @@ pub(super) struct ActiveSessionCall {
 
 impl Drop for ActiveSessionCall {
     fn drop(&mut self) {
-        self.context.sessions.release_call(self.call.id, self.context.clock.elapsed());
+        self.context.sessions.release_call(self.call.id, self.context.engine.clock.elapsed());
     }
 }
 
@@ -94,10 +94,10 @@ impl Queues {
         if self.context.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
         }
-        let now = u64::try_from(self.context.now().millis()).unwrap_or(0);
+        let now = u64::try_from(self.context.engine.now().millis()).unwrap_or(0);
         let millis = now.max(self.context.sessions.next_millis(label));
-        let id = number_of(label, millis, u64::from_be_bytes(self.context.random()));
-        let replaced = self.context.sessions.open(id, caller, label, lease, self.context.clock.elapsed());
+        let id = number_of(label, millis, u64::from_be_bytes(self.context.engine.random()));
+        let replaced = self.context.sessions.open(id, caller, label, lease, self.context.engine.clock.elapsed());
         let replaced = replaced.map_err(|why| QueueError::LimitReached { of: LimitedResource::Session, why })?;
         for (old, shards) in replaced {
             let queues = self.clone();
@@ -108,7 +108,7 @@ impl Queues {
 
     /// Renews a session, and confirms the responses that it has received.
     pub async fn heartbeat(&self, id: SessionId, received_up_to: Option<u64>) -> Result<HeartbeatOutcome, QueueError> {
-        let lease = self.context.sessions.renew(id, self.context.clock.elapsed())?;
+        let lease = self.context.sessions.renew(id, self.context.engine.clock.elapsed())?;
         // The session cannot have received the response of a call that was never made. Refusing would be wrong: a server
         // that started since then knows a call only if it gave leases.
         let received_up_to = received_up_to.map(|call| call.min(self.context.sessions.newest_call(id)));
@@ -186,7 +186,7 @@ impl Queues {
 
     /// Reads the sessions from the shards of a store that was just opened.
     pub(super) async fn load_sessions(&self) -> Result<(), StoreError> {
-        let now = self.context.clock.elapsed();
+        let now = self.context.engine.clock.elapsed();
         for queue in self.context.all() {
             if queue.record.load().spec.template_for.is_some() {
                 continue;
@@ -200,7 +200,7 @@ impl Queues {
         }
         let replaced = self.context.sessions.end_replaced_sessions();
         let queues = self.clone();
-        self.context.driver.start_once(async move {
+        self.context.engine.driver.start_once(async move {
             for (id, shards) in replaced {
                 if let Err(error) = queues.end_in(id, shards, Ending::Replaced).await {
                     tracing::warn!(%error, "cannot end the leases of a replaced session; they expire on their own");
@@ -222,7 +222,7 @@ impl Queues {
         if received_up_to.is_some_and(|received| received >= sequence) {
             return Err(InvalidCommandPart::Received.into());
         }
-        let admitted = self.context.sessions.admit(id, sequence, attempt, self.context.clock.elapsed())?;
+        let admitted = self.context.sessions.admit(id, sequence, attempt, self.context.engine.clock.elapsed())?;
         let call = SessionCall { id, lease: Some(admitted.lease), sequence, attempt, received_up_to };
         let AdmittedCall { may_be_repeat, is_superseded: is_behind, .. } = admitted;
         Ok(ActiveSessionCall { context: Arc::clone(&self.context), call, may_be_repeat, is_superseded: is_behind })
@@ -235,7 +235,7 @@ impl Queues {
         call: SessionCall,
     ) -> Result<Option<LeaseBatch>, QueueError> {
         let ask = |number| self.context.call(queue, number, ShardCommand::of(Command::Recall(call)));
-        let mut found = self.empty_batch(queue, Some(call.id));
+        let mut found = LeaseBatch::new(&self.context, queue, Some(call.id));
         let mut was_answered = false;
         for (number, answer) in join_all((0..queue.shards()).map(ask)).await.into_iter().enumerate() {
             let answer = answer?;

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
 use crate::domain::queue::command::{FailureReport, MessageUpdate, Refusal};
 use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey, MessageRef, RoutingValue};
+use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, RoutingValue};
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{Command, MessageState, QueueName, Reply, Trigger};
@@ -15,7 +15,7 @@ use crate::domain::time::micros_of;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
-use crate::engine::queues::registry::not_found;
+use crate::engine::queues::registry::CancelNotice;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
@@ -141,7 +141,7 @@ impl Queues {
         sent: Vec<Result<SentLeaseAction, QueueError>>,
     ) -> Vec<Result<LeaseOutcome, QueueError>> {
         let Ok(queue) = self.context.queue(name) else {
-            return sent.into_iter().map(|sent| sent.and(Err(not_found(name)))).collect();
+            return sent.into_iter().map(|sent| sent.and(Err(QueueError::not_found(name)))).collect();
         };
         let command = |sent: Result<SentLeaseAction, QueueError>| match sent? {
             SentLeaseAction::Settle(sent) => {
@@ -157,7 +157,7 @@ impl Queues {
     fn settlement(&self, token: LeaseToken, sent: SentSettlement) -> ShardCommand {
         let failure = match sent.verb {
             SettleAction::Fail => {
-                let draw = u32::from_be_bytes(self.context.random());
+                let draw = u32::from_be_bytes(self.context.engine.random());
                 FailureReport { delay: sent.delay, draw, error: sent.error }
             }
             SettleAction::Complete | SettleAction::Cancel | SettleAction::Release => FailureReport::default(),
@@ -168,13 +168,13 @@ impl Queues {
     fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
         // A repeated settlement has no transition, so it is not counted twice.
         let completed = answer.transitions.iter().filter(|row| row.to == Some(MessageState::Completed)).count();
-        self.context.stats.messages_completed.add(completed as u64);
+        self.context.engine.stats.messages_completed.add(completed as u64);
         let reply = answer
             .reply
             .map_err(|refusal| QueueError::from(refusal).about(InvalidCommandPart::Invisibility, "delay"))?;
         match reply {
             Reply::Settled(settlement) => {
-                self.context.stats.leases_settled.increment();
+                self.context.engine.stats.leases_settled.increment();
                 Ok(settlement)
             }
             other => Err(unexpected("settle", &other)),

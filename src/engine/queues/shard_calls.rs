@@ -3,11 +3,7 @@
 //! One store call of a shard is in flight, and a second one when commands pile up. Later calls wait and share the next store
 //! call. Settlements and heartbeats go first, because finished work should not be repeated; enqueues go last, because they
 //! only add to the backlog. Every lane that is not empty gets at least an eighth of each store call, so that no lane starves.
-//! A larger call waits until its lane has saved enough eighths. The store calls run in tasks of the driver, so they continue
-//! if a caller goes away. Leases without a reader are released, except those of a session, which may ask for them again.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
+//! A larger call waits until its lane has saved enough eighths.
 
 use tokio::sync::oneshot;
 
@@ -15,29 +11,25 @@ use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork};
 use crate::domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
-use crate::domain::queue::command::FailureReport;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::{Command, Reply, Urgency};
+use crate::domain::queue::{Command, Urgency};
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
+use crate::ports::{ShardAnswer, ShardCommand, StoreError};
 
 /// The calls of one shard.
-pub struct ShardCalls(CallQueue<PendingCalls>);
+pub struct ShardCalls(pub(super) CallQueue<PendingCalls>);
 
 /// The waiting calls by urgency. Their cost is the number of their commands.
-type PendingCalls = FairLanes<PendingCall, { Urgency::COUNT }>;
+pub(super) type PendingCalls = FairLanes<PendingCall, { Urgency::COUNT }>;
 
 /// The result of one command.
 pub type CommandResult = Result<ShardAnswer, StoreError>;
 
 /// Commands that arrive together and are answered together.
-struct PendingCall {
-    commands: Vec<ShardCommand>,
+pub(super) struct PendingCall {
+    pub commands: Vec<ShardCommand>,
     /// Whether unread leases are released: not those of a session, which may ask for them again.
-    releases: bool,
-    answer: oneshot::Sender<Vec<CommandResult>>,
+    pub releases: bool,
+    pub answer: oneshot::Sender<Vec<CommandResult>>,
 }
 
 impl PendingWork for PendingCalls {
@@ -58,7 +50,10 @@ impl Default for ShardCalls {
 
 impl ShardCalls {
     /// Adds a call. Returns whether a new store call has to be started for it.
-    fn push(&self, commands: Vec<ShardCommand>) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
+    pub(super) fn push(
+        &self,
+        commands: Vec<ShardCommand>,
+    ) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
         let (answer, receiver) = oneshot::channel();
         let mut waiting = self.0.lock();
         if waiting.cost() >= SHARD_CALLS_WAITING_MAX {
@@ -221,8 +216,9 @@ impl QueueContext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::command::{Dequeue, NewMessage};
+    use crate::domain::queue::command::{Dequeue, FailureReport, NewMessage};
     use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageId, MessageKey, Metadata};
+    use crate::domain::queue::messages::settlement::SettleAction;
 
     fn sweeps(count: usize) -> Vec<ShardCommand> {
         (0..count).map(|_| ShardCommand::of(Command::Sweep { max: 1 })).collect()

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, SWEEPS_AT_ONCE_MAX, SWEEPS_OF_A_ROUND_MAX};
 use crate::domain::queue::{Command, ShardId};
-use crate::engine::loops::driver::{BackgroundLoop, NextActivation};
+use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::queues::registry::QueueContext;
 use crate::ports::ShardCommand;
 
@@ -36,7 +36,7 @@ impl Sweeper {
         let sweep = ShardCommand::of(Command::Sweep { max: BULK_MESSAGES_MAX });
         if let Err(error) = self.context.call(&queue, shard.number, sweep).await {
             tracing::debug!(%error, "cannot sweep a shard; retrying after a pause");
-            self.context.alarms.set(shard, Some(self.context.clock.elapsed() + RETRY_PAUSE));
+            self.context.alarms.set(shard, Some(self.context.engine.clock.elapsed() + RETRY_PAUSE));
         }
     }
 }
@@ -52,7 +52,7 @@ impl BackgroundLoop for Sweeper {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        let now = self.context.clock.elapsed();
+        let now = self.context.engine.clock.elapsed();
         let (due, next) = self.context.alarms.take(now, SWEEPS_OF_A_ROUND_MAX);
         if !due.is_empty() {
             stream::iter(&due).for_each_concurrent(SWEEPS_AT_ONCE_MAX, |shard| self.sweep(*shard)).await;

@@ -9,16 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::domain::Timestamp;
 use crate::domain::limits::{WATCH_INTERVAL_MIN, WATCH_SILENCE_MAX};
 use crate::domain::queue::QueueName;
 use crate::engine::caller_quota::{CallerId, QuotaPermit};
 use crate::engine::queues::Queues;
+use crate::engine::queues::depth::Depth;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::inspect::Depth;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::served_queue::ServedQueue;
 
@@ -35,28 +33,6 @@ pub struct DepthUpdate {
 
 /// A stream of readings, one per change.
 pub type DepthStream = Pin<Box<dyn Stream<Item = Result<DepthUpdate, QueueError>> + Send>>;
-
-/// The last reading for watches of a queue.
-pub struct DepthCache {
-    /// When the reading began, as elapsed time, and its result.
-    last: Mutex<Option<(Duration, Arc<Depth>)>>,
-    /// One reading at a time.
-    turn: Semaphore,
-}
-
-impl Default for DepthCache {
-    fn default() -> Self {
-        Self { last: Mutex::default(), turn: Semaphore::new(1) }
-    }
-}
-
-impl DepthCache {
-    /// The last reading, if it began later than `than`.
-    fn after(&self, than: Duration) -> Option<Arc<Depth>> {
-        let last = self.last.lock();
-        last.as_ref().filter(|(began, _)| *began > than).map(|(_, depth)| Arc::clone(depth))
-    }
-}
 
 struct DepthWatch {
     queues: Queues,
@@ -96,18 +72,8 @@ impl Queues {
 impl Queues {
     /// The depth of a queue from a reading that began later than `than`: the last one, or a new one.
     async fn depth_after(&self, queue: &Arc<ServedQueue>, than: Duration) -> Result<Arc<Depth>, QueueError> {
-        let reading = &queue.depth_cache;
-        if let Some(depth) = reading.after(than) {
-            return Ok(depth);
-        }
-        let _turn = reading.turn.acquire().await.map_err(|_closed| QueueError::ShuttingDown)?;
-        if let Some(depth) = reading.after(than) {
-            return Ok(depth);
-        }
-        let began = self.context.clock.elapsed();
-        let depth = Arc::new(self.depth_of(queue).await?);
-        *reading.last.lock() = Some((began, Arc::clone(&depth)));
-        Ok(depth)
+        let read = async || Ok((self.context.engine.clock.elapsed(), self.depth_of(queue).await?));
+        queue.depth_cache.get(than, read).await
     }
 }
 
@@ -123,22 +89,22 @@ impl DepthWatch {
 
     /// Reads until the result differs from the last one sent, or the stream was silent for long.
     async fn look(&mut self) -> Result<DepthUpdate, QueueError> {
-        let began = self.queues.context.clock.elapsed();
+        let began = self.queues.context.engine.clock.elapsed();
         loop {
-            let mut than = self.queues.context.clock.elapsed();
+            let mut than = self.queues.context.engine.clock.elapsed();
             if self.last_sent.is_some() {
-                self.queues.context.clock.sleep(self.interval).await;
-                than = self.queues.context.clock.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
+                self.queues.context.engine.clock.sleep(self.interval).await;
+                than = self.queues.context.engine.clock.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
             }
             self.queues.context.queue(&self.name)?;
             let depth = self.queues.depth_after(&self.queue, than).await?;
             let waiting = self.queue.waiters.len();
-            let silent = self.queues.context.clock.elapsed().saturating_sub(began);
+            let silent = self.queues.context.engine.clock.elapsed().saturating_sub(began);
             let is_known =
                 |(shown, who): &(Arc<Depth>, usize)| *who == waiting && (Arc::ptr_eq(shown, &depth) || *shown == depth);
             if !self.last_sent.as_ref().is_some_and(is_known) || silent >= WATCH_SILENCE_MAX {
                 self.last_sent = Some((Arc::clone(&depth), waiting));
-                return Ok(DepthUpdate { depth, waiting, at: self.queues.context.now() });
+                return Ok(DepthUpdate { depth, waiting, at: self.queues.context.engine.now() });
             }
         }
     }

@@ -16,8 +16,9 @@ use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::caller_quota::{CallerId, QuotaPermit};
 use crate::engine::queues::Queues;
-use crate::engine::queues::dequeue::{DequeueRequest, LeaseBatch, WhenBlocked};
+use crate::engine::queues::dequeue::{DequeueRequest, WhenBlocked};
 use crate::engine::queues::error::QueueError;
+use crate::engine::queues::lease_batch::LeaseBatch;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::sessions::HeartbeatOutcome;
@@ -55,7 +56,7 @@ pub struct StreamSession {
 impl Queues {
     /// Runs work that ends by itself in a background task; the task is joined when the server stops.
     pub fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.context.driver.start_once(work);
+        self.context.engine.driver.start_once(work);
     }
 
     /// Takes a quota permit for a work stream, to hold while the stream is open.
@@ -74,7 +75,7 @@ impl Queues {
 
     /// Attaches a stream to a session.
     pub fn join_session(&self, id: SessionId) -> Result<StreamSession, QueueError> {
-        let now = self.context.clock.elapsed();
+        let now = self.context.engine.clock.elapsed();
         let admitted = self.context.sessions.admit(id, 0, 1, now)?;
         let shared = Arc::clone(&self.context);
         let (lease, over) = (admitted.lease, admitted.end_token);
@@ -107,7 +108,7 @@ impl Queues {
             let looked: Vec<u64> = places.iter().map(WaiterSlot::begin_look).collect();
             let mut unfinished = false;
             for queue in &queues {
-                let mut found = self.empty_batch(queue, call.map(|call| call.id));
+                let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
                 self.lease_from_shards(queue, &ask, call, &mut found).await?;
                 if found.has_leases() {
                     return Ok(found);
@@ -118,13 +119,13 @@ impl Queues {
                 // A bound cut the look short; a filter without an index is searched at a limited rate.
                 rounds += 1;
                 if rounds % DEQUEUE_ROUNDS_MAX == 0 {
-                    self.context.clock.sleep(WORK_WALK_PAUSE).await;
+                    self.context.engine.clock.sleep(WORK_WALK_PAUSE).await;
                 }
                 continue;
             }
             places.iter().zip(looked).for_each(|(place, looked)| place.sleep_after_look(looked));
             if !self.any_woken(&places).await {
-                return Ok(self.empty_batch(&queues[0], call.map(|call| call.id)));
+                return Ok(LeaseBatch::new(&self.context, &queues[0], call.map(|call| call.id)));
             }
             for name in names {
                 self.context.queue(name)?;
@@ -179,14 +180,14 @@ impl StreamSession {
 
     /// Renews the session on a call of the worker.
     pub fn renew_session(&self) -> Result<(), QueueError> {
-        self.context.sessions.renew(self.id, self.context.clock.elapsed())?;
+        self.context.sessions.renew(self.id, self.context.engine.clock.elapsed())?;
         Ok(())
     }
 
     /// Waits until the next heartbeat to the shards is due.
     pub async fn wait_until_heartbeat_due(&self) {
         let due = self.last_heartbeat_at + self.lease / 4;
-        self.context.clock.sleep(due.saturating_sub(self.context.clock.elapsed())).await;
+        self.context.engine.clock.sleep(due.saturating_sub(self.context.engine.clock.elapsed())).await;
     }
 
     /// Sends a heartbeat to the shards.
@@ -194,7 +195,7 @@ impl StreamSession {
         &mut self,
         queues: Queues,
     ) -> impl Future<Output = Result<HeartbeatOutcome, QueueError>> + Send + use<> {
-        self.last_heartbeat_at = self.context.clock.elapsed();
+        self.last_heartbeat_at = self.context.engine.clock.elapsed();
         let (id, taken) = (self.id, self.last_received_call);
         async move { queues.heartbeat(id, taken).await }
     }
@@ -202,6 +203,6 @@ impl StreamSession {
 
 impl Drop for StreamSession {
     fn drop(&mut self) {
-        self.context.sessions.release_call(self.id, self.context.clock.elapsed());
+        self.context.sessions.release_call(self.id, self.context.engine.clock.elapsed());
     }
 }

@@ -7,7 +7,8 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, Event};
 use crate::domain::limits::FOLD_EVENTS_AT_ONCE_MAX;
 use crate::domain::rollup::{Checkpoint, EventFolder};
-use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{ScanOrder, ScanRange, StoreError};
 
 /// A fold that has processed the events of its range and is not finished yet.
@@ -22,7 +23,7 @@ pub struct FoldedLog<'a> {
     pub more: bool,
 }
 
-impl EngineCore {
+impl Roller {
     /// Folds the events of the log in (base.as_of, to], up to a maximum. Cost: O(folded events), a page at a time.
     pub async fn fold_pages<'a>(
         &self,
@@ -52,7 +53,7 @@ impl EngineCore {
         loop {
             // One event beyond the maximum tells whether there are more.
             range.limit = left.saturating_add(1).min(FOLD_EVENTS_AT_ONCE_MAX);
-            let mut page = self.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
+            let mut page = self.scopes.stores.log.scan(scope.dataset.id(), counter, range.clone()).await?;
             let is_last = page.len() < range.limit;
             folded.more = page.len() > left;
             page.truncate(left);

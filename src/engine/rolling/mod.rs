@@ -6,11 +6,34 @@
 
 mod fold;
 pub mod pacing;
-pub mod pending;
 pub mod pipeline;
-pub mod queue;
+mod recheck;
 mod roll;
+mod sealing;
 mod signal_receiver;
 
 pub use pipeline::{NamespaceRollupQueues, RollupQueueLoop};
 pub use signal_receiver::SignalReceiver;
+
+/// Folds the log into checkpoints, repairs them, and shows them to readers.
+pub struct Roller {
+    context: Arc<EngineContext>,
+    /// The namespaces whose counters are rolled.
+    pub scopes: Arc<NamespaceScopes>,
+    /// Told about each roll.
+    pub served: Arc<ServedCounts>,
+}
+
+impl Roller {
+    /// Makes the roller of this process.
+    pub fn new(scopes: Arc<NamespaceScopes>, served: Arc<ServedCounts>) -> Self {
+        Self { context: Arc::clone(&scopes.context), scopes, served }
+    }
+
+    /// A checkpoint marked with the time and the writer. In a store of one process only the time is noted, which makes
+    /// every row smaller.
+    fn with_roller(&self, checkpoint: Checkpoint) -> Checkpoint {
+        let server = self.scopes.fleet.as_ref().and_then(|fleet| fleet.name());
+        Checkpoint { rolled: Some(RolledBy { at: self.context.now(), server }), ..checkpoint }
+    }
+}

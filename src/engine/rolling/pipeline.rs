@@ -1,24 +1,23 @@
-//! The rollup queues of a namespace, and the loop of one queue.
+//! The loop of one rollup queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use tracing::{Instrument, Level};
 
 use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, NamespaceId};
+use crate::domain::counter::Counter;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_CIRCULATING_MAX};
 use crate::domain::namespace::Cardinality;
-use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::context::EngineContext;
 use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::loops::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::rolling::Roller;
 use crate::engine::rolling::pacing::Pacer;
-use crate::engine::rolling::queue::{
-    ByCounter, OfferLimits, OfferOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
-};
+use crate::engine::rollup_queues::NamespaceRollupQueues;
+use crate::engine::rollup_queues::queue::{ByCounter, PendingRoll, RollupQueue};
+use crate::engine::scopes::NamespaceScope;
 
 /// The delay before a failed roll is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -128,7 +127,8 @@ fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Du
 
 /// The loop of one queue.
 pub struct RollupQueueLoop {
-    core: Arc<EngineCore>,
+    context: Arc<EngineContext>,
+    roller: Arc<Roller>,
     queues: Arc<NamespaceRollupQueues>,
     dataset: Arc<DatasetState>,
     queue: Arc<RollupQueue>,
@@ -152,7 +152,8 @@ impl RollupQueueLoop {
     /// Creates the loop of a queue.
     pub fn new(core: Arc<EngineCore>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
         Self {
-            core,
+            context: Arc::clone(&roller.context),
+            roller,
             queues: Arc::clone(&scope.rollup_queues),
             dataset: Arc::clone(&scope.dataset),
             queue,
@@ -175,7 +176,7 @@ impl RollupQueueLoop {
                     pending.end(shard, parked.oldest.max(new.oldest));
                     parked.oldest = parked.oldest.min(new.oldest);
                     parked.newest = parked.newest.max(new.newest);
-                    self.queue.release(cost_of(&counter), &self.core.set_bytes);
+                    self.queues.release(&self.queue, &counter);
                 }
                 None => {
                     all_parked.insert(counter, new);
@@ -197,11 +198,11 @@ impl RollupQueueLoop {
         let cardinality = scope.namespace.spec.cardinality;
         let mut failed = false;
         for batch in ready.chunks(scope.namespace.spec.rollup.rollup_batch_count.max(1) as usize) {
-            let began = self.core.clock.elapsed();
+            let began = self.context.clock.elapsed();
             let mut reads = Vec::with_capacity(batch.len());
             let (namespace, counters) = (scope.namespace.id.0, batch.len());
             let span = tracing::span!(target: "tallystone::traces", Level::TRACE, "roll", namespace, counters);
-            let rolling = self.core.roll(scope, batch, self.pacer.permits(cardinality), &mut reads);
+            let rolling = self.roller.roll(scope, batch, self.pacer.permits(cardinality), &mut reads);
             let answers = rolling.instrument(span).await;
             for (counter, answer) in batch.iter().zip(answers) {
                 match answer {
@@ -213,13 +214,13 @@ impl RollupQueueLoop {
                     }
                 }
             }
-            let took = self.core.clock.elapsed().saturating_sub(began);
-            self.core.stats.batches.increment();
-            self.core.stats.batch_micros.add_time(took);
+            let took = self.context.clock.elapsed().saturating_sub(began);
+            self.context.stats.batches.increment();
+            self.context.stats.batch_micros.add_time(took);
             let pause = self.pacer.after_batch(&mut reads, took);
             if !pause.is_zero() {
-                self.core.stats.pause_micros.add_time(pause);
-                self.core.clock.sleep(pause).await;
+                self.context.stats.pause_micros.add_time(pause);
+                self.context.clock.sleep(pause).await;
             }
         }
         failed
@@ -240,7 +241,7 @@ impl RollupQueueLoop {
         scope.dataset.pending.end(shard, waiting.oldest);
         parked.remove(counter);
         drop(parked);
-        self.queue.release(cost_of(counter), &self.core.set_bytes);
+        self.queues.release(&self.queue, counter);
         if scope.namespace.spec.cardinality == Cardinality::Low && self.recirculating.len() < ROLLUP_CIRCULATING_MAX {
             self.recirculating.insert(counter.clone(), as_of);
         }
@@ -258,7 +259,7 @@ impl RollupQueueLoop {
             }
             let Some(cached) = scope.cache.get(counter).await else { continue };
             if let Some(written) = cached.last_write_time.filter(|written| *written > cached.as_of.max(*as_of)) {
-                scope.offer(&self.core, counter, cached.as_of.max(*as_of).just_after(), written);
+                scope.offer(counter, cached.as_of.max(*as_of).just_after(), written);
             }
         }
     }
@@ -267,9 +268,9 @@ impl RollupQueueLoop {
     fn hand_over(&mut self, scope: &NamespaceScope) {
         self.park_drained();
         for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
-            scope.offer(&self.core, &counter, waiting.oldest, waiting.newest);
+            scope.offer(&counter, waiting.oldest, waiting.newest);
             scope.dataset.pending.end(counter.touch_shard(), waiting.oldest);
-            self.queue.release(cost_of(&counter), &self.core.set_bytes);
+            self.queues.release(&self.queue, &counter);
         }
     }
 
@@ -277,14 +278,14 @@ impl RollupQueueLoop {
     fn abandon(&mut self) {
         for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
             self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
-            self.queue.release(cost_of(&counter), &self.core.set_bytes);
+            self.queues.release(&self.queue, &counter);
         }
     }
 
     /// The limit to wait for: the latest `min_limit` of a parked counter that can be reached within `left`. A counter whose
     /// `min_limit` cannot be reached in time contributes the current closed timestamp instead.
     fn reachable_limit(&self, scope: &NamespaceScope, left: Duration) -> Timestamp {
-        let now = self.core.now();
+        let now = self.context.now();
         let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
         let closable = Timestamp::from_millis(scope.dataset.closing.closed(now).millis());
         let wanted = |waiting: &PendingRoll| if waiting.min_limit <= last { waiting.min_limit } else { closable };
@@ -306,7 +307,7 @@ impl RollupQueueLoop {
             };
         }
         scope.dataset.request_limit();
-        let now = self.core.clock.elapsed();
+        let now = self.context.clock.elapsed();
         if failed { self.fill(scope, now, RETRY_PAUSE) } else { self.fill(scope, drained, Duration::ZERO) }
     }
 
@@ -317,7 +318,7 @@ impl RollupQueueLoop {
     }
 
     fn left(&self, scope: &NamespaceScope, filling: FillWindow) -> Duration {
-        (filling.began + coalesce(scope).max(filling.least)).saturating_sub(self.core.clock.elapsed())
+        (filling.began + coalesce(scope).max(filling.least)).saturating_sub(self.context.clock.elapsed())
     }
 }
 
@@ -335,10 +336,10 @@ impl BackgroundLoop for RollupQueueLoop {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        let scope = match self.core.scope_by_id(self.queues.namespace()).await {
+        let scope = match self.roller.scopes.scope_by_id(self.queues.namespace()).await {
             Ok(Some(scope)) => scope,
             Ok(None) => {
-                self.queues.end(&self.core.set_bytes);
+                self.queues.end();
                 self.abandon();
                 return NextActivation::Finished;
             }
@@ -352,7 +353,7 @@ impl BackgroundLoop for RollupQueueLoop {
             return NextActivation::Finished;
         }
         let Some(filling) = self.filling else {
-            let began = last_turn(self.core.clock.elapsed(), coalesce(&scope), self.turn);
+            let began = last_turn(self.context.clock.elapsed(), coalesce(&scope), self.turn);
             return self.fill(&scope, began, Duration::ZERO);
         };
         // The coalescing time may have changed since the window started.
@@ -374,9 +375,9 @@ impl BackgroundLoop for RollupQueueLoop {
         if self.queue.parked().is_empty() {
             return;
         }
-        let left = until.saturating_sub(self.core.clock.elapsed());
+        let left = until.saturating_sub(self.context.clock.elapsed());
         let wanted = self.reachable_limit(&scope, left);
-        scope.dataset.limit_at_least(wanted, self.core.clock.as_ref(), left).await;
+        scope.dataset.limit_at_least(wanted, self.context.clock.as_ref(), left).await;
         self.park_drained();
         self.roll_ready(&scope, |waiting| waiting.oldest).await;
     }

@@ -24,7 +24,7 @@ struct PreparedRoll {
 /// The time up to which a counter is rolled up, or an error.
 pub type RollResult = Result<Timestamp, StoreError>;
 
-impl EngineCore {
+impl Roller {
     /// Rolls counters of one namespace up to the limit, reading at most `permits` at once, and writes them together.
     ///
     /// Returns the time up to which each is rolled up, in the order of the counters, and appends the durations of the reads.
@@ -52,8 +52,8 @@ impl EngineCore {
         let written = if writes.is_empty() {
             Ok(())
         } else {
-            self.stats.rolls_written.add(writes.len() as u64);
-            self.stores.rollups.put(scope.dataset.id(), writes).await
+            self.context.stats.rolls_written.add(writes.len() as u64);
+            self.scopes.stores.rollups.put(scope.dataset.id(), writes).await
         };
         let mut answers = Vec::with_capacity(prepared.len());
         for prepared in prepared {
@@ -68,18 +68,18 @@ impl EngineCore {
         counter: &Counter,
         limit: Timestamp,
     ) -> Result<Box<PreparedRoll>, StoreError> {
-        let began = self.clock.elapsed();
+        let began = self.context.clock.elapsed();
         // The watermark is read before the checkpoint: all events up to it were in the checkpoint before it moved.
         let watermark = scope.dataset.watermark(counter.touch_shard());
         let lease = scope.cache.lease(counter).await;
-        let read_at = self.now();
-        let row = self.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let read_at = self.context.now();
+        let row = self.scopes.stores.rollups.read(scope.dataset.id(), counter).await?;
         // The first roll on a repaired value reaches at least as far as every roll on the value before the repair, on which
         // watermarks may have moved. Those rolls read their limits before the repair was written.
-        let limit = if row.just_repaired { scope.dataset.stored_limit(&self.stores).await? } else { limit };
+        let limit = if row.just_repaired { scope.dataset.stored_limit(&self.scopes.stores).await? } else { limit };
         let base = row.base(watermark);
         let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
-        let took = self.clock.elapsed().saturating_sub(began);
+        let took = self.context.clock.elapsed().saturating_sub(began);
         Ok(Box::new(PreparedRoll { counter: counter.clone(), lease, row, read_at, write, read_duration: took }))
     }
 
@@ -97,10 +97,10 @@ impl EngineCore {
         }
         let folded = self.fold_pages(scope, counter, base, limit, usize::MAX).await?;
         if folded.events == 0 {
-            self.stats.rolls_empty.increment();
+            self.context.stats.rolls_empty.increment();
             return Ok(None);
         }
-        self.stats.events_folded.add(folded.events);
+        self.context.stats.events_folded.add(folded.events);
         let rolled = folded.folder.finish(limit);
         Ok(Some(RollWrite {
             counter: counter.clone(),
@@ -128,10 +128,10 @@ impl EngineCore {
         scope.cache.fill(&prepared.counter, value, prepared.lease).await;
         if scope.needs_as_of_floor {
             // A reader may have filled the cache with an older value, which a woken watcher must not see.
-            self.as_of_floor.note(&prepared.counter, checkpoint.as_of);
+            self.served.as_of_floor.note(&prepared.counter, checkpoint.as_of);
         }
-        self.rankings.note(&prepared.counter, checkpoint);
-        self.watchers.wake(&prepared.counter);
+        self.served.rankings.note(&prepared.counter, checkpoint);
+        self.served.watchers.wake(&prepared.counter);
         Ok(checkpoint.as_of)
     }
 }

@@ -7,42 +7,42 @@ use std::sync::Arc;
 
 use crate::domain::Timestamp;
 use crate::domain::fleet::FleetSecret;
-use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
 use crate::ports::{CounterSignal, StoreError};
 
 /// The rollup queues as other servers reach them. Cheap to clone.
 #[derive(Clone)]
 pub struct SignalReceiver {
-    core: Arc<EngineCore>,
+    scopes: Arc<NamespaceScopes>,
 }
 
 impl SignalReceiver {
-    /// Puts it on the shared parts.
-    pub fn new(core: Arc<EngineCore>) -> Self {
-        Self { core }
+    /// Offers the counters of these namespaces.
+    pub fn new(scopes: Arc<NamespaceScopes>) -> Self {
+        Self { scopes }
     }
 
     /// Whether the secret of a call with signals is that of a member of the fleet.
     pub fn is_of_member(&self, shown: Option<&FleetSecret>) -> bool {
-        let fleet = self.core.fleet.as_ref();
+        let fleet = self.scopes.fleet.as_ref();
         shown.is_some_and(|shown| fleet.is_some_and(|fleet| fleet.is_member_secret(shown)))
     }
 
     /// Offers counters to the rollup queues, if this server rolls counters up for a fleet. Returns the number of accepted
     /// counters. Counters of unknown namespaces, and counters already rolled up that far, are skipped.
     pub async fn take(&self, signals: Vec<CounterSignal>) -> Result<usize, StoreError> {
-        if self.core.fleet.as_ref().is_none_or(|fleet| !fleet.roles().roller) {
+        if self.scopes.fleet.as_ref().is_none_or(|fleet| !fleet.roles().roller) {
             return Ok(0);
         }
         let mut taken = 0;
         for signal in signals {
-            let Some(scope) = self.core.scope_by_id(signal.counter.namespace()).await? else { continue };
+            let Some(scope) = self.scopes.scope_by_id(signal.counter.namespace()).await? else { continue };
             if let Some((oldest, newest)) = self.range(&scope, &signal) {
-                scope.offer(&self.core, &signal.counter, oldest, newest);
+                scope.offer(&signal.counter, oldest, newest);
                 taken += 1;
             }
         }
-        self.core.stats.signals_taken.add(taken as u64);
+        self.scopes.context.stats.signals_taken.add(taken as u64);
         Ok(taken)
     }
 
@@ -50,7 +50,7 @@ impl SignalReceiver {
     fn range(&self, scope: &NamespaceScope, signal: &CounterSignal) -> Option<(Timestamp, Timestamp)> {
         let rolled = scope.dataset.watermark(signal.counter.touch_shard());
         let oldest = signal.oldest.max(rolled.just_after()).max(scope.first_time());
-        let newest = signal.newest.min(self.core.now() + scope.dataset.dataset.settings.future_limit);
+        let newest = signal.newest.min(self.scopes.context.now() + scope.dataset.dataset.settings.future_limit);
         (oldest <= newest).then_some((oldest, newest))
     }
 }

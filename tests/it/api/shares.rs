@@ -18,7 +18,7 @@ use tallystone::domain::limits::{
 use tallystone::domain::queue::{MessageState, QueueName};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
-use tallystone::engine::loops::driver::Driver;
+use tallystone::engine::driver::Driver;
 use tallystone::engine::queues::{OperationState, QueueDraft, QueueError, Queues, SentMessage};
 use tallystone::ports::{Clock, QueueStores};
 

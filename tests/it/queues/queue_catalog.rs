@@ -15,8 +15,8 @@ use tallystone::domain::queue::messages::lease_seal::LeaseKey;
 use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::{Author, Etag, FollowedCatalog, Sharing};
+use tallystone::engine::driver::{BackgroundLoop, Driver, NextActivation};
 use tallystone::engine::loops::FollowLoop;
-use tallystone::engine::loops::driver::{BackgroundLoop, Driver, NextActivation};
 use tallystone::engine::queues::{QueueDraft, QueueError, Queues, SentDeletion, SentMessage};
 use tallystone::ports::{
     Catalog, EffectOutcome, QueueCatalog, QueueChange, QueueRecord, QueueRequest, QueueStores, StoreError,

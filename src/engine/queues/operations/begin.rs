@@ -91,7 +91,7 @@ impl Queues {
         token: String,
     ) -> Result<Arc<RunningOperation>, QueueError> {
         let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
-        let (id, now) = (queue.record.load().id, self.context.now());
+        let (id, now) = (queue.record.load().id, self.context.engine.now());
         if self.context.operations.get(&name_of(id, &token)).is_some() {
             return self.start_running(queue, asked, None);
         }
@@ -122,7 +122,7 @@ impl Queues {
 
     /// Stores that an operation is over, so that no repeat runs it again.
     pub(super) async fn store_end(&self, queue: &Arc<ServedQueue>, kept: QueueRequest) {
-        let now = self.context.now();
+        let now = self.context.engine.now();
         let through = vec![0; kept.through.len()];
         let request = QueueRequest { through, until: kept.until.max(now + longest(queue)), ..kept };
         if let Err(error) = self.context.stores.catalog.save_request(request, now).await {
@@ -132,7 +132,7 @@ impl Queues {
 
     /// Frees the token of a redrive that did nothing.
     pub(super) async fn free_token(&self, kept: QueueRequest) {
-        let now = self.context.now();
+        let now = self.context.engine.now();
         if let Err(error) = self.context.stores.catalog.save_request(QueueRequest { until: now, ..kept }, now).await {
             tracing::warn!(%error, "cannot free the token of a refused redrive: it stays reserved for an hour");
         }
@@ -145,7 +145,7 @@ impl Queues {
         kept: Option<QueueRequest>,
     ) -> Result<Arc<RunningOperation>, QueueError> {
         let record = queue.record.load();
-        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.context.random()));
+        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.context.engine.random()));
         let made = RunningOperation {
             id: name_of(record.id, &token.unwrap_or_else(unnamed)),
             caller,
@@ -157,18 +157,18 @@ impl Queues {
             done: AtomicU64::new(0),
             total,
             // The messages of a discard had failed by exactly this time.
-            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.now()),
-            began_elapsed: self.context.clock.elapsed(),
+            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.engine.now()),
+            began_elapsed: self.context.engine.clock.elapsed(),
             cancel: CancellationToken::new(),
             end: watch::Sender::new(None),
         };
-        let (running, is_new) = self.context.operations.put(made, self.context.clock.elapsed())?;
+        let (running, is_new) = self.context.operations.put(made, self.context.engine.clock.elapsed())?;
         if running.work != work {
             return Err(reused());
         }
         if is_new {
             let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
-            self.context.driver.start_once(async move { queues.run_operation(&queue, &work).await });
+            self.context.engine.driver.start_once(async move { queues.run_operation(&queue, &work).await });
         }
         Ok(running)
     }

@@ -199,7 +199,7 @@ impl Queues {
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
-            () = self.context.clock.sleep(patience) => {}
+            () = self.context.engine.clock.sleep(patience) => {}
         }
         Ok(running.show())
     }
@@ -289,7 +289,7 @@ impl Queues {
     }
 
     async fn apply_single(&self, queue: &ServedQueue, work: &OperationSpec) -> Result<Operation, QueueError> {
-        let began = self.context.now();
+        let began = self.context.engine.now();
         let name = queue.record.load().spec.name.clone();
         let message = work.message.clone().expect("the work is about one message");
         if work.dry_run {
@@ -303,7 +303,7 @@ impl Queues {
             self.redrive_one(&name, message).await?;
         }
         let (kind, state, dry_run) = (work.kind.name(), OperationState::Done, work.dry_run);
-        let (id, queue, ended) = (String::new(), name, Some(self.context.now()));
+        let (id, queue, ended) = (String::new(), name, Some(self.context.engine.now()));
         Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended })
     }
 
@@ -348,8 +348,8 @@ impl Queues {
         if let (Some(kept), true) = (&running.stored_request, was_refused) {
             self.free_token(kept.clone()).await;
         }
-        let elapsed = self.context.clock.elapsed();
-        running.end.send_replace(Some((state, self.context.now())));
+        let elapsed = self.context.engine.clock.elapsed();
+        running.end.send_replace(Some((state, self.context.engine.now())));
         self.context.operations.ended(running, elapsed);
     }
 
@@ -420,9 +420,9 @@ impl Queues {
         }
         let done = running.done.load(Ordering::Relaxed);
         let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(rate));
-        let pause = due.saturating_sub(self.context.clock.elapsed());
+        let pause = due.saturating_sub(self.context.engine.clock.elapsed());
         tokio::select! {
-            () = self.context.clock.sleep(pause) => {}
+            () = self.context.engine.clock.sleep(pause) => {}
             () = running.cancel.cancelled() => {}
             () = self.context.drain.cancelled() => {}
         }

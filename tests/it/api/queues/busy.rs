@@ -14,7 +14,7 @@ use tallystone::domain::Reason;
 use tallystone::domain::queue::{Command, QueueName};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
-use tallystone::engine::loops::driver::Driver;
+use tallystone::engine::driver::Driver;
 use tallystone::engine::queues::{QueueDraft, Queues, SentMessage};
 use tallystone::engine::stats::Stats;
 use tokio::sync::watch;

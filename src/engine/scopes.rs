@@ -1,95 +1,42 @@
-//! The state that all use cases and loops share: ports, catalog, datasets, and the scope of each namespace.
+//! The scope of each namespace: its settings with the dataset, slices, rollup queues and caches that a call needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dashmap::DashMap;
 
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId, NamespaceName};
-use crate::domain::fleet::ProtocolRules;
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::limits::TOUCH_SHARDS;
 use crate::domain::namespace::Namespace;
-use crate::domain::rollup::{Checkpoint, FoldRules, RolledBy, SliceRule, TimeSlice};
-use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::CountingError;
-use crate::engine::counting::as_of_floor::AsOfFloor;
-use crate::engine::counting::inline_rolls::InlineRolls;
-use crate::engine::counting::rankings::TopTables;
-use crate::engine::counting::watchers::CounterWatchers;
+use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
+use crate::engine::context::EngineContext;
 use crate::engine::dataset::datasets::{DatasetState, Datasets};
-use crate::engine::fleet::{FleetMembership, MemberProfile, SignalRoute};
-use crate::engine::loops::driver::Driver;
-use crate::engine::namespaces::{NamespaceCatalog, NamespaceError};
-use crate::engine::rolling::NamespaceRollupQueues;
-use crate::engine::rolling::queue::SetBytes;
-use crate::engine::stats::{NamespaceCounts, Stats};
-use crate::ports::{
-    CacheCluster, Clock, CountCache, CounterSignal, Entropy, ExportSink, FastCounts, RollupSignal, StoreError,
-    StoreErrorKind, Stores,
-};
+use crate::engine::fleet::FleetMembership;
+use crate::engine::namespaces::NamespaceCatalog;
+use crate::engine::rollup_queues::{NamespaceRollupQueues, RollupQueues};
+use crate::engine::stats::NamespaceCounts;
+use crate::ports::{CacheCluster, CountCache, FastCounts, StoreError, StoreErrorKind, Stores};
 
 /// The earliest time of any event.
 const EPOCH: Timestamp = Timestamp::from_micros(0);
 
-/// Shared by all use cases and loops.
-pub struct EngineCore {
+/// The namespaces of a server with their datasets and rollup queues, opened when first used.
+pub struct NamespaceScopes {
+    /// Time, random bytes, tasks and counts.
+    pub context: Arc<EngineContext>,
     /// The stores.
     pub stores: Stores,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Random bytes for server-made tokens.
-    pub entropy: Arc<dyn Entropy>,
-    /// The export of slices, if there is one.
-    pub export: Option<Arc<dyn ExportSink>>,
     /// The catalog.
     pub namespaces: NamespaceCatalog,
-    /// The datasets.
-    pub datasets: Datasets,
-    /// The rollup queues by namespace.
-    pub rollup_queues: DashMap<NamespaceId, Arc<NamespaceRollupQueues>>,
-    /// The bytes of all rollup Sets.
-    pub set_bytes: SetBytes,
-    /// Inline rolls in flight.
-    pub inline: InlineRolls,
-    /// The greatest counters.
-    pub rankings: TopTables,
-    /// The watches of counters.
-    pub watchers: CounterWatchers,
-    /// Counts for the metrics.
-    pub stats: Arc<Stats>,
-    /// The highest `as_of` served of each counter, where another server could make a later read look older.
-    pub as_of_floor: AsOfFloor,
     /// The fleet membership of this process, if several share the store.
     pub fleet: Option<Arc<FleetMembership>>,
-    /// The sender of rollup signals to other servers, if there may be any.
-    pub signals: Option<Arc<dyn RollupSignal>>,
-    /// The delay after the end of a time bucket before it is sealed; none: never.
-    pub seal_delay: Option<Duration>,
-    /// The rules of the protocol. Only simulations leave one out.
-    pub rules: ProtocolRules,
-    /// Whether the last attempt to trim series failed.
-    pub trim_failing: AtomicBool,
-    /// The name of this process in the rows that it writes; may be empty.
-    pub name: Arc<str>,
-    /// The start of this process by its clock.
-    pub started_at: Timestamp,
-    /// Runs tasks that outlive their caller.
-    driver: Driver,
+    /// The opened datasets.
+    pub datasets: Datasets,
+    /// The rollup queues by namespace.
+    pub rollup_queues: RollupQueues,
     scopes: DashMap<NamespaceId, Arc<NamespaceScope>>,
-}
-
-/// The part of a process in a fleet.
-pub struct FleetOptions {
-    /// The rules of the protocol.
-    pub rules: ProtocolRules,
-    /// What the process publishes about itself.
-    pub profile: MemberProfile,
-    /// The sender of rollup signals to other members.
-    pub signals: Option<Arc<dyn RollupSignal>>,
-    /// The delay after the end of a time bucket before it is sealed; none: never.
-    pub seal_delay: Option<Duration>,
 }
 
 /// A namespace with all parts that a call needs. It is replaced when settings or slices change.
@@ -113,50 +60,26 @@ pub struct NamespaceScope {
     pub counts: Arc<NamespaceCounts>,
     /// Why calls are refused: the namespace names clusters that this server does not know. Its rolls continue, because
     /// other namespaces of the dataset depend on them.
-    cluster_fault: Option<String>,
+    pub cluster_fault: Option<String>,
     rows: Arc<Vec<TimeSlice>>,
 }
 
-impl EngineCore {
-    /// Combines the shared parts.
+impl NamespaceScopes {
+    /// No namespace is opened yet.
     pub fn new(
+        context: Arc<EngineContext>,
         stores: Stores,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
-        export: Option<Arc<dyn ExportSink>>,
         namespaces: NamespaceCatalog,
-        driver: Driver,
-        of_fleet: FleetOptions,
+        fleet: Option<Arc<FleetMembership>>,
     ) -> Self {
-        let FleetOptions { rules, profile, signals, seal_delay } = of_fleet;
-        let stats: Arc<Stats> = Arc::default();
-        let (name, began) = (Arc::from(profile.name.as_str()), clock.now());
-        let fleet = stores.fleet.as_ref().map(|shared| {
-            let (clock, entropy) = (Arc::clone(&clock), Arc::clone(&entropy));
-            Arc::new(FleetMembership::new(shared.clone(), clock, entropy, Arc::clone(&stats), (rules, profile)))
-        });
+        let rollup_queues = RollupQueues::new(Arc::clone(&context.stats));
         Self {
+            context,
             stores,
-            clock,
-            entropy,
-            export,
             namespaces,
-            datasets: Datasets::default(),
-            rollup_queues: DashMap::new(),
-            set_bytes: SetBytes::default(),
-            inline: InlineRolls::default(),
-            rankings: TopTables::default(),
-            watchers: CounterWatchers::default(),
-            stats,
-            as_of_floor: AsOfFloor::default(),
             fleet,
-            signals,
-            seal_delay,
-            rules,
-            trim_failing: AtomicBool::new(false),
-            name,
-            started_at: began,
-            driver,
+            datasets: Datasets::default(),
+            rollup_queues,
             scopes: DashMap::new(),
         }
     }
@@ -171,25 +94,12 @@ impl EngineCore {
         (0..TOUCH_SHARDS).map(of_shard).min().unwrap_or(limit)
     }
 
-    /// A checkpoint marked with the time and the writer. In a store of one process only the time is noted, which makes
-    /// every row smaller.
-    pub fn with_roller(&self, checkpoint: Checkpoint) -> Checkpoint {
-        let server = self.fleet.as_ref().filter(|_| !self.name.is_empty()).map(|_| Arc::clone(&self.name));
-        Checkpoint { rolled: Some(RolledBy { at: self.now(), server }), ..checkpoint }
-    }
-
-    /// Wall time.
-    pub fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    /// The scope of a namespace by name. Cost: two hash lookups, unless something changed.
-    pub async fn scope(&self, name: &NamespaceName) -> Result<Arc<NamespaceScope>, CountingError> {
-        let namespace = self.namespaces.get(name).map_err(|error| not_found(error, name))?;
-        let scope = self.scope_of(namespace).await?;
-        match &scope.cluster_fault {
-            None => Ok(scope),
-            Some(what) => Err(CountingError::UnknownCluster { name: name.to_string(), what: what.clone() }),
+    /// Sends a rollup signal to whoever rolls the counter up, in this process or in another one. It never waits, and may be
+    /// lost.
+    pub fn signal(&self, scope: &NamespaceScope, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
+        let is_sent = self.fleet.as_ref().is_some_and(|fleet| fleet.send_signal(counter, oldest, newest));
+        if !is_sent {
+            scope.offer(counter, oldest, newest);
         }
     }
 
@@ -204,7 +114,8 @@ impl EngineCore {
         }
     }
 
-    async fn scope_of(&self, namespace: Arc<Namespace>) -> Result<Arc<NamespaceScope>, StoreError> {
+    /// The scope of a namespace of the catalog. Cost: one hash lookup, unless something changed.
+    pub async fn scope_of(&self, namespace: Arc<Namespace>) -> Result<Arc<NamespaceScope>, StoreError> {
         let known = self.scopes.get(&namespace.id).map(|scope| Arc::clone(&scope));
         if let Some(scope) = known.filter(|scope| scope.is_current(&namespace)) {
             return Ok(scope);
@@ -230,7 +141,7 @@ impl EngineCore {
             cache: Arc::clone(&self.stores.cache),
             fast: Arc::clone(&self.stores.fast),
         });
-        let counts = self.stats.by_namespace.of(namespace.spec.name.as_str());
+        let counts = self.context.stats.by_namespace.of(namespace.spec.name.as_str());
         Ok(NamespaceScope {
             namespace,
             dataset,
@@ -247,13 +158,11 @@ impl EngineCore {
 
     /// The rollup queues of a namespace. They are ended if the namespace was deleted in the meantime.
     fn queues_of(&self, namespace: &Namespace, dataset: &Arc<DatasetState>) -> Arc<NamespaceRollupQueues> {
-        let (id, num_queues) = (namespace.id, namespace.spec.rollup.num_queues);
-        let make = || Arc::new(NamespaceRollupQueues::new(id, Arc::clone(dataset), num_queues));
-        let queues = Arc::clone(&self.rollup_queues.entry(id).or_insert_with(make));
+        let queues = self.rollup_queues.of(namespace, dataset);
         // Checked after the queues are in the map: a concurrent deletion either finds the queues or is found here.
-        if self.namespaces.by_id(id).is_none() {
-            queues.end(&self.set_bytes);
-            self.rollup_queues.remove(&id);
+        if self.namespaces.by_id(namespace.id).is_none() {
+            queues.end();
+            self.rollup_queues.remove(namespace.id);
         }
         queues
     }
@@ -269,14 +178,14 @@ impl EngineCore {
 
     /// Makes the slice rows of the present.
     pub async fn begin_slices(&self, dataset: &Arc<DatasetState>) -> Result<(), StoreError> {
-        self.ensure_slices(dataset, self.now()).await
+        self.ensure_slices(dataset, self.context.now()).await
     }
 
     /// Makes the slice rows around a time, from the oldest event that may still be admitted, and two slices ahead.
     ///
     /// The work outlives the caller: rows that are begun are finished, even if the call times out.
     pub async fn ensure_slices(&self, dataset: &Arc<DatasetState>, time: Timestamp) -> Result<(), StoreError> {
-        let now = self.now();
+        let now = self.context.now();
         // Only tombstones are written below the closed timestamp, so a gap below it may become one slice.
         let from = time.min(dataset.closing.closed(now));
         let Some(missing) = dataset.slices.missing(from, time).await else { return Ok(()) };
@@ -289,7 +198,7 @@ impl EngineCore {
             .collect();
         let (dataset, store) = (Arc::clone(dataset), Arc::clone(&self.stores.slices));
         let (done, made) = tokio::sync::oneshot::channel();
-        self.driver.start_once(async move {
+        self.context.driver.start_once(async move {
             // The caller may be gone; the rows are known all the same.
             let _ = done.send(dataset.slices.make(missing, &versions, now, store.as_ref()).await);
         });
@@ -356,32 +265,9 @@ impl NamespaceScope {
         if first <= limit { first } else { EPOCH }
     }
 
-    /// Sends a rollup signal of this namespace to whoever rolls the counter up, in this process or in another one. It never
-    /// waits, and may be lost.
-    pub fn signal(&self, core: &EngineCore, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
-        let route = core.fleet.as_ref().map_or(SignalRoute::Here, |fleet| fleet.route(counter.touch_shard()));
-        match (route, &core.signals) {
-            (SignalRoute::Here, _) => self.offer(core, counter, oldest, newest),
-            (SignalRoute::There(roller), Some(signals)) => {
-                signals.send(&roller, CounterSignal { counter: counter.clone(), oldest, newest });
-            }
-            (SignalRoute::There(_), None) | (SignalRoute::Nowhere, _) => core.stats.signals_unsent.increment(),
-        }
-    }
-
     /// Puts a counter into the rollup queues of this process, whoever owns its shard.
-    pub fn offer(&self, core: &EngineCore, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
+    pub fn offer(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
         let capacity_bytes = usize::try_from(self.namespace.spec.rollup.capacity_bytes).unwrap_or(usize::MAX);
-        self.rollup_queues.offer(core, counter, oldest, newest, capacity_bytes);
-    }
-}
-
-fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
-    match error {
-        NamespaceError::Reject(reject) if reject.reason == Reason::NamespaceNotFound => {
-            CountingError::NamespaceNotFound { name: name.to_string() }
-        }
-        NamespaceError::Reject(reject) => CountingError::Reject(reject),
-        NamespaceError::Store(error) => CountingError::Store(error),
+        self.rollup_queues.offer(counter, oldest, newest, capacity_bytes);
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::ROLLUP_SETS_BYTES_MAX;
-use crate::engine::rolling::pending::PendingRolls;
+use crate::engine::dataset::pending::PendingRolls;
 
 /// Counters by their precomputed hash: the same order in every process, so that a simulation is reproducible.
 pub type ByCounter<T> = HashMap<Counter, T, BuildHasherDefault<PrecomputedHasher>>;

@@ -14,8 +14,9 @@ use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
 use crate::domain::rollup::{
     BucketComparison, BucketRecord, Checkpoint, FoldResult, RepairAction, SliceStatus, VerifiedBase,
 };
-use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::fleet::FleetMembership;
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErrorKind};
 
 const OP: &str = "recheck a bucket";
@@ -26,7 +27,7 @@ struct RolledUpCounter {
     sealed: Option<VerifiedBase>,
 }
 
-impl EngineCore {
+impl Roller {
     /// Puts a recheck mark for the bucket of an event that was found below the limit, or replaced by a tombstone there.
     /// Only on a shared store.
     pub async fn put_recheck_mark(
@@ -35,10 +36,10 @@ impl EngineCore {
         counter: &Counter,
         found: &EventKey,
     ) -> Result<(), StoreError> {
-        let Some(fleet) = self.fleet.as_ref().filter(|_| self.rules.keeps(ProtocolRule::RecheckMark)) else {
+        let Some(fleet) = self.scopes.fleet.as_ref().filter(|fleet| fleet.keeps(ProtocolRule::RecheckMark)) else {
             return Ok(());
         };
-        let hold = scope.dataset.closing.admit_own(self.now(), 1).hold;
+        let hold = scope.dataset.closing.admit_own(self.context.now(), 1).hold;
         let marked = self.put_mark_under_hold(fleet, scope, counter, found, hold.time).await;
         // Checked under the hold: a mark of a past incarnation could lie below a watermark.
         let vouched = fleet.may_acknowledge(hold.incarnation);
@@ -61,7 +62,7 @@ impl EngineCore {
         time: Timestamp,
     ) -> Result<(), StoreError> {
         if !scope.dataset.slices.has(time) {
-            self.ensure_slices(&scope.dataset, time).await?;
+            self.scopes.ensure_slices(&scope.dataset, time).await?;
         }
         fleet.store.put_recheck_mark(scope.dataset.id(), counter, found.time, time).await
     }
@@ -100,7 +101,7 @@ impl EngineCore {
             rows.iter().find(|row| row.start <= time && time < row.end).map(|row| row.status)
         };
         if known().is_none() {
-            scope.dataset.slices.refresh(self.stores.slices.as_ref()).await?;
+            scope.dataset.slices.refresh(self.scopes.stores.slices.as_ref()).await?;
         }
         Ok(known())
     }
@@ -141,8 +142,8 @@ impl EngineCore {
         if !fleet.store.seal(dataset, counter, current.sealed.as_ref(), &sealed).await? {
             return Ok(false);
         }
-        self.stats.late_rows.add(compared.rows_late());
-        self.stats.repairs.increment();
+        self.context.stats.late_rows.add(compared.rows_late());
+        self.context.stats.repairs.increment();
         tracing::warn!(
             counter = %counter.tag(), bucket_start_us = bucket.micros(), rows = compared.rows_late(),
             by = %(next.count - checkpoint.count), repairs = next.repairs,
@@ -154,8 +155,8 @@ impl EngineCore {
         for rolled in self.roll(scope, std::slice::from_ref(counter), 1, &mut reads).await {
             rolled?;
         }
-        self.rankings.note(counter, &next);
-        self.watchers.wake(counter);
+        self.served.rankings.note(counter, &next);
+        self.served.watchers.wake(counter);
         Ok(true)
     }
 
@@ -170,8 +171,8 @@ impl EngineCore {
         let watermark = scope.dataset.watermark(counter.touch_shard());
         // The sealed value is read first: the number of repairs then reveals an older row.
         let sealed = fleet.store.sealed(dataset, counter).await?;
-        let row = self.stores.rollups.read(dataset, counter).await?;
-        let limit = scope.dataset.stored_limit(&self.stores).await?;
+        let row = self.scopes.stores.rollups.read(dataset, counter).await?;
+        let limit = scope.dataset.stored_limit(&self.scopes.stores).await?;
         let base = row.base(watermark);
         let stands = row.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.as_of >= limit);
         if base.repairs != sealed.as_ref().map_or(0, |sealed| sealed.checkpoint.repairs) {
@@ -201,7 +202,7 @@ impl EngineCore {
         let FoldResult { checkpoint, finished_buckets, finished_steps } = rolled;
         let checkpoint = self.with_roller(checkpoint);
         let write = RollWrite { counter: counter.clone(), checkpoint, finished_buckets, finished_steps };
-        self.stores.rollups.put(scope.dataset.id(), vec![write]).await
+        self.scopes.stores.rollups.put(scope.dataset.id(), vec![write]).await
     }
 
     /// The folded part of a bucket.
@@ -238,7 +239,7 @@ impl EngineCore {
         to: Timestamp,
     ) -> Result<Vec<BucketRecord>, StoreError> {
         // An intervening repair makes the sealing fail.
-        let stored = self.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
+        let stored = self.scopes.stores.rollups.buckets(scope.dataset.id(), counter, from, to).await?;
         let FoldResult { checkpoint, finished_buckets, .. } = &current.rolled;
         let newest = finished_buckets.iter().chain(&checkpoint.open_bucket).cloned();
         let by_start: std::collections::BTreeMap<Timestamp, BucketRecord> =

@@ -4,11 +4,12 @@ use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
 use crate::domain::rollup::{BucketComparison, Checkpoint, RepairAction, VerifiedBase};
-use crate::engine::core::{EngineCore, NamespaceScope};
 use crate::engine::fleet::FleetMembership;
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{ReadReplicas, StoreError, StoreErrorKind};
 
-impl EngineCore {
+impl Roller {
     /// Seals a finished bucket of a counter that is rolled up beyond it. Costs two reads if nothing differs,
     /// otherwise also the repair of a recheck on all replicas.
     pub async fn seal_bucket(
@@ -23,14 +24,14 @@ impl EngineCore {
             return Ok(());
         };
         let watermark = scope.dataset.watermark(counter.touch_shard());
-        let checkpoint = self.stores.rollups.read(dataset, counter).await?.base(watermark);
-        let stored = self.stores.rollups.buckets(dataset, counter, bucket, bucket.just_after()).await?;
+        let checkpoint = self.scopes.stores.rollups.read(dataset, counter).await?.base(watermark);
+        let stored = self.scopes.stores.rollups.buckets(dataset, counter, bucket, bucket.just_after()).await?;
         // A bucket without later events is still the open one of its checkpoint.
         let open = checkpoint.open_bucket.clone().filter(|open| open.start == bucket);
         let recorded = open.or_else(|| stored.into_iter().find(|record| record.start == bucket));
         let width = scope.rules.at(bucket).bucket;
         let compared = BucketComparison::new(&checkpoint, (bucket, width), recorded, &events);
-        self.stats.buckets_sealed.increment();
+        self.context.stats.buckets_sealed.increment();
         if compared.remedy(&checkpoint) == RepairAction::None {
             return Ok(());
         }
@@ -54,7 +55,7 @@ impl EngineCore {
                 Some(sealed) if sealed.verified_to >= to => return Ok(()),
                 Some(sealed) => VerifiedBase { verified_to: to, ..sealed.clone() },
                 None => {
-                    let row = self.stores.rollups.read(dataset, counter).await?;
+                    let row = self.scopes.stores.rollups.read(dataset, counter).await?;
                     // A counter without a checkpoint has nothing to seal.
                     let Some(checkpoint) = row.checkpoint else { return Ok(()) };
                     let checkpoint = Checkpoint { rolled: None, ..checkpoint };

@@ -1,0 +1,34 @@
+//! What every use case and loop needs: time, random bytes, tasks that outlive their caller, and counts for the metrics.
+
+use std::sync::Arc;
+
+use crate::domain::Timestamp;
+use crate::engine::driver::Driver;
+use crate::engine::stats::Stats;
+use crate::ports::{Clock, Entropy};
+
+/// Shared by the whole engine.
+pub struct EngineContext {
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Random bytes.
+    pub entropy: Arc<dyn Entropy>,
+    /// Runs loops, and tasks that outlive their caller.
+    pub driver: Driver,
+    /// Counts for the metrics.
+    pub stats: Arc<Stats>,
+}
+
+impl EngineContext {
+    /// Wall time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Random bytes.
+    pub fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
+        let mut random = [0; BYTES];
+        self.entropy.fill(&mut random);
+        random
+    }
+}

@@ -1,0 +1,120 @@
+//! A batch of leases on its way to a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
+use crate::domain::queue::command::{Completeness, LeaseGrant};
+use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::{QueueId, QueueName};
+use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::served_queue::ServedQueue;
+use crate::ports::StoredMessage;
+
+/// One lease with its message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeasedMessage {
+    /// The lease.
+    pub lease: LeaseGrant,
+    /// The lease token of the worker.
+    pub token: String,
+    /// The message.
+    pub message: StoredMessage,
+    /// The shard's time.
+    pub at: Timestamp,
+}
+
+/// A batch of leases. Dropped without `take`, it releases them, unless they belong to a session, which may come back.
+pub struct LeaseBatch {
+    context: Arc<QueueContext>,
+    queue: Arc<ServedQueue>,
+    /// Each lease with the start of the look that found it, by elapsed time.
+    pub(super) leases: Vec<(LeasedMessage, Duration)>,
+    /// The start of the last look.
+    pub(super) looked: Duration,
+    /// The session of the leases.
+    session: Option<SessionId>,
+    /// The shards that were asked.
+    pub(super) asked_shards: Vec<u32>,
+    /// Whether there are no more messages than these.
+    pub completeness: Completeness,
+}
+
+impl LeaseBatch {
+    /// No leases yet.
+    pub(super) fn new(context: &Arc<QueueContext>, queue: &Arc<ServedQueue>, session: Option<SessionId>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            queue: Arc::clone(queue),
+            leases: Vec::new(),
+            looked: context.engine.clock.elapsed(),
+            session,
+            asked_shards: Vec::new(),
+            completeness: Completeness::Complete,
+        }
+    }
+
+    /// The queue and its id.
+    pub fn queue(&self) -> (QueueId, QueueName) {
+        let record = self.queue.record.load();
+        (record.id, record.spec.name.clone())
+    }
+
+    /// Whether there are leases.
+    pub fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
+    /// The time until the next change by time alone.
+    pub fn next_event_in(&self) -> Option<Duration> {
+        self.queue.next_event_in(self.context.engine.clock.elapsed())
+    }
+
+    /// Takes the leases for the response, best priority first. Leases of earlier looks have used up part of their time.
+    pub fn take(mut self) -> Vec<LeasedMessage> {
+        let now = self.looked;
+        let mut leases = std::mem::take(&mut self.leases);
+        leases.sort_by_key(|(given, _)| given.message.head.priority);
+        let left = |(given, at): (LeasedMessage, Duration)| {
+            let expires_in = given.lease.expires_in.saturating_sub(now.saturating_sub(at));
+            LeasedMessage { lease: LeaseGrant { expires_in, ..given.lease }, ..given }
+        };
+        leases.into_iter().map(left).collect()
+    }
+
+    /// Adds the leases of a shard.
+    pub(super) fn add(&mut self, leases: Vec<LeaseGrant>, messages: Vec<StoredMessage>, at: Timestamp) {
+        let now = self.looked;
+        if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
+            self.context.sessions.leased(id, self.context.engine.clock.elapsed() + longest);
+        }
+        let (queue, key) = (self.queue.record.load().id, self.context.lease_key);
+        let given = leases.into_iter().zip(messages).map(|(lease, message)| {
+            let token = lease.token.to_text(queue.0, &key);
+            LeasedMessage { lease, token, message, at }
+        });
+        self.leases.extend(given.map(|given| (given, now)));
+    }
+
+    /// Whether the response has no space for another message.
+    pub(super) fn is_full(&self) -> bool {
+        self.room() == 0
+    }
+
+    pub(super) fn room(&self) -> usize {
+        QUEUE_REPLY_BYTES_MAX.saturating_sub(self.bytes()) / QUEUE_MESSAGE_BYTES_MAX
+    }
+
+    fn bytes(&self) -> usize {
+        self.leases.iter().map(|(given, _)| given.message.body.payload.len() + QUEUE_MESSAGE_BYTES_MAX / 16).sum()
+    }
+}
+
+impl Drop for LeaseBatch {
+    fn drop(&mut self) {
+        if self.session.is_none() {
+            self.context.release_all(&self.queue, self.leases.iter().map(|(given, _)| given.lease.token));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The rollup queues of the namespaces: counters that wait for a roll.
+
+pub mod queue;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use dashmap::DashMap;
+
+use crate::domain::Timestamp;
+use crate::domain::counter::{Counter, NamespaceId};
+use crate::domain::namespace::Namespace;
+use crate::engine::dataset::datasets::DatasetState;
+use crate::engine::rollup_queues::queue::{OfferLimits, OfferOutcome, PendingRoll, RollupQueue, SetBytes, cost_of};
+use crate::engine::stats::Stats;
+
+/// The rollup queues of all namespaces.
+pub struct RollupQueues {
+    by_namespace: DashMap<NamespaceId, Arc<NamespaceRollupQueues>>,
+    /// The bytes of all Sets.
+    bytes: Arc<SetBytes>,
+    stats: Arc<Stats>,
+}
+
+impl RollupQueues {
+    /// No queue yet.
+    pub fn new(stats: Arc<Stats>) -> Self {
+        Self { by_namespace: DashMap::new(), bytes: Arc::default(), stats }
+    }
+
+    /// The queues of a namespace, made if necessary.
+    pub fn of(&self, namespace: &Namespace, dataset: &Arc<DatasetState>) -> Arc<NamespaceRollupQueues> {
+        let make = || {
+            Arc::new(NamespaceRollupQueues {
+                namespace: namespace.id,
+                version: AtomicU64::new(0),
+                dataset: Arc::clone(dataset),
+                queues: ArcSwap::from_pointee(make_queues(namespace.spec.rollup.num_queues)),
+                bytes: Arc::clone(&self.bytes),
+                stats: Arc::clone(&self.stats),
+            })
+        };
+        Arc::clone(&self.by_namespace.entry(namespace.id).or_insert_with(make))
+    }
+
+    /// Removes the queues of a deleted namespace. They were ended before.
+    pub fn remove(&self, id: NamespaceId) {
+        self.by_namespace.remove(&id);
+    }
+
+    /// The queues of all namespaces.
+    pub fn all(&self) -> Vec<Arc<NamespaceRollupQueues>> {
+        self.by_namespace.iter().map(|queues| Arc::clone(queues.value())).collect()
+    }
+
+    /// The number of counters in the Sets.
+    pub fn counters(&self) -> usize {
+        let in_sets = |queues: &NamespaceRollupQueues| queues.queues().iter().map(|queue| queue.len()).sum::<usize>();
+        self.by_namespace.iter().map(|queues| in_sets(queues.value())).sum()
+    }
+
+    /// The bytes of all Sets.
+    pub fn bytes(&self) -> usize {
+        self.bytes.used()
+    }
+}
+
+/// The rollup queues of a namespace; none once it is deleted.
+pub struct NamespaceRollupQueues {
+    namespace: NamespaceId,
+    /// The settings that the loops use.
+    version: AtomicU64,
+    dataset: Arc<DatasetState>,
+    queues: ArcSwap<Vec<Arc<RollupQueue>>>,
+    /// The bytes of all Sets of this process.
+    bytes: Arc<SetBytes>,
+    stats: Arc<Stats>,
+}
+
+impl NamespaceRollupQueues {
+    /// Passes changed settings to the loops.
+    pub fn note_version(&self, version: u64) {
+        if self.version.swap(version, Ordering::AcqRel) != version {
+            self.queues.load().iter().for_each(|queue| queue.note_change());
+        }
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> NamespaceId {
+        self.namespace
+    }
+
+    /// The present queues.
+    pub fn queues(&self) -> Arc<Vec<Arc<RollupQueue>>> {
+        self.queues.load_full()
+    }
+
+    /// Replaces the queues by another number of queues. Waiting counters move over as the loops of the old queues end.
+    pub fn resize(&self, num_queues: u32) {
+        let old = self.queues.swap(Arc::new(make_queues(num_queues)));
+        old.iter().for_each(|queue| queue.close());
+    }
+
+    /// Ends the queues of a deleted namespace. Its waiting counters are dropped, and later signals are ignored.
+    pub fn end(&self) {
+        for queue in self.queues.swap(Arc::default()).iter() {
+            queue.close();
+            for (counter, waiting) in queue.drain() {
+                self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
+                self.release(queue, &counter);
+            }
+        }
+    }
+
+    /// Ends the accounting of a counter that no longer waits in a queue.
+    pub fn release(&self, queue: &RollupQueue, counter: &Counter) {
+        queue.release(cost_of(counter), &self.bytes);
+    }
+
+    /// The pending roll of a counter in this process; none if it does not wait.
+    pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
+        // It may wait in a replaced queue that has not handed it over yet; then it is found a moment later.
+        let queues = self.queues.load();
+        (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
+    }
+
+    /// Offers a counter to its queue. The touch index covers a signal for which the queue has no space.
+    pub fn offer(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
+        let bounds = OfferLimits { capacity_bytes, all: &self.bytes, pending: &self.dataset.pending };
+        loop {
+            let queues = self.queues.load();
+            if queues.is_empty() {
+                return; // deleted: nobody reads its counters any more
+            }
+            match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
+                OfferOutcome::Accepted => return,
+                OfferOutcome::Lost => return self.stats.signals_lost.increment(),
+                // The queue was replaced or ended a moment ago, and `queues` already reflects that.
+                OfferOutcome::Closed => {}
+            }
+        }
+    }
+}
+
+/// The queue of a counter: the lower bits of its hash choose the touch shard, so the upper ones choose the queue.
+fn queue_for<'a>(counter: &Counter, queues: &'a [Arc<RollupQueue>]) -> &'a RollupQueue {
+    &queues[(counter.hash() >> 32) as usize % queues.len()]
+}
+
+fn make_queues(num_queues: u32) -> Vec<Arc<RollupQueue>> {
+    (0..num_queues.max(1)).map(|_| Arc::new(RollupQueue::default())).collect()
+}
