@@ -9,10 +9,10 @@ use crate::domain::counter::{Change, Counter, Event, IdempotencyToken, Namespace
 use crate::domain::limits::BATCH_ITEMS_MAX;
 use crate::domain::namespace::CounterType;
 use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
-use crate::engine::core::NamespaceScope;
 use crate::engine::counting::submit::{ServerTokenRange, Submission};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Add, Counting, CountingError, WriteOutcome, Written, is_best_effort};
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
 /// A namespace that accepts adds, as found at lookup.
@@ -172,7 +172,7 @@ impl Counting {
             });
         }
         let mut outcomes = self.submit(scope, submissions, own, turn).await.into_iter();
-        let server_time = self.core.now();
+        let server_time = self.context.now();
         answers
             .into_iter()
             .map(|answer| {

@@ -7,6 +7,7 @@ use crate::domain::rollup::{BucketRecord, Checkpoint, Freshness, ReadOptions, Sl
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{BucketDifference, Counting, CountingError, EventsQuery, Recount, Repair};
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
 
 /// A counter recomputed from its log.

@@ -9,7 +9,6 @@ use crate::domain::limits::{EXPLAIN_BUCKETS_MAX, STEP};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
 use crate::domain::rollup::{Checkpoint, CountReading, Freshness, ReadOptions, RolledBy, SliceStatus};
-use crate::engine::core::NamespaceScope;
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
 use crate::engine::fleet::SignalRoute;

@@ -12,6 +12,9 @@ use crate::domain::rollup::{CountReading, Freshness, ReadOptions};
 use crate::domain::{Reason, Reject};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{CounterSummary, Counting, CountingError, TopCountersResult, is_best_effort};
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::NamespaceScope;
+use crate::engine::served_counts::rankings::{RankedCounter, RankingStart, TopTable};
 use crate::ports::StoreError;
 
 /// How long the first request waits for the ranking of its namespace.

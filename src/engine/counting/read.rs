@@ -14,6 +14,7 @@ use crate::domain::rollup::{
 use crate::domain::{Reject, Timestamp};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{CacheLease, ScanOrder, ScanRange, StoreError};
 
 /// The page size of the search for the first mutation. Tombstones before it are rare.
@@ -81,7 +82,7 @@ impl Counting {
         let mut plan = ReadPlan::new(self.read_rules(scope, is_up_to_date), options);
         let (ReadAnswer { reading, signal }, _row) = self.carry_out(scope, counter, &mut plan, budget).await?;
         if let Some((oldest, newest)) = signal {
-            scope.signal(&self.core, counter, oldest, newest);
+            self.scopes.signal(scope, counter, oldest, newest);
         }
         if scope.needs_as_of_floor {
             self.served.as_of_floor.note(counter, reading.as_of);
@@ -95,7 +96,7 @@ impl Counting {
         scope: &Arc<NamespaceScope>,
         counter: &Counter,
     ) -> Result<(CountReading, RollupRow), CountingError> {
-        let budget = WaitBudget::begin(self.core.clock.as_ref());
+        let budget = WaitBudget::begin(self.context.clock.as_ref());
         self.limit_for_read(scope, budget).await;
         let mut plan = ReadPlan::of_row(self.read_rules(scope, false));
         let (answer, found) = self.carry_out(scope, counter, &mut plan, budget).await?;
@@ -105,7 +106,7 @@ impl Counting {
 
     fn read_rules<'a>(&self, scope: &'a NamespaceScope, is_up_to_date: bool) -> ReadRules<'a> {
         let temporality = scope.namespace.spec.temporality;
-        ReadRules { fold: &scope.rules, temporality, is_up_to_date, protocol: self.core.rules }
+        ReadRules { fold: &scope.rules, temporality, is_up_to_date, protocol: self.rules }
     }
 
     /// Performs the steps of a plan. Returns the answer, and the row if one was read.
@@ -116,26 +117,27 @@ impl Counting {
         plan: &mut ReadPlan<'_>,
         budget: WaitBudget,
     ) -> Result<(ReadAnswer, Option<FoundRow>), CountingError> {
-        let (core, clock, dataset) = (&self.core, self.core.clock.as_ref(), &scope.dataset);
+        let (context, stores) = (&self.context, &self.scopes.stores);
+        let (clock, dataset) = (context.clock.as_ref(), &scope.dataset);
         let (mut lease, mut found) = (CacheLease::default(), None);
         loop {
-            match plan.next(|| core.now()) {
+            match plan.next(|| context.now()) {
                 ReadStep::ReadCache => {
                     let before = self.state_before(scope, counter);
                     if plan.read_cache(scope.cache.get(counter).await, before) {
-                        core.stats.cache_hits.increment();
+                        context.stats.cache_hits.increment();
                     }
                 }
                 ReadStep::ReadRow => {
                     let before = self.state_before(scope, counter);
-                    core.stats.cache_misses.increment();
+                    context.stats.cache_misses.increment();
                     lease = scope.cache.lease(counter).await;
-                    let checked_at = core.now();
-                    let row = core.stores.rollups.read(dataset.id(), counter).await?;
+                    let checked_at = context.now();
+                    let row = stores.rollups.read(dataset.id(), counter).await?;
                     plan.read_row(&row, checked_at, before);
                     found = Some(FoundRow { row, watermark: before.watermark });
                 }
-                ReadStep::LookAtTail(after) => plan.look_at_tail(core.stores.log.tail(dataset.id(), counter, after)),
+                ReadStep::LookAtTail(after) => plan.look_at_tail(stores.log.tail(dataset.id(), counter, after)),
                 ReadStep::FindFirst(after) => plan.find_first(self.first_mutation(scope, counter, after).await?),
                 ReadStep::FoldTail => {
                     let row = match found.take() {
@@ -146,14 +148,14 @@ impl Counting {
                 }
                 ReadStep::FillCache(value) => scope.cache.fill(counter, value, std::mem::take(&mut lease)).await,
                 ReadStep::MoveLimit(wanted) => {
-                    let closable = dataset.closing.closed(core.now());
+                    let closable = dataset.closing.closed(context.now());
                     if closable > dataset.limit() {
                         dataset.limit_at_least(wanted.min(closable), clock, budget.left(clock)).await;
                     }
                     plan.move_limit(dataset.limit());
                 }
                 ReadStep::Roll => {
-                    roll_inline(core, &self.driver, scope, counter, budget.left(clock)).await;
+                    self.roll_inline(scope, counter, budget.left(clock)).await;
                     plan.roll();
                 }
                 ReadStep::Answer(answer) => return Ok((answer, found)),
@@ -174,7 +176,7 @@ impl Counting {
 
     /// The state that a look at the cache or at the row is judged by.
     fn state_before(&self, scope: &NamespaceScope, counter: &Counter) -> StateBefore {
-        let as_of_floor = if scope.needs_as_of_floor { self.core.as_of_floor.of(counter) } else { Timestamp::MIN };
+        let as_of_floor = if scope.needs_as_of_floor { self.served.as_of_floor.of(counter) } else { Timestamp::MIN };
         let (watermark, limit) = (scope.dataset.watermark(counter.touch_shard()), scope.dataset.limit());
         StateBefore { as_of_floor, watermark, limit, least_as_of: scope.least_as_of(limit) }
     }
@@ -232,7 +234,7 @@ impl Counting {
         let mut first = None;
         let note = |event: &Event| first = first.or_else(|| event.change.is_mutation().then_some(event.key.time));
         let bounds = (Timestamp::MAX, TAIL_EVENTS_MAX);
-        let folded = self.core.fold_pages_noting(&scope, counter, base, bounds, note).await?;
+        let folded = self.roller.fold_pages_noting(&scope, counter, base, bounds, note).await?;
         let more = folded.more;
         let Checkpoint { count, last_event_time, .. } = folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint;
         Ok(FoldedTail { count, last_event_time, first, more })
@@ -265,7 +267,7 @@ impl Counting {
     async fn find_row(&self, scope: &NamespaceScope, counter: &Counter) -> Result<FoundRow, StoreError> {
         // Watermark first: what is acknowledged up to it is in every checkpoint that is read from here on.
         let watermark = scope.dataset.watermark(counter.touch_shard());
-        let row = self.core.stores.rollups.read(scope.dataset.id(), counter).await?;
+        let row = self.scopes.stores.rollups.read(scope.dataset.id(), counter).await?;
         Ok(FoundRow { row, watermark })
     }
 }

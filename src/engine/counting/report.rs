@@ -55,7 +55,7 @@ impl Counting {
             answers.push(answer);
         }
         let mut outcomes = self.submit(&scope, submissions, Some(own), Some(turn)).await.into_iter();
-        let server_time = self.core.now();
+        let server_time = self.context.now();
         let answer_of = |answer: Result<Option<SourceTotal>, CountingError>| {
             let (outcome, time) = match answer? {
                 Some(known) => (WriteOutcome::AlreadyApplied, known.time),

@@ -134,7 +134,7 @@ impl Counting {
         own: Option<ServerTokenRange>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
-        let refusal = self.core.fleet.as_ref().and_then(|fleet| fleet.check_writer(scope.dataset.id()).err());
+        let refusal = self.scopes.fleet.as_ref().and_then(|fleet| fleet.check_writer(scope.dataset.id()).err());
         let answers: Vec<Result<WriteOutcome, CountingError>> = if let Some(WriteRefusal(why)) = refusal {
             submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect()
         } else {
@@ -159,7 +159,7 @@ impl Counting {
         own: Option<ServerTokenRange>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> AdmittedBatch {
-        let now = self.core.now();
+        let now = self.context.now();
         let settings = &scope.dataset.dataset.settings;
         let latest = now + settings.future_limit;
         let is_future = |submission: &Submission| !submission.server_made && submission.event.event.key.time > latest;

@@ -7,9 +7,9 @@ use crate::domain::counter::{Change, Counter, EventKey, IdempotencyToken, Namesp
 use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
 use crate::domain::rollup::RollupRow;
-use crate::engine::core::NamespaceScope;
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{EffectOutcome, NewEvent, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// The state of a key whose time is closed.

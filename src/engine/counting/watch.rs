@@ -19,8 +19,9 @@ use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
 use crate::domain::rollup::{CountReading, ReadOptions};
 use crate::engine::caller_quota::{CallerId, QuotaExceeded};
 use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::watchers::CounterWatch;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
+use crate::engine::scopes::NamespaceScope;
+use crate::engine::served_counts::watchers::CounterWatch;
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);

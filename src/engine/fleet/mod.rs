@@ -293,7 +293,7 @@ impl FleetMembership {
         };
         for id in lapsed {
             tracing::warn!(member = ?id, "the lease of a fleet member has expired: it sent no heartbeat");
-            self.stats.members_lapsed.increment();
+            self.context.stats.members_lapsed.increment();
             if let Err(error) = self.members.remove(id).await {
                 tracing::warn!(member = ?id, %error, "cannot remove an expired fleet member from the list; it is \
                     ignored");

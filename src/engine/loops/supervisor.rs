@@ -27,8 +27,12 @@ pub type StartupProgress = Arc<dyn Fn() + Send + Sync>;
 
 /// The loop that opens datasets and starts their loops.
 pub struct Supervisor {
-    core: Arc<EngineCore>,
-    driver: Driver,
+    scopes: Arc<NamespaceScopes>,
+    roller: Arc<Roller>,
+    /// The export of slices, if there is one.
+    export: Option<Arc<dyn ExportSink>>,
+    /// Whether the last attempt to trim series failed.
+    trim_failing: Arc<AtomicBool>,
     /// The last processed generation of the catalog.
     seen: i64,
     datasets: HashSet<DatasetId>,
@@ -46,9 +50,10 @@ struct ClusterDatasets {
 
 impl Supervisor {
     /// Creates the supervisor. It starts loops through the driver.
-    pub fn new(core: Arc<EngineCore>, driver: Driver, progress: StartupProgress) -> Self {
-        let seen = core.namespaces.changes().get();
-        Self { core, driver, seen, datasets: HashSet::new(), progress }
+    pub fn new(roller: Arc<Roller>, export: Option<Arc<dyn ExportSink>>, progress: StartupProgress) -> Self {
+        let scopes = Arc::clone(&roller.scopes);
+        let seen = scopes.namespaces.changes().get();
+        Self { scopes, roller, export, trim_failing: Arc::default(), seen, datasets: HashSet::new(), progress }
     }
 
     /// Opens every dataset and starts the missing loops. Idempotent. Clusters are processed concurrently, so a slow cluster
@@ -119,8 +124,8 @@ impl Supervisor {
         let deleted: Vec<_> = all.filter(|queues| !live.contains(&queues.namespace())).collect();
         let forgetting = deleted.into_iter().map(|queues| async move {
             let id = queues.namespace();
-            queues.end(&self.core.set_bytes);
-            if let Err(error) = self.core.stores.rollups.forget(id).await {
+            queues.end();
+            if let Err(error) = self.scopes.stores.rollups.forget(id).await {
                 tracing::warn!(%error, namespace = id.0, "cannot remove the data of a deleted namespace yet; it is \
                     removed later");
             }
@@ -132,9 +137,9 @@ impl Supervisor {
     }
 
     async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
-        let dataset = self.core.dataset(id).await?;
+        let dataset = self.scopes.dataset(id).await?;
         // After a downtime, the slices between the last stored slice and the current time must be created.
-        self.core.begin_slices(&dataset).await?;
+        self.scopes.begin_slices(&dataset).await?;
         for shard in 0..TOUCH_SHARDS {
             dataset.pending.note_lost_signal(shard, dataset.watermark(shard).just_after());
         }

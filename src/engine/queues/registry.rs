@@ -65,7 +65,7 @@ pub struct QueueContext {
 /// A running message for which a cancel was requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CancelNotice {
-    /// Its queue.
+    /// The queue of the message.
     pub queue: QueueName,
     /// Its key.
     pub key: MessageKey,

@@ -23,7 +23,7 @@ use crate::ports::{ShardAnswer, ShardCommand};
 /// A request to settle a lease.
 #[derive(Clone, Debug)]
 pub struct SentSettlement {
-    /// The encoded lease token.
+    /// The lease, as text.
     pub token: String,
     /// The action that ends the lease.
     pub verb: SettleAction,
@@ -40,7 +40,7 @@ pub enum SentLeaseAction {
     Settle(SentSettlement),
     /// Extend it.
     Extend {
-        /// The encoded lease token.
+        /// The lease, as text.
         token: String,
         /// The new lease duration, measured from now; `None` means the queue's default.
         lease: Option<Duration>,
@@ -70,15 +70,6 @@ pub struct LeaseExtension {
     pub expires_in: Duration,
     /// Whether a cancel of the message was requested.
     pub cancel_requested: bool,
-}
-
-/// A running message for which a cancel was requested.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CancelNotice {
-    /// The queue of the message.
-    pub queue: QueueName,
-    /// The key of the message.
-    pub key: MessageKey,
 }
 
 /// A request to update a message.

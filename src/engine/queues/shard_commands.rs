@@ -95,7 +95,8 @@ impl QueueContext {
         let live = queue.shard(shard);
         let panicked = || {
             self.engine.stats.queue_panics.increment();
-            tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next one goes out");
+            tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next call is \
+                sent");
         };
         live.calls.0.run(None, |calls| self.send(queue, shard, calls), panicked).await;
     }

@@ -12,7 +12,14 @@ mod roll;
 mod sealing;
 mod signal_receiver;
 
-pub use pipeline::{NamespaceRollupQueues, RollupQueueLoop};
+use std::sync::Arc;
+
+use crate::domain::rollup::{Checkpoint, RolledBy};
+use crate::engine::context::EngineContext;
+use crate::engine::scopes::NamespaceScopes;
+use crate::engine::served_counts::ServedCounts;
+
+pub use pipeline::RollupQueueLoop;
 pub use signal_receiver::SignalReceiver;
 
 /// Folds the log into checkpoints, repairs them, and shows them to readers.

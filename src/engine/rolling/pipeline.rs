@@ -22,98 +22,6 @@ use crate::engine::scopes::NamespaceScope;
 /// The delay before a failed roll is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// The rollup queues of a namespace; empty after its deletion.
-pub struct NamespaceRollupQueues {
-    namespace: NamespaceId,
-    /// The version of the namespace settings that the loops were last notified of.
-    version: AtomicU64,
-    dataset: Arc<DatasetState>,
-    queues: ArcSwap<Vec<Arc<RollupQueue>>>,
-}
-
-impl NamespaceRollupQueues {
-    /// Creates the queues.
-    pub fn new(namespace: NamespaceId, dataset: Arc<DatasetState>, num_queues: u32) -> Self {
-        Self { namespace, version: AtomicU64::new(0), dataset, queues: ArcSwap::from_pointee(make_queues(num_queues)) }
-    }
-
-    /// Notifies the loops if the settings have changed.
-    pub fn note_version(&self, version: u64) {
-        if self.version.swap(version, Ordering::AcqRel) != version {
-            self.queues.load().iter().for_each(|queue| queue.note_change());
-        }
-    }
-
-    /// The namespace.
-    pub fn namespace(&self) -> NamespaceId {
-        self.namespace
-    }
-
-    /// The current queues.
-    pub fn queues(&self) -> Arc<Vec<Arc<RollupQueue>>> {
-        self.queues.load_full()
-    }
-
-    /// Replaces the queues with `num_queues` new ones. The loops of the old queues move their waiting counters when they
-    /// end.
-    pub fn resize(&self, num_queues: u32) {
-        let old = self.queues.swap(Arc::new(make_queues(num_queues)));
-        old.iter().for_each(|queue| queue.close());
-    }
-
-    /// Closes the queues of a deleted namespace, drops its waiting counters, and ignores later signals.
-    pub fn end(&self, bytes: &SetBytes) {
-        for queue in self.queues.swap(Arc::default()).iter() {
-            queue.close();
-            for (counter, waiting) in queue.drain() {
-                self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
-                queue.release(cost_of(&counter), bytes);
-            }
-        }
-    }
-
-    /// The pending roll of a counter in this process; `None` if there is none.
-    pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
-        // A counter in a replaced queue is not found until that queue's loop has moved it to a new queue.
-        let queues = self.queues.load();
-        (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
-    }
-
-    /// Adds a counter to its queue. If the queue is full, the signal is lost, and the counter is found again by a replay of
-    /// the dirty-counter index.
-    pub fn offer(
-        &self,
-        core: &EngineCore,
-        counter: &Counter,
-        oldest: Timestamp,
-        newest: Timestamp,
-        capacity_bytes: usize,
-    ) {
-        let bounds = OfferLimits { capacity_bytes, all: &core.set_bytes, pending: &self.dataset.pending };
-        loop {
-            let queues = self.queues.load();
-            if queues.is_empty() {
-                return; // the namespace is deleted
-            }
-            match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
-                OfferOutcome::Accepted => return,
-                OfferOutcome::Lost => return core.stats.signals_lost.increment(),
-                // The queue was closed concurrently. `self.queues` was updated first, so the next iteration sees that.
-                OfferOutcome::Closed => {}
-            }
-        }
-    }
-}
-
-/// The queue of a counter, selected by the upper bits of its hash, because the lower bits select its dirty-counter shard.
-fn queue_for<'a>(counter: &Counter, queues: &'a [Arc<RollupQueue>]) -> &'a RollupQueue {
-    &queues[(counter.hash() >> 32) as usize % queues.len()]
-}
-
-fn make_queues(num_queues: u32) -> Vec<Arc<RollupQueue>> {
-    (0..num_queues.max(1)).map(|_| Arc::new(RollupQueue::default())).collect()
-}
-
 fn coalesce(scope: &NamespaceScope) -> Duration {
     Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
 }
@@ -150,7 +58,7 @@ struct FillWindow {
 
 impl RollupQueueLoop {
     /// Creates the loop of a queue.
-    pub fn new(core: Arc<EngineCore>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
+    pub fn new(roller: Arc<Roller>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
         Self {
             context: Arc::clone(&roller.context),
             roller,
@@ -209,7 +117,7 @@ impl RollupQueueLoop {
                     Ok(as_of) => self.finish_roll(scope, counter, as_of),
                     Err(error) => {
                         failed = true;
-                        self.core.stats.rolls_failed.increment();
+                        self.context.stats.rolls_failed.increment();
                         tracing::warn!(counter = %counter.tag(), error = %error, "a roll failed; retrying");
                     }
                 }
@@ -294,7 +202,7 @@ impl RollupQueueLoop {
 
     async fn step(&mut self, scope: &NamespaceScope) -> NextActivation {
         // The set collects counters during the rolls, so the next window starts at the drain and not after the rolls.
-        let drained = self.core.clock.elapsed();
+        let drained = self.context.clock.elapsed();
         self.park_drained();
         let failed = self.roll_ready(scope, |waiting| waiting.min_limit).await;
         self.recirculate(scope).await;
@@ -370,7 +278,7 @@ impl BackgroundLoop for RollupQueueLoop {
 
     async fn finish(&mut self, until: Duration) {
         // Events above the limit remain in the dirty-counter index, which the next start replays.
-        let Ok(Some(scope)) = self.core.scope_by_id(self.queues.namespace()).await else { return };
+        let Ok(Some(scope)) = self.roller.scopes.scope_by_id(self.queues.namespace()).await else { return };
         self.park_drained();
         if self.queue.parked().is_empty() {
             return;

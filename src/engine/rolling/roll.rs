@@ -7,7 +7,8 @@ use futures_util::stream::{self, StreamExt};
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::rollup::{Checkpoint, RollupRow};
-use crate::engine::core::{EngineCore, NamespaceScope};
+use crate::engine::rolling::Roller;
+use crate::engine::scopes::NamespaceScope;
 use crate::ports::{CacheLease, RollWrite, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.

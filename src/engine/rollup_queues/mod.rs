@@ -66,10 +66,10 @@ impl RollupQueues {
     }
 }
 
-/// The rollup queues of a namespace; none once it is deleted.
+/// The rollup queues of a namespace; empty after its deletion.
 pub struct NamespaceRollupQueues {
     namespace: NamespaceId,
-    /// The settings that the loops use.
+    /// The version of the namespace settings that the loops were last notified of.
     version: AtomicU64,
     dataset: Arc<DatasetState>,
     queues: ArcSwap<Vec<Arc<RollupQueue>>>,
@@ -79,7 +79,7 @@ pub struct NamespaceRollupQueues {
 }
 
 impl NamespaceRollupQueues {
-    /// Passes changed settings to the loops.
+    /// Notifies the loops if the settings have changed.
     pub fn note_version(&self, version: u64) {
         if self.version.swap(version, Ordering::AcqRel) != version {
             self.queues.load().iter().for_each(|queue| queue.note_change());
@@ -91,18 +91,19 @@ impl NamespaceRollupQueues {
         self.namespace
     }
 
-    /// The present queues.
+    /// The current queues.
     pub fn queues(&self) -> Arc<Vec<Arc<RollupQueue>>> {
         self.queues.load_full()
     }
 
-    /// Replaces the queues by another number of queues. Waiting counters move over as the loops of the old queues end.
+    /// Replaces the queues with `num_queues` new ones. The loops of the old queues move their waiting counters when they
+    /// end.
     pub fn resize(&self, num_queues: u32) {
         let old = self.queues.swap(Arc::new(make_queues(num_queues)));
         old.iter().for_each(|queue| queue.close());
     }
 
-    /// Ends the queues of a deleted namespace. Its waiting counters are dropped, and later signals are ignored.
+    /// Closes the queues of a deleted namespace, drops its waiting counters, and ignores later signals.
     pub fn end(&self) {
         for queue in self.queues.swap(Arc::default()).iter() {
             queue.close();
@@ -118,32 +119,33 @@ impl NamespaceRollupQueues {
         queue.release(cost_of(counter), &self.bytes);
     }
 
-    /// The pending roll of a counter in this process; none if it does not wait.
+    /// The pending roll of a counter in this process; `None` if there is none.
     pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
-        // It may wait in a replaced queue that has not handed it over yet; then it is found a moment later.
+        // A counter in a replaced queue is not found until that queue's loop has moved it to a new queue.
         let queues = self.queues.load();
         (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
     }
 
-    /// Offers a counter to its queue. The touch index covers a signal for which the queue has no space.
+    /// Adds a counter to its queue. If the queue is full, the signal is lost, and the counter is found again by a replay of
+    /// the dirty-counter index.
     pub fn offer(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
         let bounds = OfferLimits { capacity_bytes, all: &self.bytes, pending: &self.dataset.pending };
         loop {
             let queues = self.queues.load();
             if queues.is_empty() {
-                return; // deleted: nobody reads its counters any more
+                return; // the namespace is deleted
             }
             match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
                 OfferOutcome::Accepted => return,
                 OfferOutcome::Lost => return self.stats.signals_lost.increment(),
-                // The queue was replaced or ended a moment ago, and `queues` already reflects that.
+                // The queue was closed concurrently. `self.queues` was updated first, so the next iteration sees that.
                 OfferOutcome::Closed => {}
             }
         }
     }
 }
 
-/// The queue of a counter: the lower bits of its hash choose the touch shard, so the upper ones choose the queue.
+/// The queue of a counter, selected by the upper bits of its hash, because the lower bits select its dirty-counter shard.
 fn queue_for<'a>(counter: &Counter, queues: &'a [Arc<RollupQueue>]) -> &'a RollupQueue {
     &queues[(counter.hash() >> 32) as usize % queues.len()]
 }

@@ -8,32 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::expect_none;
 use super::source::{Mention, Source, sources};
 
-/// Circles that are still there: the folder, the files and folders of the circle, and the reason.
-const KNOWN: &[(&str, &[&str], &str)] = &[
-    (
-        "src/engine",
-        &["core", "counting", "dataset", "fleet", "loops", "namespaces", "rolling", "stats"],
-        "every part works on the shared state, and the shared state holds every part",
-    ),
-    (
-        "src/engine/queues",
-        &[
-            "directory",
-            "inspect",
-            "operations",
-            "overview",
-            "registry",
-            "served_queue",
-            "settle",
-            "shard_calls",
-            "watch",
-        ],
-        "the registry and its queues hold each other",
-    ),
-    ("src/engine/queues", &["cause_text", "explain"], "an explanation and its texts share a type"),
-    ("src/engine/queues", &["dequeue", "sessions"], "a dequeue and its session share types of calls"),
-];
-
 /// The path of a module from the root of the library.
 type ModulePath<'s> = Vec<&'s str>;
 
@@ -181,16 +155,10 @@ fn circles(sources: &[Source]) -> Vec<Circle<'_>> {
 #[test]
 fn modules_of_a_folder_do_not_use_each_other_in_a_circle() {
     let circles = circles(sources());
-    let is_known = |circle: &Circle<'_>, (folder, members, _): &(&str, &[&str], &str)| {
-        circle.folder == *folder && circle.members == *members
-    };
     let mut found = Vec::new();
-    for circle in circles.iter().filter(|circle| !KNOWN.iter().any(|known| is_known(circle, known))) {
+    for circle in &circles {
         found.push(format!("{}: {}", circle.folder, circle.members.join(", ")));
         found.extend(circle.uses.iter().map(|place| format!("    {place}")));
-    }
-    for known in KNOWN.iter().filter(|known| !circles.iter().any(|circle| is_known(circle, known))) {
-        found.push(format!("{}: {} is no circle any more; take it out of the list", known.0, known.1.join(", ")));
     }
     expect_none("move the type, constant or function to the lowest module that needs it", found);
 }
