@@ -67,12 +67,10 @@ pub fn decode_event(bytes: &[u8]) -> Result<(Change, Provenance), CorruptValue> 
     Ok((change, provenance))
 }
 
-/// Encodes a checkpoint.
 pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
     checkpoint_of(checkpoint).encode_to_vec()
 }
 
-/// Decodes a checkpoint.
 pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint, CorruptValue> {
     checkpoint_from(decode(CHECKPOINT, bytes)?)
 }
@@ -149,7 +147,6 @@ pub fn encode_key(key: &EventKey) -> Vec<u8> {
     pair_of(key).encode_to_vec()
 }
 
-/// Decodes the key of an event.
 pub fn decode_key(bytes: &[u8]) -> Result<EventKey, CorruptValue> {
     const WHAT: &str = "event key";
     pair_from(WHAT, decode(WHAT, bytes)?)

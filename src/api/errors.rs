@@ -26,7 +26,6 @@ pub const ERROR_DOMAIN: &str = "tallystone";
 /// An error of a call, with all parts of its response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiError {
-    /// The reason.
     pub reason: Reason,
     /// The message: what is wrong and what to do.
     pub message: String,

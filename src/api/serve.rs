@@ -35,7 +35,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The limits of the connections of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServeLimits {
-    /// The connections.
     pub connections: usize,
     /// The bytes of requests and responses in flight, half each.
     pub buffer_bytes: usize,
@@ -49,7 +48,6 @@ impl Default for ServeLimits {
     }
 }
 
-/// The summary of the drained connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionDrainSummary {
     /// Connections that were open at the stop.

@@ -52,21 +52,13 @@ const CLUSTER_KIND: &str = "clusters.embedded.kind";
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// `[server]`
     pub server: ServerConfig,
-    /// `[counters]`
     pub counters: CountersConfig,
-    /// `[queues]`
     pub queues: QueuesConfig,
-    /// `[cache]`
     pub cache: CacheConfig,
-    /// `[storage]`
     pub storage: StorageConfig,
-    /// `[best_effort]`
     pub best_effort: BestEffortConfig,
-    /// `[log]`
     pub log: LogConfig,
-    /// `[traces]`
     pub traces: TracesConfig,
     /// `[clusters.NAME]`
     pub clusters: BTreeMap<String, ClusterConfig>,
@@ -121,7 +113,6 @@ pub enum SettingOrigin {
     File(PathBuf),
     /// An environment variable.
     Environment(String),
-    /// A flag.
     Flag(&'static str),
 }
 
@@ -141,7 +132,6 @@ pub enum ConfigError {
     UnknownKey {
         /// Where it was written.
         origin: SettingOrigin,
-        /// The key.
         key: String,
         /// The setting that was meant, or those there are.
         advice: String,
@@ -151,7 +141,6 @@ pub enum ConfigError {
     BadValue {
         /// Where it was written.
         origin: SettingOrigin,
-        /// The key.
         key: String,
         /// What is wrong.
         what: String,
@@ -163,7 +152,6 @@ pub enum ConfigError {
 pub struct ConfigSources {
     /// The operator's file: its path and text.
     pub file: Option<(PathBuf, String)>,
-    /// The environment.
     pub environment: Vec<(String, String)>,
     /// Flags: the key, the flag's name, the value.
     pub flags: Vec<(String, &'static str, String)>,

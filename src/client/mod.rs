@@ -10,6 +10,8 @@
 //! client and its clones.
 //! `examples/client.rs` shows it in use. Queues, with their workers, are in `queues`.
 
+#![warn(missing_docs)]
+
 mod as_of_cache;
 mod batches;
 mod budget;

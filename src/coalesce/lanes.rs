@@ -164,7 +164,6 @@ mod tests {
         batch.iter().map(|(_, cost, _)| cost).sum()
     }
 
-    /// The items of a batch that are of one lane.
     fn of_lane(batch: &[Item], lane: usize) -> Vec<Item> {
         batch.iter().filter(|(of, ..)| *of == lane).copied().collect()
     }

@@ -50,7 +50,6 @@ pub struct Load {
 pub struct Plan {
     /// The cardinality of the namespace.
     pub cardinality: Cardinality,
-    /// The settings of the dataset.
     pub dataset: DatasetSettings,
     /// The partition settings of the namespace.
     pub partition: TimePartition,

@@ -63,7 +63,6 @@ pub struct Storage {
     pub rollup_cluster: NamespaceName,
     /// The cluster of the event log.
     pub event_cluster: NamespaceName,
-    /// The dataset of the namespace.
     pub dataset: NamespaceName,
 }
 
@@ -93,7 +92,6 @@ pub struct Dataset {
     pub id: DatasetId,
     /// The dataset's name.
     pub name: NamespaceName,
-    /// The settings of the dataset.
     pub settings: DatasetSettings,
     /// The cluster name of the store that permanently holds the dataset's events and rollups; `None`: the server's own
     /// store.
@@ -112,7 +110,6 @@ pub struct SeriesSettings {
 /// The complete set of a namespace's settings that a caller may choose.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceSpec {
-    /// The name of the namespace.
     pub name: NamespaceName,
     /// Free text for readers.
     pub description: String,
@@ -126,13 +123,11 @@ pub struct NamespaceSpec {
     pub cardinality: Cardinality,
     /// The storage clusters and the dataset.
     pub storage: Storage,
-    /// The settings of the dataset.
     pub dataset: DatasetSettings,
     /// The partitioning of events.
     pub partition: TimePartition,
     /// The counters with event buckets of their own.
     pub hot_counters: HotCounters,
-    /// The settings of rollups.
     pub rollup: RollupSettings,
     /// The series that are kept, finest first.
     pub series: Vec<SeriesSettings>,

@@ -33,29 +33,17 @@ pub enum Effect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Code {
-    /// `UNKNOWN`
     Unknown = 2,
-    /// `INVALID_ARGUMENT`
     InvalidArgument = 3,
-    /// `DEADLINE_EXCEEDED`
     DeadlineExceeded = 4,
-    /// `NOT_FOUND`
     NotFound = 5,
-    /// `ALREADY_EXISTS`
     AlreadyExists = 6,
-    /// `PERMISSION_DENIED`
     PermissionDenied = 7,
-    /// `RESOURCE_EXHAUSTED`
     ResourceExhausted = 8,
-    /// `FAILED_PRECONDITION`
     FailedPrecondition = 9,
-    /// `ABORTED`
     Aborted = 10,
-    /// `UNIMPLEMENTED`
     Unimplemented = 12,
-    /// `INTERNAL`
     Internal = 13,
-    /// `UNAVAILABLE`
     Unavailable = 14,
 }
 

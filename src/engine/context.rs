@@ -9,7 +9,6 @@ use crate::ports::{Clock, Entropy};
 
 /// Shared by the whole engine.
 pub struct EngineContext {
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
@@ -25,7 +24,6 @@ impl EngineContext {
         self.clock.now()
     }
 
-    /// Random bytes.
     pub fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
         let mut random = [0; BYTES];
         self.entropy.fill(&mut random);

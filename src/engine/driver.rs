@@ -44,7 +44,6 @@ pub enum DrainStage {
     Watermarks,
 }
 
-/// A background loop.
 #[async_trait]
 pub trait BackgroundLoop: Send + Sync + 'static {
     /// Its name, for the log.
@@ -81,7 +80,6 @@ pub struct Driver {
     panics: Arc<Count>,
 }
 
-/// The tasks of one stage.
 #[derive(Default)]
 struct StageTasks {
     stop: CancellationToken,

@@ -44,19 +44,15 @@ use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, Signal
 
 pub use fleet::MemberProfile;
 
-/// The parts of an engine.
 pub struct EngineParts {
-    /// The stores.
     pub stores: Stores,
     /// The stores of queues, unless this process has no queues.
     pub queue_stores: Option<QueueStores>,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
     /// The export of slices, if there is one.
     pub export: Option<Arc<dyn ExportSink>>,
-    /// The catalog.
     pub namespaces: NamespaceCatalog,
     /// What this process publishes about itself, if several processes share the store.
     pub profile: MemberProfile,
@@ -96,7 +92,6 @@ pub struct FleetGauges {
 pub struct DatasetGauges {
     /// The number of the dataset.
     pub id: DatasetId,
-    /// The dataset.
     pub dataset: String,
     /// How far the published limit lies behind the clock, as known to readers on this server.
     pub staleness: Duration,
@@ -218,7 +213,6 @@ impl Engine {
         Some(FleetGauges { members, is_member, lease_left })
     }
 
-    /// Gauges of every dataset.
     pub fn datasets(&self) -> Vec<DatasetGauges> {
         let now = self.context.now();
         let gauges = |dataset: Arc<dataset::datasets::DatasetState>| {

@@ -26,30 +26,23 @@ const EPOCH: Timestamp = Timestamp::from_micros(0);
 pub struct NamespaceScopes {
     /// Time, random bytes, tasks and counts.
     pub context: Arc<EngineContext>,
-    /// The stores.
     pub stores: Stores,
-    /// The catalog.
     pub namespaces: NamespaceCatalog,
     /// The fleet membership of this process, if several share the store.
     pub fleet: Option<Arc<FleetMembership>>,
     /// The opened datasets.
     pub datasets: Datasets,
-    /// The rollup queues by namespace.
     pub rollup_queues: RollupQueues,
     scopes: DashMap<NamespaceId, Arc<NamespaceScope>>,
 }
 
 /// A namespace with all parts that a call needs. It is replaced when settings or slices change.
 pub struct NamespaceScope {
-    /// The namespace.
     pub namespace: Arc<Namespace>,
-    /// Its dataset.
     pub dataset: Arc<DatasetState>,
     /// The fold rules over all known slices.
     pub rules: FoldRules,
-    /// Its rollup queues.
     pub rollup_queues: Arc<NamespaceRollupQueues>,
-    /// Its count cache.
     pub cache: Arc<dyn CountCache>,
     /// Whether other servers fill the cache or write the store. A later read may then find an older `as_of` than this
     /// server has served: an old cached copy, or a row below the limit that was not acknowledged at that time.
@@ -167,7 +160,6 @@ impl NamespaceScopes {
         queues
     }
 
-    /// The state of a dataset.
     pub async fn dataset(&self, id: DatasetId) -> Result<Arc<DatasetState>, StoreError> {
         let dataset = self
             .namespaces

@@ -50,7 +50,6 @@ impl GaugeValue {
         self.0.store(level, Ordering::Relaxed);
     }
 
-    /// Returns the value.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -193,7 +192,6 @@ pub struct Stats {
     pub signals_taken: Count,
     /// Entries of the dirty-counter index that were read again after a restart or a lost signal.
     pub touches_replayed: Count,
-    /// Limits published.
     pub limits_published: Count,
     /// Rows that reached the log after their bucket was rolled up and that a repair added to the count.
     pub late_rows: Count,
@@ -209,17 +207,13 @@ pub struct Stats {
     pub leases_lapsed: Count,
     /// Other members that this server has seen lapse.
     pub members_lapsed: Count,
-    /// Slices dropped.
     pub slices_dropped: Count,
     /// Expired slices that are still needed.
     pub slices_kept_back: Count,
-    /// Messages enqueued.
     pub messages_enqueued: Count,
     /// Enqueues whose id had been enqueued before.
     pub messages_repeated: Count,
-    /// Leases given.
     pub leases_given: Count,
-    /// Messages completed.
     pub messages_completed: Count,
     /// Leases settled, including repeats.
     pub leases_settled: Count,

@@ -4,6 +4,8 @@
 //! No vendor type crosses a port. Any task may call any method at any time. A method that is not async blocks its caller no
 //! longer than a point read of local storage.
 
+#![warn(missing_docs)]
+
 mod backup;
 mod catalog;
 mod clock;

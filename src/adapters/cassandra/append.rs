@@ -58,13 +58,10 @@ pub struct Appender {
 /// A partition of a slice's events.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Partition {
-    /// The dataset.
     dataset: DatasetId,
     /// The beginning of the slice.
     slice_start: Timestamp,
-    /// The counter.
     counter: Counter,
-    /// The buckets.
     place: BucketKey,
 }
 
@@ -73,7 +70,6 @@ struct Partition {
 pub struct EventRow {
     /// Microseconds since 1970.
     pub event_time: i64,
-    /// The event id.
     pub event_id: Vec<u8>,
     /// The value cell.
     pub value: Vec<u8>,
@@ -81,7 +77,6 @@ pub struct EventRow {
     pub timestamp: i64,
 }
 
-/// An event with its partition.
 struct PartitionedEvent {
     partition: Partition,
     slice: Arc<CqlSlice>,

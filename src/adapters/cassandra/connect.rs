@@ -23,7 +23,6 @@ use crate::ports::{Clock, StoreError, StoreErrorKind};
 pub struct Options {
     /// Contact points, HOST:PORT; the driver discovers the other nodes.
     pub servers: Vec<String>,
-    /// The keyspace.
     pub keyspace: String,
     /// The data centre that this server writes in; none: the only one of the cluster.
     pub data_center: Option<String>,
@@ -36,9 +35,7 @@ pub struct Options {
 /// User and password.
 #[derive(Clone)]
 pub struct Credentials {
-    /// The user.
     pub user: String,
-    /// The password.
     pub password: String,
 }
 
@@ -93,7 +90,6 @@ pub enum OpenError {
          \"One data centre writes\" in docs/operating.md)"
     )]
     WrittenElsewhere {
-        /// The keyspace.
         keyspace: String,
         /// The data centre of the keyspace's writers.
         there: String,
@@ -106,7 +102,6 @@ pub enum OpenError {
          keyspace of the cluster, or counters.cluster"
     )]
     Owned {
-        /// The keyspace.
         keyspace: String,
         /// The use that the keyspace already has.
         what: String,
@@ -131,7 +126,6 @@ pub enum OpenError {
          DROP on keyspace {keyspace}"
     )]
     Forbidden {
-        /// The keyspace.
         keyspace: String,
         /// The cluster's message.
         why: String,
@@ -142,7 +136,6 @@ pub enum OpenError {
          ScyllaDB, create the keyspace without tablets if the release has no lightweight transactions on tablets)"
     )]
     NotWritable {
-        /// The keyspace.
         keyspace: String,
         /// The cause.
         source: StoreError,
@@ -164,7 +157,6 @@ pub enum OpenError {
          within request_timeout_ms of the cluster"
     )]
     Store {
-        /// The keyspace.
         keyspace: String,
         /// The cause.
         source: StoreError,

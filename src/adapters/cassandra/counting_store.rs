@@ -20,7 +20,6 @@ pub struct RequestCounts {
     pub writes: u64,
     /// Rows in these writes.
     pub rows: u64,
-    /// Conditional requests.
     pub conditional: u64,
     /// Requests of any of these kinds that failed.
     pub failed: u64,
@@ -58,7 +57,6 @@ fn add(count: &AtomicU64, more: usize) {
     count.fetch_add(more as u64, Ordering::Relaxed);
 }
 
-/// A store whose requests are counted.
 pub struct CountingStore<S> {
     store: S,
     tally: Arc<RequestCounters>,

@@ -11,7 +11,6 @@ use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
 /// A failed request.
 #[derive(Clone, Debug)]
 pub struct RequestFailure {
-    /// The kind of the failure.
     pub kind: StoreErrorKind,
     /// Whether the request may have had its effect.
     pub outcome: EffectOutcome,

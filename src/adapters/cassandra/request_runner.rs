@@ -18,14 +18,11 @@ use crate::ports::{Clock, EffectOutcome, StoreError};
 
 /// A store, its prepared statements, and the clock that measures pauses.
 pub struct RequestRunner {
-    /// The store.
     pub store: Arc<dyn WideStore>,
-    /// The keyspace.
     pub keyspace: String,
     statements: Statements,
     clock: Arc<dyn Clock>,
     write_batcher: WriteBatcher,
-    /// The rules of the protocol.
     pub rules: ProtocolRules,
 }
 

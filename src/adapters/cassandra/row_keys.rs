@@ -18,7 +18,6 @@ pub struct BucketKey {
     pub event_bucket: i32,
 }
 
-/// Returns the buckets of an event key.
 pub fn bucket_key_of(key: &EventKey, partition: TimePartition) -> BucketKey {
     let bucket = xxh3_64(&key.id.to_bytes()) % u64::from(partition.buckets_per_id.max(1));
     BucketKey {
@@ -27,7 +26,6 @@ pub fn bucket_key_of(key: &EventKey, partition: TimePartition) -> BucketKey {
     }
 }
 
-/// Returns the width of a time bucket.
 pub fn bucket_width(partition: TimePartition) -> Duration {
     Duration::from_secs(u64::from(partition.seconds_per_bucket))
 }

@@ -21,7 +21,6 @@ use crate::ports::Clock;
 pub struct Migration {
     /// The number, counted from 1 without gaps.
     pub number: i32,
-    /// The name.
     pub name: &'static str,
     text: &'static str,
 }

@@ -32,10 +32,8 @@ pub trait WideStore: Send + Sync + 'static {
     /// Makes or drops tables. Returns when all nodes know it.
     async fn define(&self, text: &str) -> Result<(), RequestFailure>;
 
-    /// Writes.
     async fn write(&self, statement: &PreparedCql, values: &[CqlValue]) -> Result<(), RequestFailure>;
 
-    /// Writes rows by one request.
     async fn write_many(&self, rows: &[(&PreparedCql, &[CqlValue])]) -> Result<(), RequestFailure>;
 
     /// The route of a write. Cheap.
@@ -59,7 +57,6 @@ pub trait WideStore: Send + Sync + 'static {
     async fn read_page(&self, statement: &PreparedCql, after: Option<&PageState>) -> Result<RowPage, RequestFailure>;
 }
 
-/// The route of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteRoute {
     /// The replica that it is best sent to: one number for each, of the store's choice. Equal ones may share a request.
@@ -132,7 +129,6 @@ pub enum ConditionalResult {
 pub struct ConflictingRow(Vec<(String, CqlValue)>);
 
 impl ConflictingRow {
-    /// A row by its columns.
     pub fn new(columns: Vec<(String, CqlValue)>) -> Self {
         Self(columns)
     }

@@ -5,7 +5,6 @@ use uuid::Uuid;
 /// The value of a column.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CqlValue {
-    /// CQL null.
     Null,
     /// CQL `bigint`, 64 bits.
     BigInt(i64),
@@ -13,11 +12,8 @@ pub enum CqlValue {
     Int(i32),
     /// CQL `boolean`.
     Bool(bool),
-    /// CQL `text`.
     Text(String),
-    /// CQL `blob`.
     Blob(Vec<u8>),
-    /// CQL `uuid`.
     Uuid([u8; 16]),
 }
 

@@ -20,7 +20,6 @@ use crate::proto::internal::v1::{
     StoredNamespaceSpec, StoredSeriesSettings,
 };
 
-/// Encodes a dataset.
 pub fn encode_dataset(dataset: &Dataset) -> Vec<u8> {
     StoredDataset {
         id: dataset.id.0,
@@ -31,7 +30,6 @@ pub fn encode_dataset(dataset: &Dataset) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes a dataset.
 pub fn decode_dataset(bytes: &[u8]) -> Result<Dataset, CorruptValue> {
     const WHAT: &str = "dataset";
     let stored: StoredDataset = decode(WHAT, bytes)?;

@@ -9,7 +9,6 @@ use crate::domain::fleet::{FleetSecret, Heartbeat, Roles};
 use crate::domain::rollup::VerifiedBase;
 use crate::proto::internal::v1::{StoredBeat, StoredClosed, StoredSealed};
 
-/// Encodes a heartbeat.
 pub fn encode_beat(beat: &Heartbeat) -> Vec<u8> {
     let closed = beat
         .closed
@@ -27,7 +26,6 @@ pub fn encode_beat(beat: &Heartbeat) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes a heartbeat.
 pub fn decode_beat(bytes: &[u8]) -> Result<Heartbeat, CorruptValue> {
     let stored: StoredBeat = decode("heartbeat", bytes)?;
     let closed = |one: StoredClosed| (DatasetId(one.dataset_id), Timestamp::from_micros(one.closed_to));

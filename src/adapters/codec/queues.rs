@@ -94,7 +94,6 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes the head of the message with a sequence in a shard.
 pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<MessageHead, CorruptValue> {
     const WHAT: &str = "message";
     let stored: StoredQueueMessage = decode(WHAT, bytes)?;

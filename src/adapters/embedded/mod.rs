@@ -111,7 +111,6 @@ pub struct Health {
     pub row_bytes: u64,
     /// Memory tables waiting to be written to files; at 4 for one keyspace, writes pause.
     pub outstanding_flushes: u64,
-    /// The bytes of the journals.
     pub journal_bytes: u64,
     /// The bytes of all files.
     pub disk_bytes: u64,

@@ -66,7 +66,6 @@ pub struct Health {
     pub unknown: u64,
     /// Those of them that were not sent, because the server did not answer before.
     pub refused: u64,
-    /// The servers.
     pub servers: u64,
     /// The servers that are not asked for the moment.
     pub servers_down: u64,

@@ -18,7 +18,6 @@ use crate::adapters::memcached::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS
 use crate::adapters::memcached::wire::{CommandResponse, Network, ServerConnection};
 use crate::ports::{Clock, EffectOutcome, StoreError, StoreErrorKind};
 
-/// One server.
 pub(super) struct MemcachedServer {
     address: String,
     timeout: Duration,

@@ -17,7 +17,6 @@ use crate::adapters::memcached::limits::MEMCACHED_CALLS_AT_ONCE_MAX;
 pub enum CommandResponse {
     /// To a read: the requested parts of the value. A key without a value has none, a placeholder only a CAS.
     Read {
-        /// The value.
         value: Option<Vec<u8>>,
         /// The CAS of the key.
         cas: Option<u64>,
@@ -49,7 +48,6 @@ pub trait ServerConnection: Send + Sync + 'static {
     async fn send(&self, commands: Vec<Op>) -> BatchResponse;
 }
 
-/// The network to the servers.
 #[async_trait]
 pub trait Network: Send + Sync + 'static {
     /// Finds a server by its HOST:PORT. It need not exist yet. `timeout` is for a connection and a response, each.

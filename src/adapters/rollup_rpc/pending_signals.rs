@@ -7,7 +7,6 @@ use crate::domain::counter::Counter;
 use crate::domain::limits::{BATCH_ITEMS_MAX, SIGNALS_WAITING_MAX};
 use crate::ports::CounterSignal;
 
-/// The pending signals.
 #[derive(Default)]
 pub struct PendingSignals {
     by_roller: HashMap<Arc<str>, BTreeMap<Counter, CounterSignal>>,

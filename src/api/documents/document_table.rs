@@ -43,12 +43,10 @@ impl DocumentTable {
         Ok(Self { place, entries, requested: Vec::new() })
     }
 
-    /// Returns the path of the table.
     pub fn path(&self) -> &str {
         &self.place
     }
 
-    /// Returns the path of a field.
     pub fn path_of(&self, field: &str) -> String {
         match self.place.as_str() {
             "" => field.to_owned(),

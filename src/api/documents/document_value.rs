@@ -12,7 +12,6 @@ use crate::api::documents::invalid;
 use crate::domain::Reject;
 use crate::domain::limits::{DOCUMENT_DEPTH_MAX, DOCUMENT_FIELDS_MAX, DOCUMENT_KEY_BYTES_MAX};
 
-/// A value of a document.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum DocumentValue {
     Null,
@@ -24,7 +23,6 @@ pub(super) enum DocumentValue {
     Table(Vec<(String, DocumentValue)>),
 }
 
-/// A language of documents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Language {
     /// JSON5: JSON with comments, trailing commas and bare keys.

@@ -30,7 +30,6 @@ use crate::ports::Clock;
 
 /// What the server gives to every call.
 pub struct CallContext {
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Ends streams when it is cancelled.
     pub drain: CancellationToken,

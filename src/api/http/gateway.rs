@@ -67,7 +67,6 @@ fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
     PUBLIC.into_iter().chain([HEALTH, own]).fold(described, tonic_reflection::server::Builder::with_service_name)
 }
 
-/// The gateway.
 pub struct Gateway {
     methods: Methods,
     metrics: CallMetrics,
@@ -161,7 +160,6 @@ impl Gateway {
         pages::exists(request.uri().path())
     }
 
-    /// Answers a request.
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
         let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
         if protocol != Protocol::Grpc

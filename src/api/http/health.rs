@@ -17,7 +17,6 @@ use crate::api::http::methods::{COUNTERS, NAMESPACES, QUEUES};
 /// The empty name stands for the whole server.
 const WHOLE_SERVER: &str = "";
 
-/// The phase of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerPhase {
     /// The port is open, the stores are not.
@@ -39,7 +38,6 @@ pub struct ServiceOutages {
     pub degraded: Vec<String>,
 }
 
-/// The health of the server.
 pub struct ServerHealth {
     current: RwLock<(ServerPhase, Arc<ServiceOutages>)>,
     published: Mutex<PublishedStatuses>,
@@ -104,7 +102,6 @@ impl ServiceOutages {
         self.unserved().next().is_none()
     }
 
-    /// The outages.
     pub fn unserved(&self) -> impl Iterator<Item = (&'static str, &[String])> {
         let services = [("counters", self.counters.as_slice()), ("queues", &self.queues)];
         services.into_iter().filter(|(_, why)| !why.is_empty())

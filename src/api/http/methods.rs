@@ -72,13 +72,11 @@ where
 /// The slot of a service; empty until the service is mounted.
 pub type ServiceSlot = Arc<OnceLock<Box<dyn GrpcService>>>;
 
-/// A method.
 pub struct Method {
     /// The descriptor, with the input and output types.
     pub descriptor: MethodDescriptor,
     /// The slot of the method's service.
     pub service: ServiceSlot,
-    /// The metrics of the method.
     pub metrics: MethodMetrics,
     /// The limits of lists in its requests, if it has lists.
     pub lists: Option<Arc<ListLimits>>,

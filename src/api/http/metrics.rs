@@ -40,7 +40,6 @@ pub struct CallMetrics {
     pub panics: Counter,
     /// Accepted connections.
     pub connections: Counter,
-    /// Open connections.
     pub connections_open: Gauge,
     /// Bytes reserved for requests that are still being read.
     pub request_bytes: Gauge,
@@ -66,7 +65,6 @@ struct RefusedLabels {
 }
 
 impl CallMetrics {
-    /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             latencies: Family::new_with_constructor(LatencyBuckets),
@@ -122,7 +120,6 @@ impl CallMetrics {
         self.refused.get_or_create(&RefusedLabels { full }).inc();
     }
 
-    /// Returns the metrics of one method.
     pub fn method(&self, name: &str) -> MethodMetrics {
         let handles = std::array::from_fn(|_| OnceLock::new());
         MethodMetrics { inner: Arc::new(MethodHandles { name: name.into(), metrics: self.clone(), handles }) }

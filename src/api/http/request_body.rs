@@ -21,7 +21,6 @@ use crate::api::http::list_limits::ListLimits;
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
 
-/// The slot for the permit of a response.
 pub type ResponsePermitSlot = Arc<Mutex<Option<BufferPermit>>>;
 
 /// The pending permit of a response. It is taken after the request has arrived, so a stalled request holds none.

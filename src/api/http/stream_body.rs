@@ -29,13 +29,11 @@ pub struct StreamMonitor {
     pub panicked: Status,
     /// The metrics that record the stream.
     pub metrics: MethodMetrics,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The time at which the call began.
     pub began: Duration,
 }
 
-/// A monitored body.
 pub struct StreamBody {
     inner: Body,
     monitor: StreamMonitor,
@@ -43,7 +41,6 @@ pub struct StreamBody {
 }
 
 impl StreamBody {
-    /// Monitors a body.
     pub fn new(inner: Body, watch: StreamMonitor) -> Self {
         Self { inner, monitor: watch, ended: false }
     }
@@ -55,7 +52,6 @@ impl StreamBody {
         }
     }
 
-    /// Ends the stream with a status.
     fn end(&mut self, status: &Status) -> Frame<Bytes> {
         self.record(status.code());
         self.inner = Body::empty();

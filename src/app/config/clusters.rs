@@ -26,11 +26,9 @@ pub struct BestEffortConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// The kind of the cluster.
     pub kind: ClusterKind,
     /// The servers, grouped by replica.
     pub servers: Servers,
-    /// The prefix of all keys.
     pub key_prefix: String,
     /// The timeout in milliseconds for each of three waits of a call: for a send slot, for a connection, for the response.
     pub timeout_ms: u64,
@@ -44,7 +42,6 @@ pub struct ClusterConfig {
     pub replication: ReplicasByDataCenter,
     /// The user name; empty if the cluster needs no authentication.
     pub user: String,
-    /// The password.
     pub password: String,
     /// A file that holds the password.
     pub password_file: PathBuf,
@@ -79,7 +76,6 @@ impl ClusterConfig {
 }
 
 impl Servers {
-    /// The servers of each replica.
     pub fn replicas(&self) -> &[Vec<String>] {
         &self.0
     }

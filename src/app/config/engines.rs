@@ -16,7 +16,6 @@ pub struct CountersConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueuesConfig {
-    /// The engine of queues.
     pub engine: QueueEngine,
 }
 

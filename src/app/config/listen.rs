@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// The default server.
 pub const SERVER_DEFAULT: &str = "127.0.0.1:7450";
 
 /// HOST:PORT; the host is an address or a name, which is looked up when the port is taken.

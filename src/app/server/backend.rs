@@ -193,7 +193,6 @@ impl OpenEngines {
         Ok((counters, vec![opened.handle]))
     }
 
-    /// The queues of an engine and the handle of its store.
     fn queues(&self, engine: QueueEngine) -> anyhow::Result<Option<(QueueStores, Arc<dyn StoreHandle>)>> {
         let one = match engine {
             QueueEngine::None => return Ok(None),

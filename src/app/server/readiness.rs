@@ -28,7 +28,6 @@ use crate::proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
 pub struct ServicesOfStore {
     /// Counters and namespaces as a whole.
     pub counters: bool,
-    /// Queues.
     pub queues: bool,
 }
 
@@ -174,7 +173,6 @@ fn step(before: Duration, now: Duration) -> Duration {
     now.saturating_sub(before).min(JUDGED_STEP_MAX)
 }
 
-/// Adds the outage of the services of a store.
 fn add_outage(standing: &mut ServiceOutages, keeps: ServicesOfStore, why: &str) {
     if keeps.counters {
         standing.counters.push(why.to_owned());

@@ -49,7 +49,6 @@ use crate::ports::Clock;
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// The coalescing time of `dev`.
 const DEV_COALESCE_MS: u32 = 1_000;
-/// The accept limit of `dev`.
 const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
 
 /// The name prefix of queues for timed tasks.

@@ -116,7 +116,6 @@ pub struct EventKey {
     pub id: EventId,
 }
 
-/// The change that an event makes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
     /// Adds the delta.
@@ -192,7 +191,6 @@ impl Provenance {
 pub struct Event {
     /// The position in the counter's order.
     pub key: EventKey,
-    /// The change that the event makes.
     pub change: Change,
     /// The origin of the change.
     pub provenance: Provenance,

@@ -82,7 +82,6 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Makes the counter of a name in a namespace.
     pub fn new(namespace: NamespaceId, name: CounterName) -> Self {
         let mut hasher = Xxh3::new();
         hasher.update(&namespace.0.to_be_bytes());
@@ -110,7 +109,6 @@ impl Counter {
         CounterTag { namespace: self.namespace, hash: self.hash }
     }
 
-    /// Returns the touch shard of the counter.
     pub fn touch_shard(&self) -> u32 {
         touch_shard_of(self.hash)
     }

@@ -23,7 +23,6 @@ pub struct ClientToken {
 /// A valid token: the key of the event that it identifies, and its origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdempotencyToken {
-    /// The key of the event.
     pub key: EventKey,
     /// Whether the caller made the token, so that a retry is recognized.
     pub idempotent: bool,

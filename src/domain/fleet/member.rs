@@ -20,7 +20,6 @@ impl fmt::Debug for MemberId {
     }
 }
 
-/// The roles of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Roles {
     /// It accepts writes.
@@ -29,12 +28,10 @@ pub struct Roles {
     pub roller: bool,
 }
 
-/// A heartbeat.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Heartbeat {
     /// Its number: 1 for the first, and one more for each further one. The greater one counts.
     pub number: u64,
-    /// Its roles.
     pub roles: Roles,
     /// The address for rollup signals, HOST:PORT; empty if it accepts none.
     pub address: String,

@@ -18,7 +18,6 @@ pub struct MemberLease {
 /// The effect of an acknowledged heartbeat on the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renewal {
-    /// It is renewed.
     Renewed,
     /// It had lapsed before: this incarnation is over, and its held writes have an unknown outcome.
     Lapsed,

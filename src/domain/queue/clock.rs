@@ -79,7 +79,6 @@ impl StepTime {
 /// The time of shards at a reading of a clock of elapsed time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardClock {
-    /// The time of the shards.
     pub time: Timestamp,
     /// The reading of that clock.
     pub elapsed: Duration,

@@ -24,7 +24,6 @@ pub struct NewMessage {
     pub token_time: Option<Timestamp>,
     /// The routing value that selected this shard; none if the id did.
     pub routing: Option<RoutingValue>,
-    /// Its metadata.
     pub metadata: Metadata,
     /// The size of its payload.
     pub payload_bytes: u32,
@@ -51,14 +50,12 @@ pub struct FailureReport {
     pub delay: Option<Duration>,
     /// The injected random number of the jitter.
     pub draw: u32,
-    /// The error.
     pub error: Option<AttemptError>,
 }
 
 /// An update of a message that is not leased.
 #[derive(Clone, Default, Debug)]
 pub struct MessageUpdate {
-    /// The new priority.
     pub priority: Option<i64>,
     /// The new time from which it may be served; the past means now.
     pub visible_at: Option<Timestamp>,
@@ -72,7 +69,6 @@ pub struct MessageUpdate {
     pub token: Option<UpdateToken>,
 }
 
-/// A dequeue.
 #[derive(Clone, Default, Debug)]
 pub struct Dequeue {
     /// The most messages, 1 to 100.
@@ -81,7 +77,6 @@ pub struct Dequeue {
     pub lease: Option<Duration>,
     /// Only this message, which must be pending. The filter is ignored.
     pub message: Option<MessageRef>,
-    /// The filter.
     pub filter: Filter,
     /// The cursor of an earlier call with the same filter.
     pub cursor: Option<Cursor>,
@@ -116,7 +111,6 @@ impl Cursor {
 /// The messages of a redrive, discard or purge.
 #[derive(Clone, Default, Debug)]
 pub struct BulkRequest {
-    /// The filter.
     pub filter: Filter,
     /// The signature that their last failure must have; none for any.
     pub signature: Option<Box<str>>,
@@ -132,7 +126,6 @@ pub struct BulkRequest {
     pub dry_run: bool,
 }
 
-/// One command.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Enqueues a message. O(log n).
@@ -141,7 +134,6 @@ pub enum Command {
     Dequeue(Dequeue),
     /// Ends a lease. O(log n).
     Settle {
-        /// The lease.
         token: LeaseToken,
         /// How.
         verb: SettleAction,
@@ -150,14 +142,12 @@ pub enum Command {
     },
     /// Sets the remaining lease, 0 to end it at once. O(log n).
     Extend {
-        /// The lease.
         token: LeaseToken,
         /// From now, at most 12 h.
         lease: Duration,
     },
     /// Cancels a message, or asks its worker to. O(log n).
     CancelMessage {
-        /// The message.
         message: MessageRef,
         /// Why.
         reason: Box<str>,
@@ -167,14 +157,12 @@ pub enum Command {
     Recall(SessionCall),
     /// Renews a session and confirms leases. O((1 + confirmed leases) log n).
     Heartbeat {
-        /// The session.
         session: SessionId,
         /// The last call whose response the session has received.
         received_up_to: Option<u64>,
     },
     /// Ends a session in this shard, then its leases. Sweeps and dequeues end the remaining leases. O(max log n).
     EndSession {
-        /// The session.
         session: SessionId,
         /// The kind of the ending. Silence is detected by the shard itself.
         ending: Ending,
@@ -183,23 +171,16 @@ pub enum Command {
     },
     /// Updates a message that is not leased. O(log n).
     Update {
-        /// The message.
         message: MessageRef,
         /// The change.
         update: MessageUpdate,
     },
     /// Gives an errored message its attempts back. O(log n).
-    Redrive {
-        /// The message.
-        message: MessageRef,
-    },
+    Redrive { message: MessageRef },
     /// Redrives errored messages in the order of their sequence. O(max log n).
     RedriveAll(BulkRequest),
     /// Discards an errored message. O(log n).
-    Discard {
-        /// The message.
-        message: MessageRef,
-    },
+    Discard { message: MessageRef },
     /// Discards errored messages in the order of their sequence. O(max log n).
     DiscardAll(BulkRequest),
     /// Cancels pending and invisible messages in the order of their sequence. O(max log n).
@@ -210,7 +191,6 @@ pub enum Command {
     /// Sets the limit of an exclusivity value, 0 to 10,000, or removes it. A lower limit revokes no lease. With 0 no message
     /// of the value is leased. O(log n).
     SetValueLimit {
-        /// The value.
         value: RoutingValue,
         /// The most messages of the value in flight; none for the limit of the queue.
         limit: Option<u32>,
@@ -235,7 +215,6 @@ pub enum Command {
 /// Whether an empty or short reply is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completeness {
-    /// It is complete.
     Complete,
     /// A bound left over due messages or values at their limits: call again.
     More,
@@ -243,7 +222,6 @@ pub enum Completeness {
     Partial,
 }
 
-/// One lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseGrant {
     /// Its fence.
@@ -259,7 +237,6 @@ pub struct LeaseGrant {
 pub enum Reply {
     /// The message is enqueued.
     Enqueued {
-        /// Its key.
         key: MessageKey,
         /// Its state directly after the first enqueue.
         state: MessageState,
@@ -355,7 +332,6 @@ pub enum Refusal {
     EnqueueBlocked(Box<str>),
     /// Dequeue is blocked, for this reason.
     DequeueBlocked(Box<str>),
-    /// The shard is full.
     Full(ShardCapacity),
 }
 
@@ -383,15 +359,12 @@ impl From<InvalidCommandPart> for Refusal {
 /// The record of one row applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transition {
-    /// The message.
     pub key: MessageKey,
     /// Its version after the row.
     pub version: u64,
-    /// The trigger.
     pub trigger: Trigger,
     /// The previous state.
     pub from: Option<MessageState>,
-    /// The new state.
     pub to: Option<MessageState>,
     /// The time, by the shard's clock.
     pub at: Timestamp,

@@ -83,10 +83,8 @@ impl fmt::Debug for QueueId {
     }
 }
 
-/// One shard of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardId {
-    /// The queue of the shard.
     pub queue: QueueId,
     /// The number of the shard, counted from 0.
     pub number: u32,

@@ -15,7 +15,6 @@ use crate::domain::time::Timestamp;
 /// The session's part of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionCall {
-    /// The session that calls.
     pub id: SessionId,
     /// The lifetime of the session after each of its calls, 1 s to 12 h. A session without a lifetime only replays: its
     /// leases keep their own durations. The server itself uses such sessions.
@@ -169,7 +168,6 @@ impl Sessions {
         known.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Forgets a session.
     pub fn forget(&mut self, id: SessionId) {
         if let Some(entry) = self.entries.remove(&id) {
             self.unlist(id, entry.due, entry.gone);

@@ -20,7 +20,6 @@ impl Urgency {
 }
 
 impl Command {
-    /// Returns the urgency of the command.
     pub fn urgency(&self) -> Urgency {
         match self {
             Self::Settle { .. } | Self::Extend { .. } | Self::Heartbeat { .. } | Self::EndSession { .. } => {

@@ -44,7 +44,6 @@ pub struct RolledBy {
 /// A summary of the rows in one time bucket. The self-check compares it with the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketRecord {
-    /// The start of the bucket.
     pub start: Timestamp,
     /// The number of rows, excluding tombstones: they do not affect the count and may be written at any time.
     pub rows: u64,
@@ -61,7 +60,6 @@ pub struct BucketRecord {
 pub struct StepSum {
     /// The resolution in seconds.
     pub step_seconds: u32,
-    /// The start of the step.
     pub start: Timestamp,
     /// The amount added in the step; later clears do not change it.
     pub sum: i128,
@@ -127,7 +125,6 @@ impl Checkpoint {
 }
 
 impl StepSum {
-    /// Returns the width of the step.
     pub fn width(&self) -> Duration {
         Duration::from_secs(u64::from(self.step_seconds))
     }

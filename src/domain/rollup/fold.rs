@@ -19,7 +19,6 @@ use crate::domain::time::Timestamp;
 /// The writes of a roll: finished records first, then the checkpoint that no longer contains them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoldResult {
-    /// The new checkpoint.
     pub checkpoint: Checkpoint,
     /// Finished time buckets, oldest first.
     pub finished_buckets: Vec<BucketRecord>,

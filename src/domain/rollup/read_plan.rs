@@ -52,7 +52,6 @@ pub struct StateBefore {
 /// The next step of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReadStep {
-    /// Read the cache.
     ReadCache,
     /// Take a lease on the cache, then read the rollup row.
     ReadRow,
@@ -72,7 +71,6 @@ pub enum ReadStep {
     Answer(ReadAnswer),
 }
 
-/// The answer of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadAnswer {
     /// The count and its times.
@@ -162,7 +160,6 @@ impl<'a> ReadPlan<'a> {
         Self { is_row_needed: true, ..Self::new(rules, ReadOptions::default()) }
     }
 
-    /// Returns the next step.
     pub fn next(&mut self, now: impl Fn() -> Timestamp) -> ReadStep {
         let rules = &self.rules;
         let Some(look) = &mut self.look else {

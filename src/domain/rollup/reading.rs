@@ -29,7 +29,6 @@ pub enum Exactness {
     Partial,
 }
 
-/// The options of a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOptions {
     /// Roll up first if the count is behind by more.

@@ -28,7 +28,6 @@ pub struct VerifiedBase {
 /// A bucket of a counter as folded and as present in the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketComparison {
-    /// The width of the bucket.
     pub width: Duration,
     /// The folded rows; a missing record counts as an empty one.
     pub recorded: BucketRecord,
@@ -45,7 +44,6 @@ pub struct BucketComparison {
 pub enum RepairAction {
     /// Nothing differs; no repair is needed.
     None,
-    /// The repaired checkpoint.
     Exchanged(Checkpoint),
     /// The newest clear lies in the bucket. The checkpoint's count is the bucket's part above the clear; the caller
     /// adds the recorded sums of all later buckets up to the checkpoint's `as_of`. It must not use the log's rows of

@@ -22,7 +22,6 @@ pub struct SeriesPlan {
     pub to: Timestamp,
 }
 
-/// One row of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeriesRow {
     /// The start of the step.

@@ -13,7 +13,6 @@ use crate::domain::counter::{DatasetId, NamespaceId};
 use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
 use crate::domain::time::Timestamp;
 
-/// The status of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SliceStatus {
     /// Created ahead of its time.
@@ -29,13 +28,11 @@ pub enum SliceStatus {
 /// One time slice of a dataset: start inclusive, end exclusive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TimeSlice {
-    /// The dataset of the slice.
     pub dataset: DatasetId,
     /// The first microsecond of the slice.
     pub start: Timestamp,
     /// The first microsecond after the slice.
     pub end: Timestamp,
-    /// The status of the slice.
     pub status: SliceStatus,
     /// The frozen version of every namespace that was known at the slice's creation.
     pub versions: BTreeMap<NamespaceId, u64>,

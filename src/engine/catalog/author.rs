@@ -7,9 +7,7 @@ use crate::ports::{CatalogChange, CatalogEntry};
 /// The author of a change, with the reason.
 #[derive(Clone, Debug, Default)]
 pub struct Author {
-    /// The actor.
     pub actor: String,
-    /// The reason.
     pub reason: String,
 }
 

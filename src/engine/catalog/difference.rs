@@ -10,13 +10,11 @@ use crate::ports::CatalogEntry;
 pub struct SettingText {
     /// The path of the setting in the message of the protocol.
     pub path: &'static str,
-    /// The value.
     pub value: String,
 }
 
 /// A value of a setting, as differences show it.
 pub trait SettingValue {
-    /// The value as text.
     fn text(&self) -> String;
 }
 
@@ -37,7 +35,6 @@ impl<T: SettingValue> SettingValue for Option<T> {
     }
 }
 
-/// One setting and its value.
 pub fn setting(path: &'static str, value: impl SettingValue) -> SettingText {
     SettingText { path, value: value.text() }
 }

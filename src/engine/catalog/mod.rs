@@ -67,7 +67,6 @@ pub struct ChangeTurn<'a, E: CatalogEntry> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// The outcome of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum CommitOutcome {
@@ -78,7 +77,6 @@ pub enum CommitOutcome {
 }
 
 impl<E: CatalogEntry> VersionedCatalog<E> {
-    /// The catalog of a store.
     pub fn new(store: Arc<dyn Catalog<E>>) -> Self {
         Self { store, changes: Semaphore::new(1), followed: AtomicI64::new(i64::MIN) }
     }

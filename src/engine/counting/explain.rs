@@ -38,7 +38,6 @@ pub struct CounterExplanation {
 pub struct CountParts {
     /// The count with every event that was acknowledged before the call, not clamped.
     pub count: i128,
-    /// The rolled-up part.
     pub rolled_up: RolledUpPart,
     /// The log above the rolled-up part.
     pub tail: TailPart,
@@ -59,7 +58,6 @@ pub struct CountParts {
     pub rows_left_out_at_least: bool,
 }
 
-/// The rolled-up part of a count.
 #[derive(Clone, Debug)]
 pub struct RolledUpPart {
     /// The checkpoint; none if the counter was never rolled up.
@@ -150,10 +148,8 @@ pub enum RollerLocation {
     Unknown,
 }
 
-/// A row of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogRow {
-    /// The event.
     pub event: Event,
     /// The start of its time bucket.
     pub bucket: Timestamp,

@@ -10,7 +10,6 @@ use crate::domain::rollup::series::SeriesRow;
 /// One addition.
 #[derive(Clone, Debug)]
 pub struct Add {
-    /// The counter.
     pub name: CounterName,
     /// The delta; 0 writes nothing and keeps no token.
     pub delta: i64,
@@ -20,10 +19,8 @@ pub struct Add {
     pub provenance: Provenance,
 }
 
-/// One clear.
 #[derive(Clone, Debug)]
 pub struct Clear {
-    /// The counter.
     pub name: CounterName,
     /// The caller's token; none: the server makes one.
     pub token: Option<IdempotencyToken>,
@@ -34,7 +31,6 @@ pub struct Clear {
 /// One report of a source.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The source.
     pub source: ReportSource,
     /// Grows with each start of the source.
     pub epoch: u64,
@@ -64,16 +60,10 @@ pub struct Written {
     pub visible_at: Option<Timestamp>,
 }
 
-/// The verdict on a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokenVerdict {
     /// The change was applied.
-    Applied {
-        /// The change.
-        change: crate::domain::counter::Change,
-        /// The time of the event.
-        event_time: Timestamp,
-    },
+    Applied { change: crate::domain::counter::Change, event_time: Timestamp },
     /// The change was not applied and never will be.
     NotApplied,
     /// The verdict is not known yet.
@@ -85,7 +75,6 @@ pub enum TokenVerdict {
     TooOld,
 }
 
-/// A query of a series.
 #[derive(Clone, Copy, Debug)]
 pub struct SeriesQuery {
     /// The beginning.
@@ -96,7 +85,6 @@ pub struct SeriesQuery {
     pub step: Option<Duration>,
 }
 
-/// A series.
 #[derive(Clone, Debug)]
 pub struct SeriesResult {
     /// The rows, oldest first.
@@ -110,7 +98,6 @@ pub struct SeriesResult {
 /// A counter with its rolled-up count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CounterSummary {
-    /// The counter.
     pub name: CounterName,
     /// The count, clamped to 64 bits.
     pub count: i64,
@@ -153,7 +140,6 @@ pub struct BucketDifference {
     pub found: Option<BucketRecord>,
 }
 
-/// A recount.
 #[derive(Clone, Debug)]
 pub struct Recount {
     /// The rolled-up count as served, whole.

@@ -25,7 +25,6 @@ pub struct DatasetState {
     pub dataset: Arc<Dataset>,
     /// The closed timestamp and the holds of this writer.
     pub closing: Arc<ClosedTimestampTracker>,
-    /// Its slices.
     pub slices: SliceTable,
     /// Counters that wait for a roll, by touch shard.
     pub pending: PendingRolls,
@@ -79,7 +78,6 @@ impl DatasetState {
         })
     }
 
-    /// Its id.
     pub fn id(&self) -> DatasetId {
         self.dataset.id
     }

@@ -150,7 +150,6 @@ impl SliceTable {
         if piece_end.since(gap.start) > self.width * GAP_SLICES_MAX { piece_end } else { gap.start + self.width }
     }
 
-    /// Notes the new status of a slice.
     pub fn note_status(&self, start: Timestamp, status: SliceStatus) {
         self.rows.rcu(|rows| {
             let mut rows = Vec::clone(rows);

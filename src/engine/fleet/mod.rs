@@ -31,7 +31,6 @@ pub use routes::SignalRoute;
 /// The description that a member publishes of itself.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct MemberProfile {
-    /// Its roles.
     pub roles: Roles,
     /// The address for rollup signals; empty if it accepts none.
     pub address: String,
@@ -81,7 +80,6 @@ pub struct FleetMembership {
 
 /// One incarnation of this process in its fleet.
 struct Incarnation {
-    /// The number of the incarnation.
     number: u64,
     id: MemberId,
     /// The number of the last heartbeat that was sent.

@@ -123,7 +123,6 @@ impl SealLoop {
         Ok((from < to).then_some((from, to)))
     }
 
-    /// The widths of time buckets in a slice.
     async fn bucket_widths(&self, row: &TimeSlice) -> Result<BTreeSet<Duration>, StoreError> {
         let mut widths = BTreeSet::new();
         for namespace in self.scopes.namespaces.all().iter().filter(|one| one.dataset_id == self.dataset.id()) {

@@ -15,7 +15,6 @@ pub struct WatchesLoop {
 }
 
 impl WatchesLoop {
-    /// Makes the loop.
     pub fn new(served: Arc<ServedCounts>) -> Self {
         Self { served }
     }

@@ -21,7 +21,6 @@ pub struct WatermarkLoop {
 }
 
 impl WatermarkLoop {
-    /// Makes the loop of a dataset.
     pub fn new(scopes: Arc<NamespaceScopes>, dataset: Arc<DatasetState>) -> Self {
         Self { scopes, dataset, stored: None }
     }

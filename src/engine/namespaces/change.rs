@@ -28,7 +28,6 @@ enum NamespaceIntent {
     Update(NamespaceDraft),
     /// Create or replace.
     Apply(NamespaceDraft),
-    /// Delete.
     Delete(NamespaceName),
 }
 

@@ -17,11 +17,9 @@ use crate::engine::namespaces::Clusters;
 /// The settings of a namespace in a request; `None` for those left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceDraft {
-    /// Its name.
     pub name: NamespaceName,
     /// Free text.
     pub description: String,
-    /// The type of its counters.
     pub counter_type: Option<CounterType>,
     /// The temporality of its reports.
     pub temporality: Option<Temporality>,
@@ -29,7 +27,6 @@ pub struct NamespaceDraft {
     pub ttl: Option<Duration>,
     /// The approximate number of counters.
     pub cardinality: Option<Cardinality>,
-    /// Its storage.
     pub storage: StorageDraft,
     /// The settings of its dataset.
     pub dataset: DatasetDraft,
@@ -52,7 +49,6 @@ pub struct StorageDraft {
     pub rollup_cluster: Option<NamespaceName>,
     /// The cluster of the event log.
     pub event_cluster: Option<NamespaceName>,
-    /// The dataset.
     pub dataset: Option<NamespaceName>,
 }
 
@@ -91,13 +87,9 @@ pub struct NamespaceDefaults {
     pub cache_cluster: NamespaceName,
     /// The clusters that a namespace may name.
     pub clusters: Clusters,
-    /// The dataset.
     pub dataset: NamespaceName,
-    /// The settings of a new dataset.
     pub dataset_settings: DatasetSettings,
-    /// The partitions of a namespace.
     pub partition: TimePartition,
-    /// The rollups of a namespace.
     pub rollup: RollupSettings,
 }
 

@@ -40,7 +40,6 @@ pub const RESERVED_PREFIX: &str = "tallystone.";
 /// The effect of an apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NamespaceApplyOutcome {
-    /// A namespace was created.
     Created,
     /// Settings changed.
     Updated,
@@ -48,7 +47,6 @@ pub enum NamespaceApplyOutcome {
     Unchanged,
 }
 
-/// The result of an apply.
 #[derive(Clone, Debug)]
 pub struct NamespaceApplyResult {
     /// The effect, real or planned.
@@ -62,7 +60,6 @@ pub struct NamespaceApplyResult {
 /// Whether an apply is a dry run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DryRun {
-    /// It is a dry run.
     Yes,
     /// It takes effect.
     No,
@@ -71,7 +68,6 @@ pub enum DryRun {
 /// A change of the history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceHistoryEntry {
-    /// The change.
     pub change: NamespaceChange,
     /// The creation time of its namespace.
     pub created: Option<Timestamp>,

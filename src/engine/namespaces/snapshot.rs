@@ -15,9 +15,7 @@ pub(super) struct CatalogSnapshot {
     pub ordered: Arc<[Arc<Namespace>]>,
     /// In the order of ids.
     pub datasets: Arc<[Arc<Dataset>]>,
-    /// The id of the next namespace.
     pub next_namespace_id: u64,
-    /// The id of the next dataset.
     pub next_dataset_id: u32,
     by_name: HashMap<NamespaceName, Arc<Namespace>>,
     by_id: HashMap<NamespaceId, Arc<Namespace>>,

@@ -39,13 +39,11 @@ pub struct QueueUpdateOutcome {
 /// A change in the history of a name.
 pub type PastQueueChange = QueueChange;
 
-/// The target of an enqueue.
 pub(super) enum EnqueueTarget {
     /// An existing queue.
     Live(Arc<ServedQueue>),
     /// A queue that a template creates with its first message.
     Template {
-        /// The name of the template.
         template: QueueName,
         /// The settings of the queue.
         spec: Box<QueueSpec>,

@@ -36,7 +36,6 @@ pub(super) struct CauseText<'a> {
 }
 
 impl CauseText<'_> {
-    /// The explanation of one cause.
     pub fn describe(self, cause: &Cause) -> QueueExplanation {
         match cause {
             Cause::QueueDeleted | Cause::Unknown => {
@@ -163,7 +162,6 @@ impl CauseText<'_> {
     }
 }
 
-/// A message with its id.
 fn named(id: &MessageId) -> String {
     format!("message {:?}", &*id.text())
 }

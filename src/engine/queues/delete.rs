@@ -17,7 +17,6 @@ use crate::ports::{QueueChange, QueueDeletion};
 /// A deletion request.
 #[derive(Clone, Debug)]
 pub struct SentDeletion {
-    /// The name.
     pub name: QueueName,
     /// The id that the queue must have.
     pub id: Option<QueueId>,

@@ -22,16 +22,13 @@ use crate::engine::queues::waiters::WaiterSlot;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::ShardCommand;
 
-/// A dequeue request.
 #[derive(Clone, Debug, Default)]
 pub struct DequeueRequest {
     /// The most messages, 1 to 100.
     pub max: usize,
-    /// The lease.
     pub lease: Option<Duration>,
     /// The wait for the first message, at most `DEQUEUE_WAIT_MAX`.
     pub wait: Duration,
-    /// The filter.
     pub filter: Filter,
     /// Only this message, if it matches the filter.
     pub message: Option<MessageRef>,
@@ -46,7 +43,6 @@ pub struct DequeueRequest {
 /// The behaviour while dequeues are blocked.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum WhenBlocked {
-    /// Refuse.
     #[default]
     Refuse,
     /// Wait, as for messages.

@@ -96,7 +96,6 @@ impl QueueDirectory {
             .collect()
     }
 
-    /// The template with this prefix.
     pub fn template_for(&self, prefix: &str) -> Option<Arc<ServedQueue>> {
         let order = self.order.read();
         order.templates.get(prefix).and_then(|same| same.last()).map(Arc::clone)

@@ -19,9 +19,7 @@ macro_rules! queue_draft {
         /// A caller's draft of a queue.
         #[derive(Clone, Debug)]
         pub struct QueueDraft {
-            /// The name.
             pub name: QueueName,
-            /// The description.
             pub description: Option<String>,
             /// Whether it is exclusive.
             pub exclusive: Option<bool>,

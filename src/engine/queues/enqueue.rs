@@ -27,27 +27,21 @@ pub struct SentMessage {
     pub id: Option<MessageId>,
     /// The time in the id, if any.
     pub token_time: Option<Timestamp>,
-    /// The payload.
     pub payload: Bytes,
-    /// The priority.
     pub priority: Option<i64>,
     /// The priority class.
     pub class: Option<Box<str>>,
-    /// The metadata.
     pub metadata: Metadata,
-    /// The invisibility.
     pub invisibility: Option<Duration>,
     /// The default lease.
     pub lease_duration: Option<Duration>,
     /// The maximum number of attempts.
     pub max_attempts: Option<u32>,
-    /// The TTL.
     pub ttl: Option<Duration>,
     /// The routing value, which selects the shard.
     pub shard_key: Option<Box<str>>,
     /// Its type.
     pub kind: Option<Box<str>>,
-    /// Its trace.
     pub trace_context: Option<Box<str>>,
 }
 
@@ -58,12 +52,9 @@ struct EnqueueId {
     idempotent: bool,
 }
 
-/// The outcome of an enqueue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EnqueueOutcome {
-    /// The id.
     pub id: MessageId,
-    /// The message key.
     pub key: MessageKey,
     /// The state directly after the first call.
     pub state: MessageState,

@@ -50,7 +50,6 @@ pub enum QueueError {
          creates that queue"
     )]
     IsTemplate {
-        /// Its name.
         name: String,
         /// How the names of its queues begin.
         prefix: String,
@@ -95,7 +94,6 @@ pub enum QueueError {
     /// No index counts this filter.
     #[error("{}", not_declared_text(.nearest.as_ref(), *.is_filling))]
     FilterNotDeclared {
-        /// The shape that is nearest to it.
         nearest: Option<ShapeKeys>,
         /// Whether its own is declared, and not filled yet.
         is_filling: bool,

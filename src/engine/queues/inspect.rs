@@ -38,7 +38,6 @@ pub struct LeaseHolder {
 /// A message as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageView {
-    /// The message.
     pub message: StoredMessage,
     /// The holder; none if the message is not leased, or is leased without a session.
     pub worker: Option<LeaseHolder>,
@@ -49,7 +48,6 @@ pub struct MessageView {
 /// The position where the next page of a list begins.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ListCursor {
-    /// The shard.
     pub shard: u32,
     /// The sequence to continue after.
     pub after: u64,
@@ -58,9 +56,7 @@ pub struct ListCursor {
 /// Whether listed messages include their payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Payloads {
-    /// With payloads.
     With,
-    /// Without payloads.
     Without,
 }
 

@@ -12,14 +12,11 @@ use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::StoredMessage;
 
-/// One lease with its message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeasedMessage {
-    /// The lease.
     pub lease: LeaseGrant,
     /// The lease token of the worker.
     pub token: String,
-    /// The message.
     pub message: StoredMessage,
     /// The shard's time.
     pub at: Timestamp,
@@ -33,7 +30,6 @@ pub struct LeaseBatch {
     pub(super) leases: Vec<(LeasedMessage, Duration)>,
     /// The start of the last look.
     pub(super) looked: Duration,
-    /// The session of the leases.
     session: Option<SessionId>,
     /// The shards that were asked.
     pub(super) asked_shards: Vec<u32>,
@@ -55,7 +51,6 @@ impl LeaseBatch {
         }
     }
 
-    /// The queue and its id.
     pub fn queue(&self) -> (QueueId, QueueName) {
         let record = self.queue.record.load();
         (record.id, record.spec.name.clone())

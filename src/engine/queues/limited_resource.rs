@@ -5,17 +5,14 @@ use crate::engine::caller_quota::QuotaExceeded;
 /// What a caller holds for longer than a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitedResource {
-    /// A session.
     Session,
     /// A purge, redrive or discard.
     Operation,
     /// A purge, redrive or discard with a request token, which the store keeps.
     KeptRequest,
-    /// A queue that a template makes.
     TemplateQueue,
     /// A watch of a queue.
     Watch,
-    /// A work stream.
     WorkStream,
 }
 

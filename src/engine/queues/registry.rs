@@ -32,7 +32,6 @@ const SESSION_SHOWN_BYTES: usize = 6;
 
 /// Shared by all use cases and loops of queues.
 pub struct QueueContext {
-    /// The stores.
     pub stores: QueueStores,
     /// Time, random bytes, tasks and counts.
     pub engine: Arc<EngineContext>,
@@ -67,7 +66,6 @@ pub struct QueueContext {
 pub struct CancelNotice {
     /// The queue of the message.
     pub queue: QueueName,
-    /// Its key.
     pub key: MessageKey,
 }
 

@@ -22,7 +22,6 @@ use crate::engine::queues::waiters::Waiters;
 use crate::engine::stats::QueueCounts;
 use crate::ports::ShardStatus;
 
-/// A queue that is served.
 pub struct ServedQueue {
     /// The entry of the queue in the catalog.
     pub record: ArcSwap<CatalogQueue>,
@@ -41,11 +40,8 @@ pub struct ServedQueue {
     share: OnceLock<QuotaPermit>,
 }
 
-/// One shard of it.
 pub struct ServedShard {
-    /// Which.
     pub id: ShardId,
-    /// Its calls.
     pub calls: ShardCalls,
     /// The cursors of filter walks.
     pub filter_cursors: FilterCursors,
@@ -122,7 +118,6 @@ impl Backlog {
 pub struct ShardOffer {
     /// The priority of its best message; the greatest priority if a message may have become ready by time.
     pub head: i64,
-    /// The shard.
     pub shard: u32,
 }
 
@@ -184,7 +179,6 @@ impl ServedQueue {
         self.last_dequeue_micros.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
     }
 
-    /// One of its shards.
     pub fn shard(&self, number: u32) -> &ServedShard {
         &self.shards[number as usize]
     }

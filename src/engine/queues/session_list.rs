@@ -18,7 +18,6 @@ use crate::engine::queues::session_registry::ListedSession;
 /// An open session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LiveSession {
-    /// The alias.
     pub alias: String,
     /// Its label; empty if it has none, or was opened before the server started.
     pub label: Box<str>,

@@ -49,7 +49,6 @@ struct SessionTable {
 
 /// A live session in a list. Times are elapsed times.
 pub struct ListedSession {
-    /// Its id.
     pub id: SessionId,
     /// Its label; empty if it has none or the label is unknown.
     pub label: Box<str>,
@@ -184,7 +183,6 @@ impl SessionRegistry {
         (0..ids.len()).filter(|at| is_newest(*at)).flat_map(|at| known.replace(ids[at])).collect()
     }
 
-    /// Renews a session.
     pub fn renew(&self, id: SessionId, now: Duration) -> Result<Duration, Refusal> {
         Ok(self.table.lock().alive(id, now)?.lease)
     }

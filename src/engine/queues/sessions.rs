@@ -30,12 +30,9 @@ use crate::engine::queues::session_registry::{AdmittedCall, number_of};
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardCommand, StoreError};
 
-/// A session that was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedSession {
-    /// Its id.
     pub id: SessionId,
-    /// The lease of the session.
     pub lease: Duration,
 }
 
@@ -51,7 +48,6 @@ pub struct HeartbeatOutcome {
 /// A dequeue as a call of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SentSessionCall {
-    /// The session.
     pub id: SessionId,
     /// The sequence of the call, from 1.
     pub sequence: u64,
@@ -210,7 +206,6 @@ impl Queues {
         Ok(())
     }
 
-    /// Admits a call of a session.
     pub(super) fn admit(&self, asked: SentSessionCall) -> Result<ActiveSessionCall, QueueError> {
         let SentSessionCall { id, sequence, attempt, received_up_to } = asked;
         if sequence == 0 {

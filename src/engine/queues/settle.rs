@@ -36,9 +36,7 @@ pub struct SentSettlement {
 /// A request to settle or extend a lease.
 #[derive(Clone, Debug)]
 pub enum SentLeaseAction {
-    /// Settle it.
     Settle(SentSettlement),
-    /// Extend it.
     Extend {
         /// The lease, as text.
         token: String,
@@ -47,7 +45,6 @@ pub enum SentLeaseAction {
     },
 }
 
-/// The outcome of an action on a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseOutcome {
     /// The state of the message.
@@ -63,7 +60,6 @@ impl LeaseOutcome {
     }
 }
 
-/// The extension of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseExtension {
     /// The remaining lease time when the response is sent; 0 if the lease has ended.
@@ -75,7 +71,6 @@ pub struct LeaseExtension {
 /// A request to update a message.
 #[derive(Clone, Debug, Default)]
 pub struct SentUpdate {
-    /// The new priority.
     pub priority: Option<i64>,
     /// The time from which it may be served.
     pub visible_at: Option<Timestamp>,
@@ -83,7 +78,6 @@ pub struct SentUpdate {
     pub invisibility: Option<Duration>,
     /// Whether to skip the update if the requested time is later than the current one.
     pub only_if_sooner: bool,
-    /// The expected version.
     pub expected_version: Option<u64>,
     /// The request token for deduplication, 1 to 64 bytes.
     pub token: Option<String>,

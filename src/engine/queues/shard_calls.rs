@@ -15,13 +15,11 @@ use crate::domain::queue::{Command, Urgency};
 use crate::engine::queues::error::QueueError;
 use crate::ports::{ShardAnswer, ShardCommand, StoreError};
 
-/// The calls of one shard.
 pub struct ShardCalls(pub(super) CallQueue<PendingCalls>);
 
 /// The waiting calls by urgency. Their cost is the number of their commands.
 pub(super) type PendingCalls = FairLanes<PendingCall, { Urgency::COUNT }>;
 
-/// The result of one command.
 pub type CommandResult = Result<ShardAnswer, StoreError>;
 
 /// Commands that arrive together and are answered together.

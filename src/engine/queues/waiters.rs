@@ -37,7 +37,6 @@ struct SleepingWaiter {
     /// The change before its last look.
     change_at_last_look: u64,
     wake: Arc<Notify>,
-    /// Its filter.
     filter: Arc<Filter>,
 }
 
@@ -126,7 +125,6 @@ impl WaiterSlot<'_> {
         state.wake();
     }
 
-    /// Waits to be woken.
     pub async fn wait_until_woken(&self) {
         self.wake.notified().await;
     }

@@ -29,11 +29,9 @@ use crate::engine::queues::waiters::WaiterSlot;
 pub struct StreamLeaseRequest {
     /// How many messages at most, 1 to 100.
     pub max: usize,
-    /// The lease.
     pub lease: Option<Duration>,
     /// The filter that the messages must match.
     pub filter: Filter,
-    /// The session call of the request.
     pub call: Option<SessionCall>,
 }
 

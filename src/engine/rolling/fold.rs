@@ -13,7 +13,6 @@ use crate::ports::{ScanOrder, ScanRange, StoreError};
 
 /// A fold that has processed the events of its range and is not finished yet.
 pub struct FoldedLog<'a> {
-    /// The fold.
     pub folder: EventFolder<'a>,
     /// The number of folded events.
     pub events: u64,

@@ -33,7 +33,6 @@ fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Du
     now.saturating_sub(Duration::from_nanos(u64::try_from(since).unwrap_or(u64::MAX)))
 }
 
-/// The loop of one queue.
 pub struct RollupQueueLoop {
     context: Arc<EngineContext>,
     roller: Arc<Roller>,

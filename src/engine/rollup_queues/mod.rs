@@ -18,7 +18,6 @@ use crate::engine::stats::Stats;
 /// The rollup queues of all namespaces.
 pub struct RollupQueues {
     by_namespace: DashMap<NamespaceId, Arc<NamespaceRollupQueues>>,
-    /// The bytes of all Sets.
     bytes: Arc<SetBytes>,
     stats: Arc<Stats>,
 }
@@ -49,7 +48,6 @@ impl RollupQueues {
         self.by_namespace.remove(&id);
     }
 
-    /// The queues of all namespaces.
     pub fn all(&self) -> Vec<Arc<NamespaceRollupQueues>> {
         self.by_namespace.iter().map(|queues| Arc::clone(queues.value())).collect()
     }
@@ -86,7 +84,6 @@ impl NamespaceRollupQueues {
         }
     }
 
-    /// The namespace.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace
     }

@@ -47,7 +47,6 @@ pub struct PendingRoll {
     pub newest: Timestamp,
 }
 
-/// The outcome of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OfferOutcome {
     /// The counter waits in the Set.
@@ -58,7 +57,6 @@ pub enum OfferOutcome {
     Closed,
 }
 
-/// One queue.
 #[derive(Default)]
 pub struct RollupQueue {
     set: Mutex<RollupSet>,
@@ -217,7 +215,6 @@ impl RollupQueue {
 pub struct OfferLimits<'a> {
     /// The bytes of this queue.
     pub capacity_bytes: usize,
-    /// The bytes of all Sets.
     pub all: &'a SetBytes,
     /// The waiting counters of the dataset.
     pub pending: &'a PendingRolls,

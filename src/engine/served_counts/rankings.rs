@@ -63,12 +63,9 @@ struct RankedValue {
     last_event_time: Option<Timestamp>,
 }
 
-/// One ranked counter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RankedCounter {
-    /// The counter.
     pub name: CounterName,
-    /// Its value.
     pub value: i128,
     /// The `as_of` of the value.
     pub as_of: Timestamp,

@@ -92,7 +92,6 @@ pub fn encode_request(request: &QueueRequest) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes the request of a queue and token.
 pub fn decode_request(queue: QueueId, token: &str, bytes: &[u8]) -> Result<QueueRequest, CorruptValue> {
     let StoredQueueRequest { fingerprint, through, until, ended_by } = decode("request of a queue", bytes)?;
     let (ended_by, until) = (ended_by.map(Timestamp::from_micros), Timestamp::from_micros(until));

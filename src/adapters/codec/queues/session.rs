@@ -26,7 +26,6 @@ pub fn encode_session(session: &SessionRecord) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes a session.
 pub fn decode_session(bytes: &[u8]) -> Result<SessionRecord, CorruptValue> {
     let stored: StoredSession = decode(WHAT, bytes)?;
     let ended_at = Timestamp::from_micros(stored.ended_at);

@@ -49,7 +49,6 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Decodes the header of the shard with a number.
 pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptValue> {
     const WHAT: &str = "queue header";
     let stored: StoredQueueHeader = decode(WHAT, bytes)?;

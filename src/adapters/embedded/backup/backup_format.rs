@@ -24,7 +24,6 @@ pub const MAGIC: &[u8; 8] = b"tlyback1";
 /// The format that is written, and the newest that can be read.
 pub const FORMAT: u32 = 1;
 
-/// Header of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupHeader {
     /// Release that wrote the backup.
@@ -55,15 +54,12 @@ pub enum BackupError {
 
 /// A decoded block.
 pub enum BackupBlock {
-    /// The header.
     Header(BackupHeader),
     /// Begin of a keyspace with this name.
     Keyspace(String),
     /// Rows of the keyspace, as keys and values.
     Rows(Vec<(Vec<u8>, Vec<u8>)>),
-    /// End of the keyspace.
     KeyspaceEnd,
-    /// End of the backup.
     End,
 }
 

@@ -30,7 +30,6 @@ use crate::domain::Timestamp;
 /// Contents of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupSummary {
-    /// Header of the backup.
     pub header: BackupHeader,
     /// Number of keyspaces.
     pub keyspaces: u64,

@@ -209,7 +209,6 @@ impl CounterTable {
         shard.evict(self.shard_bytes_max);
     }
 
-    /// Returns the bytes of all tails.
     pub fn tail_bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().tail_bytes).sum()
     }

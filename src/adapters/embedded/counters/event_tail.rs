@@ -92,7 +92,6 @@ impl EventTail {
         }
     }
 
-    /// Finds the event with a key.
     pub fn find(&self, key: &EventKey) -> Option<&Event> {
         let chunk = &self.chunks[self.chunk_of(key)?];
         chunk.position_of(key).ok().map(|at| &chunk.events[at])
@@ -179,7 +178,6 @@ impl EventTail {
         self.chunks.iter().rev().find_map(|chunk| chunk.sums.span).map(|(_, last)| last)
     }
 
-    /// Key of the newest clear.
     pub fn newest_clear(&self) -> Option<EventKey> {
         let with_clear = self.chunks.iter().rev().find_map(|chunk| Some((chunk, chunk.sums.clear?)));
         with_clear.map(|(chunk, at)| chunk.events[at as usize].key.clone())
@@ -235,7 +233,6 @@ impl EventChunk {
         Self { sums: ChunkSums::of(&events, 0), events, prefix: PrefixSums::default() }
     }
 
-    /// Prefix sums of the chunk after this one.
     fn prefix_after(&self) -> PrefixSums {
         PrefixSums {
             mutations: self.prefix.mutations + u64::from(self.sums.mutations),

@@ -13,10 +13,8 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::rollup::{SliceStatus, TimeSlice};
 
-/// The keyspaces of one slice.
 #[derive(Clone)]
 pub struct SliceKeyspaces {
-    /// Events of the slice.
     pub events: Keyspace,
     /// Entries of the dirty-counter index.
     pub touches: Keyspace,
@@ -27,7 +25,6 @@ pub struct SliceKeyspaces {
 /// A slice that accepts rows.
 #[derive(Clone)]
 pub struct WritableSlice {
-    /// Dataset of the slice.
     pub dataset: DatasetId,
     /// First microsecond of the slice.
     pub start: Timestamp,
@@ -49,7 +46,6 @@ struct SliceEntry {
 }
 
 impl SliceIndex {
-    /// Inserts a row with the keyspaces of the slice.
     pub fn insert(&self, row: TimeSlice, spaces: Option<SliceKeyspaces>) {
         self.slices.write().insert((row.dataset, row.start), SliceEntry { row, keyspaces: spaces });
     }
@@ -116,7 +112,6 @@ impl SliceIndex {
         datasets
     }
 
-    /// Returns all keyspaces of all slices.
     pub fn all_keyspaces(&self) -> Vec<SliceKeyspaces> {
         self.slices.read().values().filter_map(|slice| slice.keyspaces.clone()).collect()
     }
@@ -218,7 +213,6 @@ impl SliceKeyspaces {
         Ok(Self { events, touches, buckets })
     }
 
-    /// Returns the keyspaces as a list.
     pub fn into_list(self) -> Vec<Keyspace> {
         vec![self.events, self.touches, self.buckets]
     }

@@ -23,7 +23,6 @@ pub struct AcknowledgedFile {
 }
 
 impl AcknowledgedFile {
-    /// Path of the file.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("acknowledged")
     }

@@ -32,7 +32,6 @@ pub struct JournalPrefill {
 }
 
 impl JournalPrefill {
-    /// Opens a journal.
     pub fn open(journal: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(journal)?;
         Ok(Self { file, bytes_ahead: 0, zeros: vec![0; STEP_BYTES], zeroed_to: None })

@@ -20,7 +20,6 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
 use crate::ports::Touch;
 
-/// A range of keys.
 pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 const HASH_BYTES: usize = 4;
@@ -51,7 +50,6 @@ pub fn of_namespace(namespace: NamespaceId) -> Vec<u8> {
     namespace.0.to_be_bytes().to_vec()
 }
 
-/// Range of the rows of a namespace in a dataset.
 pub fn of_rows(dataset: DatasetId, namespace: NamespaceId) -> KeyRange {
     let from = [&dataset.0.to_be_bytes()[..], &of_namespace(namespace)].concat();
     let mut to = from.clone();
@@ -60,7 +58,6 @@ pub fn of_rows(dataset: DatasetId, namespace: NamespaceId) -> KeyRange {
     (Bound::Included(from), Bound::Excluded(to))
 }
 
-/// Range of the names of a namespace with a prefix.
 pub fn of_names(namespace: NamespaceId, prefix: &str) -> KeyRange {
     let mut from = of_namespace(namespace);
     from.extend_from_slice(prefix.as_bytes());
@@ -79,7 +76,6 @@ pub fn to_counter(bytes: &[u8]) -> Option<Counter> {
     counter_from(u64::from_be_bytes(*namespace), name)
 }
 
-/// Key of an event.
 pub fn of_event(counter: &Counter, key: &EventKey) -> Vec<u8> {
     let mut bytes = timed(&hash_of(counter), counter, key.time, key.id.stored_len());
     key.id.write_to(&mut bytes);

@@ -49,7 +49,6 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Path of the manifest.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("keyspaces")
     }

@@ -48,7 +48,6 @@ pub fn forgotten(namespace: NamespaceId) -> Vec<u8> {
     key(b'g', &namespace.0.to_be_bytes())
 }
 
-/// All keys of one kind.
 pub fn all(kind: u8) -> KeyRange {
     (Bound::Included(vec![kind]), Bound::Excluded(vec![kind + 1]))
 }

@@ -47,12 +47,10 @@ impl MetaState {
         self.limits.read().get(&dataset).copied().unwrap_or(Timestamp::MIN)
     }
 
-    /// Limits of all datasets.
     pub fn limits(&self) -> Vec<(DatasetId, Timestamp)> {
         self.limits.read().iter().map(|(dataset, limit)| (*dataset, *limit)).collect()
     }
 
-    /// Raises a limit.
     pub fn raise_limit(&self, dataset: DatasetId, to: Timestamp) {
         let mut limits = self.limits.write();
         let limit = limits.entry(dataset).or_insert(Timestamp::MIN);
@@ -65,7 +63,6 @@ impl MetaState {
         self.watermarks.read().get(&dataset).cloned().unwrap_or_else(none)
     }
 
-    /// Raises a watermark.
     pub fn raise_watermark(&self, dataset: DatasetId, shard: u32, to: Timestamp) {
         let mut watermarks = self.watermarks.write();
         let shards = watermarks.entry(dataset).or_insert_with(|| vec![None; TOUCH_SHARDS as usize]);

@@ -24,7 +24,6 @@ use crate::adapters::embedded::error::ReadError;
 /// The row that every batch contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitRow {
-    /// The number of the commit.
     pub number: u64,
     /// Every commit up to this number was synced before.
     pub synced: u64,
@@ -33,7 +32,6 @@ pub struct CommitRow {
 /// Whether a commit syncs to disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {
-    /// It syncs.
     Yes,
     /// It does not sync; it becomes durable with the next commit that does.
     No,

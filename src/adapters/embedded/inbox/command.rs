@@ -44,39 +44,29 @@ pub enum StoreCommand {
     PurgeRows(NamespaceId, usize, ReplySender<bool>),
     /// Takes a snapshot for a backup.
     Snapshot(ReplySender<BackupSnapshot>),
-    /// A command of queues.
     Queue(QueueStoreCommand),
 }
 
-/// An append.
 pub struct AppendCommand {
-    /// The dataset.
     pub dataset: DatasetId,
     /// The events, encoded by the caller.
     pub events: Vec<EncodedEvent>,
     /// The guard of the writer, kept until the outcome is decided.
     pub guard: AppendGuard,
-    /// The sender of the replies.
     pub answer: AppendReplySender,
 }
 
 /// A settlement.
 pub struct SettleCommand {
-    /// The dataset.
     pub dataset: DatasetId,
-    /// The counter.
     pub counter: Counter,
-    /// The key.
     pub key: EventKey,
-    /// The sender of the reply.
     pub answer: ReplySender<VerdictOutcome>,
 }
 
 /// An event with its stored form.
 pub struct EncodedEvent {
-    /// The counter.
     pub counter: Counter,
-    /// The event.
     pub event: Event,
     /// The key of its row.
     pub key: Slice,
@@ -85,7 +75,6 @@ pub struct EncodedEvent {
 }
 
 impl EncodedEvent {
-    /// Encodes an event.
     pub fn new(new: NewEvent) -> Self {
         let NewEvent { counter, event } = new;
         let key = Slice::from(key::of_event(&counter, &event.key));
@@ -108,7 +97,6 @@ impl EncodedEvent {
 const COMMAND_BYTES: usize = 256;
 
 impl StoreCommand {
-    /// Its class.
     pub fn class(&self) -> AdmissionClass {
         match self {
             Self::Append(_) | Self::Settle(_) => AdmissionClass::Intake,
@@ -127,7 +115,6 @@ impl StoreCommand {
         }
     }
 
-    /// Its lane.
     pub fn lane(&self) -> CommitLane {
         match self {
             Self::Queue(ask) => ask.lane(),

@@ -51,15 +51,12 @@ struct DelayedCommand {
 
 /// The keyspaces of a dropped slice.
 pub struct KeyspaceDeletion {
-    /// The keyspaces.
     pub keyspaces: Vec<Keyspace>,
-    /// The sender of the reply.
     pub answer: ReplySender<()>,
 }
 
 /// A job of the thread.
 pub enum KeyspaceJob {
-    /// Make the keyspaces of a slice.
     Make(SliceKey),
     /// Delete the keyspaces of a dropped slice.
     Delete(KeyspaceDeletion),

@@ -14,17 +14,13 @@ use crate::ports::{QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreEr
 /// Reply channel of shard commands, with one result for each.
 pub type ApplyReplySender = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
 
-/// One command.
 pub enum QueueStoreCommand {
     /// Applies commands to a shard. Leased messages are answered without their bodies.
     Apply(ApplyCommands),
-    /// Reads a shard.
     Read(ShardId, Moment, ShardRead, ReplySender<()>),
     /// Creates the shards of a queue.
     Create(QueueId, u32, Box<Settings>, ReplySender<()>),
-    /// Drops a queue.
     Drop(QueueId, ReplySender<()>),
-    /// Lists the queues.
     List(ReplySender<Vec<(QueueId, u32)>>),
     /// Changes the catalog of queues.
     Catalog(Box<QueueRecord>, ReplySender<()>),
@@ -44,7 +40,6 @@ pub enum QueueStoreCommand {
 
 /// Commands for one shard.
 pub struct ApplyCommands {
-    /// Shard of the commands.
     pub shard: ShardId,
     /// Time of the commands.
     pub moment: Moment,
@@ -58,7 +53,6 @@ pub struct ApplyCommands {
 pub type ShardRead = Box<dyn FnOnce(&LoadedShard, Timestamp) + Send>;
 
 impl QueueStoreCommand {
-    /// Returns the admission class.
     pub fn class(&self) -> AdmissionClass {
         match self {
             Self::Apply(apply) if apply.commands.iter().any(|sent| is_intake(&sent.command)) => AdmissionClass::Intake,

@@ -76,7 +76,6 @@ impl QueueCatalogIndex {
         record.check(state.queues.get(&record.change.name), |id| state.numbers.contains(&id))
     }
 
-    /// Finds the request of a queue and token.
     pub fn find_request(&self, queue: QueueId, token: &str) -> Option<QueueRequest> {
         self.state.read().requests.get(&(queue, token.into())).cloned()
     }

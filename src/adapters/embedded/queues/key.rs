@@ -49,7 +49,6 @@ pub fn of_value_limit(shard: ShardId, value: &RoutingValue) -> Vec<u8> {
     [&tagged(b'v', shard)[..], value.as_str().as_bytes()].concat()
 }
 
-/// Keys of all value limits of a queue.
 pub fn value_limits(queue: QueueId) -> KeyRange {
     let key = |number| tagged(b'v', ShardId { queue, number });
     // No queue has u32::MAX shards, so the exclusive bound loses none.
@@ -67,7 +66,6 @@ pub fn of_session(shard: ShardId, session: SessionId) -> Vec<u8> {
     [&tagged(b'e', shard)[..], &session.0.to_be_bytes()].concat()
 }
 
-/// Keys of all sessions of a queue.
 pub fn sessions(queue: QueueId) -> KeyRange {
     let key = |number| tagged(b'e', ShardId { queue, number });
     // No queue has u32::MAX shards, so the exclusive bound loses none.
@@ -80,12 +78,10 @@ pub fn to_session(key: &[u8]) -> Option<(ShardId, SessionId)> {
     Some((shard, SessionId(u128::from_be_bytes(session.try_into().ok()?))))
 }
 
-/// All keys with a tag.
 pub fn all(tag: u8) -> KeyRange {
     (Bound::Included(vec![tag]), Bound::Excluded(vec![tag + 1]))
 }
 
-/// All keys.
 pub fn everything() -> KeyRange {
     (Bound::Unbounded, Bound::Unbounded)
 }

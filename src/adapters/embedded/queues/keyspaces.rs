@@ -21,7 +21,6 @@ const CATALOG: &str = "queue.catalog";
 /// Prefix of the names of dedupe keyspaces.
 const ANSWERS: &str = "queue.answers.";
 
-/// The keyspaces of all queues.
 #[derive(Clone)]
 pub struct QueueKeyspaces {
     /// Queues, headers, settings, the clock.

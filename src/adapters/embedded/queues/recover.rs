@@ -31,7 +31,6 @@ use crate::ports::ScanOrder;
 pub struct RecoveredQueues {
     /// Keyspaces, if there ever was a queue.
     pub spaces: Option<QueueKeyspaces>,
-    /// The recovered shards.
     pub table: ShardTable,
     /// Moment of the last commit.
     pub moment: Option<Moment>,

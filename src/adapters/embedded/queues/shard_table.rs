@@ -70,7 +70,6 @@ impl LoadedShard {
         self.view = view_of(&self.shard, (self.view.step + 1, self.view.arrived + arrived), at);
     }
 
-    /// Totals of the shard.
     pub fn totals(&self) -> ShardTotals {
         ShardTotals { totals: *self.shard.totals(), sequence: self.shard.sequence(), view: self.view }
     }
@@ -81,7 +80,6 @@ impl LoadedShard {
         messages.map(|message| message.key.sequence).collect()
     }
 
-    /// Finds the message of a key.
     pub fn find(&self, key: MessageKey) -> Option<&MessageHead> {
         self.shard.get(&MessageRef::Key(key))
     }

@@ -34,7 +34,6 @@ pub struct StagedShards {
     bytes: usize,
 }
 
-/// The changes of one shard.
 #[derive(Default)]
 struct StagedShardChanges {
     /// Sequences of the changed messages, in order of change; may contain duplicates.

@@ -11,6 +11,5 @@ use super::store_core::StoreCore;
 
 /// One open store; implements every counter port.
 pub struct EmbeddedStore {
-    /// The store.
     pub core: Arc<StoreCore>,
 }

@@ -32,7 +32,6 @@ type QueueRpcResult<T> = Result<Response<T>, Status>;
 
 /// How long a purge call waits for its operation, which then continues in the background.
 const PURGE_WAIT: Duration = Duration::from_secs(1);
-/// The default interval of a watch.
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// The default number of messages in a peek.
 const PEEK_DEFAULT: usize = 10;

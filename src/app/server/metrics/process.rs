@@ -8,7 +8,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::MetricSource;
 
-/// This process.
 #[derive(Debug)]
 pub struct ProcessMetrics;
 

@@ -143,7 +143,6 @@ impl ValueLanes {
         self.heads.range((Bound::Excluded(after), Bound::Unbounded)).next().copied()
     }
 
-    /// Returns the heads before a rank.
     pub fn heads_before(&self, rank: Rank) -> impl Iterator<Item = &Rank> {
         self.heads.range(..rank)
     }

@@ -21,7 +21,6 @@ pub type ValueSet = Box<[u8]>;
 /// The index of one declared set of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShapeIndex {
-    /// The keys of the shape.
     pub keys: ShapeKeys,
     /// While the shape is being filled: the sequence up to which it has every message.
     pub filled_through: Option<u64>,

@@ -17,7 +17,6 @@ use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
-/// The indexes of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardIndex {
     /// Pending messages by (priority, sequence): earliest deadline first, FIFO among equals.
@@ -28,7 +27,6 @@ pub struct ShardIndex {
     pub due: BTreeSet<(Timestamp, u64)>,
     /// The time at which each terminal message is deleted.
     pub retention_ends: BTreeSet<(Timestamp, u64)>,
-    /// The sequences of each state.
     pub by_state: [Sequences; MessageState::ALL.len()],
     /// Message counts and payload bytes of each state.
     pub totals: Totals,

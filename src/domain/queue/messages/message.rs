@@ -159,7 +159,6 @@ pub struct MessageKey {
 /// The key or the id of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MessageRef {
-    /// By its key.
     Key(MessageKey),
     /// By its id. With a routing value, only a message that was routed by that value.
     Id(MessageId, Option<RoutingValue>),
@@ -185,9 +184,7 @@ impl Fence {
 /// The proof of a lease: compared for equality with the lease stored in the message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseToken {
-    /// The key of the message.
     pub key: MessageKey,
-    /// The fence of the lease.
     pub fence: Fence,
 }
 
@@ -274,7 +271,6 @@ pub struct MessageHead {
     pub id: MessageId,
     /// The value that selected the shard, unless the id did.
     pub routing: Option<RoutingValue>,
-    /// The metadata of the message.
     pub metadata: Metadata,
     /// The size of the payload, which is stored elsewhere, in bytes.
     pub payload_bytes: u32,
@@ -294,7 +290,6 @@ pub struct MessageHead {
     pub token_time: OptionalTime,
     /// The time from which the message may be served.
     pub visible_at: Timestamp,
-    /// The state of the message.
     pub state: MessageState,
     /// The version, incremented by each change; its only use is to order the message's history.
     pub version: u64,

@@ -18,13 +18,10 @@ pub enum SettleAction {
 /// The state of a message after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settlement {
-    /// The state.
     pub state: MessageState,
-    /// The version.
     pub version: u64,
 }
 
-/// The token of an update.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UpdateToken {
     /// The token, at most 64 bytes.

@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-/// The state of a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum MessageState {
     /// Not served before its invisibility ends.

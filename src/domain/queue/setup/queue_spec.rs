@@ -35,7 +35,6 @@ impl fmt::Display for Durability {
 /// The settings of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueSpec {
-    /// Its name.
     pub name: QueueName,
     /// What it is for, at most 1,024 bytes.
     pub description: String,
@@ -80,10 +79,8 @@ impl QueueSpec {
     }
 }
 
-/// A queue of the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CatalogQueue {
-    /// Its id.
     pub id: QueueId,
     /// Its settings.
     pub spec: QueueSpec,

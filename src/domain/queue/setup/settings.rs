@@ -92,7 +92,6 @@ impl Retention {
 /// A priority class: a named offset from now, for messages without a priority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PriorityClass {
-    /// Its name.
     pub name: Box<str>,
     /// The offset in milliseconds; a negative one is served sooner.
     pub offset_ms: i64,

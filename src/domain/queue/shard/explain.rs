@@ -17,7 +17,6 @@ use crate::domain::time::Timestamp;
 /// A cause of the state of a message. A message may have several causes: it may be invisible while dequeue is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// The queue was deleted.
     QueueDeleted,
     /// The message does not exist: it never did, or its retention is over.
     Unknown,
@@ -32,9 +31,7 @@ pub enum Cause {
     },
     /// The messages of its exclusivity value in flight are at their limit.
     ValueHeld {
-        /// The value.
         value: RoutingValue,
-        /// The limit.
         limit: u32,
         /// Their leases, at most 10.
         holders: Vec<HoldingLease>,
@@ -43,11 +40,9 @@ pub enum Cause {
     },
     /// Order within its value is strict, and another message comes first.
     Behind {
-        /// The value.
         value: RoutingValue,
         /// The other message.
         id: MessageId,
-        /// Its state.
         state: MessageState,
         /// Its lease, if it is running.
         holder: Option<Box<HoldingLease>>,
@@ -60,7 +55,6 @@ pub enum Cause {
         /// Whether there are more than were counted.
         or_more: bool,
     },
-    /// It is leased.
     Running(HoldingLease),
     /// It is finished.
     Completed,
@@ -68,7 +62,6 @@ pub enum Cause {
     Canceled(Option<CanceledBy>),
     /// It is out of attempts.
     Errored {
-        /// Its attempts.
         attempts: u32,
         /// The error of the last failure; none if its last lease expired.
         error: Option<AttemptError>,
@@ -80,7 +73,6 @@ pub enum Cause {
 pub struct HoldingLease {
     /// The message, as its producer named it.
     pub id: MessageId,
-    /// The session of the lease.
     pub session: Option<SessionId>,
     /// When it was given.
     pub since: Timestamp,
@@ -114,7 +106,6 @@ pub struct DequeuePreview {
 pub struct FailedAttempts {
     /// How many messages were looked at.
     pub messages: u64,
-    /// Their attempts, all of which failed.
     pub attempts: u64,
 }
 

@@ -130,7 +130,6 @@ impl Shard {
         Ok(Reply::Touched { count, completeness })
     }
 
-    /// Renews a session from now.
     fn renew_session(&mut self, id: SessionId, lease: Option<Duration>, now: Timestamp) {
         self.sessions.change(id, lease, now, |session| {
             session.lease = lease;

@@ -200,7 +200,6 @@ impl Pair {
         }
     }
 
-    /// Makes a pair with a store.
     fn stored(settings: &Settings) -> Self {
         let pair = Self::new(settings);
         Self { stored: Some(Stored::of(&pair.shard)), ..pair }

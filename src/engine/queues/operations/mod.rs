@@ -33,7 +33,6 @@ pub(super) use begin::check_token;
 pub use discard::DiscardRequest;
 pub(super) use index::Operations;
 
-/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OperationKind {
     Purge,
@@ -80,14 +79,10 @@ impl OperationSpec {
     }
 }
 
-/// The state of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OperationState {
-    /// The operation is running.
     Running,
-    /// The operation is done.
     Done,
-    /// The operation was cancelled.
     Cancelled,
     /// The operation failed, with its reason and text.
     Failed(Reason, String),
@@ -96,9 +91,7 @@ pub enum OperationState {
 /// An operation as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// The id.
     pub id: String,
-    /// The queue.
     pub queue: QueueName,
     /// `purge`, `redrive` or `discard`.
     pub kind: &'static str,
@@ -274,7 +267,6 @@ impl Queues {
         self.running(id).map(|running| running.show())
     }
 
-    /// Cancels an operation.
     pub async fn cancel_operation(&self, id: &str) -> Result<Operation, QueueError> {
         let running = self.running(id)?;
         running.cancel.cancel();

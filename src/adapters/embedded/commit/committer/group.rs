@@ -45,7 +45,6 @@ pub struct CommitGroup {
     pub queues: StagedShards,
 }
 
-/// One staged command.
 pub enum StagedCommand {
     /// Events, with the outcome of each.
     Append {
@@ -63,19 +62,38 @@ pub enum StagedCommand {
         answer: ReplySender<VerdictOutcome>,
     },
     /// A frontier.
-    Publish { dataset: DatasetId, to: Timestamp, answer: ReplySender<Timestamp> },
+    Publish {
+        dataset: DatasetId,
+        to: Timestamp,
+        answer: ReplySender<Timestamp>,
+    },
     /// Checkpoints that win.
-    Roll { dataset: DatasetId, rolls: Vec<(Counter, Vec<u8>, Checkpoint)>, answer: ReplySender<()> },
+    Roll {
+        dataset: DatasetId,
+        rolls: Vec<(Counter, Vec<u8>, Checkpoint)>,
+        answer: ReplySender<()>,
+    },
     /// Commands of a queue shard, with the answer to each.
-    Apply { answers: Vec<Result<ShardAnswer, StoreError>>, answer: ApplyReplySender },
+    Apply {
+        answers: Vec<Result<ShardAnswer, StoreError>>,
+        answer: ApplyReplySender,
+    },
     /// A read of a queue shard that was done.
     ReadShard(ReplySender<()>),
-    /// The list of queues.
-    ListQueues { queues: Vec<(QueueId, u32)>, answer: ReplySender<Vec<(QueueId, u32)>> },
-    /// Watermarks.
-    Watermarks { dataset: DatasetId, moved: Vec<(u32, Timestamp)>, answer: ReplySender<()> },
+    ListQueues {
+        queues: Vec<(QueueId, u32)>,
+        answer: ReplySender<Vec<(QueueId, u32)>>,
+    },
+    Watermarks {
+        dataset: DatasetId,
+        moved: Vec<(u32, Timestamp)>,
+        answer: ReplySender<()>,
+    },
     /// A slice after its creation or change of status.
-    Slice { row: TimeSlice, answer: SliceReplySender },
+    Slice {
+        row: TimeSlice,
+        answer: SliceReplySender,
+    },
 }
 
 /// The sender of the reply to a change of a slice.

@@ -47,7 +47,6 @@ impl StageError {
 }
 
 impl Committer {
-    /// Stages an append.
     pub(super) fn stage_append(&mut self, group: &mut CommitGroup, append: AppendCommand) {
         let AppendCommand { dataset, events, guard: held, answer } = append;
         let mut outcomes = Vec::with_capacity(events.len());
@@ -268,7 +267,6 @@ impl Committer {
         group.commands.push(StagedCommand::Publish { dataset, to: closed.max(known), answer });
     }
 
-    /// Stages watermarks.
     pub(super) fn stage_watermarks(
         &self,
         group: &mut CommitGroup,

@@ -13,14 +13,12 @@ pub enum NameListing {
     Unknown,
     /// The name is not listed.
     No,
-    /// The name is listed.
     Yes,
 }
 
 /// One counter; `tail` holds every event of it above `disk_to`.
 #[derive(Debug)]
 pub struct CounterEntry {
-    /// Dataset of the counter.
     pub dataset: DatasetId,
     /// Identity of the counter.
     pub counter: Counter,

@@ -86,7 +86,6 @@ struct WorkerStream<S> {
     dequeuing: Option<DequeueFuture>,
     heartbeat: Option<HeartbeatFuture>,
     draining: bool,
-    /// The quota permit, returned with the stream.
     _place: QuotaPermit,
 }
 

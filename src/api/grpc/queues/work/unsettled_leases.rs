@@ -12,9 +12,7 @@ use crate::domain::queue::{QueueId, QueueName};
 /// A lease that was sent on a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SentLease {
-    /// The queue.
     pub queue: (QueueId, QueueName),
-    /// The key of the message.
     pub key: MessageKey,
     /// The lease token, as text.
     pub token: String,
