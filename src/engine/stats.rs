@@ -12,7 +12,7 @@ use crate::domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHA
 use crate::domain::queue::Transition;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::shard::FilterWalk;
+use crate::domain::queue::shard::FilterScan;
 
 /// A number that only grows.
 #[derive(Default, Debug)]
@@ -62,7 +62,7 @@ pub struct UndeclaredFilters(Mutex<HashMap<ShapeKeys, u64>>, Count);
 
 impl UndeclaredFilters {
     /// Counts the messages that a dequeue examined. O(1).
-    pub fn record_scan(&self, walked: &FilterWalk) {
+    pub fn record_scan(&self, walked: &FilterScan) {
         let mut shapes = self.0.lock();
         let has_room = shapes.len() < METRIC_SHAPES_MAX;
         match shapes.get_mut(&walked.keys) {
@@ -274,7 +274,7 @@ mod tests {
         let keys = |number: usize| ShapeKeys::new([format!("key-{number:02}").as_str()]).expect("a legal key");
         for number in 0..METRIC_SHAPES_MAX + 3 {
             for messages in [1, 2] {
-                filters.record_scan(&FilterWalk { keys: keys(number), messages });
+                filters.record_scan(&FilterScan { keys: keys(number), messages });
             }
         }
         let (shown, others) = filters.get();

@@ -12,7 +12,7 @@ use crate::domain::queue::messages::message::{MessageRef, SessionId};
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::shard::{FilterWalk, UndeclaredFilter};
+use crate::domain::queue::shard::{FilterScan, UndeclaredFilter};
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Transition};
 use crate::domain::time::Timestamp;
@@ -90,7 +90,7 @@ pub struct ShardAnswer {
     /// The rows applied, in order.
     pub transitions: Vec<Transition>,
     /// The scan of a dequeue whose filter has no index.
-    pub walked: Option<FilterWalk>,
+    pub walked: Option<FilterScan>,
     /// The shard's time of the command.
     pub at: Timestamp,
     /// The shard after the last command of the call.

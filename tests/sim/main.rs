@@ -96,7 +96,7 @@ const SHOWN_BY: [(ProtocolRule, u64); 10] = [
     (ProtocolRule::RecheckMark, 1582),
     (ProtocolRule::CheckpointBeforeWatermark, 3),
     (ProtocolRule::MaxRegisters, 192),
-    (ProtocolRule::FillUnderRight, 877),
+    (ProtocolRule::FillUnderLease, 877),
     (ProtocolRule::NoOlderThanTold, 1725),
 ];
 

@@ -40,7 +40,7 @@ impl Cluster {
             return;
         }
         let set = Set::new(key, count::encode_count(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
-        let set = if self.rules.keeps(ProtocolRule::FillUnderRight) { set.compare_cas(mark.number) } else { set };
+        let set = if self.rules.keeps(ProtocolRule::FillUnderLease) { set.compare_cas(mark.number) } else { set };
         // A lost fill only causes a cache miss, so the result is ignored. If the first attempt succeeded, the CAS number
         // has changed and the second attempt stores nothing.
         let _: Result<CommandResponse, StoreError> =

@@ -57,12 +57,12 @@ const TIMED_TASKS: &str = "timed/";
 const TIMED_TASK_ATTEMPTS: u32 = 16;
 
 /// The warning of a server that listens on an address other than loopback.
-const OPEN_TO_ALL: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
+const NO_AUTHENTICATION_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
     everything; keep it in a trusted network, or listen on 127.0.0.1";
 
 /// Runs a server until it receives a stop signal or its store fails.
 pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
-    refuse_huge_pages();
+    disable_huge_pages();
     resources::keep_files_private();
     resources::raise_descriptors();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -83,14 +83,14 @@ pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
 /// Disables transparent huge pages: the kernel zeroes a huge page on first access, which stalls calls for 5 ms on a virtual
 /// machine.
 #[cfg(target_os = "linux")]
-fn refuse_huge_pages() {
+fn disable_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot disable huge pages; the system default applies");
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn refuse_huge_pages() {}
+fn disable_huge_pages() {}
 
 /// Serves until `stop_signal` returns the name of a signal, or the store fails.
 async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output = &'static str>) -> anyhow::Result<()> {
@@ -341,8 +341,8 @@ async fn ensure_timed_tasks(queues: &Queues) {
 fn announce(config: &Config, preset: Preset, address: SocketAddr) {
     print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
     if !address.ip().to_canonical().is_loopback() {
-        tracing::warn!(%address, "{OPEN_TO_ALL}");
-        print_line(&format!("warning: {OPEN_TO_ALL}"));
+        tracing::warn!(%address, "{NO_AUTHENTICATION_WARNING}");
+        print_line(&format!("warning: {NO_AUTHENTICATION_WARNING}"));
     }
     for line in places(config, preset) {
         print_line(&line);

@@ -20,7 +20,7 @@ pub enum ProtocolRule {
     /// Registers carry their own value as the cell timestamp.
     MaxRegisters,
     /// A count is put into a shared cache only under a lease that was acquired before the store was read.
-    FillUnderRight,
+    FillUnderLease,
     /// A value from a shared cache is used only if it is at least as new as the newest value that this server has
     /// served.
     NoOlderThanTold,
@@ -37,7 +37,7 @@ impl ProtocolRule {
         Self::RecheckMark,
         Self::CheckpointBeforeWatermark,
         Self::MaxRegisters,
-        Self::FillUnderRight,
+        Self::FillUnderLease,
         Self::NoOlderThanTold,
     ];
 }

@@ -265,7 +265,7 @@ impl Sessions {
     }
 
     /// Returns the next session to be forgotten, and the time.
-    pub fn first_gone(&self) -> Option<(Timestamp, SessionId)> {
+    pub fn first_to_forget(&self) -> Option<(Timestamp, SessionId)> {
         self.gone.first().copied()
     }
 

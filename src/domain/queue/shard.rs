@@ -57,12 +57,12 @@ pub struct Shard {
     deleted: Option<u64>,
     journal: Vec<Transition>,
     /// The linear scan of the current command, if it made one.
-    filter_walk: Option<FilterWalk>,
+    filter_walk: Option<FilterScan>,
 }
 
 /// The linear scan of a dequeue whose filter has no index.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FilterWalk {
+pub struct FilterScan {
     /// The keys of the filter. Declaring a filter shape with these keys avoids the scan.
     pub keys: ShapeKeys,
     /// The number of messages scanned, at most 256.
@@ -88,7 +88,7 @@ pub struct ApplyResult {
     /// Rows to store in addition to the shard header and the messages in `transitions`.
     pub changes: ShardChanges,
     /// The linear scan of a dequeue whose filter has no index; `None` if no message was scanned.
-    pub walked: Option<FilterWalk>,
+    pub walked: Option<FilterScan>,
 }
 
 impl Shard {
@@ -142,7 +142,7 @@ impl Shard {
     /// The time of the earliest timer.
     fn next_event(&self) -> Option<Timestamp> {
         let ends = self.sessions.first_due().map(|(at, _)| at);
-        let forgotten = self.sessions.first_gone().map(|(at, _)| at);
+        let forgotten = self.sessions.first_to_forget().map(|(at, _)| at);
         [self.index.next_event(), ends, forgotten].into_iter().flatten().min()
     }
 
@@ -249,7 +249,7 @@ impl Shard {
     /// Applies due transitions, deletes terminal messages past their retention, forgets ended sessions, and indexes messages
     /// in new filter shapes: at most `max` steps in total.
     fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
-        bulk_size(max)?;
+        check_bulk_size(max)?;
         let mut count = self.apply_due_transitions(max, now);
         while count < max
             && let Some(&(at, sequence)) = self.index.retention_ends.first()
@@ -259,7 +259,7 @@ impl Shard {
             count += 1;
         }
         while count < max
-            && let Some((at, id)) = self.sessions.first_gone()
+            && let Some((at, id)) = self.sessions.first_to_forget()
             && at <= now
         {
             self.sessions.forget(id);
@@ -434,6 +434,6 @@ impl Shard {
 }
 
 /// Validates the `max` of a bulk command.
-fn bulk_size(max: usize) -> Result<(), Refusal> {
+fn check_bulk_size(max: usize) -> Result<(), Refusal> {
     if (1..=BULK_MESSAGES_MAX).contains(&max) { Ok(()) } else { Err(InvalidCommandPart::Count.into()) }
 }

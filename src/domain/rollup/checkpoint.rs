@@ -113,7 +113,7 @@ impl Checkpoint {
 
     /// Returns the count as of `now`: 0 if the last mutation is older than the TTL.
     pub fn value_at(&self, now: Timestamp, ttl: Option<Duration>) -> i128 {
-        if is_silent_beyond_ttl(self.last_event_time, now, ttl) { 0 } else { self.count }
+        if is_ttl_expired(self.last_event_time, now, ttl) { 0 } else { self.count }
     }
 }
 
@@ -136,7 +136,7 @@ impl StepSum {
 }
 
 /// Returns whether more time than the TTL passed between the last mutation and `next`, which is another mutation or a read.
-pub fn is_silent_beyond_ttl(last: Option<Timestamp>, next: Timestamp, ttl: Option<Duration>) -> bool {
+pub fn is_ttl_expired(last: Option<Timestamp>, next: Timestamp, ttl: Option<Duration>) -> bool {
     match (last, ttl) {
         (Some(last), Some(ttl)) => next.since(last) > ttl,
         (None, _) | (_, None) => false,

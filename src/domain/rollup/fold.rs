@@ -10,9 +10,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::counter::{Change, Event, EventKey};
-use crate::domain::rollup::checkpoint::{
-    BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, is_silent_beyond_ttl,
-};
+use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, is_ttl_expired};
 use crate::domain::rollup::slice_rules::FoldRules;
 use crate::domain::time::Timestamp;
 
@@ -92,7 +90,7 @@ impl<'a> EventFolder<'a> {
         let ttl = self.rules.at(time).ttl;
         let checkpoint = &mut self.rolled.checkpoint;
         let (before, count_before) = (checkpoint.newest(), checkpoint.count);
-        if is_silent_beyond_ttl(checkpoint.last_event_time, time, ttl) {
+        if is_ttl_expired(checkpoint.last_event_time, time, ttl) {
             checkpoint.count = 0;
         }
         checkpoint.last_event_time = Some(time);
@@ -255,7 +253,7 @@ impl TailSum {
     /// `holds_under`.
     pub fn value_after(&self, count: i128, last_event_time: Option<Timestamp>, ttl: Option<Duration>) -> i128 {
         debug_assert!(self.holds_under(ttl), "a silence inside the tail needs its events");
-        let restarted = self.clear.is_some() || is_silent_beyond_ttl(last_event_time, self.first, ttl);
+        let restarted = self.clear.is_some() || is_ttl_expired(last_event_time, self.first, ttl);
         if restarted { self.sum } else { count + self.sum }
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::domain::fleet::{ProtocolRule, ProtocolRules};
 use crate::domain::namespace::Temporality;
-use crate::domain::rollup::checkpoint::{clamp_count, is_silent_beyond_ttl};
+use crate::domain::rollup::checkpoint::{clamp_count, is_ttl_expired};
 use crate::domain::rollup::fold::{TailLookup, TailSum};
 use crate::domain::rollup::reading::{CountReading, Exactness, ReadOptions};
 use crate::domain::rollup::rollup_row::{CachedCount, RollupRow};
@@ -271,7 +271,7 @@ impl Look {
         if source == LookSource::Copy {
             let is_as_new = value.as_of >= before.as_of_floor || !rules.protocol.keeps(ProtocolRule::NoOlderThanTold);
             // A copy is as of an earlier time. If its counter has fallen silent since, only the row shows it.
-            let silent_at = |time| is_silent_beyond_ttl(value.last_event_time, time, rules.fold.at(time).ttl);
+            let silent_at = |time| is_ttl_expired(value.last_event_time, time, rules.fold.at(time).ttl);
             let may_have_fallen_silent = silent_at(before.limit) && !silent_at(rolled_to);
             if value.as_of == Timestamp::MIN || !is_as_new || may_have_fallen_silent {
                 return None;
@@ -363,7 +363,7 @@ impl Look {
 
     fn reading(&self, rules: &ReadRules<'_>, as_of: Timestamp, now: impl Fn() -> Timestamp) -> CountReading {
         let (value, limit) = (&self.value, self.before.limit);
-        let silent_at = |last, time| is_silent_beyond_ttl(last, time, rules.fold.at(time).ttl);
+        let silent_at = |last, time| is_ttl_expired(last, time, rules.fold.at(time).ttl);
         let is_cleared = value.clear.as_ref().is_some_and(|clear| clear.time > value.as_of);
         let (exact, last_write_time, exactness) = match &self.tail {
             KnownTail::Sum(tail) if rules.is_up_to_date => {

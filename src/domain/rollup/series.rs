@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::domain::limits::SERIES_ROWS_MAX;
 use crate::domain::namespace::SeriesSettings;
 use crate::domain::reason::{Reason, Reject};
-use crate::domain::rollup::checkpoint::{CountAt, StepSum, is_silent_beyond_ttl};
+use crate::domain::rollup::checkpoint::{CountAt, StepSum, is_ttl_expired};
 use crate::domain::rollup::slice_rules::FoldRules;
 use crate::domain::time::Timestamp;
 
@@ -128,7 +128,7 @@ pub fn rows(
         while gaps.next_if(|gap| gap.to < start).is_some() {}
         if gaps.peek().is_none_or(|gap| gap.after.just_after() >= end) {
             let seen = end.just_before().min(as_of);
-            let silent = is_silent_beyond_ttl(count.map(|count| count.time), seen, rules.at(seen).ttl);
+            let silent = is_ttl_expired(count.map(|count| count.time), seen, rules.at(seen).ttl);
             let value = if silent { 0 } else { count.map_or(0, |count| count.value) };
             rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
         }

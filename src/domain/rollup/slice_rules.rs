@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::counter::{DatasetId, NamespaceId};
-use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
+use crate::domain::rollup::checkpoint::is_ttl_expired;
 use crate::domain::time::Timestamp;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -89,7 +89,7 @@ impl FoldRules {
     /// silence. The counter begins to read 0, or shows its count again where a slice with a longer TTL begins. `None`
     /// if no such time lies within these slices. Cost: O(slices after `seen`).
     pub fn silence_changes_after(&self, last: Timestamp, seen: Timestamp) -> Option<Timestamp> {
-        let silent_at = |time: Timestamp| is_silent_beyond_ttl(Some(last), time, self.at(time).ttl);
+        let silent_at = |time: Timestamp| is_ttl_expired(Some(last), time, self.at(time).ttl);
         let was_silent = silent_at(seen);
         let turning_points = self.slices[self.place_of(seen)..].iter().flat_map(|slice| {
             let falls_silent = slice.ttl.map(|ttl| (last + ttl).just_after()).filter(|time| *time < slice.end);

@@ -7,7 +7,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Change, Counter, CounterName, Event, NamespaceName};
 use crate::domain::limits::{EXPLAIN_BUCKETS_MAX, STEP};
 use crate::domain::namespace::{CounterType, Temporality};
-use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
+use crate::domain::rollup::checkpoint::is_ttl_expired;
 use crate::domain::rollup::{Checkpoint, CountReading, Freshness, ReadOptions, RolledBy, SliceStatus};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
@@ -236,7 +236,7 @@ impl Counting {
         let newest = folded.newest.unwrap_or(rolled_to);
         let after = folded.folder.finish(newest).checkpoint;
         let last_write = row.last_write_time.max(after.last_event_time);
-        let silent = last_write.filter(|last| is_silent_beyond_ttl(Some(*last), limit, scope.ttl_at(limit)));
+        let silent = last_write.filter(|last| is_ttl_expired(Some(*last), limit, scope.ttl_at(limit)));
         if let Some(last) = silent {
             notes.restart = CountRestart::Silent(last);
         }
@@ -379,7 +379,7 @@ impl<'a> TailNotes<'a> {
         }
         // Totals of silent sources still count: only deltas restart from 0 after a silence.
         let is_delta = self.scope.namespace.spec.temporality == Temporality::Delta;
-        if is_delta && is_silent_beyond_ttl(self.last_mutation, time, self.scope.ttl_at(time)) {
+        if is_delta && is_ttl_expired(self.last_mutation, time, self.scope.ttl_at(time)) {
             self.restart = CountRestart::Silence(time);
         }
         if event.change == Change::Clear {

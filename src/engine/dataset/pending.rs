@@ -54,7 +54,7 @@ impl PendingRolls {
     }
 
     /// Notes a lost signal: the touch index must be read again from this time on.
-    pub fn note_lost_signal(&self, shard: u32, oldest: Timestamp) {
+    pub fn record_lost_signal(&self, shard: u32, oldest: Timestamp) {
         let mut shard = self.shards[shard as usize].lock();
         shard.replay_from = Some(shard.replay_from.map_or(oldest, |from| from.min(oldest)));
     }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_replay_that_broke_off_is_due_again() {
         let pending = PendingRolls::default();
-        pending.note_lost_signal(0, at(5_000));
+        pending.record_lost_signal(0, at(5_000));
         assert_eq!(pending.begin_replay(0), Some(at(5_000)));
         assert_eq!(pending.begin_replay(0), Some(at(5_000)));
         assert_eq!(pending.rolled_up_to(0, at(9_500)), at(5_000).just_before());
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn a_signal_lost_while_replaying_is_replayed_again() {
         let pending = PendingRolls::default();
-        pending.note_lost_signal(0, at(5_000));
+        pending.record_lost_signal(0, at(5_000));
         assert_eq!(pending.begin_replay(0), Some(at(5_000)));
-        pending.note_lost_signal(0, at(7_000));
+        pending.record_lost_signal(0, at(7_000));
         assert_eq!(pending.rolled_up_to(0, at(9_500)), at(5_000).just_before());
         pending.end_replay(0);
         assert_eq!(pending.rolled_up_to(0, at(9_500)), at(7_000).just_before());

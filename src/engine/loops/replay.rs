@@ -21,7 +21,7 @@ pub async fn replay_lost(scopes: &NamespaceScopes, dataset: &DatasetState) -> Re
         if let Some(from) = dataset.pending.begin_replay(shard) {
             let replayed = replay_shard(scopes, dataset, shard, from).await;
             if !matches!(replayed, Ok(true)) {
-                dataset.pending.note_lost_signal(shard, from);
+                dataset.pending.record_lost_signal(shard, from);
                 done = false;
             }
             dataset.pending.end_replay(shard);

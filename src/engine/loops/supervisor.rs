@@ -65,7 +65,7 @@ impl Supervisor {
             self.datasets.extend(opened);
             failed = failed.and(ended);
         }
-        self.forget_deleted().await;
+        self.remove_deleted().await;
         failed
     }
 
@@ -118,7 +118,7 @@ impl Supervisor {
 
     /// Closes the queues of deleted namespaces and removes their counter data. `DeletedNamespacesLoop` retries removals
     /// that fail.
-    async fn forget_deleted(&self) {
+    async fn remove_deleted(&self) {
         let live: HashSet<_> = self.scopes.namespaces.all().iter().map(|namespace| namespace.id).collect();
         let all = self.scopes.rollup_queues.all().into_iter();
         let deleted: Vec<_> = all.filter(|queues| !live.contains(&queues.namespace())).collect();
@@ -141,7 +141,7 @@ impl Supervisor {
         // After a downtime, the slices between the last stored slice and the current time must be created.
         self.scopes.begin_slices(&dataset).await?;
         for shard in 0..TOUCH_SHARDS {
-            dataset.pending.note_lost_signal(shard, dataset.watermark(shard).just_after());
+            dataset.pending.record_lost_signal(shard, dataset.watermark(shard).just_after());
         }
         let driver = &self.scopes.context.driver;
         driver.start(LimitLoop::new(Arc::clone(&self.scopes), Arc::clone(&dataset)));

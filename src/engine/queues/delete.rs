@@ -16,7 +16,7 @@ use crate::ports::{QueueChange, QueueDeletion};
 
 /// A deletion request.
 #[derive(Clone, Debug)]
-pub struct SentDeletion {
+pub struct DeletionRequest {
     pub name: QueueName,
     /// The id that the queue must have.
     pub id: Option<QueueId>,
@@ -29,14 +29,14 @@ pub struct SentDeletion {
 impl Queues {
     /// Deletes a queue; returns how many messages it held. A repeat with its token gets the first answer, unless more
     /// than 1,000 changes of the name came after it.
-    pub async fn delete(&self, sent: SentDeletion, author: Author) -> Result<u64, QueueError> {
+    pub async fn delete(&self, sent: DeletionRequest, author: Author) -> Result<u64, QueueError> {
         author.check()?;
         check_token(sent.token.as_deref())?;
         let queues = self.clone();
         self.finish(async move { queues.delete_now(&sent, &author).await }).await
     }
 
-    async fn delete_now(&self, sent: &SentDeletion, author: &Author) -> Result<u64, QueueError> {
+    async fn delete_now(&self, sent: &DeletionRequest, author: &Author) -> Result<u64, QueueError> {
         let mut turn = self.begin_change().await?;
         loop {
             if let Some(messages) = self.deleted_before(sent).await? {
@@ -69,7 +69,7 @@ impl Queues {
     }
 
     /// The answer of an earlier deletion with the same token.
-    async fn deleted_before(&self, sent: &SentDeletion) -> Result<Option<u64>, QueueError> {
+    async fn deleted_before(&self, sent: &DeletionRequest) -> Result<Option<u64>, QueueError> {
         let Some(token) = &sent.token else { return Ok(None) };
         let changes = self.context.stores.catalog.history(&sent.name, 0, PAGE_ROWS_MAX).await?;
         let of_token = |change: &QueueChange| {

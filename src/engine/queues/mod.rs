@@ -60,7 +60,7 @@ use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 pub use catalog::{PastQueueChange, QueueUpdateOutcome};
 pub use cause_text::QueueExplanation;
 pub use clock::QueueClock;
-pub use delete::SentDeletion;
+pub use delete::DeletionRequest;
 pub use depth::Depth;
 pub use dequeue::{DequeueRequest, WhenBlocked};
 pub use draft::QueueDraft;
@@ -74,7 +74,7 @@ pub use registry::CancelNotice;
 pub use served_queue::Backlog;
 pub use session_list::LiveSession;
 pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall};
-pub use settle::{LeaseExtension, LeaseOutcome, SentLeaseAction, SentSettlement, SentUpdate};
+pub use settle::{LeaseActionRequest, LeaseExtension, LeaseOutcome, SettleRequest, UpdateRequest};
 pub use watch::{DepthStream, DepthUpdate};
 pub use work_streams::{StreamLeaseRequest, StreamSession};
 

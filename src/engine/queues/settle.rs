@@ -22,7 +22,7 @@ use crate::ports::{ShardAnswer, ShardCommand};
 
 /// A request to settle a lease.
 #[derive(Clone, Debug)]
-pub struct SentSettlement {
+pub struct SettleRequest {
     /// The lease, as text.
     pub token: String,
     /// The action that ends the lease.
@@ -35,8 +35,8 @@ pub struct SentSettlement {
 
 /// A request to settle or extend a lease.
 #[derive(Clone, Debug)]
-pub enum SentLeaseAction {
-    Settle(SentSettlement),
+pub enum LeaseActionRequest {
+    Settle(SettleRequest),
     Extend {
         /// The lease, as text.
         token: String,
@@ -55,7 +55,7 @@ pub struct LeaseOutcome {
 
 impl LeaseOutcome {
     /// Whether the lease is still active.
-    pub fn goes_on(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.extended.is_some_and(|extended| !extended.expires_in.is_zero())
     }
 }
@@ -70,7 +70,7 @@ pub struct LeaseExtension {
 
 /// A request to update a message.
 #[derive(Clone, Debug, Default)]
-pub struct SentUpdate {
+pub struct UpdateRequest {
     pub priority: Option<i64>,
     /// The time from which it may be served.
     pub visible_at: Option<Timestamp>,
@@ -83,7 +83,7 @@ pub struct SentUpdate {
     pub token: Option<String>,
 }
 
-impl SentUpdate {
+impl UpdateRequest {
     /// Hashes all fields except the token, and whether each field is set. The hash is stored, so it must stay stable.
     fn fingerprint(&self) -> u64 {
         let mut hash = Xxh3::new();
@@ -102,7 +102,7 @@ impl SentUpdate {
 
 impl Queues {
     /// Settles a lease.
-    pub async fn settle(&self, name: &QueueName, sent: SentSettlement) -> Result<Settlement, QueueError> {
+    pub async fn settle(&self, name: &QueueName, sent: SettleRequest) -> Result<Settlement, QueueError> {
         let queue = self.context.queue(name)?;
         let token = self.lease_token(&queue, &sent.token)?;
         let answer = self.context.call(&queue, token.key.shard, self.settlement(token, sent)).await?;
@@ -113,7 +113,7 @@ impl Queues {
     pub async fn settle_all(
         &self,
         name: &QueueName,
-        sent: Vec<Result<SentLeaseAction, QueueError>>,
+        sent: Vec<Result<LeaseActionRequest, QueueError>>,
     ) -> Result<Vec<Result<LeaseOutcome, QueueError>>, QueueError> {
         self.context.queue(name)?;
         Ok(self.settle_each(name, sent).await)
@@ -123,23 +123,23 @@ impl Queues {
     pub async fn settle_each(
         &self,
         name: &QueueName,
-        sent: Vec<Result<SentLeaseAction, QueueError>>,
+        sent: Vec<Result<LeaseActionRequest, QueueError>>,
     ) -> Vec<Result<LeaseOutcome, QueueError>> {
         let Ok(queue) = self.context.queue(name) else {
             return sent.into_iter().map(|sent| sent.and(Err(QueueError::not_found(name)))).collect();
         };
-        let command = |sent: Result<SentLeaseAction, QueueError>| match sent? {
-            SentLeaseAction::Settle(sent) => {
+        let command = |sent: Result<LeaseActionRequest, QueueError>| match sent? {
+            LeaseActionRequest::Settle(sent) => {
                 let token = self.lease_token(&queue, &sent.token)?;
                 Ok((token.key.shard, self.settlement(token, sent)))
             }
-            SentLeaseAction::Extend { token, lease } => self.extension(&queue, &token, lease),
+            LeaseActionRequest::Extend { token, lease } => self.extension(&queue, &token, lease),
         };
         let answers = self.context.call_each(&queue, sent.into_iter().map(command).collect()).await;
         answers.into_iter().map(|answer| self.handled_by(answer?)).collect()
     }
 
-    fn settlement(&self, token: LeaseToken, sent: SentSettlement) -> ShardCommand {
+    fn settlement(&self, token: LeaseToken, sent: SettleRequest) -> ShardCommand {
         let failure = match sent.verb {
             SettleAction::Fail => {
                 let draw = u32::from_be_bytes(self.context.engine.random());
@@ -212,7 +212,7 @@ impl Queues {
         &self,
         name: &QueueName,
         message: MessageRef,
-        sent: SentUpdate,
+        sent: UpdateRequest,
     ) -> Result<Settlement, QueueError> {
         check_token(sent.token.as_deref())?;
         let fingerprint = sent.fingerprint();

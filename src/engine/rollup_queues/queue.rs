@@ -48,7 +48,7 @@ pub struct PendingRoll {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OfferOutcome {
+pub enum PushOutcome {
     /// The counter waits in the Set.
     Accepted,
     /// The queue has no space; the touch index has to be read again.
@@ -99,12 +99,12 @@ impl RollupQueue {
         counter: &Counter,
         oldest: Timestamp,
         newest: Timestamp,
-        bounds: &OfferLimits<'_>,
-    ) -> OfferOutcome {
+        bounds: &PushLimits<'_>,
+    ) -> PushOutcome {
         let shard = counter.touch_shard();
         let mut set = self.set.lock();
         if set.closed {
-            return OfferOutcome::Closed;
+            return PushOutcome::Closed;
         }
         if let Some(waiting) = set.waiting.get_mut(counter) {
             if oldest < waiting.oldest {
@@ -114,14 +114,14 @@ impl RollupQueue {
             }
             waiting.newest = waiting.newest.max(newest);
             waiting.min_limit = waiting.newest;
-            return OfferOutcome::Accepted;
+            return PushOutcome::Accepted;
         }
         let cost = cost_of(counter);
         let full = set.bytes + set.parked_bytes + cost > bounds.capacity_bytes
             || bounds.all.used() + cost > ROLLUP_SETS_BYTES_MAX;
         if full {
-            bounds.pending.note_lost_signal(shard, oldest);
-            return OfferOutcome::Lost;
+            bounds.pending.record_lost_signal(shard, oldest);
+            return PushOutcome::Lost;
         }
         bounds.pending.begin(shard, oldest);
         set.bytes += cost;
@@ -132,7 +132,7 @@ impl RollupQueue {
         if was_empty {
             self.wake.notify_one();
         }
-        OfferOutcome::Accepted
+        PushOutcome::Accepted
     }
 
     /// Drains the Set. Its bytes count as parked until they are released.
@@ -212,7 +212,7 @@ impl RollupQueue {
 }
 
 /// The bounds of an offer.
-pub struct OfferLimits<'a> {
+pub struct PushLimits<'a> {
     /// The bytes of this queue.
     pub capacity_bytes: usize,
     pub all: &'a SetBytes,
@@ -236,9 +236,9 @@ mod tests {
     #[test]
     fn a_counter_waits_once_for_all_its_signals() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let bounds = OfferLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let bounds = PushLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         for seconds in [7, 5, 9] {
-            assert_eq!(queue.offer(&counter("a"), at(seconds), at(seconds), &bounds), OfferOutcome::Accepted);
+            assert_eq!(queue.offer(&counter("a"), at(seconds), at(seconds), &bounds), PushOutcome::Accepted);
         }
         let drained = queue.drain();
         assert_eq!(drained[&counter("a")], PendingRoll { oldest: at(5), min_limit: at(9), newest: at(9) });
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn what_a_counter_waits_for_is_told_also_after_its_set_was_drained() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let bounds = OfferLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let bounds = PushLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         assert_eq!(queue.waiting(&counter("a")), None);
         queue.offer(&counter("a"), at(5), at(6), &bounds);
         let first = PendingRoll { oldest: at(5), min_limit: at(6), newest: at(6) };
@@ -266,9 +266,9 @@ mod tests {
     #[test]
     fn a_full_set_loses_the_signal_and_keeps_the_watermark_below_it() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let bounds = OfferLimits { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
-        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), OfferOutcome::Accepted);
-        assert_eq!(queue.offer(&counter("b"), at(3), at(3), &bounds), OfferOutcome::Lost);
+        let bounds = PushLimits { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
+        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), PushOutcome::Accepted);
+        assert_eq!(queue.offer(&counter("b"), at(3), at(3), &bounds), PushOutcome::Lost);
         assert_eq!(pending.rolled_up_to(counter("b").touch_shard(), at(20)), at(3).just_before());
     }
 
@@ -276,8 +276,8 @@ mod tests {
     fn a_closed_queue_sends_the_counter_on() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
         queue.close();
-        let bounds = OfferLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
-        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), OfferOutcome::Closed);
+        let bounds = PushLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), PushOutcome::Closed);
         assert!(pending.is_empty());
     }
 }

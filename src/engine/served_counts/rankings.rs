@@ -20,7 +20,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, NamespaceId};
 use crate::domain::limits::{TOP_COUNTERS_KEPT_MAX, TOUCH_SHARDS};
 use crate::domain::rollup::Checkpoint;
-use crate::domain::rollup::checkpoint::is_silent_beyond_ttl;
+use crate::domain::rollup::checkpoint::is_ttl_expired;
 
 /// The rankings of all namespaces that were asked for one.
 #[derive(Default)]
@@ -184,8 +184,7 @@ impl RankingHeap {
         if self.silence_checked_at.replace((as_of, ttl)) == Some((as_of, ttl)) {
             return;
         }
-        let silent =
-            |held: &RankedValue| held.value != 0 && is_silent_beyond_ttl(held.last_event_time, as_of, Some(ttl));
+        let silent = |held: &RankedValue| held.value != 0 && is_ttl_expired(held.last_event_time, as_of, Some(ttl));
         for (name, held) in self.values.iter_mut().filter(|(_, held)| silent(held)) {
             self.ranked.remove(&(Reverse(held.value), name.clone()));
             held.value = 0;

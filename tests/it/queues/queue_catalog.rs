@@ -17,7 +17,7 @@ use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::{Author, Etag, FollowedCatalog, Sharing};
 use tallystone::engine::driver::{BackgroundLoop, Driver, NextActivation};
 use tallystone::engine::loops::FollowLoop;
-use tallystone::engine::queues::{QueueDraft, QueueError, Queues, SentDeletion, SentMessage};
+use tallystone::engine::queues::{DeletionRequest, QueueDraft, QueueError, Queues, SentMessage};
 use tallystone::ports::{
     Catalog, EffectOutcome, QueueCatalog, QueueChange, QueueRecord, QueueRequest, QueueStores, StoreError,
     StoreErrorKind,
@@ -146,8 +146,8 @@ fn author() -> Author {
     Author { actor: "test".to_owned(), reason: "because".to_owned() }
 }
 
-fn deletion() -> SentDeletion {
-    SentDeletion { name: name(), id: None, expected: None, token: None }
+fn deletion() -> DeletionRequest {
+    DeletionRequest { name: name(), id: None, expected: None, token: None }
 }
 
 /// The record with which another server makes the next version of a queue.
@@ -203,7 +203,7 @@ async fn a_deletion_that_was_overtaken_is_decided_again() {
     let made = queues.create(draft(), author()).await.expect("created");
     let raised = |queue: &mut CatalogQueue| queue.spec.settings.quota_messages = 64;
     store.fail_next(elsewhere(&made, raised));
-    let stale = SentDeletion { expected: Some(Etag::of(&*made)), ..deletion() };
+    let stale = DeletionRequest { expected: Some(Etag::of(&*made)), ..deletion() };
     assert_eq!(reason_of(queues.delete(stale, author()).await), Reason::EtagMismatch);
     assert_eq!(queues.delete(deletion(), author()).await.expect("deleted"), 0);
     assert!(store.shards().await.is_empty());

@@ -18,8 +18,8 @@ use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::{
-    DequeueRequest, DiscardRequest, QueueError, RedriveRequest, SentLeaseAction, SentMessage, SentSessionCall,
-    SentSettlement, WhenBlocked,
+    DequeueRequest, DiscardRequest, LeaseActionRequest, QueueError, RedriveRequest, SentMessage, SentSessionCall,
+    SettleRequest, WhenBlocked,
 };
 use crate::proto::queue::v1 as wire;
 
@@ -285,7 +285,7 @@ pub fn error(sent: Option<wire::WorkerError>) -> Option<AttemptError> {
 }
 
 /// Decodes one settlement or extension of a batch.
-pub fn settlement(sent: wire::Settlement) -> Result<SentLeaseAction, QueueError> {
+pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueError> {
     let verb = match wire::Verb::try_from(sent.verb) {
         Ok(wire::Verb::Complete) => SettleAction::Complete,
         Ok(wire::Verb::Cancel) => SettleAction::Cancel,
@@ -293,7 +293,7 @@ pub fn settlement(sent: wire::Settlement) -> Result<SentLeaseAction, QueueError>
         Ok(wire::Verb::Release) => SettleAction::Release,
         Ok(wire::Verb::Extend) => {
             let lease = duration("lease_duration", sent.lease_duration)?;
-            return Ok(SentLeaseAction::Extend { token: sent.lease_token, lease });
+            return Ok(LeaseActionRequest::Extend { token: sent.lease_token, lease });
         }
         Ok(wire::Verb::Unspecified) | Err(_) => {
             let what = "verb is missing or unknown; send COMPLETE, CANCEL, FAIL, RELEASE or EXTEND";
@@ -301,7 +301,7 @@ pub fn settlement(sent: wire::Settlement) -> Result<SentLeaseAction, QueueError>
         }
     };
     let delay = duration("delay", sent.delay)?;
-    Ok(SentLeaseAction::Settle(SentSettlement { token: sent.lease_token, verb, delay, error: error(sent.error) }))
+    Ok(LeaseActionRequest::Settle(SettleRequest { token: sent.lease_token, verb, delay, error: error(sent.error) }))
 }
 
 /// Decodes the state of a list's filter.

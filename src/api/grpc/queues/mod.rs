@@ -22,7 +22,9 @@ use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
 use crate::engine::catalog::Author;
-use crate::engine::queues::{ListCursor, Payloads, QueueError, QueueEtag, SentDeletion, SentSettlement, SentUpdate};
+use crate::engine::queues::{
+    DeletionRequest, ListCursor, Payloads, QueueError, QueueEtag, SettleRequest, UpdateRequest,
+};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -44,8 +46,8 @@ fn refused(refusal: impl Into<ApiError>) -> Status {
     refusal.into().into()
 }
 
-fn plain(token: String, verb: SettleAction) -> SentSettlement {
-    SentSettlement { token, verb, delay: None, error: None }
+fn plain(token: String, verb: SettleAction) -> SettleRequest {
+    SettleRequest { token, verb, delay: None, error: None }
 }
 
 fn token_of(sent: String) -> Option<String> {
@@ -124,7 +126,7 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::DeleteQueueResponse> {
         let actor = actor_of(&request);
         let wire::DeleteQueueRequest { queue, etag, reason, request_token, queue_id } = request.into_inner();
-        let sent = SentDeletion {
+        let sent = DeletionRequest {
             name: decode::queue(&queue).map_err(status)?,
             id: decode::queue_id(&queue_id).map_err(status)?,
             expected: (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(refused)?,
@@ -196,7 +198,7 @@ impl QueueService for QueuesApi {
     async fn fail(&self, request: Request<wire::FailRequest>) -> QueueRpcResult<wire::FailResponse> {
         let wire::FailRequest { queue, lease_token, delay, error } = request.into_inner();
         let delay = decode::duration("delay", delay).map_err(status)?;
-        let sent = SentSettlement { token: lease_token, verb: SettleAction::Fail, delay, error: decode::error(error) };
+        let sent = SettleRequest { token: lease_token, verb: SettleAction::Fail, delay, error: decode::error(error) };
         let Settlement { state, version } = self.settle(&queue, sent).await?;
         Ok(Response::new(wire::FailResponse { state: encode::state(state), version }))
     }
@@ -296,7 +298,7 @@ impl QueueService for QueuesApi {
             let what = "the update has no change; send priority, visible_time or invisibility";
             return Err(ApiError::new(Reason::InvalidArgument, what).at("priority").into());
         }
-        let sent = SentUpdate {
+        let sent = UpdateRequest {
             priority: request.priority,
             visible_at: decode::moment("visible_time", request.visible_time).map_err(status)?,
             invisibility: decode::duration("invisibility", request.invisibility).map_err(status)?,

@@ -7,7 +7,7 @@ use super::{decode, status};
 use crate::api::errors::ApiError;
 use crate::domain::Reason;
 use crate::domain::queue::messages::settlement::Settlement;
-use crate::engine::queues::{Queues, SentSettlement};
+use crate::engine::queues::{Queues, SettleRequest};
 
 /// The error message of every call to a server without queues.
 const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
@@ -30,7 +30,7 @@ impl QueuesApi {
         self.queues.as_ref().ok_or_else(|| ApiError::new(Reason::QueuesNotKept, NO_QUEUES).into())
     }
 
-    pub(super) async fn settle(&self, queue: &str, sent: SentSettlement) -> Result<Settlement, Status> {
+    pub(super) async fn settle(&self, queue: &str, sent: SettleRequest) -> Result<Settlement, Status> {
         let name = decode::queue(queue).map_err(status)?;
         self.queues()?.settle(&name, sent).await.map_err(status)
     }

@@ -14,7 +14,7 @@ use crate::domain::queue::index::exclusive_index::ShapeGroupKey;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{LeaseSession, MessageRef};
 use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::shard::{FilterWalk, Shard};
+use crate::domain::queue::shard::{FilterScan, Shard};
 use crate::domain::time::Timestamp;
 
 /// A dequeue in progress.
@@ -84,7 +84,7 @@ impl Shard {
             FilterSource::Walk(place) => {
                 let mut seen = 0;
                 let walked = self.walk(place.as_ref(), asked, &mut round, &mut seen);
-                self.filter_walk = (seen > 0).then(|| FilterWalk { keys: asked.filter.keys(), messages: seen });
+                self.filter_walk = (seen > 0).then(|| FilterScan { keys: asked.filter.keys(), messages: seen });
                 walked?
             }
         };

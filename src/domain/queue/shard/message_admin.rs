@@ -6,7 +6,7 @@ use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageRef};
 use crate::domain::queue::messages::settlement::{Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::shard::{Shard, bulk_size};
+use crate::domain::queue::shard::{Shard, check_bulk_size};
 use crate::domain::time::Timestamp;
 
 impl Shard {
@@ -130,7 +130,7 @@ impl Shard {
         bulk: &BulkRequest,
         change: impl Fn(&mut Self, u64) -> Result<(), Refusal>,
     ) -> Result<Reply, Refusal> {
-        bulk_size(bulk.max)?;
+        check_bulk_size(bulk.max)?;
         let first_after = |shard: &Self, after: u64| {
             let firsts = states.iter().filter_map(|state| shard.index.by_state[*state as usize].after(after).next());
             firsts.min().filter(|sequence| *sequence <= bulk.through)

@@ -8,7 +8,7 @@ use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{Lease, LeaseSession, LeaseToken, SessionId};
 use crate::domain::queue::messages::state_machine::Trigger;
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};
-use crate::domain::queue::shard::{Shard, bulk_size};
+use crate::domain::queue::shard::{Shard, check_bulk_size};
 use crate::domain::time::Timestamp;
 
 impl Shard {
@@ -113,7 +113,7 @@ impl Shard {
         max: usize,
         now: Timestamp,
     ) -> Result<Reply, Refusal> {
-        bulk_size(max)?;
+        check_bulk_size(max)?;
         self.expire(id, now);
         if self.sessions.get(id).is_none_or(|session| session.ended.is_none()) {
             self.sessions.change(id, None, now, |session| session.ended = Some((ending, now)));

@@ -31,7 +31,7 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::messages::settlement::SettleAction;
 use crate::engine::caller_quota::QuotaPermit;
 use crate::engine::queues::{
-    CancelNotice, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SentSettlement, StreamLeaseRequest, StreamSession,
+    CancelNotice, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SettleRequest, StreamLeaseRequest, StreamSession,
 };
 use crate::proto::queue::v1 as wire;
 use unsettled_leases::{SentLease, UnsettledLeases};
@@ -383,7 +383,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             let answers = self.queues.settle_each(&name, items).await;
             for ((place, token), answer) in tokens.into_iter().zip(answers) {
                 let is_over = match &answer {
-                    Ok(handled) => !handled.goes_on(),
+                    Ok(handled) => !handled.is_active(),
                     Err(error) => error.reason() == Reason::LeaseLost,
                 };
                 if is_over {
@@ -422,7 +422,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     async fn release_unsettled(&mut self) {
         let release = |sent: SentLease| {
             let queues = self.queues.clone();
-            let item = SentSettlement { token: sent.token, verb: SettleAction::Release, delay: None, error: None };
+            let item = SettleRequest { token: sent.token, verb: SettleAction::Release, delay: None, error: None };
             async move { queues.settle(&sent.queue.1, item).await }
         };
         let _ = futures_util::future::join_all(self.unsettled.take_all().into_iter().map(release)).await;
