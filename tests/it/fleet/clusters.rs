@@ -38,7 +38,8 @@ fn a_server_refuses_clusters_that_its_settings_do_not_list() {
     let (status, refusal) = create(&first, "lost", ["embedded", "nowhere", "embedded"]);
     let text = refusal.to_string();
     assert_eq!(status, 400, "{text}");
-    for words in ["INVALID_SETTINGS", "storage.rollup_cluster is nowhere", "settings have no [clusters.nowhere]", "far"] {
+    for words in ["INVALID_SETTINGS", "storage.rollup_cluster is nowhere", "settings have no [clusters.nowhere]", "far"]
+    {
         assert!(text.contains(words), "{words}: {text}");
     }
     let (status, made) = create(&first, "kept", ["embedded", "far", "far"]);
