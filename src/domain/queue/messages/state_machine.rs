@@ -123,6 +123,7 @@ const COMPLETED: Option<MessageState> = Some(MessageState::Completed);
 const CANCELED: Option<MessageState> = Some(MessageState::Canceled);
 const ERRORED: Option<MessageState> = Some(MessageState::Errored);
 
+/// Shards store how often they applied each row under its index. New rows go to the end, and no row is removed.
 const TABLE: &[TransitionRow] = &[
     row(None, Trigger::Enqueue, Delayed, INVISIBLE),
     row(None, Trigger::Enqueue, Always, PENDING),
@@ -195,10 +196,50 @@ impl TransitionInputs {
     }
 }
 
+/// The number of rows of the table.
+pub const ROWS: usize = TABLE.len();
+
+/// A row that applies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ApplicableRow {
+    /// Its number, under which shards store how often they applied it.
+    pub number: usize,
+    /// The next state; none for removal.
+    pub to: Option<MessageState>,
+}
+
+/// Finds the row for a message and a trigger; `None` if the table has none.
+pub fn find_row(facts: &TransitionInputs, trigger: Trigger) -> Option<ApplicableRow> {
+    let mut rows = TABLE.iter().enumerate().filter(|(_, row)| row.from == facts.state && row.trigger == trigger);
+    rows.find(|(_, row)| facts.satisfies(row.guard)).map(|(number, row)| ApplicableRow { number, to: row.to })
+}
+
 /// Returns the next state, `Some(None)` for removal; `None` if the table has no such row.
 pub fn next_state(facts: &TransitionInputs, trigger: Trigger) -> Option<Option<MessageState>> {
-    let mut rows = TABLE.iter().filter(|row| row.from == facts.state && row.trigger == trigger);
-    rows.find(|row| facts.satisfies(row.guard)).map(|row| row.to)
+    find_row(facts, trigger).map(|row| row.to)
+}
+
+/// A row without its guard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowShape {
+    /// The previous state.
+    pub from: Option<MessageState>,
+    /// The trigger.
+    pub trigger: Trigger,
+    /// The next state.
+    pub to: Option<MessageState>,
+    /// Whether it gives an attempt back.
+    pub returns_attempt: bool,
+}
+
+/// The rows by their numbers.
+pub fn row_shapes() -> impl Iterator<Item = RowShape> {
+    TABLE.iter().map(|row| RowShape {
+        from: row.from,
+        trigger: row.trigger,
+        to: row.to,
+        returns_attempt: row.guard == ReleasesLeft,
+    })
 }
 
 /// Iterates over the rows without their guards.
