@@ -5,6 +5,7 @@ pub mod capacity;
 pub mod constant_time;
 pub mod counter;
 pub mod fleet;
+pub mod history;
 pub mod limits;
 pub mod namespace;
 pub mod queue;

@@ -15,6 +15,7 @@ mod event_log;
 mod export;
 mod fast_counts;
 mod fleet_store;
+mod history;
 mod limit_publisher;
 mod membership;
 mod metric;
@@ -43,6 +44,7 @@ pub use event_log::{
 pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{FleetStore, ReadReplicas};
+pub use history::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards};
 pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
 pub(crate) use metric::metrics;

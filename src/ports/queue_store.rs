@@ -7,13 +7,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::domain::queue::clock::StepTime;
+use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::messages::message::{MessageRef, SessionId};
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
 use crate::domain::queue::shard::{FilterScan, UndeclaredFilter};
+use crate::domain::queue::tally::ShardCounts;
+use crate::domain::queue::tally::errors::SignatureCounts;
+use crate::domain::queue::tally::values::ValueCounts;
 use crate::domain::queue::totals::Totals;
+use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Transition};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
@@ -206,6 +211,71 @@ pub trait ShardReader: Send + Sync + 'static {
 
     /// Says what a dequeue with this filter would find, at the shard's time.
     async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError>;
+}
+
+/// The counts of a shard at one position.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardReport {
+    /// The place of the newest row.
+    pub position: RowPosition,
+    /// The shard's time of the read. All rows up to it are counted.
+    pub at: Timestamp,
+    /// Messages and payload bytes by state; 0 once the queue is being deleted.
+    pub totals: Totals,
+    /// The counts of the whole shard.
+    pub counts: Box<ShardCounts>,
+    /// Counts by value of a metadata key: those that changed after the asked position.
+    pub values: Vec<(Box<str>, CountedValue, ValueCounts)>,
+    /// Counts by error signature: those that changed after the asked position.
+    pub signatures: Vec<(CountedValue, SignatureCounts)>,
+}
+
+/// Rows of an outbox, in the order of their positions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutboxPage {
+    /// The rows. Positions that are missing between two of them, or before the first, are not in the outbox any more.
+    pub rows: Vec<HistoryRow>,
+    /// The position up to which the rows are complete: beyond it there may be more.
+    pub through: RowPosition,
+    /// The shard's time of the read.
+    pub at: Timestamp,
+}
+
+/// The fill of all outboxes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct OutboxUsage {
+    pub bytes: u64,
+    /// The most bytes that the outboxes may have before the largest gives way.
+    pub capacity: u64,
+}
+
+/// The outboxes of shards: rows that the history has not taken over yet.
+///
+/// Laws, beside 1, 2 and 8 of [`ShardStore`]:
+/// 14. `report` returns the totals at one position, and of the counts by value and by signature at least those that changed
+///     after the asked position. Two reports at one position are equal.
+/// 15. Each row that a command applied to a shard is in its outbox, in the step that applied it, if the settings keep its
+///     history. It leaves by `forget_outbox`, or because the outboxes together are too large; then the oldest of the largest
+///     leave first. Commands are never refused for it.
+/// 16. The positions of a shard are 1, 2, 3 and so on in an epoch, and go on across restarts.
+/// 17. The outbox of a dropped queue stays until it is forgotten or gives way. `outboxes` lists every shard that has rows.
+/// 18. A store recounts the levels of each shard when it is opened. They equal those of the counts.
+#[async_trait]
+pub trait ShardOutbox: Send + Sync + 'static {
+    /// Reads the counts of a shard. `since` is the position of an earlier report; without one all counts are returned.
+    async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError>;
+
+    /// Reads the rows after a position, at most `limit` and `OUTBOX_PAGE_ROWS_MAX` rounded up to whole commits.
+    async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError>;
+
+    /// Removes the rows up to a position.
+    async fn forget_outbox(&self, shard: ShardId, through: RowPosition) -> Result<(), StoreError>;
+
+    /// Lists the shards whose outboxes have rows, those of dropped queues included. O(shards).
+    async fn outboxes(&self) -> Result<Vec<ShardId>, StoreError>;
+
+    /// The fill of all outboxes. Never blocks.
+    fn outbox_usage(&self) -> OutboxUsage;
 }
 
 /// The time of a queue store, which its steps use. Law 13 of [`ShardStore`].

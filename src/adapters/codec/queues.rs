@@ -5,6 +5,8 @@
 //! `settings` and `catalog`.
 
 pub mod catalog;
+pub mod counts;
+pub mod history;
 pub mod session;
 pub mod settings;
 
@@ -14,18 +16,17 @@ use prost::Message as _;
 
 use self::session::{lease_session_from, lease_session_of};
 use super::{CorruptValue, decode};
-use crate::domain::queue::command::Transition;
 use crate::domain::queue::index::dedupe_index::FirstResponse;
 use crate::domain::queue::messages::message::{
-    AttemptError, CanceledBy, Fence, Lease, MessageExtras, MessageId, MessageKey, Metadata, RoutingValue,
+    AttemptError, CanceledBy, CountedUnder, Fence, Lease, MessageExtras, MessageId, MessageKey, Metadata, RoutingValue,
 };
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::queue::{MessageHead, MessageState, Trigger};
+use crate::domain::queue::{MessageHead, MessageState};
 use crate::domain::time::{Timestamp, micros_of};
 use crate::ports::MessageBody;
 use crate::proto::internal::v1::{
     StoredCanceledBy, StoredFence, StoredLease, StoredQueueAnswer, StoredQueueBody, StoredQueueMessage,
-    StoredSettlement, StoredText, StoredTransition, StoredTransitions, StoredUpdate, StoredWorkError,
+    StoredSettlement, StoredText, StoredUpdate, StoredWorkError,
 };
 
 /// Encodes the head of a message; its shard and its sequence are in its key.
@@ -47,6 +48,7 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
         state,
         version,
         first_state,
+        counted: CountedUnder { key_set, values },
         extras: course,
     } = message;
     let MessageExtras {
@@ -90,6 +92,8 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
         updates: updates.iter().map(update_of).collect(),
         first_state: state_code(*first_state),
         token_time: token_time.get().map(Timestamp::micros),
+        counted_key_set: u32::from(*key_set),
+        counted_values: u32::from(*values),
     }
     .encode_to_vec()
 }
@@ -129,8 +133,16 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
         state: state_from(WHAT, stored.state)?,
         version: stored.version,
         first_state: state_from(WHAT, stored.first_state)?,
+        counted: CountedUnder {
+            key_set: byte_from(WHAT, stored.counted_key_set)?,
+            values: byte_from(WHAT, stored.counted_values)?,
+        },
         extras: course.into(),
     })
+}
+
+fn byte_from(what: &'static str, number: u32) -> Result<u8, CorruptValue> {
+    u8::try_from(number).map_err(|_| CorruptValue::new(what, format!("{number} where a byte belongs")))
 }
 
 fn update_of((token, answer): &(UpdateToken, Settlement)) -> StoredUpdate {
@@ -253,87 +265,6 @@ pub fn decode_answer(shard: u32, bytes: &[u8]) -> Result<FirstResponse, CorruptV
     Ok(FirstResponse { fingerprint: stored.fingerprint, key, state: state_from(WHAT, stored.state)? })
 }
 
-/// Encodes the transitions that one commit applied to the messages of a shard.
-pub fn encode_transitions(rows: &[Transition]) -> Vec<u8> {
-    StoredTransitions { rows: rows.iter().map(transition_of).collect() }.encode_to_vec()
-}
-
-/// Decodes the transitions that one commit applied to the messages of a shard.
-pub fn decode_transitions(shard: u32, bytes: &[u8]) -> Result<Vec<Transition>, CorruptValue> {
-    let stored: StoredTransitions = decode("transitions", bytes)?;
-    stored.rows.into_iter().map(|row| transition_from(shard, row)).collect()
-}
-
-fn transition_of(row: &Transition) -> StoredTransition {
-    let Transition { key: MessageKey { shard: _, epoch, sequence }, version, trigger, from, to, at } = row;
-    StoredTransition {
-        epoch: *epoch,
-        sequence: *sequence,
-        version: *version,
-        trigger: trigger_code(*trigger),
-        from: from.map_or(0, state_code),
-        to: to.map_or(0, state_code),
-        at: at.micros(),
-    }
-}
-
-fn transition_from(shard: u32, row: StoredTransition) -> Result<Transition, CorruptValue> {
-    const WHAT: &str = "transition";
-    let state = |code: u32| (code != 0).then(|| state_from(WHAT, code)).transpose();
-    let trigger = TRIGGERS.into_iter().find(|trigger| trigger_code(*trigger) == row.trigger);
-    Ok(Transition {
-        key: MessageKey { shard, epoch: row.epoch, sequence: row.sequence },
-        version: row.version,
-        trigger: trigger.ok_or_else(|| CorruptValue::new(WHAT, format!("trigger {}", row.trigger)))?,
-        from: state(row.from)?,
-        to: state(row.to)?,
-        at: Timestamp::from_micros(row.at),
-    })
-}
-
-const TRIGGERS: [Trigger; 17] = [
-    Trigger::Enqueue,
-    Trigger::WindowOver,
-    Trigger::Dequeue,
-    Trigger::Complete,
-    Trigger::Extend,
-    Trigger::Cancel,
-    Trigger::CancelMessage,
-    Trigger::Fail,
-    Trigger::Release,
-    Trigger::LeaseOver,
-    Trigger::LateComplete,
-    Trigger::Purge,
-    Trigger::TtlOver,
-    Trigger::Update,
-    Trigger::Redrive,
-    Trigger::RetentionOver,
-    Trigger::Discard,
-];
-
-/// Stored numbers of triggers; they never change.
-fn trigger_code(trigger: Trigger) -> u32 {
-    match trigger {
-        Trigger::Enqueue => 1,
-        Trigger::WindowOver => 2,
-        Trigger::Dequeue => 3,
-        Trigger::Complete => 4,
-        Trigger::Extend => 5,
-        Trigger::Cancel => 6,
-        Trigger::CancelMessage => 7,
-        Trigger::Fail => 8,
-        Trigger::Release => 9,
-        Trigger::LeaseOver => 10,
-        Trigger::LateComplete => 11,
-        Trigger::Purge => 12,
-        Trigger::TtlOver => 13,
-        Trigger::Update => 14,
-        Trigger::Redrive => 15,
-        Trigger::RetentionOver => 16,
-        Trigger::Discard => 17,
-    }
-}
-
 fn state_code(state: MessageState) -> u32 {
     match state {
         MessageState::Invisible => 1,
@@ -411,6 +342,7 @@ mod tests {
             state: MessageState::Running,
             version: 12,
             first_state: MessageState::Invisible,
+            counted: CountedUnder { key_set: 64, values: 0b10_01_00_01 },
             extras: course.into(),
         }
     }
@@ -455,20 +387,6 @@ mod tests {
         assert!(damaged(|stored| stored.settled = Some(StoredSettlement::default())));
         assert!(damaged(|stored| stored.canceled_by = Some(StoredCanceledBy::default())));
         assert!(decode_body(&[7]).is_err() && decode_answer(0, &[]).is_err(), "cut values");
-    }
-
-    #[test]
-    fn transitions_are_read_as_they_were_stored() {
-        let row = |trigger| Transition {
-            key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
-            version: 4,
-            trigger,
-            from: (trigger != Trigger::Enqueue).then_some(MessageState::Running),
-            to: (![Trigger::RetentionOver, Trigger::Discard].contains(&trigger)).then_some(MessageState::Errored),
-            at: Timestamp::from_secs(5),
-        };
-        let rows: Vec<Transition> = TRIGGERS.into_iter().map(row).collect();
-        assert_eq!(decode_transitions(3, &encode_transitions(&rows)), Ok(rows));
     }
 
     #[test]

@@ -26,11 +26,11 @@ pub const BACKUP_BLOCK_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const RETIRED_NEWS_MAX: usize = 1_024;
 /// The events of one chunk of the newest events of a counter in memory.
 pub const TAIL_CHUNK_EVENTS_MAX: usize = 128;
-/// The rows that the outbox of a shard keeps while nobody reads them.
-pub const OUTBOX_ROWS_MAX: u64 = 10_000;
-/// What all outboxes together keep, in bytes.
+/// The size of all outboxes together to which their fill is compared, in bytes.
 pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The bodies that a call reads by itself; more are left to a thread of the pool for blocking work.
 pub const BODIES_AT_ONCE_MAX: usize = 64;
 /// The messages of dropped queues that one commit removes.
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
+/// The percentage of that size beyond which the largest outbox gives way.
+pub const OUTBOX_KEPT_PERCENT: u64 = 60;

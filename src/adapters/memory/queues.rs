@@ -9,12 +9,13 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::domain::queue::clock::{ShardClock, StepTime};
-use crate::domain::queue::command::{Refusal, count_pending_arrivals};
+use crate::domain::queue::command::Refusal;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
+use crate::domain::queue::transition::count_pending_arrivals;
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Settings, Shard};
 use crate::domain::time::Timestamp;
 use crate::ports::{

@@ -180,3 +180,22 @@ const _: () = assert!(
     METADATA_BYTES_MAX as usize == METADATA_PAIRS_MAX * (METADATA_KEY_BYTES_MAX + METADATA_VALUE_BYTES_MAX),
     "a queue that lowers nothing takes whatever metadata the service takes"
 );
+
+/// The longest pair of a metadata key and its value that the name of a counter shows whole, in escaped bytes.
+pub const COUNTED_PAIR_BYTES_MAX: usize = 100;
+/// The bytes of a longer pair that the name of a counter shows, before its hash.
+pub const COUNTED_PAIR_HEAD_BYTES: usize = 60;
+/// The most metadata keys by whose values a queue counts.
+pub const COUNT_BY_KEYS_MAX: usize = 4;
+/// The most values of one key with counts of their own, in one shard.
+pub const COUNT_BY_VALUES_MAX: u32 = 10_000;
+/// The most values with counts of their own in all shards of a store.
+pub const COUNTED_VALUES_MAX: usize = 1_000_000;
+/// The most different sets of counted keys that the messages of a shard may have.
+pub const COUNTED_KEY_SETS_MAX: usize = 64;
+/// The most error signatures with counts of their own, in one shard.
+pub const TALLIED_SIGNATURES_MAX: usize = 1_000;
+/// The most rows of one batch of the history.
+pub const HISTORY_BATCH_ROWS_MAX: usize = 10_000;
+/// The most rows that one read of an outbox returns.
+pub const OUTBOX_PAGE_ROWS_MAX: usize = 5_000;

@@ -10,7 +10,7 @@ use crate::domain::queue::messages::message::{
     AttemptError, LeaseToken, MessageId, MessageKey, MessageRef, Metadata, Rank, RoutingValue, SessionId,
 };
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
+use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::session_records::{Ending, SessionCall};
 use crate::domain::queue::setup::settings::Settings;
 use crate::domain::time::Timestamp;
@@ -82,6 +82,8 @@ pub struct Dequeue {
     pub cursor: Option<Cursor>,
     /// The session of the call. A repeat of its call gets the same leases.
     pub session: Option<SessionCall>,
+    /// The label of the session, for the history of the messages.
+    pub worker: Option<Box<str>>,
     /// The most messages that a filter without a declared shape examines, at most 256; 0 means 256.
     pub look_at: usize,
 }
@@ -354,23 +356,4 @@ impl From<InvalidCommandPart> for Refusal {
     fn from(invalid: InvalidCommandPart) -> Self {
         Self::Invalid(invalid)
     }
-}
-
-/// The record of one row applied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transition {
-    pub key: MessageKey,
-    /// Its version after the row.
-    pub version: u64,
-    pub trigger: Trigger,
-    /// The previous state.
-    pub from: Option<MessageState>,
-    pub to: Option<MessageState>,
-    /// The time, by the shard's clock.
-    pub at: Timestamp,
-}
-
-/// The number of transitions to pending among these rows. O(rows).
-pub fn count_pending_arrivals(rows: &[Transition]) -> u64 {
-    rows.iter().filter(|row| row.to == Some(MessageState::Pending)).count() as u64
 }

@@ -55,6 +55,8 @@ pub enum InvalidCommandPart {
     Filter,
     /// The error's text is longer than 1 KiB.
     ErrorText,
+    /// The messages of a shard are counted under too many different sets of metadata keys.
+    CountedKeySets,
     /// The settings contradict each other or leave their ranges.
     Settings,
 }

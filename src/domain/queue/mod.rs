@@ -11,6 +11,7 @@
 
 pub mod clock;
 pub mod command;
+pub mod counter_names;
 pub mod filter;
 pub mod index;
 pub mod invalid_command;
@@ -20,12 +21,14 @@ pub mod session_records;
 pub mod setup;
 pub mod shard;
 pub mod shard_routing;
+pub mod tally;
 #[cfg(test)]
 mod tests;
 pub mod totals;
+pub mod transition;
 mod urgency;
 
-pub use command::{Command, Refusal, Reply, Transition};
+pub use command::{Command, Refusal, Reply};
 pub use filter::Filter;
 pub use invalid_command::InvalidCommandPart;
 pub use messages::message::MessageHead;
@@ -34,4 +37,5 @@ pub use name::{QueueId, QueueName, ShardId};
 pub use setup::queue_spec::{CatalogQueue, Durability, QueueSpec};
 pub use setup::settings::Settings;
 pub use shard::{ApplyResult, Shard};
+pub use transition::{HistoryRow, Transition};
 pub use urgency::Urgency;

@@ -4,6 +4,7 @@
 //! indexes, totals and version in the same step. Timer transitions are applied lazily: by the next command on the message,
 //! by a dequeue, or by a sweep. These cases differ only in the recorded time.
 
+mod counted_rows;
 mod dequeue;
 mod enqueue;
 pub mod explain;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
 use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{Command, Completeness, Refusal, Reply, Transition};
+use crate::domain::queue::command::{Command, Completeness, Refusal, Reply};
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::dedupe_index::DedupeIndex;
 use crate::domain::queue::index::id_index::IdIndex;
@@ -27,11 +28,14 @@ use crate::domain::queue::index::shape_index::{ShapeGroup, StateCounts};
 use crate::domain::queue::index::shard_index::ShardIndex;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageKey, MessageRef};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger, next_state};
+use crate::domain::queue::messages::state_machine::{ApplicableRow, MessageState, Trigger, find_row};
 use crate::domain::queue::session_records::Sessions;
 use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::shard::counted_rows::{MessageBefore, record_row};
 use crate::domain::queue::shard::restore::ShardChanges;
+use crate::domain::queue::tally::ShardTally;
 use crate::domain::queue::totals::Totals;
+use crate::domain::queue::transition::Transition;
 use crate::domain::time::Timestamp;
 
 /// One shard of a queue: its messages, their indexes, and the state that commands need.
@@ -58,6 +62,7 @@ pub struct Shard {
     journal: Vec<Transition>,
     /// The linear scan of the current command, if it made one.
     filter_walk: Option<FilterScan>,
+    tally: ShardTally,
 }
 
 /// The linear scan of a dequeue whose filter has no index.
@@ -95,6 +100,8 @@ impl Shard {
     /// Creates an empty shard. Returns an error if the settings are invalid.
     pub fn new(number: u32, epoch: u32, settings: Settings) -> Result<Self, InvalidCommandPart> {
         settings.check()?;
+        let mut tally = ShardTally::default();
+        tally.declare_keys(&settings.count_by, |_| false);
         Ok(Self {
             number,
             epoch,
@@ -114,6 +121,7 @@ impl Shard {
             deleted: None,
             journal: Vec::new(),
             filter_walk: None,
+            tally,
         })
     }
 
@@ -125,6 +133,7 @@ impl Shard {
         let transitions = std::mem::take(&mut self.journal);
         let mut changes = std::mem::take(&mut self.changes);
         changes.sessions = self.sessions.changes();
+        changes.tally = self.tally.take_changes();
         if !transitions.is_empty() || !changes.sessions.is_empty() {
             self.clock = now; // the clock is persisted only together with another write
         }
@@ -349,7 +358,9 @@ impl Shard {
     ) -> Result<MessageState, Refusal> {
         let message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
         let (from, rank) = (message.state, message.rank());
-        let to = next_state(&message.transition_inputs(waits), trigger).flatten().ok_or(Refusal::WrongState(from))?;
+        let row = find_row(&message.transition_inputs(waits), trigger);
+        let (row, to) = row.and_then(|row| Some((row, row.to?))).ok_or(Refusal::WrongState(from))?;
+        let before = MessageBefore::of(message);
         let held_by = message.lease.and_then(|lease| lease.session).map(|session| session.id);
         self.index.leave(message);
         self.sessions.leave(message);
@@ -374,8 +385,9 @@ impl Shard {
         if to == MessageState::Pending && (moved_up || self.index.is_before_others(message)) {
             self.last_moved_ahead_at = now;
         }
-        let (key, version) = (message.key, message.version);
-        self.journal.push(Transition { key, version, trigger, from: Some(from), to: Some(to), at: now });
+        let message = self.messages.get(sequence).expect("it was just changed");
+        let recorded = record_row(&mut self.tally, self.epoch, (message, Some(&before)), (row, trigger), now);
+        self.journal.push(recorded);
         Ok(to)
     }
 
@@ -393,30 +405,30 @@ impl Shard {
     }
 
     /// Inserts a new message. The caller has set its initial state from the transition table.
-    fn insert_new(&mut self, message: MessageHead, now: Timestamp) {
-        let (key, version, to) = (message.key, message.version, Some(message.state));
+    fn insert_new(&mut self, message: MessageHead, row: ApplicableRow, now: Timestamp) {
         self.index.enter(&message);
         self.index.refresh_lanes(&message);
         if self.index.is_before_others(&message) {
             self.last_moved_ahead_at = now;
         }
         self.id_index.insert(&message);
+        let recorded = record_row(&mut self.tally, self.epoch, (&message, None), (row, Trigger::Enqueue), now);
+        self.journal.push(recorded);
         self.messages.insert(message);
-        self.journal.push(Transition { key, version, trigger: Trigger::Enqueue, from: None, to, at: now });
     }
 
     /// Removes a message. Returns `Refusal::WrongState` with the current state if the table has no such row.
     fn remove_message(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
         let found = self.messages.get(sequence).ok_or(Refusal::NotFound)?;
-        if next_state(&found.transition_inputs(false), trigger) != Some(None) {
-            return Err(Refusal::WrongState(found.state));
-        }
+        let row = find_row(&found.transition_inputs(false), trigger).filter(|row| row.to.is_none());
+        let row = row.ok_or(Refusal::WrongState(found.state))?;
         let message = self.messages.remove(sequence).expect("the message was found above");
         self.index.leave(&message);
         self.id_index.remove(&message);
         self.dedupe.detach_message(&message);
-        let (key, version, from) = (message.key, message.version + 1, Some(message.state));
-        self.journal.push(Transition { key, version, trigger, from, to: None, at: now });
+        let before = MessageBefore::of(&message);
+        let recorded = record_row(&mut self.tally, self.epoch, (&message, Some(&before)), (row, trigger), now);
+        self.journal.push(recorded);
         Ok(())
     }
 

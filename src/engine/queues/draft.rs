@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::setup::queue_settings;
 use crate::domain::queue::setup::setting_ranges::{self, AllowedRange};
-use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Settings};
+use crate::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Settings};
 use crate::domain::queue::{Durability, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
 use crate::engine::catalog::{SettingText, differences_between, duration_text, setting};
@@ -44,6 +44,10 @@ macro_rules! queue_draft {
             pub retention: [Option<Duration>; 3],
             /// The priority classes; empty leaves them unchanged.
             pub classes: Vec<PriorityClass>,
+            /// The metadata keys to count by; empty leaves them unchanged.
+            pub count_by: Vec<Box<str>>,
+            /// The rows that the history keeps.
+            pub history: Option<HistoryKept>,
             /// The indexed filter shapes; empty leaves them unchanged.
             pub shapes: Vec<ShapeKeys>,
             /// Whether enqueues are blocked, and why.
@@ -70,6 +74,8 @@ macro_rules! queue_draft {
                     default_ttl: None,
                     retention: [None; 3],
                     classes: Vec::new(),
+                    count_by: Vec::new(),
+                    history: None,
                     shapes: Vec::new(),
                     enqueue_blocked: None,
                     dequeue_blocked: None,
@@ -134,6 +140,10 @@ impl QueueDraft {
         if !self.classes.is_empty() {
             settings.classes = self.classes;
         }
+        if !self.count_by.is_empty() {
+            settings.count_by = self.count_by;
+        }
+        set(&mut settings.history, self.history);
         if !self.shapes.is_empty() {
             settings.shapes = self.shapes;
         }
@@ -212,6 +222,8 @@ const WITH_DEFAULT: [ResetRows; 5] = [
     ],
     queue_settings!(of_queue reset_rows),
     &[
+        ("count_by", |own, base| own.settings.count_by.clone_from(&base.settings.count_by)),
+        ("history", |own, base| own.settings.history = base.settings.history),
         ("filter_shapes", |own, base| own.settings.shapes.clone_from(&base.settings.shapes)),
         ("priority_classes", |own, base| own.settings.classes.clone_from(&base.settings.classes)),
     ],
@@ -278,6 +290,7 @@ fn out_of_range(spec: &QueueSpec, faults: &[AllowedRange]) -> Reject {
 /// The number of elements of a list setting.
 fn count_of(settings: &Settings, setting: &str) -> Option<usize> {
     match setting {
+        "count_by" => Some(settings.count_by.len()),
         "filter_shapes" => Some(settings.shapes.len()),
         "priority_classes" => Some(settings.classes.len()),
         _ => None, // every other setting is a single value
@@ -347,6 +360,8 @@ fn settings_of(spec: &QueueSpec) -> Vec<SettingText> {
     queue_settings!(of_queue plain);
     values.extend([
         setting("priority_classes", list(settings.classes.iter().map(class_text).collect())),
+        setting("count_by", list(settings.count_by.iter().map(|key| key.to_string()).collect())),
+        setting("history", settings.history.to_string()),
         setting("filter_shapes", list(settings.shapes.iter().map(shape).collect())),
         setting("enqueue_blocked", enqueue_blocked.as_deref()),
         setting("dequeue_blocked", dequeue_blocked.as_deref()),

@@ -282,6 +282,7 @@ fn reason_of_invalid(invalid: InvalidCommandPart) -> Reason {
         InvalidCommandPart::Settings
         | InvalidCommandPart::ValueLimit
         | InvalidCommandPart::NotExclusive
+        | InvalidCommandPart::CountedKeySets
         | InvalidCommandPart::Shape => Reason::InvalidSettings,
         InvalidCommandPart::Filter => Reason::InvalidFilter,
         InvalidCommandPart::Routing
@@ -323,6 +324,7 @@ fn field_of(invalid: InvalidCommandPart) -> &'static str {
         InvalidCommandPart::Received => "received_up_to",
         InvalidCommandPart::Session => "session_id",
         InvalidCommandPart::ErrorText => "error",
+        InvalidCommandPart::CountedKeySets => "queue.count_by",
         InvalidCommandPart::Settings | InvalidCommandPart::Shape => "queue",
     }
 }
@@ -480,6 +482,10 @@ fn invalid_text(invalid: InvalidCommandPart) -> Cow<'static, str> {
             "this session is only for replays: it ends with its server and accepts no heartbeats"
         }
         InvalidCommandPart::ErrorText => "an error's signature and text have at most 1,024 bytes each",
+        InvalidCommandPart::CountedKeySets => {
+            "the messages of this queue are counted under 64 different sets of keys, the maximum; use one of the earlier \
+             sets, or try again when messages of old sets are gone"
+        }
         InvalidCommandPart::Settings => "the settings are out of range or contradict each other",
     };
     text.into()

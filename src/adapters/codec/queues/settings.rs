@@ -2,11 +2,12 @@
 
 use prost::Message as _;
 
+use super::counts::{counts_from, counts_of};
 use super::{CorruptValue, decode, duration, micros, text_of};
 use crate::domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::domain::queue::Settings;
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, PriorityClass, Retention};
+use crate::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Retention};
 use crate::domain::queue::shard::restore::ShardHeader;
 use crate::domain::time::Timestamp;
 use crate::proto::internal::v1::{
@@ -32,6 +33,8 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
         moved_at,
         shapes_filled,
         deleted,
+        counts,
+        counted_key_sets,
     } = header;
     StoredQueueHeader {
         format: FORMAT,
@@ -45,6 +48,8 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
         deleted: *deleted,
         moved_at: (*moved_at != Timestamp::MIN).then(|| moved_at.micros()),
         shapes_filled: shapes_filled.iter().map(|through| StoredShapeFill { through: *through }).collect(),
+        counts: counts.as_deref().map(counts_of),
+        counted_key_sets: counted_key_sets.iter().map(|keys| StoredShape { keys: texts_of(keys) }).collect(),
     }
     .encode_to_vec()
 }
@@ -67,7 +72,17 @@ pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptVa
         moved_at: stored.moved_at.map_or(Timestamp::MIN, Timestamp::from_micros),
         shapes_filled: stored.shapes_filled.into_iter().map(|shape| shape.through).collect(),
         deleted: stored.deleted,
+        counts: stored.counts.map(counts_from).transpose()?.map(Box::new),
+        counted_key_sets: stored.counted_key_sets.into_iter().map(|set| texts_from(set.keys)).collect(),
     })
+}
+
+fn texts_of(texts: &[Box<str>]) -> Vec<String> {
+    texts.iter().map(|text| text.to_string()).collect()
+}
+
+fn texts_from(texts: Vec<String>) -> Box<[Box<str>]> {
+    texts.into_iter().map(Into::into).collect()
 }
 
 /// Encodes the settings of a shard.
@@ -104,6 +119,12 @@ pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
         classes: settings.classes.iter().map(class_of).collect(),
         exclusivity: settings.exclusivity.as_ref().map(exclusivity_of),
         shapes: settings.shapes.iter().map(shape).collect(),
+        count_by: texts_of(&settings.count_by),
+        count_by_values_max: Some(settings.count_by_values_max),
+        history: match settings.history {
+            HistoryKept::All => 0,
+            HistoryKept::Nothing => 1,
+        },
     }
 }
 
@@ -137,6 +158,13 @@ pub fn settings_from(stored: StoredQueueSettings) -> Result<Settings, CorruptVal
         classes: stored.classes.into_iter().map(class_from).collect(),
         exclusivity: stored.exclusivity.map(exclusivity_from),
         shapes: stored.shapes.iter().map(shape_from).collect::<Result<_, _>>()?,
+        count_by: texts_from(stored.count_by).into(),
+        count_by_values_max: stored.count_by_values_max.unwrap_or_else(|| Settings::default().count_by_values_max),
+        history: match stored.history {
+            0 => HistoryKept::All,
+            1 => HistoryKept::Nothing,
+            other => return Err(CorruptValue::new(SETTINGS, format!("history {other}"))),
+        },
     })
 }
 

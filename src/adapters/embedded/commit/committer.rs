@@ -150,7 +150,7 @@ impl Committer {
         let mut committed = true;
         let shards: Vec<_> = queues.shards().collect();
         if let Some(spaces) = &self.queues.spaces
-            && queues.write(&mut self.queues.table, spaces, &mut batch, self.writer.number() + 1)
+            && queues.write(&mut self.queues.table, spaces, &mut batch)
         {
             sync = SyncMode::Yes;
         }

@@ -3,15 +3,18 @@
 //! ```text
 //! queue.shards    c                                             moment of the last commit, on all clocks
 //!                 e queue u128 shard u32 session u128           a session
+//!                 g queue u128 shard u32 kind u8 signature      counts of an error signature
 //!                 h queue u128 shard u32                        header of a shard
+//!                 k queue u128 shard u32 length u8 key kind u8 value    counts of a value of a metadata key
 //!                 q queue u128                                  a queue, including dropped ones
 //!                 s queue u128 shard u32                        settings of a shard
 //!                 v queue u128 shard u32 value                  limit u32 of an exclusivity value
 //! queue.heads     place                                         head of a message
 //! queue.bodies    place                                         body of a message
 //! queue.answers.T queue u128 shard u32 time i64 id routing      first answer to a token; T is the second the bucket starts at
-//! queue.outbox    queue u128 shard u32 commit u64 rows u32      transitions of one commit in a shard
+//! queue.outbox    queue u128 shard u32 epoch u32 last u64 first u64    rows of one commit in a shard, by position
 //!
+//! kind            0 an own value, 1 none, 2 other, 3 gone
 //! place           low half of the sequence u32 | queue u128 | shard u32 | high half of the sequence u32
 //! ```
 //! Numbers are big endian; signed numbers have the sign bit flipped. An id and a routing value follow their length in
@@ -22,8 +25,10 @@ use std::ops::Bound;
 
 use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
 use crate::domain::Timestamp;
+use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::index::dedupe_index::TokenKey;
 use crate::domain::queue::messages::message::{MessageId, RoutingValue, SessionId};
+use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{QueueId, ShardId};
 
 /// Key of the moment of the last commit.
@@ -49,12 +54,6 @@ pub fn of_value_limit(shard: ShardId, value: &RoutingValue) -> Vec<u8> {
     [&tagged(b'v', shard)[..], value.as_str().as_bytes()].concat()
 }
 
-pub fn value_limits(queue: QueueId) -> KeyRange {
-    let key = |number| tagged(b'v', ShardId { queue, number });
-    // No queue has u32::MAX shards, so the exclusive bound loses none.
-    (Bound::Included(key(0)), Bound::Excluded(key(u32::MAX)))
-}
-
 /// Decodes the key of the limit of an exclusivity value.
 pub fn to_value_limit(key: &[u8]) -> Option<(ShardId, RoutingValue)> {
     let (shard, value) = split_shard(key.get(1..)?)?;
@@ -66,16 +65,70 @@ pub fn of_session(shard: ShardId, session: SessionId) -> Vec<u8> {
     [&tagged(b'e', shard)[..], &session.0.to_be_bytes()].concat()
 }
 
-pub fn sessions(queue: QueueId) -> KeyRange {
-    let key = |number| tagged(b'e', ShardId { queue, number });
-    // No queue has u32::MAX shards, so the exclusive bound loses none.
-    (Bound::Included(key(0)), Bound::Excluded(key(u32::MAX)))
-}
-
 /// Decodes the key of a session.
 pub fn to_session(key: &[u8]) -> Option<(ShardId, SessionId)> {
     let (shard, session) = split_shard(key.get(1..)?)?;
     Some((shard, SessionId(u128::from_be_bytes(session.try_into().ok()?))))
+}
+
+/// Key of the counts of a value of a metadata key.
+pub fn of_value_counts(shard: ShardId, metadata_key: &str, value: &CountedValue) -> Vec<u8> {
+    let length = u8::try_from(metadata_key.len()).expect("metadata keys are short");
+    let mut key = tagged(b'k', shard);
+    key.push(length);
+    key.extend_from_slice(metadata_key.as_bytes());
+    push_counted(&mut key, value);
+    key
+}
+
+/// Decodes the key of the counts of a value.
+pub fn to_value_counts(key: &[u8]) -> Option<(ShardId, &str, CountedValue)> {
+    let (shard, rest) = split_shard(key.get(1..)?)?;
+    let (length, rest) = rest.split_first()?;
+    let (metadata_key, value) = rest.split_at_checked(usize::from(*length))?;
+    Some((shard, std::str::from_utf8(metadata_key).ok()?, to_counted(value)?))
+}
+
+/// Key of the counts of an error signature.
+pub fn of_signature_counts(shard: ShardId, signature: &CountedValue) -> Vec<u8> {
+    let mut key = tagged(b'g', shard);
+    push_counted(&mut key, signature);
+    key
+}
+
+/// Decodes the key of the counts of an error signature.
+pub fn to_signature_counts(key: &[u8]) -> Option<(ShardId, CountedValue)> {
+    let (shard, signature) = split_shard(key.get(1..)?)?;
+    Some((shard, to_counted(signature)?))
+}
+
+/// The keys of a queue under a tag that begins the keys of its shards.
+pub fn of_tag(tag: u8, queue: QueueId) -> KeyRange {
+    let key = |number| tagged(tag, ShardId { queue, number });
+    // No queue has u32::MAX shards, so the exclusive bound loses none.
+    (Bound::Included(key(0)), Bound::Excluded(key(u32::MAX)))
+}
+
+fn push_counted(key: &mut Vec<u8>, value: &CountedValue) {
+    match value {
+        CountedValue::Own(own) => {
+            key.push(0);
+            key.extend_from_slice(own.as_bytes());
+        }
+        CountedValue::None => key.push(1),
+        CountedValue::Other => key.push(2),
+        CountedValue::Gone => key.push(3),
+    }
+}
+
+fn to_counted(bytes: &[u8]) -> Option<CountedValue> {
+    match bytes.split_first()? {
+        (0, own) => Some(CountedValue::Own(std::str::from_utf8(own).ok()?.into())),
+        (1, []) => Some(CountedValue::None),
+        (2, []) => Some(CountedValue::Other),
+        (3, []) => Some(CountedValue::Gone),
+        _ => None, // written by no build
+    }
 }
 
 pub fn all(tag: u8) -> KeyRange {
@@ -139,19 +192,33 @@ pub fn to_answer(key: &[u8]) -> Option<(ShardId, TokenKey, Timestamp)> {
     rest.is_empty().then_some((shard, (MessageId::new(id).ok()?, routing), from_sortable(*time)))
 }
 
-/// Key of the transitions of a commit in a shard; `rows` is their number.
-pub fn of_outbox(shard: ShardId, commit: u64, rows: u32) -> Vec<u8> {
+/// Key of the rows of a commit in a shard, from the first position to the last.
+pub fn of_outbox(shard: ShardId, last: RowPosition, first: u64) -> Vec<u8> {
     let mut key = of_shard(shard);
-    key.extend_from_slice(&commit.to_be_bytes());
-    key.extend_from_slice(&rows.to_be_bytes());
+    key.extend_from_slice(&last.epoch.to_be_bytes());
+    key.extend_from_slice(&last.position.to_be_bytes());
+    key.extend_from_slice(&first.to_be_bytes());
     key
 }
 
-/// Decodes the key of the transitions of a commit in a shard.
-pub fn to_outbox(key: &[u8]) -> Option<(ShardId, u64, u32)> {
+/// Decodes the key of the rows of a commit in a shard.
+pub fn to_outbox(key: &[u8]) -> Option<(ShardId, RowPosition, u64)> {
     let (shard, rest) = split_shard(key)?;
-    let (commit, rows) = rest.split_first_chunk::<8>()?;
-    Some((shard, u64::from_be_bytes(*commit), u32::from_be_bytes(rows.try_into().ok()?)))
+    let (epoch, rest) = rest.split_first_chunk::<4>()?;
+    let (position, first) = rest.split_first_chunk::<8>()?;
+    let last = RowPosition { epoch: u32::from_be_bytes(*epoch), position: u64::from_be_bytes(*position) };
+    Some((shard, last, u64::from_be_bytes(first.try_into().ok()?)))
+}
+
+/// Whether a key of an outbox is of a build whose rows had no positions. Those rows are removed unread.
+pub fn is_outbox_without_positions(key: &[u8]) -> bool {
+    key.len() == 32
+}
+
+/// The rows of an outbox after a position, up to another.
+pub fn outbox_after(shard: ShardId, after: RowPosition, through: RowPosition) -> KeyRange {
+    let next = |RowPosition { epoch, position }| RowPosition { epoch, position: position + 1 };
+    (Bound::Included(of_outbox(shard, next(after), 0)), Bound::Excluded(of_outbox(shard, next(through), 0)))
 }
 
 fn of_shard(shard: ShardId) -> Vec<u8> {
@@ -192,16 +259,23 @@ mod tests {
         ) {
             let shard = ShardId { queue: QueueId(queue), number };
             prop_assert_eq!(to_message(&of_message(shard, sequence)), Some((shard, sequence)));
-            prop_assert_eq!(to_outbox(&of_outbox(shard, sequence, rows)), Some((shard, sequence, rows)));
+            let last = RowPosition { epoch: rows, position: sequence };
+            prop_assert_eq!(to_outbox(&of_outbox(shard, last, 7)), Some((shard, last, 7)));
+            prop_assert!(!is_outbox_without_positions(&of_outbox(shard, last, 7)));
+            for value in [CountedValue::Own(id.as_str().into()), CountedValue::None, CountedValue::Other, CountedValue::Gone] {
+                let key = of_value_counts(shard, &id, &value);
+                prop_assert_eq!(to_value_counts(&key), Some((shard, &*id, value.clone())));
+                prop_assert_eq!(to_signature_counts(&of_signature_counts(shard, &value)), Some((shard, value)));
+            }
             prop_assert_eq!(to_shard(&of_header(shard)), Some(shard));
             prop_assert_eq!(to_shard(&of_settings(shard)), Some(shard));
             prop_assert_eq!(to_queue(&of_queue(shard.queue)), Some(shard.queue));
             let key = of_session(shard, SessionId(queue));
-            prop_assert!(sessions(shard.queue).contains(&key) || shard.number == u32::MAX);
+            prop_assert!(of_tag(b'e', shard.queue).contains(&key) || shard.number == u32::MAX);
             prop_assert_eq!(to_session(&key), Some((shard, SessionId(queue))));
             if let Some(value) = routing.as_deref().map(|value| RoutingValue::new(value).expect("a valid value")) {
                 let key = of_value_limit(shard, &value);
-                prop_assert!(value_limits(shard.queue).contains(&key) || shard.number == u32::MAX);
+                prop_assert!(of_tag(b'v', shard.queue).contains(&key) || shard.number == u32::MAX);
                 prop_assert_eq!(to_value_limit(&key), Some((shard, value)));
             }
             let id = MessageId::new(&id).expect("a valid id");
@@ -218,8 +292,8 @@ mod tests {
             if let Some((shard, token, time)) = to_answer(&bytes) {
                 prop_assert_eq!(&of_answer(shard, &token, time)[..], &bytes[..]);
             }
-            if let Some((shard, commit, rows)) = to_outbox(&bytes) {
-                prop_assert_eq!(&of_outbox(shard, commit, rows)[..], &bytes[..]);
+            if let Some((shard, last, first)) = to_outbox(&bytes) {
+                prop_assert_eq!(&of_outbox(shard, last, first)[..], &bytes[..]);
             }
         }
     }

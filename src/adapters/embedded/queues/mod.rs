@@ -3,6 +3,7 @@
 pub mod catalog;
 pub mod key;
 pub mod keyspaces;
+pub mod outboxes;
 pub mod recover;
 pub mod shard_table;
 pub mod staged_changes;

@@ -11,9 +11,11 @@ use hashbrown::{HashMap, HashSet};
 
 use super::key;
 use super::keyspaces::{DedupeKeyspaces, QueueKeyspaces};
-use super::shard_table::{LoadedShard, OutboxEntry, ShardTable};
+use super::outboxes::OutboxEntry;
+use super::shard_table::{LoadedShard, ShardTable};
 use super::store_time::Moment;
 use crate::adapters::codec::CorruptValue;
+use crate::adapters::codec::queues::counts::{decode_signature_counts, decode_value_counts};
 use crate::adapters::codec::queues::session::decode_session;
 use crate::adapters::codec::queues::settings::{decode_header, decode_queue, decode_settings};
 use crate::adapters::codec::queues::{decode_answer, decode_message};
@@ -64,6 +66,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
         let (mut shards, deleted) = start_shards(&spaces, &table)?;
         value_limits(&spaces, &table, &mut shards)?;
         sessions(&spaces, &table, &mut shards)?;
+        counts(&spaces, &mut shards)?;
         heads(&spaces, &mut table, &mut shards, &deleted)?;
         kept_answers(&table, &mut shards)?;
         for (shard, parts) in shards {
@@ -84,11 +87,11 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
     })
 }
 
-type ShardCounts = BTreeMap<QueueId, Option<u32>>;
+type QueueShardCounts = BTreeMap<QueueId, Option<u32>>;
 type ShardRestorers = HashMap<ShardId, ShardRestorer>;
 
-fn queues(spaces: &QueueKeyspaces) -> Result<ShardCounts, QueueRecoveryError> {
-    let mut queues = ShardCounts::new();
+fn queues(spaces: &QueueKeyspaces) -> Result<QueueShardCounts, QueueRecoveryError> {
+    let mut queues = QueueShardCounts::new();
     for row in rows(&spaces.shards, key::all(b'q'), ScanOrder::OldestFirst) {
         let (key, value) = row?;
         let queue = key::to_queue(&key).ok_or_else(|| malformed_key("queue", &key))?;
@@ -194,7 +197,7 @@ fn heads(
             None => return Err(QueueRecoveryError::Unknown(shard.queue)),
         }
     }
-    table.leftovers.extend(left.into_iter().map(|(shard, sequences)| (shard, sequences, Vec::new())));
+    table.leftovers.extend(left);
     Ok(())
 }
 
@@ -215,24 +218,42 @@ fn kept_answers(table: &ShardTable, shards: &mut ShardRestorers) -> Result<(), Q
 }
 
 fn outbox(spaces: &QueueKeyspaces, table: &mut ShardTable) -> Result<(), QueueRecoveryError> {
-    let mut left: HashMap<ShardId, Vec<OutboxEntry>> = HashMap::new();
     for row in rows(&spaces.outbox, key::everything(), ScanOrder::OldestFirst) {
         let (key, value) = row?;
         if *key == *TIDIED {
             continue;
         }
-        let (shard, commit, rows) = key::to_outbox(&key).ok_or_else(|| malformed_key("outbox", &key))?;
+        if key::is_outbox_without_positions(&key) {
+            spaces.outbox.remove(&*key).map_err(ReadError::from)?;
+            continue;
+        }
+        let (shard, last, first) = key::to_outbox(&key).ok_or_else(|| malformed_key("outbox", &key))?;
         let bytes = u32::try_from(key.len() + value.len()).unwrap_or(u32::MAX);
-        let entry = OutboxEntry { commit, rows, bytes };
-        if table.shards.contains_key(&shard) {
-            table.push_entry(shard, entry);
-        } else if is_dropped(table, shard) {
-            left.entry(shard).or_default().push(entry);
-        } else {
+        // The rows of dropped queues stay until the history has them.
+        if !table.shards.contains_key(&shard) && !is_dropped(table, shard) {
             return Err(QueueRecoveryError::Unknown(shard.queue));
         }
+        table.outboxes.restore(shard, OutboxEntry { first, last, bytes });
     }
-    table.leftovers.extend(left.into_iter().map(|(shard, entries)| (shard, Vec::new(), entries)));
+    Ok(())
+}
+
+/// Adds the counts of values and signatures.
+fn counts(spaces: &QueueKeyspaces, shards: &mut ShardRestorers) -> Result<(), QueueRecoveryError> {
+    for row in rows(&spaces.shards, key::all(b'k'), ScanOrder::OldestFirst) {
+        let (key, value) = row?;
+        let (shard, metadata_key, of) =
+            key::to_value_counts(&key).ok_or_else(|| malformed_key("counts of a value", &key))?;
+        let parts = shards.get_mut(&shard).ok_or(QueueRecoveryError::Unknown(shard.queue))?;
+        let (counts, changed_at) = decode_value_counts(&value)?;
+        parts.value_counts(metadata_key.into(), of, counts, changed_at);
+    }
+    for row in rows(&spaces.shards, key::all(b'g'), ScanOrder::OldestFirst) {
+        let (key, value) = row?;
+        let (shard, of) = key::to_signature_counts(&key).ok_or_else(|| malformed_key("counts of an error", &key))?;
+        let parts = shards.get_mut(&shard).ok_or(QueueRecoveryError::Unknown(shard.queue))?;
+        parts.signature_counts(of, decode_signature_counts(&value)?);
+    }
     Ok(())
 }
 

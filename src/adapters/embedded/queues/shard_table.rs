@@ -1,10 +1,10 @@
-//! The shards in memory: cores, views, and the contents of their outboxes. Only the committer accesses the table.
+//! The shards in memory: cores and views. Only the committer accesses the table.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::keyspaces::DedupeKeyspaces;
-use crate::adapters::embedded::limits::{OUTBOX_BYTES_MAX, OUTBOX_ROWS_MAX};
+use super::outboxes::Outboxes;
 use crate::domain::queue::command::NewMessage;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::queue::shard::restore::ShardHeader;
@@ -25,20 +25,6 @@ pub struct LoadedShard {
     pub settings: Settings,
     /// The view that listeners receive.
     pub view: ShardStatus,
-    /// Entries of the outbox, oldest first.
-    outbox: VecDeque<OutboxEntry>,
-    outbox_rows: u64,
-}
-
-/// Transitions of one commit in a shard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OutboxEntry {
-    /// Number of the commit.
-    pub commit: u64,
-    /// Number of transitions.
-    pub rows: u32,
-    /// Bytes of key and value.
-    pub bytes: u32,
 }
 
 /// The shards of all queues.
@@ -50,11 +36,10 @@ pub struct ShardTable {
     pub queues: BTreeMap<QueueId, Option<u32>>,
     /// The keyspaces of first answers to tokens.
     pub answers: DedupeKeyspaces,
-    /// Rows of dropped queues that are still on disk: by shard, the sequences and the outbox entries.
-    pub leftovers: Vec<(ShardId, Vec<u64>, Vec<OutboxEntry>)>,
-    /// The oldest commit in each outbox.
-    oldest: BTreeSet<(u64, ShardId)>,
-    outbox_bytes: u64,
+    /// Sequences of dropped queues whose messages are still on disk.
+    pub leftovers: Vec<(ShardId, Vec<u64>)>,
+    /// The outboxes of all shards, those of dropped queues included.
+    pub outboxes: Outboxes,
 }
 
 impl LoadedShard {
@@ -62,7 +47,7 @@ impl LoadedShard {
     pub fn new(core: Shard) -> Self {
         let (header, settings) = (core.header(), core.settings().clone());
         let view = view_of(&core, (0, 0), header.clock);
-        Self { shard: core, header, settings, view, outbox: VecDeque::new(), outbox_rows: 0 }
+        Self { shard: core, header, settings, view }
     }
 
     /// Updates the view from the core after commands that made `arrived` messages pending.
@@ -120,101 +105,14 @@ impl ShardTable {
         self.shards.get(&shard).filter(|_| taken).map(|kept| kept.view)
     }
 
-    /// Adds an outbox entry; returns the entries beyond the bounds, which the caller has to remove. O(log shards) each.
-    pub fn add_entry(&mut self, shard: ShardId, entry: OutboxEntry) -> Vec<(ShardId, OutboxEntry)> {
-        self.push_entry(shard, entry);
-        let mut gone = Vec::new();
-        while let Some(kept) = self.shards.get(&shard)
-            && kept.outbox_rows > OUTBOX_ROWS_MAX
-            && kept.outbox.len() > 1
-        {
-            gone.extend(self.pop_entry(shard));
-        }
-        while self.outbox_bytes > OUTBOX_BYTES_MAX
-            && let Some((_, oldest)) = self.oldest.first().copied()
-        {
-            gone.extend(self.pop_entry(oldest));
-        }
-        gone
-    }
-
-    /// Adds an entry that is on disk already.
-    pub fn push_entry(&mut self, shard: ShardId, entry: OutboxEntry) {
-        let Some(kept) = self.shards.get_mut(&shard) else { return };
-        if kept.outbox.is_empty() {
-            self.oldest.insert((entry.commit, shard));
-        }
-        kept.outbox.push_back(entry);
-        kept.outbox_rows += u64::from(entry.rows);
-        self.outbox_bytes += u64::from(entry.bytes);
-    }
-
-    fn pop_entry(&mut self, shard: ShardId) -> Option<(ShardId, OutboxEntry)> {
-        let kept = self.shards.get_mut(&shard)?;
-        let entry = kept.outbox.pop_front()?;
-        kept.outbox_rows -= u64::from(entry.rows);
-        self.outbox_bytes -= u64::from(entry.bytes);
-        self.oldest.remove(&(entry.commit, shard));
-        if let Some(next) = kept.outbox.front() {
-            self.oldest.insert((next.commit, shard));
-        }
-        Some((shard, entry))
-    }
-
-    /// Removes a queue; its rows on disk go to `leftovers`.
+    /// Removes a queue; its messages on disk go to `leftovers`, and its outboxes stay.
     pub fn drop_queue(&mut self, queue: QueueId) {
         let shards: Vec<ShardId> = self.shards.range(ShardId::all_of(queue)).map(|(shard, _)| *shard).collect();
         for shard in shards {
-            let mut entries = Vec::new();
-            while let Some((_, entry)) = self.pop_entry(shard) {
-                entries.push(entry);
-            }
             if let Some(kept) = self.shards.remove(&shard) {
-                self.leftovers.push((shard, kept.sequences(), entries));
+                self.leftovers.push((shard, kept.sequences()));
             }
         }
         self.queues.insert(queue, None);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(commit: u64, rows: u32, bytes: u32) -> OutboxEntry {
-        OutboxEntry { commit, rows, bytes }
-    }
-
-    fn table(shards: u32) -> ShardTable {
-        let mut table = ShardTable::default();
-        for number in 0..shards {
-            let core = Shard::new(number, EPOCH, crate::adapters::embedded::queues::tests::settings());
-            table.shards.insert(shard(number), LoadedShard::new(core.expect("valid settings")));
-        }
-        table
-    }
-
-    fn shard(number: u32) -> ShardId {
-        ShardId { queue: QueueId(1), number }
-    }
-
-    #[test]
-    fn an_outbox_keeps_its_newest_rows_and_never_loses_the_last_entry() {
-        let mut table = table(1);
-        let most = u32::try_from(OUTBOX_ROWS_MAX).expect("small");
-        assert_eq!(table.add_entry(shard(0), entry(1, most / 2, 10)), []);
-        assert_eq!(table.add_entry(shard(0), entry(2, most / 2, 10)), []);
-        assert_eq!(table.add_entry(shard(0), entry(3, 1, 10)), [(shard(0), entry(1, most / 2, 10))]);
-        assert_eq!(table.add_entry(shard(0), entry(4, 2 * most, 10)).len(), 2, "one entry may be more than all");
-    }
-
-    #[test]
-    fn all_outboxes_together_lose_their_oldest_entries() {
-        let mut table = table(2);
-        let half = u32::try_from(OUTBOX_BYTES_MAX / 2).expect("fits");
-        assert_eq!(table.add_entry(shard(0), entry(1, 1, half)), []);
-        assert_eq!(table.add_entry(shard(1), entry(2, 1, half)), []);
-        assert_eq!(table.add_entry(shard(1), entry(3, 1, 1)), [(shard(0), entry(1, 1, half))]);
-        assert_eq!(table.add_entry(shard(0), entry(4, 1, half)), [(shard(1), entry(2, 1, half))]);
     }
 }

@@ -8,19 +8,24 @@ use fjall::Keyspace;
 
 use super::key;
 use super::keyspaces::QueueKeyspaces;
-use super::shard_table::{LoadedShard, OutboxEntry, ShardTable};
+use super::outboxes::OutboxEntry;
+use super::shard_table::{LoadedShard, ShardTable};
 use super::store_time::Moment;
+use crate::adapters::codec::queues::counts::{encode_signature_counts, encode_value_counts};
+use crate::adapters::codec::queues::history::encode_rows;
 use crate::adapters::codec::queues::session::encode_session;
 use crate::adapters::codec::queues::settings::{encode_header, encode_settings};
-use crate::adapters::codec::queues::{encode_answer, encode_message, encode_transitions};
+use crate::adapters::codec::queues::{encode_answer, encode_message};
 use crate::adapters::embedded::disk::key::TIDIED;
 use crate::adapters::embedded::disk::writer::CommitBatch;
-use crate::domain::queue::command::Transition;
+use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::index::dedupe_index::DedupeRecord;
 use crate::domain::queue::messages::message::{RoutingValue, SessionId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::restore::ShardChanges;
-use crate::domain::queue::{ApplyResult, Refusal, ShardId};
+use crate::domain::queue::tally::errors::SignatureCounts;
+use crate::domain::queue::tally::values::ValueCounts;
+use crate::domain::queue::{ApplyResult, HistoryRow, Refusal, ShardId};
 use crate::ports::QueueListener;
 
 /// The changes of one group, by shard.
@@ -38,7 +43,9 @@ pub struct StagedShards {
 struct StagedShardChanges {
     /// Sequences of the changed messages, in order of change; may contain duplicates.
     sequences: Vec<u64>,
-    transitions: Vec<Transition>,
+    rows: Vec<HistoryRow>,
+    values: BTreeMap<(Box<str>, CountedValue), Option<(ValueCounts, u64)>>,
+    signatures: BTreeMap<CountedValue, SignatureCounts>,
     bodies: BTreeMap<u64, Vec<u8>>,
     answers: Vec<(Keyspace, DedupeRecord)>,
     value_limits: BTreeMap<RoutingValue, Option<u32>>,
@@ -52,22 +59,24 @@ impl StagedShards {
         &mut self,
         shard: ShardId,
         moment: Moment,
-        applied: &mut ApplyResult,
+        (applied, rows): (&mut ApplyResult, Vec<HistoryRow>),
         body: Option<(u64, Vec<u8>)>,
         answers: Option<Keyspace>,
     ) {
         let touched = self.shards.entry(shard).or_default();
         touched.sequences.extend(applied.changed_sequences());
-        touched.transitions.extend_from_slice(&applied.transitions);
+        touched.rows.extend(rows);
         self.bytes += body.as_ref().map_or(0, |(_, body)| body.len());
         touched.bodies.extend(body);
-        let ShardChanges { answers: kept, value_limits, sessions, settings: _, heads: _ } =
+        let ShardChanges { answers: kept, value_limits, sessions, tally, settings: _, heads: _ } =
             std::mem::take(&mut applied.changes);
         if let Some(keyspace) = answers {
             touched.answers.extend(kept.into_iter().map(|kept| (keyspace.clone(), kept)));
         }
         touched.value_limits.extend(value_limits);
         touched.sessions.extend(sessions);
+        touched.values.extend(tally.values.into_iter().map(|(key, value, counts)| ((key, value), counts)));
+        touched.signatures.extend(tally.signatures);
         // The caller was told that this token is never accepted. The next startup must know it, whatever its clock
         // says.
         self.refused_by_clock |= applied.reply == Err(Refusal::TokenExpired);
@@ -87,12 +96,12 @@ impl StagedShards {
         self.shards.keys().copied()
     }
 
-    /// Writes all changes to the batch of commit `commit`. Returns whether there were any.
-    pub fn write(self, table: &mut ShardTable, spaces: &QueueKeyspaces, batch: &mut CommitBatch, commit: u64) -> bool {
+    /// Writes all changes to the batch of a commit. Returns whether there were any.
+    pub fn write(self, table: &mut ShardTable, spaces: &QueueKeyspaces, batch: &mut CommitBatch) -> bool {
         let Self { shards, moment, .. } = self;
         let mut any = self.refused_by_clock;
         for (shard, touched) in shards {
-            any |= touched.write(shard, table, spaces, batch, commit);
+            any |= touched.write(shard, table, spaces, batch);
         }
         if let (true, Some(moment)) = (any, moment) {
             batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
@@ -108,7 +117,6 @@ impl StagedShardChanges {
         table: &mut ShardTable,
         spaces: &QueueKeyspaces,
         batch: &mut CommitBatch,
-        commit: u64,
     ) -> bool {
         let Some(kept) = table.shards.get_mut(&shard) else { return false };
         let mut any = kept.write_header(shard, spaces, batch);
@@ -128,6 +136,7 @@ impl StagedShardChanges {
                 None => batch.remove(&spaces.shards, key),
             }
         }
+        self.write_counts(shard, spaces, batch);
         if self.sequences.is_empty() {
             return any;
         }
@@ -137,10 +146,23 @@ impl StagedShardChanges {
         for (keyspace, kept) in self.answers {
             batch.put(&keyspace, key::of_answer(shard, &kept.token, kept.time), encode_answer(&kept.answer));
         }
-        if !self.transitions.is_empty() {
-            write_outbox(shard, &self.transitions, table, spaces, batch, commit);
-        }
+        write_outbox(shard, &self.rows, table, spaces, batch);
         true
+    }
+
+    /// Writes counts that are not in the header. They change only with rows.
+    fn write_counts(&self, shard: ShardId, spaces: &QueueKeyspaces, batch: &mut CommitBatch) {
+        for ((metadata_key, value), counts) in &self.values {
+            let key = key::of_value_counts(shard, metadata_key, value);
+            match counts {
+                Some(counts) => batch.put(&spaces.shards, key, encode_value_counts(counts)),
+                None => batch.remove(&spaces.shards, key),
+            }
+        }
+        for (signature, counts) in &self.signatures {
+            let key = key::of_signature_counts(shard, signature);
+            batch.put(&spaces.shards, key, encode_signature_counts(counts));
+        }
     }
 
     fn write_messages(&self, shard: ShardId, kept: &LoadedShard, spaces: &QueueKeyspaces, batch: &mut CommitBatch) {
@@ -172,22 +194,21 @@ impl StagedShardChanges {
     }
 }
 
-/// Writes the transitions of a commit to the outbox, and removes the oldest entries beyond its bounds.
+/// Writes the rows of a commit to the outbox, and removes entries of the largest outbox while all are too large.
 fn write_outbox(
     shard: ShardId,
-    transitions: &[Transition],
+    rows: &[HistoryRow],
     table: &mut ShardTable,
     spaces: &QueueKeyspaces,
     batch: &mut CommitBatch,
-    commit: u64,
 ) {
-    // The size of a group is bounded, so both conversions succeed.
-    let rows = u32::try_from(transitions.len()).unwrap_or(u32::MAX);
-    let (key, value) = (key::of_outbox(shard, commit, rows), encode_transitions(transitions));
+    let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return };
+    let (first, last) = (first.position(), last.position());
+    let (key, value) = (key::of_outbox(shard, last, first.position), encode_rows(rows));
     let bytes = u32::try_from(key.len() + value.len()).unwrap_or(u32::MAX);
     batch.put(&spaces.outbox, key, value);
-    for (of, gone) in table.add_entry(shard, OutboxEntry { commit, rows, bytes }) {
-        batch.remove(&spaces.outbox, key::of_outbox(of, gone.commit, gone.rows));
+    for (of, gone) in table.outboxes.add(shard, OutboxEntry { first: first.position, last, bytes }) {
+        batch.remove(&spaces.outbox, key::of_outbox(of, gone.last, gone.first));
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::api::grpc::saturating_i64;
 use crate::api::time::{read_duration, write, write_duration};
 use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setup::settings::{MessageRetryPolicy, PriorityClass, Retention};
+use crate::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, PriorityClass, Retention};
 use crate::domain::queue::setup::{queue_settings, setting_ranges};
 use crate::domain::queue::{CatalogQueue, Durability, QueueName, QueueSpec};
 use crate::domain::{Reason, Reject};
@@ -51,6 +51,8 @@ pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEt
     }
     queue_settings!(of_queue read_plain);
     draft.classes = sent.priority_classes.into_iter().filter_map(|class| faults.class(class)).collect();
+    draft.count_by = sent.count_by.into_iter().map(Into::into).collect();
+    draft.history = faults.history(sent.history);
     draft.shapes = sent.filter_shapes.iter().filter_map(|shape| faults.shape(&shape.keys)).collect();
     draft.enqueue_blocked = faults.blocked("enqueue_blocked", sent.enqueue_blocked, &sent.enqueue_blocked_reason);
     draft.dequeue_blocked = faults.blocked("dequeue_blocked", sent.dequeue_blocked, &sent.dequeue_blocked_reason);
@@ -117,6 +119,8 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         default_ttl: settings.default_ttl.map(write_duration),
         retention: Some(retention_message(&settings.retention)),
         priority_classes: settings.classes.iter().map(class).collect(),
+        count_by: settings.count_by.iter().map(|key| key.to_string()).collect(),
+        history: history_message(settings.history).into(),
         filter_shapes: settings.shapes.iter().map(shape).collect(),
         enqueue_blocked: Some(spec.enqueue_blocked.is_some()),
         enqueue_blocked_reason: why(&spec.enqueue_blocked),
@@ -139,6 +143,13 @@ fn durability_message(durability: Option<Durability>) -> wire::Durability {
         Some(Durability::Fast) => wire::Durability::Fast,
         Some(Durability::Safe) => wire::Durability::Safe,
         Some(Durability::Replicated) => wire::Durability::Replicated,
+    }
+}
+
+fn history_message(history: HistoryKept) -> wire::History {
+    match history {
+        HistoryKept::All => wire::History::All,
+        HistoryKept::Nothing => wire::History::None,
     }
 }
 
@@ -246,6 +257,18 @@ impl QueueFieldErrors {
             Err(_unknown) => {
                 let what = format!("required_durability {sent} does not exist; send FAST, SAFE or REPLICATED");
                 self.0.push(("required_durability", what));
+                None
+            }
+        }
+    }
+
+    fn history(&mut self, sent: i32) -> Option<HistoryKept> {
+        match wire::History::try_from(sent) {
+            Ok(wire::History::Unspecified) => None,
+            Ok(wire::History::All) => Some(HistoryKept::All),
+            Ok(wire::History::None) => Some(HistoryKept::Nothing),
+            Err(_unknown) => {
+                self.0.push(("history", format!("history {sent} does not exist; send HISTORY_ALL or HISTORY_NONE")));
                 None
             }
         }

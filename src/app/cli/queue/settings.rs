@@ -33,6 +33,17 @@ enum DurabilityArg {
     Replicated,
 }
 
+/// The rows of a queue that the history keeps.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum HistoryArg {
+    /// Every change of every message.
+    #[value(alias = "HISTORY_ALL", alias = "ALL")]
+    All,
+    /// Nothing.
+    #[value(alias = "HISTORY_NONE", alias = "NONE")]
+    None,
+}
+
 /// The settings of a queue; an omitted one keeps its value, or takes the default in a new queue.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings")]
@@ -108,6 +119,16 @@ pub struct QueueSettingsArgs {
     /// The maximum total size of the metadata keys and values of a message [default: 1.25KiB, the highest value].
     #[arg(long, value_name = "SIZE", value_parser = bytes::<i32>)]
     metadata_max_bytes: Option<i32>,
+    /// A metadata key whose values get counters of their own. May be repeated up to 4 times; an update replaces the whole
+    /// list.
+    #[arg(long, value_name = "KEY")]
+    count_by: Vec<String>,
+    /// The maximum number of values with counters of their own, per key and shard [default: 1000].
+    #[arg(long, value_name = "N")]
+    count_by_values_max: Option<i32>,
+    /// The rows that the history of messages keeps [default: all].
+    #[arg(long, value_enum)]
+    history: Option<HistoryArg>,
     /// A priority class: a named offset from now. With a metadata pair, messages with that pair get the class. May be
     /// repeated; an update replaces the whole list.
     #[arg(long, value_name = "NAME=MS[,KEY=VALUE]", value_parser = priority_class, allow_hyphen_values = true)]
@@ -148,6 +169,13 @@ impl QueueSettingsArgs {
             retention: (kept != pb::Retention::default()).then_some(kept),
             priority_classes: self.priority_class,
             filter_shapes: self.filter_shape,
+            count_by: self.count_by,
+            history: match self.history {
+                None => pb::History::Unspecified,
+                Some(HistoryArg::All) => pb::History::All,
+                Some(HistoryArg::None) => pb::History::None,
+            }
+            .into(),
             ..Default::default()
         };
         macro_rules! plain {
@@ -236,6 +264,8 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
     queue_settings!(of_queue plain);
     rows.extend([
         ("priority_classes", list_cell(&queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>())),
+        ("count_by", list_cell(&queue.count_by)),
+        ("history", word::<pb::History>(queue.history, "HISTORY_", pb::History::as_str_name)),
         ("filter_shapes", list_cell(&queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>())),
         ("enqueue_blocked", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),
         ("dequeue_blocked", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),

@@ -241,6 +241,47 @@ pub enum CanceledBy {
     Ttl,
 }
 
+/// What a message is counted under: a set of metadata keys of its shard, and for each key which value.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CountedUnder {
+    /// The number of the set; 0 is the empty set.
+    pub key_set: u8,
+    /// Two bits for each key of the set, the first key lowest.
+    pub values: u8,
+}
+
+/// Under which value of a key a message is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CountedAs {
+    /// Its own value.
+    Own,
+    /// `~other`, because its value found no room.
+    Other,
+    /// `~none`, because it has no such key.
+    None,
+}
+
+impl CountedUnder {
+    /// Sets the value of a key of the set; `index` is below 4.
+    pub fn set(&mut self, index: usize, counted_as: CountedAs) {
+        let bits = match counted_as {
+            CountedAs::None => 0,
+            CountedAs::Own => 1,
+            CountedAs::Other => 2,
+        };
+        self.values |= bits << (2 * index);
+    }
+
+    /// The value of a key of the set; `index` is below 4.
+    pub fn of_key(self, index: usize) -> CountedAs {
+        match self.values >> (2 * index) & 3 {
+            1 => CountedAs::Own,
+            2 => CountedAs::Other,
+            _ => CountedAs::None, // 3 is never set
+        }
+    }
+}
+
 /// An optional time in the size of a plain time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionalTime(Timestamp);
@@ -295,6 +336,8 @@ pub struct MessageHead {
     pub version: u64,
     /// The state that the enqueue returned.
     pub first_state: MessageState,
+    /// What the message is counted under, fixed at its enqueue.
+    pub counted: CountedUnder,
     /// The rarely used parts.
     pub extras: OptionalExtras,
 }

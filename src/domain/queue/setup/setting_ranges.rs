@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use crate::domain::limits::{
-    ATTEMPTS_MAX, DEDUPE_SHARD_BYTES_MIN, DEDUPE_WINDOW_MAX, DEDUPE_WINDOW_MIN, DESCRIPTION_BYTES_MAX,
-    INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX,
-    PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, PRIORITY_OFFSET_MAX, QUEUE_NAME_BYTES_MAX, QUEUE_SHARDS_MAX, SHAPES_MAX,
-    VALUE_IN_FLIGHT_MAX,
+    ATTEMPTS_MAX, COUNT_BY_KEYS_MAX, COUNT_BY_VALUES_MAX, DEDUPE_SHARD_BYTES_MIN, DEDUPE_WINDOW_MAX, DEDUPE_WINDOW_MIN,
+    DESCRIPTION_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX,
+    METADATA_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, PRIORITY_OFFSET_MAX, QUEUE_NAME_BYTES_MAX,
+    QUEUE_SHARDS_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
@@ -101,6 +101,22 @@ const OF_SHARD: &[RangeRule<Settings>] = &[
         setting: "metadata_max_bytes",
         allowed: || format!("up to {} bytes", number(METADATA_BYTES_MAX.into())),
         fits: |own| own.metadata_max_bytes <= METADATA_BYTES_MAX,
+    },
+    RangeRule {
+        setting: "count_by",
+        allowed: || format!("up to {COUNT_BY_KEYS_MAX} different keys of 1 to {METADATA_KEY_BYTES_MAX} bytes"),
+        fits: |own| {
+            let is_first = |(at, key): (usize, &Box<str>)| !own.count_by[..at].contains(key);
+            let fits = |key: &Box<str>| (1..=METADATA_KEY_BYTES_MAX).contains(&key.len());
+            own.count_by.len() <= COUNT_BY_KEYS_MAX
+                && own.count_by.iter().all(fits)
+                && own.count_by.iter().enumerate().all(is_first)
+        },
+    },
+    RangeRule {
+        setting: "count_by_values_max",
+        allowed: || format!("1 to {}", number(COUNT_BY_VALUES_MAX.into())),
+        fits: |own| (1..=COUNT_BY_VALUES_MAX).contains(&own.count_by_values_max),
     },
     RangeRule {
         setting: "filter_shapes",

@@ -33,6 +33,8 @@ macro_rules! queue_settings {
                 payload_max_bytes as payload_max_bytes: u32 = PAYLOAD_BYTES_MAX;
                 /// The largest metadata of a message, in bytes of keys and values, within the bound of all queues.
                 metadata_max_bytes as metadata_max_bytes: u32 = METADATA_BYTES_MAX;
+                /// The most values with counts of their own, for each key of `count_by` in each shard: 1 to 10,000.
+                count_by_values_max as count_by_values_max: u32 = 1_000;
             ]
         }
     };

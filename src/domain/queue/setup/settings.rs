@@ -1,5 +1,6 @@
 //! The settings of a queue, as one shard uses them. All durations come from here or from commands.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::domain::limits::{INVISIBILITY_MAX, LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX};
@@ -27,6 +28,10 @@ macro_rules! settings {
             /// The exclusivity settings; none for a simple queue. The key and the order change only while there are no
             /// messages.
             pub exclusivity: Option<Exclusivity>,
+            /// The metadata keys by whose values messages are counted: at most 4, none twice.
+            pub count_by: Vec<Box<str>>,
+            /// The rows that the history keeps.
+            pub history: HistoryKept,
             /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is filled
             /// by sweeps before it is used.
             pub shapes: Vec<ShapeKeys>,
@@ -47,6 +52,8 @@ macro_rules! settings {
                     retention: Retention { completed: hour, canceled: hour, errored: 14 * 24 * hour },
                     classes: Vec::new(),
                     exclusivity: None,
+                    count_by: Vec::new(),
+                    history: HistoryKept::All,
                     shapes: Vec::new(),
                 }
             }
@@ -54,6 +61,22 @@ macro_rules! settings {
     };
 }
 queue_settings!(all settings);
+
+/// The rows of a queue that the history keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HistoryKept {
+    All,
+    Nothing,
+}
+
+impl fmt::Display for HistoryKept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "ALL",
+            Self::Nothing => "NONE",
+        })
+    }
+}
 
 /// The exclusivity settings of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -18,10 +18,11 @@ use crate::domain::queue::shard::{FilterScan, Shard};
 use crate::domain::time::Timestamp;
 
 /// A dequeue in progress.
-struct DequeuePass {
+struct DequeuePass<'a> {
     max: usize,
     lease: Option<Duration>,
     session: Option<LeaseSession>,
+    worker: Option<&'a str>,
     now: Timestamp,
     /// The due transitions that it may still apply.
     due_left: usize,
@@ -69,6 +70,7 @@ impl Shard {
             max: asked.max,
             lease: asked.lease,
             session: session_of(asked),
+            worker: asked.worker.as_deref(),
             now,
             due_left: bound - promoted,
             parkings_left: DEQUEUE_PARKINGS_MAX,
@@ -105,7 +107,7 @@ impl Shard {
         if found.state == MessageState::Pending && !self.index.may_serve(found) {
             return Err(Refusal::ValueHeld);
         }
-        let leased = self.lease(sequence, asked.lease, session_of(asked), now)?;
+        let leased = self.lease(sequence, asked.lease, (session_of(asked), asked.worker.as_deref()), now)?;
         self.record(asked, std::slice::from_ref(&leased), now);
         Ok(leased)
     }
@@ -131,7 +133,7 @@ impl Shard {
         FilterSource::Walk(smallest.1)
     }
 
-    fn take_best(&mut self, place: Option<&ShapeGroupKey>, round: &mut DequeuePass) -> Result<(), Refusal> {
+    fn take_best(&mut self, place: Option<&ShapeGroupKey>, round: &mut DequeuePass<'_>) -> Result<(), Refusal> {
         while round.leases.len() < round.max
             && !round.stopped
             && let Some((_, sequence)) = self.index.best(place)
@@ -146,9 +148,9 @@ impl Shard {
     }
 
     /// Leases a message that may be served, unless its TTL is over.
-    fn take(&mut self, sequence: u64, round: &mut DequeuePass) -> Result<(), Refusal> {
+    fn take(&mut self, sequence: u64, round: &mut DequeuePass<'_>) -> Result<(), Refusal> {
         if self.next_due(sequence).is_none_or(|(at, _)| at > round.now) {
-            let leased = self.lease(sequence, round.lease, round.session, round.now)?;
+            let leased = self.lease(sequence, round.lease, (round.session, round.worker), round.now)?;
             round.leases.push(leased);
         } else if round.due_left > 0 {
             self.apply_due_to(sequence, round.now);
@@ -160,7 +162,7 @@ impl Shard {
     }
 
     /// Hides a value whose messages in flight are at their limit.
-    fn hide_value(&mut self, place: Option<&ShapeGroupKey>, sequence: u64, round: &mut DequeuePass) {
+    fn hide_value(&mut self, place: Option<&ShapeGroupKey>, sequence: u64, round: &mut DequeuePass<'_>) {
         if round.parkings_left == 0 {
             round.stopped = true;
             return;
@@ -176,7 +178,7 @@ impl Shard {
         &mut self,
         place: Option<&ShapeGroupKey>,
         asked: &Dequeue,
-        round: &mut DequeuePass,
+        round: &mut DequeuePass<'_>,
         seen: &mut usize,
     ) -> Result<Option<Cursor>, Refusal> {
         let began = asked.cursor.clone();
@@ -212,7 +214,7 @@ impl Shard {
         &mut self,
         place: Option<&ShapeGroupKey>,
         cursor: &mut Cursor,
-        round: &mut DequeuePass,
+        round: &mut DequeuePass<'_>,
     ) -> Option<u64> {
         if self.index.exclusive.is_none() {
             let later = (Bound::Excluded(cursor.after), Bound::Unbounded);

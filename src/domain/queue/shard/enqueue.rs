@@ -9,8 +9,10 @@ use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{NewMessage, Refusal, Reply, ShardCapacity};
 use crate::domain::queue::index::dedupe_index::{DedupeLimits, DedupeRecord, FirstResponse};
 use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{MessageExtras, MessageHead, MessageKey, OptionalTime, RoutingValue};
-use crate::domain::queue::messages::state_machine::{MessageState, TransitionInputs, Trigger, next_state};
+use crate::domain::queue::messages::message::{
+    CountedUnder, MessageExtras, MessageHead, MessageKey, OptionalTime, RoutingValue,
+};
+use crate::domain::queue::messages::state_machine::{ApplicableRow, TransitionInputs, Trigger, find_row};
 use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
 
@@ -30,13 +32,13 @@ impl Shard {
             return Err(Refusal::EnqueueBlocked(reason.clone()));
         }
         self.check_quota(&sent)?;
-        let message = self.message_of(&sent, now)?;
-        let key = message.key;
-        self.sequence = key.sequence;
-        self.insert_new(message, now);
-        let state = self.message_at(key.sequence).state;
-        let message = self.messages.get_mut(key.sequence).expect("it was just taken in");
+        let (mut message, row) = self.message_of(&sent, now)?;
+        let (key, state) = (message.key, message.state);
         (message.first_state, message.token_time) = (state, sent.token_time.into());
+        let values_max = self.settings.count_by_values_max as usize;
+        message.counted = self.tally.admit(&self.settings.count_by, &sent.metadata, values_max);
+        self.sequence = key.sequence;
+        self.insert_new(message, row, now);
         if let Some(time) = sent.token_time {
             let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
             let answer = FirstResponse { fingerprint: sent.fingerprint, key, state };
@@ -95,7 +97,12 @@ impl Shard {
         checks.into_iter().find(|(fits, _)| !fits).map_or(Ok(()), |(_, full)| Err(Refusal::Full(full)))
     }
 
-    fn message_of(&self, sent: &NewMessage, now: Timestamp) -> Result<MessageHead, InvalidCommandPart> {
+    /// The new message, and the row that lets it in.
+    fn message_of(
+        &self,
+        sent: &NewMessage,
+        now: Timestamp,
+    ) -> Result<(MessageHead, ApplicableRow), InvalidCommandPart> {
         if let Some(rule) = &self.settings.exclusivity {
             let value = sent.metadata.get(&rule.key);
             let routed = sent.routing.as_ref().map(RoutingValue::as_str);
@@ -125,8 +132,9 @@ impl Shard {
             return Err(invalid);
         }
         let facts = TransitionInputs { delayed: !invisibility.is_zero(), ..TransitionInputs::default() };
-        let state = next_state(&facts, Trigger::Enqueue).flatten().expect("the table lets messages in");
-        Ok(MessageHead {
+        let row = find_row(&facts, Trigger::Enqueue).expect("the table lets messages in");
+        let state = row.to.expect("an enqueue leads to a state");
+        let message = MessageHead {
             key: MessageKey { shard: self.number, epoch: self.epoch, sequence: self.sequence + 1 },
             id: sent.id.clone(),
             routing: sent.routing.clone(),
@@ -142,8 +150,10 @@ impl Shard {
             visible_at: now + invisibility,
             state,
             version: 1,
-            first_state: MessageState::Pending,
+            first_state: state,
+            counted: CountedUnder::default(),
             extras: MessageExtras { lease_duration: sent.lease_duration, ..MessageExtras::NONE }.into(),
-        })
+        };
+        Ok((message, row))
     }
 }

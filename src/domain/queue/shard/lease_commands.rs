@@ -22,7 +22,7 @@ impl Shard {
         &mut self,
         sequence: u64,
         asked: Option<Duration>,
-        session: Option<LeaseSession>,
+        (session, worker): (Option<LeaseSession>, Option<&str>),
         now: Timestamp,
     ) -> Result<LeaseGrant, Refusal> {
         let message = self.message_at(sequence);
@@ -37,6 +37,9 @@ impl Shard {
             message.lease = Some(Lease { fence, since: now, expires, cancel_requested: false, session });
         })?;
         self.serial = fence.serial;
+        if let Some(row) = self.journal.last_mut() {
+            row.detail.worker = worker.map(Into::into);
+        }
         let message = self.message_at(sequence);
         let token = LeaseToken { key: message.key, fence };
         Ok(LeaseGrant { token, attempt_number: message.attempt_number(), expires_in })

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::index::dedupe_index::{DedupeIndex, DedupeRecord};
 use crate::domain::queue::index::id_index::IdIndex;
 use crate::domain::queue::index::shard_index::ShardIndex;
@@ -16,6 +17,9 @@ use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::setup::settings::Settings;
 use crate::domain::queue::shard::{ApplyResult, Shard};
+use crate::domain::queue::tally::errors::SignatureCounts;
+use crate::domain::queue::tally::values::ValueCounts;
+use crate::domain::queue::tally::{ShardCounts, ShardTally, TallyChanges};
 use crate::domain::time::Timestamp;
 
 /// The changes of a command apart from the header and the heads of its transitions.
@@ -31,6 +35,8 @@ pub struct ShardChanges {
     pub sessions: Vec<(SessionId, Option<SessionRecord>)>,
     /// Exclusivity values whose own limit was set or removed, in order.
     pub value_limits: Vec<(RoutingValue, Option<u32>)>,
+    /// Counts that are not in the header.
+    pub tally: TallyChanges,
 }
 
 /// The small part of a shard that nearly every command changes; small enough to be stored whole each time.
@@ -58,6 +64,10 @@ pub struct ShardHeader {
     pub shapes_filled: Vec<Option<u64>>,
     /// The number of messages at the deletion of the shard; their heads may be dropped by the store.
     pub deleted: Option<u64>,
+    /// The counts; `None` in headers of builds before shards had them.
+    pub counts: Option<Box<ShardCounts>>,
+    /// The sets of metadata keys that messages are counted under, in the order of their numbers from 1.
+    pub counted_key_sets: Vec<Box<[Box<str>]>>,
 }
 
 /// The reason why stored parts do not form a shard. A correct store never stores such parts: it is damaged or mixed up.
@@ -84,6 +94,9 @@ pub enum ShardRestoreError {
     /// A message has more attempts left than its maximum.
     #[error("message {0} has more attempts left than its maximum")]
     Attempts(u64),
+    /// The counts of the shard differ from a count of its messages.
+    #[error("the counts of the shard differ from a count of its messages")]
+    Counts,
 }
 
 /// Assembles a shard from stored parts, in any order of messages, sessions, limits and replies.
@@ -92,6 +105,7 @@ pub struct ShardRestorer {
     shard: Shard,
     limits: BTreeMap<RoutingValue, u32>,
     shapes_filled: Vec<Option<u64>>,
+    has_counts: bool,
 }
 
 impl ApplyResult {
@@ -117,6 +131,8 @@ impl Shard {
             moved_at: self.last_moved_ahead_at,
             shapes_filled: self.index.shapes.iter().map(|shape| shape.filled_through).collect(),
             deleted: self.deleted,
+            counts: Some(Box::new(self.tally.counts().clone())),
+            counted_key_sets: self.tally.key_sets().to_vec(),
         }
     }
 
@@ -146,6 +162,8 @@ impl ShardRestorer {
             moved_at,
             shapes_filled,
             deleted,
+            counts,
+            counted_key_sets,
         } = header;
         let mut shard = Shard::new(number, epoch, settings).map_err(|_| ShardRestoreError::Settings)?;
         (shard.clock, shard.sequence, shard.serial) = (clock, sequence, serial);
@@ -155,7 +173,10 @@ impl ShardRestorer {
             return Err(ShardRestoreError::Shapes);
         }
         shard.dedupe = DedupeIndex::with_floor(answers_floor);
-        Ok(Self { shard, limits: BTreeMap::new(), shapes_filled })
+        let has_counts = counts.is_some();
+        shard.tally = ShardTally::of(counts.map(|counts| *counts).unwrap_or_default(), counted_key_sets);
+        shard.tally.declare_keys(&shard.settings.count_by, |_| true);
+        Ok(Self { shard, limits: BTreeMap::new(), shapes_filled, has_counts })
     }
 
     /// Adds a message. O(log n + 64), cheapest in the order of sequences.
@@ -184,6 +205,16 @@ impl ShardRestorer {
         self.shard.dedupe.restore(kept, &self.shard.messages);
     }
 
+    /// Adds the counts of a value of a metadata key. O(log n).
+    pub fn value_counts(&mut self, key: Box<str>, value: CountedValue, counts: ValueCounts, changed_at: u64) {
+        self.shard.tally.restore_value(key, value, counts, changed_at);
+    }
+
+    /// Adds the counts of an error signature. O(log n).
+    pub fn signature_counts(&mut self, signature: CountedValue, counts: SignatureCounts) {
+        self.shard.tally.restore_signature(signature, counts);
+    }
+
     /// Builds the indexes and returns the shard. O(n log n).
     pub fn finish(mut self) -> Result<Shard, ShardRestoreError> {
         let shard = &mut self.shard;
@@ -192,6 +223,15 @@ impl ShardRestorer {
         shard.index = ShardIndex::rebuild(&shard.settings, self.limits, self.shapes_filled, &shard.messages);
         shard.messages.iter().for_each(|message| shard.sessions.enter(message));
         shard.sessions.settle_all();
+        if !self.has_counts {
+            let counts = ShardCounts::of_earlier_build(shard.sequence, shard.serial, &shard.index.totals);
+            shard.tally = ShardTally::of(counts, Vec::new());
+            shard.tally.declare_keys(&shard.settings.count_by, |_| false);
+        }
+        // A deleted shard has no messages any more, and its counts stay for the history of its positions.
+        if shard.deleted.is_none() && !shard.tally.agrees_with(&shard.index.totals, shard.messages.iter()) {
+            return Err(ShardRestoreError::Counts);
+        }
         Ok(self.shard)
     }
 

@@ -34,6 +34,10 @@ impl Shard {
         if changes_kind && !self.messages.is_empty() {
             return Err(Refusal::NotEmpty);
         }
+        let is_used = |set| self.messages.iter().any(|message| message.counted.key_set == set);
+        if !self.tally.declare_keys(&settings.count_by, is_used) {
+            return Err(InvalidCommandPart::CountedKeySets.into());
+        }
         // A token refused for its age was promised never to be applied: a longer window must not accept it again.
         self.dedupe.drop_before(judged_by - self.settings.dedupe_window, &self.messages);
         match (&mut self.index.exclusive, &settings.exclusivity) {

@@ -50,11 +50,11 @@ impl SignatureTally {
         under
     }
 
-    /// The counts that changed after a position. O(signatures).
-    pub fn changed_after(&self, position: u64) -> impl Iterator<Item = (CountedValue, SignatureCounts)> {
+    /// The counts that changed after a position, or all. O(signatures).
+    pub fn changed_after(&self, position: Option<u64>) -> impl Iterator<Item = (CountedValue, SignatureCounts)> {
         let own = self.own.iter().map(|(signature, counts)| (CountedValue::Own(signature.clone()), *counts));
         let marks = [(CountedValue::None, self.none), (CountedValue::Other, self.other)];
-        own.chain(marks).filter(move |(_, counts)| counts.changed_at > position)
+        own.chain(marks).filter(move |(_, counts)| counts.changed_at > position.unwrap_or(0))
     }
 
     /// The counts of a signature. O(log n).

@@ -10,8 +10,9 @@ pub mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::domain::limits::COUNTED_KEY_SETS_MAX;
 use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::messages::message::MessageHead;
+use crate::domain::queue::messages::message::{CountedAs, CountedUnder, MessageHead, Metadata};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
@@ -19,7 +20,7 @@ use crate::domain::time::Timestamp;
 use errors::{ErrorFlow, SignatureCounts, SignatureTally};
 use flows::{Flow, ROWS, depth_change};
 use steps::{ATTEMPT_STEPS, TIME_STEPS, attempt_step, time_step};
-use values::{CountedUnder, KeyTally, ValueCounts};
+use values::{KeyTally, ValueCounts};
 
 /// The counts of a shard that are stored in its header.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,15 +147,47 @@ pub struct ShardTally {
     counts: ShardCounts,
     signatures: SignatureTally,
     keys: BTreeMap<Box<str>, KeyTally>,
+    /// The sets of keys that messages are counted under, by their number less 1.
+    key_sets: Vec<Box<[Box<str>]>>,
+    /// Whether the store has room for more values.
+    is_store_full: bool,
     /// What changed since `take_changes`.
     changed_values: BTreeSet<(Box<str>, CountedValue)>,
     changed_signatures: BTreeSet<CountedValue>,
 }
 
 impl ShardTally {
-    /// A tally with these counts in its header.
-    pub fn of(counts: ShardCounts) -> Self {
-        Self { counts, ..Self::default() }
+    /// A tally with the stored counts and sets of keys.
+    pub fn of(counts: ShardCounts, key_sets: Vec<Box<[Box<str>]>>) -> Self {
+        Self { counts, key_sets, ..Self::default() }
+    }
+
+    /// Whether the counts equal a count of the messages, which are those of the totals. O(messages log values).
+    pub fn agrees_with<'m>(&self, totals: &Totals, messages: impl Iterator<Item = &'m MessageHead>) -> bool {
+        let agrees = |state: MessageState| self.counts.depth(state) == totals.of(state).messages;
+        MessageState::ALL.into_iter().all(agrees) && self.value_depths_agree_with(messages)
+    }
+
+    fn value_depths_agree_with<'m>(&self, messages: impl Iterator<Item = &'m MessageHead>) -> bool {
+        let mut found: BTreeMap<(&str, CountedValue), ValueCounts> = BTreeMap::new();
+        for message in messages.filter(|message| message.counted.key_set != 0) {
+            for (key, value, counted_as) in self.counted_keys(message) {
+                found.entry((key, counted_value(value, counted_as))).or_default().add_depth(message.state);
+            }
+        }
+        let stored =
+            self.keys.iter().flat_map(|(key, tally)| tally.changed_after(None).map(move |stored| (key, stored)));
+        let mut stored = stored.filter(|(_, (_, counts))| counts.has_messages());
+        found.retain(|_, counts| counts.has_messages());
+        let expected = found.len();
+        let equal = |(key, (value, counts)): (&Box<str>, (CountedValue, ValueCounts))| {
+            found.get(&(&**key, value)).is_some_and(|found| found.depth == counts.depth)
+        };
+        let mut seen = 0;
+        stored.by_ref().all(|stored| {
+            seen += 1;
+            equal(stored)
+        }) && seen == expected
     }
 
     /// The counts of the header.
@@ -172,19 +205,74 @@ impl ShardTally {
         self.keys.iter().map(|(key, tally)| (&**key, tally))
     }
 
-    /// Under what a new message is counted for a key. O(log n).
-    pub fn admit(&mut self, key: &str, value: Option<&str>, values_max: usize) -> CountedUnder {
+    /// The number of values with counts of their own.
+    pub fn own_values(&self) -> usize {
+        self.keys.values().map(KeyTally::len).sum()
+    }
+
+    /// Says whether the store has room for another value with counts of its own.
+    pub fn set_store_full(&mut self, is_full: bool) {
+        self.is_store_full = is_full;
+    }
+
+    /// The sets of keys that messages are counted under, in the order of their numbers from 1.
+    pub fn key_sets(&self) -> &[Box<[Box<str>]>] {
+        &self.key_sets
+    }
+
+    /// Sets that have the same numbers as when their messages were counted.
+    pub fn restore_key_sets(&mut self, key_sets: Vec<Box<[Box<str>]>>) {
+        self.key_sets = key_sets;
+    }
+
+    /// Gives a set of keys a number, before messages are counted under it. Whether there was one: `is_used` says whether
+    /// messages have a set, and is asked only when all numbers are taken.
+    pub fn declare_keys(&mut self, keys: &[Box<str>], is_used: impl Fn(u8) -> bool) -> bool {
+        if keys.is_empty() || self.key_sets.iter().any(|known| **known == *keys) {
+            return true;
+        }
+        if self.key_sets.len() < COUNTED_KEY_SETS_MAX {
+            self.key_sets.push(keys.into());
+            return true;
+        }
+        let free = (0..self.key_sets.len()).find(|index| !is_used(set_number(*index)));
+        free.map(|free| self.key_sets[free] = keys.into()).is_some()
+    }
+
+    /// What a new message is counted under, by a declared set of keys. O(keys log n).
+    pub fn admit(&mut self, keys: &[Box<str>], metadata: &Metadata, values_max: usize) -> CountedUnder {
+        let Some(known) = self.key_sets.iter().position(|known| **known == *keys) else {
+            return CountedUnder::default(); // the empty set
+        };
+        let mut counted = CountedUnder { key_set: set_number(known), values: 0 };
+        for (index, key) in keys.iter().enumerate() {
+            counted.set(index, self.admit_value(key, metadata.get(key), values_max));
+        }
+        counted
+    }
+
+    /// Under which value of a key a new message is counted. O(log n).
+    fn admit_value(&mut self, key: &str, value: Option<&str>, values_max: usize) -> CountedAs {
         if !self.keys.contains_key(key) {
             self.keys.insert(key.into(), KeyTally::default());
         }
         let tally = self.keys.get_mut(key).expect("it was just inserted");
+        let values_max = if self.is_store_full { tally.len().min(values_max) } else { values_max };
         // The row of the enqueue follows at the next position.
-        let (under, gave_way) = tally.admit(value, values_max, self.counts.position + 1);
+        let (counted_as, gave_way) = tally.admit(value, values_max, self.counts.position + 1);
         if let Some(value) = gave_way {
             self.changed_values.insert((key.into(), CountedValue::Own((&*value).into())));
             self.changed_values.insert((key.into(), CountedValue::Gone));
         }
-        under
+        counted_as
+    }
+
+    /// The keys of a message that are counted, each with the value that it is counted under.
+    pub fn counted_keys<'a>(
+        &'a self,
+        message: &'a MessageHead,
+    ) -> impl Iterator<Item = (&'a str, Option<&'a str>, CountedAs)> {
+        counted_keys(&self.key_sets, message)
     }
 
     /// Counts a row. O(log n), and the keys that the message is counted under.
@@ -233,15 +321,10 @@ impl ShardTally {
         row: (Trigger, Option<MessageState>, Option<MessageState>),
         position: u64,
     ) {
-        for (key, value, under) in message.counted_keys() {
-            let Some(tally) = self.keys.get_mut(key) else { continue };
-            tally.count(under, value, row, position);
-            let counted = match (under, value) {
-                (CountedUnder::Own, Some(value)) => CountedValue::Own(value.into()),
-                (CountedUnder::Other, _) => CountedValue::Other,
-                (CountedUnder::None | CountedUnder::Own, _) => CountedValue::None,
-            };
-            self.changed_values.insert((key.into(), counted));
+        for (key, value, counted_as) in counted_keys(&self.key_sets, message) {
+            let tally = self.keys.entry(key.into()).or_default();
+            tally.count(counted_as, value, row, position);
+            self.changed_values.insert((key.into(), counted_value(value, counted_as)));
         }
     }
 
@@ -266,5 +349,28 @@ impl ShardTally {
     /// Takes back the stored counts of an error signature. O(log n).
     pub fn restore_signature(&mut self, under: CountedValue, counts: SignatureCounts) {
         self.signatures.restore(under, counts);
+    }
+}
+
+/// The number of the set at an index.
+fn set_number(index: usize) -> u8 {
+    u8::try_from(index + 1).expect("the sets are few")
+}
+
+fn counted_keys<'a>(
+    key_sets: &'a [Box<[Box<str>]>],
+    message: &'a MessageHead,
+) -> impl Iterator<Item = (&'a str, Option<&'a str>, CountedAs)> {
+    let set = usize::from(message.counted.key_set).checked_sub(1).and_then(|index| key_sets.get(index));
+    let keys = set.into_iter().flatten().enumerate();
+    keys.map(|(index, key)| (&**key, message.metadata.get(key), message.counted.of_key(index)))
+}
+
+/// The value under which a message is counted.
+pub fn counted_value(value: Option<&str>, counted_as: CountedAs) -> CountedValue {
+    match (counted_as, value) {
+        (CountedAs::Own, Some(value)) => CountedValue::Own(value.into()),
+        (CountedAs::Other, _) => CountedValue::Other,
+        (CountedAs::None | CountedAs::Own, _) => CountedValue::None,
     }
 }

@@ -49,7 +49,8 @@ mod tests {
 
     #[test]
     fn each_attempt_and_time_is_in_the_first_step_that_holds_it() {
-        let labels = [(1, "1"), (2, "2"), (5, "5"), (6, "6-10"), (10, "6-10"), (11, "11-16"), (16, "11-16"), (17, "17+")];
+        let labels =
+            [(1, "1"), (2, "2"), (5, "5"), (6, "6-10"), (10, "6-10"), (11, "11-16"), (16, "11-16"), (17, "17+")];
         for (attempt, label) in labels {
             assert_eq!(ATTEMPT_STEPS[attempt_step(attempt)], label);
         }

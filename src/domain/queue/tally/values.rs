@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::domain::queue::counter_names::CountedValue;
+use crate::domain::queue::messages::message::CountedAs;
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 
 /// The flows that are counted by value.
@@ -47,7 +48,15 @@ impl ValueCounts {
         place(state).map_or(0, |place| self.depth[place])
     }
 
-    fn has_messages(&self) -> bool {
+    /// Adds a message of a state to the depth.
+    pub fn add_depth(&mut self, state: MessageState) {
+        if let Some(place) = place(state) {
+            self.depth[place] += 1;
+        }
+    }
+
+    /// Whether the depth of a counted state is above 0.
+    pub fn has_messages(&self) -> bool {
         self.depth.iter().any(|depth| *depth > 0)
     }
 
@@ -78,17 +87,6 @@ fn flow_of(trigger: Trigger, from: Option<MessageState>, to: Option<MessageState
     }
 }
 
-/// Under what a message is counted for one key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CountedUnder {
-    /// Its own value.
-    Own,
-    /// `~other`, because its value found no room.
-    Other,
-    /// `~none`, because it has no such key.
-    None,
-}
-
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct ValueEntry {
     counts: ValueCounts,
@@ -115,19 +113,19 @@ impl KeyTally {
 
     /// Under what a new message with this value is counted. Makes room for the value where possible: `values_max` is the
     /// most values with counts of their own. The value that gave way is returned, if one did. O(log n).
-    pub fn admit(&mut self, value: Option<&str>, values_max: usize, position: u64) -> (CountedUnder, Option<Arc<str>>) {
-        let Some(value) = value else { return (CountedUnder::None, None) };
+    pub fn admit(&mut self, value: Option<&str>, values_max: usize, position: u64) -> (CountedAs, Option<Arc<str>>) {
+        let Some(value) = value else { return (CountedAs::None, None) };
         if self.own.contains_key(value) {
-            return (CountedUnder::Own, None);
+            return (CountedAs::Own, None);
         }
         let gave_way = if self.own.len() >= values_max { self.evict(position) } else { None };
         if self.own.len() >= values_max {
-            return (CountedUnder::Other, None);
+            return (CountedAs::Other, None);
         }
         let value: Arc<str> = value.into();
         self.idle.insert((position, Arc::clone(&value)));
         self.own.insert(value, ValueEntry { counts: ValueCounts::default(), changed_at: position });
-        (CountedUnder::Own, gave_way)
+        (CountedAs::Own, gave_way)
     }
 
     /// Moves the flows of the longest idle value to `~gone`.
@@ -143,15 +141,15 @@ impl KeyTally {
     /// Counts one row of a message. O(log n).
     pub fn count(
         &mut self,
-        under: CountedUnder,
+        under: CountedAs,
         value: Option<&str>,
         (trigger, from, to): (Trigger, Option<MessageState>, Option<MessageState>),
         position: u64,
     ) {
         let (counts, changed_at) = match under {
-            CountedUnder::None => (&mut self.none.0, &mut self.none.1),
-            CountedUnder::Other => (&mut self.other.0, &mut self.other.1),
-            CountedUnder::Own => {
+            CountedAs::None => (&mut self.none.0, &mut self.none.1),
+            CountedAs::Other => (&mut self.other.0, &mut self.other.1),
+            CountedAs::Own => {
                 let value = value.expect("a message that is counted under its own value has one");
                 let (name, _) = self.own.get_key_value(value).expect("a value with messages keeps its counts");
                 let name = Arc::clone(name);
@@ -171,16 +169,13 @@ impl KeyTally {
         *changed_at = position;
     }
 
-    /// The counts that changed after a position, by value. O(values).
-    pub fn changed_after(&self, position: u64) -> impl Iterator<Item = (CountedValue, ValueCounts)> {
-        let own = self.own.iter().filter(move |(_, entry)| entry.changed_at > position);
+    /// The counts that changed after a position, or all, by value. O(values).
+    pub fn changed_after(&self, position: Option<u64>) -> impl Iterator<Item = (CountedValue, ValueCounts)> {
+        let own = self.own.iter().filter(move |(_, entry)| position.is_none_or(|position| entry.changed_at > position));
         let own = own.map(|(value, entry)| (CountedValue::Own((&**value).into()), entry.counts));
-        let marks = [
-            (CountedValue::None, self.none),
-            (CountedValue::Other, self.other),
-            (CountedValue::Gone, self.gone),
-        ];
-        let marks = marks.into_iter().filter(move |(_, (_, changed_at))| *changed_at > position);
+        let marks =
+            [(CountedValue::None, self.none), (CountedValue::Other, self.other), (CountedValue::Gone, self.gone)];
+        let marks = marks.into_iter().filter(move |(_, (_, changed_at))| *changed_at > position.unwrap_or(0));
         own.chain(marks.map(|(value, (counts, _))| (value, counts)))
     }
 

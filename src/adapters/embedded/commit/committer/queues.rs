@@ -23,8 +23,8 @@ use crate::adapters::embedded::queues::store_time::Moment;
 use crate::adapters::embedded::queues::{catalog, key};
 use crate::domain::limits::TOKEN_AHEAD_MAX;
 use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::count_pending_arrivals;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
+use crate::domain::queue::transition::count_pending_arrivals;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -137,6 +137,7 @@ impl Committer {
         let is_last = matches!(sent.command, QueueCommand::Delete);
         let left = if is_last { kept.sequences() } else { Vec::new() };
         let mut applied = kept.shard.apply(sent.command, moment.step);
+        let rows = kept.shard.history_rows(&applied.transitions, sent.body.kind.as_deref());
         let view = kept.view;
         let messages = match &applied.reply {
             Ok(Reply::Leases { leases, .. }) => {
@@ -152,10 +153,10 @@ impl Committer {
             Ok(_) | Err(_) => None,
         };
         if !left.is_empty() {
-            self.queues.table.leftovers.push((shard, left, Vec::new()));
+            self.queues.table.leftovers.push((shard, left));
             self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         }
-        group.queues.note(shard, moment, &mut applied, body, answers);
+        group.queues.note(shard, moment, (&mut applied, rows), body, answers);
         group.events += applied.transitions.len();
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
         Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
@@ -257,8 +258,8 @@ impl Committer {
             batch.remove(&spaces.shards, key::of_header(shard));
             batch.remove(&spaces.shards, key::of_settings(shard));
         }
-        for many in [key::value_limits(queue), key::sessions(queue)] {
-            for row in rows(&spaces.shards, many, ScanOrder::OldestFirst) {
+        for tag in [b'v', b'e', b'k', b'g'] {
+            for row in rows(&spaces.shards, key::of_tag(tag, queue), ScanOrder::OldestFirst) {
                 let (key, _) = row.map_err(|error| error.into_store_error(OP))?;
                 batch.remove(&spaces.shards, key);
             }
@@ -337,7 +338,7 @@ impl Committer {
 
     /// Removes some remains of dropped queues; later calls remove the rest. A failure is final and recorded.
     fn purge_dropped_queues(&mut self) {
-        let (Some(spaces), Some((shard, sequences, entries))) =
+        let (Some(spaces), Some((shard, sequences))) =
             (self.queues.spaces.clone(), self.queues.table.leftovers.last_mut())
         else {
             return;
@@ -349,15 +350,11 @@ impl Committer {
             batch.remove(&spaces.heads, place);
             batch.remove(&spaces.bodies, place);
         }
-        let some = entries.len().saturating_sub(TIDY_MESSAGES_MAX);
-        for entry in entries.drain(some..) {
-            batch.remove(&spaces.outbox, key::of_outbox(*shard, entry.commit, entry.rows));
-        }
         // Removals disappear from disk in time, which must not make the newest row of a keyspace older.
-        for keyspace in [&spaces.heads, &spaces.bodies, &spaces.outbox] {
+        for keyspace in [&spaces.heads, &spaces.bodies] {
             batch.put(keyspace, TIDIED, &b""[..]);
         }
-        if sequences.is_empty() && entries.is_empty() {
+        if sequences.is_empty() {
             self.queues.table.leftovers.pop();
         }
         if self.commit(batch, SyncMode::No) && !self.queues.table.leftovers.is_empty() {
