@@ -8,6 +8,8 @@ mod cache;
 mod catalog;
 mod event_log;
 mod fast_counts;
+mod limits;
+mod outboxes;
 mod queues;
 mod rollups;
 mod slices;
