@@ -105,7 +105,7 @@ impl RollupStore for EmbeddedStore {
         self.core.read_long("namespaces", move |_, library| read::namespaces(library, above, limit)).await
     }
 
-    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+    async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         self.core.inbox.request("forget", |answer| StoreCommand::Forget(namespace, answer)).await?;
         while self.core.inbox.request("forget", |answer| StoreCommand::PurgeRows(namespace, TIDY_ROWS, answer)).await? {
         }
