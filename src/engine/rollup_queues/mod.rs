@@ -12,7 +12,9 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::namespace::Namespace;
 use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::rollup_queues::queue::{EnqueueLimits, EnqueueOutcome, PendingRoll, RollupQueue, SetBytes, cost_of};
+use crate::engine::rollup_queues::queue::{
+    CounterEnqueueLimits, CounterEnqueueOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
+};
 use crate::engine::stats::Stats;
 
 /// The rollup queues of all namespaces.
@@ -126,17 +128,17 @@ impl NamespaceRollupQueues {
     /// Adds a counter to its queue. If the queue is full, the signal is lost, and the counter is found again by a replay of
     /// the dirty-counter index.
     pub fn enqueue(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
-        let limits = EnqueueLimits { capacity_bytes, all: &self.bytes, pending: &self.dataset.pending };
+        let limits = CounterEnqueueLimits { capacity_bytes, all: &self.bytes, pending: &self.dataset.pending };
         loop {
             let queues = self.queues.load();
             if queues.is_empty() {
                 return; // the namespace is deleted
             }
             match queue_for(counter, &queues).enqueue(counter, oldest, newest, &limits) {
-                EnqueueOutcome::Accepted => return,
-                EnqueueOutcome::Full => return self.stats.signals_lost.increment(),
+                CounterEnqueueOutcome::Accepted => return,
+                CounterEnqueueOutcome::Full => return self.stats.signals_lost.increment(),
                 // The queue was closed concurrently. `self.queues` was updated first, so the next iteration sees that.
-                EnqueueOutcome::Closed => {}
+                CounterEnqueueOutcome::Closed => {}
             }
         }
     }

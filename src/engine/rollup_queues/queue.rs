@@ -48,7 +48,7 @@ pub struct PendingRoll {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EnqueueOutcome {
+pub enum CounterEnqueueOutcome {
     /// The counter waits in the Set.
     Accepted,
     /// The queue has no space; the touch index has to be read again.
@@ -99,12 +99,12 @@ impl RollupQueue {
         counter: &Counter,
         oldest: Timestamp,
         newest: Timestamp,
-        limits: &EnqueueLimits<'_>,
-    ) -> EnqueueOutcome {
+        limits: &CounterEnqueueLimits<'_>,
+    ) -> CounterEnqueueOutcome {
         let shard = counter.touch_shard();
         let mut set = self.set.lock();
         if set.closed {
-            return EnqueueOutcome::Closed;
+            return CounterEnqueueOutcome::Closed;
         }
         if let Some(waiting) = set.waiting.get_mut(counter) {
             if oldest < waiting.oldest {
@@ -114,14 +114,14 @@ impl RollupQueue {
             }
             waiting.newest = waiting.newest.max(newest);
             waiting.min_limit = waiting.newest;
-            return EnqueueOutcome::Accepted;
+            return CounterEnqueueOutcome::Accepted;
         }
         let cost = cost_of(counter);
         let full = set.bytes + set.drained_bytes + cost > limits.capacity_bytes
             || limits.all.used() + cost > ROLLUP_SETS_BYTES_MAX;
         if full {
             limits.pending.record_lost_signal(shard, oldest);
-            return EnqueueOutcome::Full;
+            return CounterEnqueueOutcome::Full;
         }
         limits.pending.begin(shard, oldest);
         set.bytes += cost;
@@ -132,7 +132,7 @@ impl RollupQueue {
         if was_empty {
             self.wake.notify_one();
         }
-        EnqueueOutcome::Accepted
+        CounterEnqueueOutcome::Accepted
     }
 
     /// Drains the Set. Its bytes count as drained until they are released.
@@ -212,7 +212,7 @@ impl RollupQueue {
 }
 
 /// The limits of `RollupQueue::enqueue`.
-pub struct EnqueueLimits<'a> {
+pub struct CounterEnqueueLimits<'a> {
     /// The bytes of this queue.
     pub capacity_bytes: usize,
     pub all: &'a SetBytes,
@@ -236,9 +236,12 @@ mod tests {
     #[test]
     fn a_counter_waits_once_for_all_its_signals() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let limits = EnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let limits = CounterEnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         for seconds in [7, 5, 9] {
-            assert_eq!(queue.enqueue(&counter("a"), at(seconds), at(seconds), &limits), EnqueueOutcome::Accepted);
+            assert_eq!(
+                queue.enqueue(&counter("a"), at(seconds), at(seconds), &limits),
+                CounterEnqueueOutcome::Accepted
+            );
         }
         let drained = queue.drain();
         assert_eq!(drained[&counter("a")], PendingRoll { oldest: at(5), min_limit: at(9), newest: at(9) });
@@ -250,7 +253,7 @@ mod tests {
     #[test]
     fn what_a_counter_waits_for_is_told_also_after_its_set_was_drained() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let limits = EnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let limits = CounterEnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         assert_eq!(queue.waiting(&counter("a")), None);
         queue.enqueue(&counter("a"), at(5), at(6), &limits);
         let first = PendingRoll { oldest: at(5), min_limit: at(6), newest: at(6) };
@@ -266,9 +269,9 @@ mod tests {
     #[test]
     fn a_full_set_loses_the_signal_and_keeps_the_watermark_below_it() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let limits = EnqueueLimits { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
-        assert_eq!(queue.enqueue(&counter("a"), at(5), at(5), &limits), EnqueueOutcome::Accepted);
-        assert_eq!(queue.enqueue(&counter("b"), at(3), at(3), &limits), EnqueueOutcome::Full);
+        let limits = CounterEnqueueLimits { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
+        assert_eq!(queue.enqueue(&counter("a"), at(5), at(5), &limits), CounterEnqueueOutcome::Accepted);
+        assert_eq!(queue.enqueue(&counter("b"), at(3), at(3), &limits), CounterEnqueueOutcome::Full);
         assert_eq!(pending.rolled_up_to(counter("b").touch_shard(), at(20)), at(3).just_before());
     }
 
@@ -276,8 +279,8 @@ mod tests {
     fn a_closed_queue_sends_the_counter_on() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
         queue.close();
-        let limits = EnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
-        assert_eq!(queue.enqueue(&counter("a"), at(5), at(5), &limits), EnqueueOutcome::Closed);
+        let limits = CounterEnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        assert_eq!(queue.enqueue(&counter("a"), at(5), at(5), &limits), CounterEnqueueOutcome::Closed);
         assert!(pending.is_empty());
     }
 }

@@ -153,7 +153,7 @@ impl CountCache for EmbeddedStore {
 #[async_trait]
 impl LimitPublisher for EmbeddedStore {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
-        self.core.inbox.request("publish", |answer| StoreCommand::Publish(dataset, closed, answer)).await
+        self.core.inbox.request("publish", |answer| StoreCommand::PublishLimit(dataset, closed, answer)).await
     }
 
     async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
