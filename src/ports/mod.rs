@@ -36,7 +36,7 @@ use crate::domain::counter::NamespaceName;
 pub use backup::{BackupPieces, Backups};
 pub use catalog::{Catalog, CatalogChange, CatalogEntry, CatalogRecord};
 pub use clock::{BootId, Clock, Entropy};
-pub use count_cache::{CacheLease, CacheMark, CountCache};
+pub use count_cache::{CacheLease, CountCache, ReplicaLease};
 pub use error::{EffectOutcome, StoreError, StoreErrorKind};
 pub use event_log::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, VerdictOutcome,

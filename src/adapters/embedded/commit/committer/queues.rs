@@ -252,7 +252,7 @@ impl Committer {
             made.push((shard, LoadedShard::new(core)));
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(shards)));
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.queues.table.shards.extend(made);
         self.queues.table.queues.insert(queue, Some(shards));
         self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
@@ -277,7 +277,7 @@ impl Committer {
             }
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.queues.table.drop_queue(queue);
         self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         Ok(())
@@ -293,7 +293,7 @@ impl Committer {
         let spaces = self.queue_spaces(OP)?;
         let mut batch = self.writer.batch(3);
         catalog::stage(&spaces, &mut batch, &record);
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.core.queues.catalog.publish(record);
         Ok(())
     }
@@ -306,7 +306,7 @@ impl Committer {
         let spaces = self.queue_spaces(OP)?;
         let mut batch = self.writer.batch(1 + gone.len());
         catalog::stage_request(&spaces, &mut batch, &request, &gone);
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.core.queues.catalog.save_request(request, &gone);
         Ok(())
     }
@@ -322,7 +322,7 @@ impl Committer {
         }
         let mut batch = self.writer.batch(1);
         batch.put(&self.writer.library().meta, meta::LEASE_KEY, made.0);
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         Ok(made)
     }
 
@@ -342,7 +342,7 @@ impl Committer {
                 kept.write_header(*shard, spaces, &mut batch);
             }
             batch.put(&spaces.shards, key::CLOCK, Moment { step, ..moment }.to_bytes());
-            self.commit_alone(batch, OP)?;
+            self.commit_separately(batch, OP)?;
         }
         self.queues.moment = Some(Moment { step, ..moment });
         Ok(Some(from))
@@ -387,7 +387,7 @@ impl Committer {
         // Their tokens are too old from this time on, and the next startup must know that.
         let mut batch = self.writer.batch(1);
         batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
-        if let Err(error) = self.commit_alone(batch, OP).and_then(|()| self.delete(outlived, OP)) {
+        if let Err(error) = self.commit_separately(batch, OP).and_then(|()| self.delete(outlived, OP)) {
             tracing::warn!(%error, "cannot remove expired dedupe records; they stay until the next start");
         }
     }
