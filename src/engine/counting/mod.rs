@@ -28,7 +28,7 @@ use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::{Reason, Reject};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::inline_rolls::InlineRolls;
-use crate::engine::namespaces::{NamespaceError, is_reserved};
+use crate::engine::namespaces::{NamespaceError, is_reserved, reserved_writer};
 use crate::engine::rolling::Roller;
 use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
 use crate::engine::served_counts::ServedCounts;
@@ -135,7 +135,9 @@ fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
 /// Refuses writes to namespaces that users may only read.
 fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
     match is_reserved(namespace) {
-        true => Err(CountingError::NamespaceReadOnly { name: namespace.to_string() }),
+        true => {
+            Err(CountingError::NamespaceReadOnly { name: namespace.to_string(), writer: reserved_writer(namespace) })
+        }
         false => Ok(()),
     }
 }
