@@ -7,6 +7,7 @@ mod error;
 mod explain;
 mod inline_rolls;
 mod list;
+mod queue_totals;
 mod read;
 mod report;
 mod series;
@@ -36,6 +37,7 @@ use crate::engine::served_counts::ServedCounts;
 pub use add::{AddTarget, SubmittedBatch};
 pub use error::{ChangeText, CountingError};
 pub use explain::*;
+pub use queue_totals::{KnownTotals, KnownTotalsPage, QueueTotal, queue_serial};
 pub use types::*;
 pub use watch::ReadingStream;
 
