@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
-use tallystone::domain::Reason;
 use tallystone::domain::counter::{CounterName, ReportSource};
 use tallystone::domain::rollup::ReadOptions;
+use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::counting::{Counting, EventsQuery, KnownTotals, QueueTotal, Repair, SeriesQuery, queue_serial};
 use tallystone::engine::namespaces::queue_namespace;
@@ -88,6 +88,42 @@ async fn a_report_is_seen_by_reads_lists_watches_series_events_recounts_and_expl
     assert_eq!((recount.before, recount.after, recount.differences.len()), (10, 10, 0));
     let explained = house.counting.explain(&namespace, counter("jobs~enqueued"), 5);
     house.drive(explained).await.expect("an explanation");
+}
+
+#[tokio::test]
+async fn answers_say_how_far_queues_are_reported_and_only_in_their_namespace() {
+    let house = house().await;
+    let namespace = queue_namespace();
+    let series = async || {
+        let question = SeriesQuery { from: house.now() - 60 * SECOND, to: house.now(), step: None };
+        let names = vec![Ok(counter("jobs~enqueued"))];
+        let single = house.counting.series(&namespace, counter("jobs~enqueued"), question).await.expect("a series");
+        let batch = house.counting.batch_series(&namespace, names, question).await.expect("series").remove(0);
+        [single.reported_to, batch.expect("a series").reported_to]
+    };
+    let counts = async || {
+        let (options, names) = (ReadOptions::default(), vec![Ok(counter("jobs~enqueued"))]);
+        let single = house.drive(house.counting.get(&namespace, counter("jobs~enqueued"), options)).await;
+        let batch = house.drive(house.counting.batch_get(&namespace, names, options)).await.expect("counts").remove(0);
+        [single.expect("a count").reported_to, batch.expect("a count").reported_to]
+    };
+    report(&house, vec![total("jobs~enqueued", 0, 5, 7, 4)]).await;
+    for (set, shown) in [
+        (None, None),
+        (Some(Timestamp::MIN), None),
+        (Some(house.now()), Some(house.now())),
+        (Some(house.now() - SECOND), Some(house.now() - SECOND)),
+        (None, None),
+    ] {
+        house.engine.set_queues_reported_to(set);
+        assert_eq!((counts().await, series().await), ([shown; 2], [shown; 2]), "{set:?}");
+        assert_eq!(house.get("views").await.reported_to, None, "no counter of queues");
+    }
+    house.engine.set_queues_reported_to(Some(house.now()));
+    let names = vec![counter("jobs~enqueued")];
+    let mut watch = house.counting.watch(&namespace, names, CallerId::nobody()).await.expect("a watch");
+    let (_, first) = house.drive(watch.next()).await.expect("an item").expect("a reading");
+    assert_eq!(first.reported_to, Some(house.now()));
 }
 
 #[tokio::test]
