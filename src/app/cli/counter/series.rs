@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn as_many_counters_are_read_at_once_as_fit_into_an_answer() {
         let time = |seconds| Some(ProtoTime { seconds, nanos: 0 });
-        let at_once = |range, step| {
+        let at_once = |range: i64, step| {
             let step = prost_types::Duration { seconds: step, nanos: 0 };
             counters_at_once(time(1_000).as_ref(), time(1_000 + range).as_ref(), &step)
         };
