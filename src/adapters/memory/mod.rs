@@ -10,6 +10,7 @@ mod event_log;
 mod fast_counts;
 mod queues;
 mod rollups;
+mod rules;
 mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
 pub use queues::MemoryQueues;
+pub use rules::MemoryRules;
 
 /// The bytes of best-effort counters that `stores` keeps.
 const FAST_BYTES: usize = 64 * 1024 * 1024;
@@ -52,6 +54,7 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
         caches: Arc::default(),
         catalog: Arc::new(Catalog::default()),
+        rules: Arc::new(MemoryRules::default()),
         fleet: None,
     }
 }

@@ -115,6 +115,7 @@ impl Committer {
             }
             alone @ (StoreCommand::DropSlice(..)
             | StoreCommand::Catalog(..)
+            | StoreCommand::Rules(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)
             | StoreCommand::PurgeRows(..)

@@ -3,6 +3,7 @@
 mod event_log;
 pub(super) mod queues;
 mod rollups;
+mod rules;
 mod structure;
 
 use std::sync::Arc;
