@@ -16,6 +16,7 @@ pub mod namespaces;
 pub mod queues;
 pub mod rolling;
 mod rollup_queues;
+pub mod rules;
 mod scopes;
 mod served_counts;
 pub mod stats;
@@ -37,6 +38,7 @@ use crate::engine::loops::{
 use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queues::Queues;
 use crate::engine::rolling::{Roller, SignalReceiver};
+use crate::engine::rules::{Rules, RulesLoop};
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
@@ -74,6 +76,7 @@ pub struct Engine {
     served: Arc<ServedCounts>,
     counting: Counting,
     queues: Option<Queues>,
+    rules: Rules,
 }
 
 /// The fleet membership of this process at one moment.
@@ -152,7 +155,12 @@ impl Engine {
             Some(stores) => Some(Queues::start_in(stores, Arc::clone(&context)).await?),
             None => None,
         };
-        Ok(Self { context, scopes, served, counting, queues })
+        let rules =
+            Rules::new(Arc::clone(&context), Arc::clone(&scopes.stores.rules), counting.clone(), queues.clone());
+        if queues.is_some() {
+            context.driver.start(RulesLoop::new(rules.clone()));
+        }
+        Ok(Self { context, scopes, served, counting, queues, rules })
     }
 
     /// The counter use cases.
@@ -163,6 +171,11 @@ impl Engine {
     /// The queue use cases, unless this process has no queues.
     pub fn queues(&self) -> Option<Queues> {
         self.queues.clone()
+    }
+
+    /// The use cases of counter rules. Without queues, a process keeps rules and runs none.
+    pub fn rules(&self) -> Rules {
+        self.rules.clone()
     }
 
     /// Whether other servers may share the store of counters.
