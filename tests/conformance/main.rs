@@ -30,6 +30,7 @@ mod queue_linear;
 mod queue_store;
 mod racing;
 mod rollup_store;
+mod rule_store;
 #[path = "../servers/mod.rs"]
 mod servers;
 mod simulated_cache;

@@ -53,6 +53,12 @@ impl CqlRules {
         Err(RequestFailure::corrupt("the rules have no revision").during(op))
     }
 
+    async fn count(&self, op: &'static str) -> Result<usize, StoreError> {
+        let statement = self.requests.statement("list_rule_names");
+        let rows: Vec<(Option<String>,)> = self.requests.rows_serial(op, statement, ()).await?;
+        Ok(rows.into_iter().flat_map(|(name,)| name).count())
+    }
+
     async fn read(&self, name: &RuleName, op: &'static str) -> Result<Option<Rule>, StoreError> {
         let statement = self.requests.statement("read_rule");
         let rows: Vec<(Option<Vec<u8>>,)> = self.requests.rows_serial(op, statement, (name.as_str(),)).await?;
@@ -72,7 +78,7 @@ impl CqlRules {
             {
                 return Ok(after.clone());
             }
-            let count = self.list().await?.len();
+            let count = self.count(op).await?;
             let last_generation = u32::try_from(known.last_generation).unwrap_or(u32::MAX);
             let before = RulesBefore { live: live.as_ref(), count, last_generation };
             let after = change.decide(before, op).map_err(|error| unknown_if(error, lost.is_some()))?;

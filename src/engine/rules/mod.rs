@@ -10,8 +10,6 @@ mod error;
 mod evaluate;
 mod list;
 mod rounds;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
