@@ -133,7 +133,9 @@ impl CqlRules {
 /// which is given once; its progress may have moved on.
 fn is_done(change: &RuleChange, live: Option<&Rule>, after: Option<&Rule>) -> bool {
     match (change, live, after) {
-        (RuleChange::Create(_), Some(live), Some(after)) => live.stamp.born == after.stamp.born && live.spec == after.spec,
+        (RuleChange::Create(_), Some(live), Some(after)) => {
+            live.stamp.born == after.stamp.born && live.spec == after.spec
+        }
         (RuleChange::Remove(..), None, _) => true,
         (RuleChange::Remove(_, stamp), Some(live), _) => live.stamp.born != stamp.born,
         (RuleChange::Create(_) | RuleChange::Update(_), ..) => false,

@@ -157,8 +157,11 @@ mod tests {
 
     fn progress() -> impl Strategy<Value = RuleProgress> {
         let time = || any::<i32>().prop_map(|seconds| Timestamp::from_secs(i64::from(seconds)));
-        let claim = (any::<u64>(), any::<u64>(), time())
-            .prop_map(|(from, through, time)| CrossingClaim { from, through, time });
+        let claim = (any::<u64>(), any::<u64>(), time()).prop_map(|(from, through, time)| CrossingClaim {
+            from,
+            through,
+            time,
+        });
         let clear = (time(), "[a-z]{1,9}").prop_map(|(time, id)| EventKey { time, id: EventId::text(&id) });
         let fired = ("[a-z]{1,9}", time())
             .prop_map(|(id, time)| FiredMessage { id: MessageId::new(&id).expect("an id"), time });

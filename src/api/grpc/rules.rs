@@ -48,7 +48,10 @@ impl RuleService for RulesApi {
         Ok(Response::new(wire::CreateRuleResponse { rule: Some(rule_message(&made)) }))
     }
 
-    async fn get_rule(&self, request: Request<wire::GetRuleRequest>) -> Result<Response<wire::GetRuleResponse>, Status> {
+    async fn get_rule(
+        &self,
+        request: Request<wire::GetRuleRequest>,
+    ) -> Result<Response<wire::GetRuleResponse>, Status> {
         let name = RuleName::new(&request.into_inner().name).map_err(refused)?;
         let found = self.0.get(&name).await.map_err(status)?;
         Ok(Response::new(wire::GetRuleResponse { rule: Some(rule_message(&found)) }))

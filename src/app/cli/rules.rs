@@ -197,9 +197,10 @@ fn rows_of_rule(rule: &pb::Rule) -> TableRows {
     let message = rule.message.clone().unwrap_or_default();
     let mut metadata: Vec<_> = message.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
     metadata.sort();
-    let pending = rule.pending.as_ref().map(|pending| {
-        format!("{} to {}, as {}", pending.crossed_from + 1, pending.crossing, pending.message_id)
-    });
+    let pending = rule
+        .pending
+        .as_ref()
+        .map(|pending| format!("{} to {}, as {}", pending.crossed_from + 1, pending.crossing, pending.message_id));
     let fields = [
         ("name", rule.name.clone()),
         ("namespace", rule.namespace.clone()),

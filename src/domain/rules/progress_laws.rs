@@ -80,7 +80,8 @@ fn a_pending_claim_stands_until_it_is_settled() {
     assert_eq!((expired.fired_through, expired.uncertain, expired.pending), (3, 1, None));
     assert_eq!(expired.last_message, None, "nobody knows whether it is in the queue");
     let own = Metadata::new([("team", "a")]).expect("a pair");
-    let metadata: Vec<_> = claim.metadata(&own).pairs().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let metadata: Vec<_> =
+        claim.metadata(&own).pairs().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let pairs = [("crossed_from", "0"), ("crossing", "3"), ("team", "a")];
     assert_eq!(metadata, pairs.map(|(key, value)| (key.to_owned(), value.to_owned())));
 }

@@ -51,9 +51,7 @@ impl RuleName {
         }
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(byte);
         match bytes.iter().position(|byte| !allowed(byte)) {
-            Some(at) => {
-                refuse(format!("may contain only letters, digits and . _ : / -; its byte {at} is not allowed"))
-            }
+            Some(at) => refuse(format!("may contain only letters, digits and . _ : / -; its byte {at} is not allowed")),
             None => Ok(Self(name.into())),
         }
     }
@@ -123,7 +121,8 @@ pub struct RuleSpec {
 impl RuleSpec {
     /// Refuses a rule that can never work: limits, and pairs that the service adds itself.
     pub fn check(&self) -> Result<(), Reject> {
-        let refuse = |field: &str, what: String| Err(Reject::new(Reason::InvalidArgument, what.clone()).at(field, what));
+        let refuse =
+            |field: &str, what: String| Err(Reject::new(Reason::InvalidArgument, what.clone()).at(field, what));
         let RuleMessage { payload, metadata, kind, .. } = &self.message;
         if !(1..=RULE_MESSAGES_PER_MINUTE_MAX).contains(&self.max_per_minute) {
             let what = format!("max_per_minute is {}; send 1 to {RULE_MESSAGES_PER_MINUTE_MAX}", self.max_per_minute);

@@ -14,11 +14,7 @@ const HOME: &[u8] = b"home of counter rules";
 impl Queues {
     /// Fails if a queue would refuse a message even while it is empty. The queue exists, or a template makes it. Nothing is
     /// enqueued or created.
-    pub(in crate::engine) async fn check_message(
-        &self,
-        name: &QueueName,
-        sent: SentMessage,
-    ) -> Result<(), QueueError> {
+    pub(in crate::engine) async fn check_message(&self, name: &QueueName, sent: SentMessage) -> Result<(), QueueError> {
         let spec = match self.enqueue_target(name)? {
             EnqueueTarget::Live(queue) => queue.record.load().spec.clone(),
             EnqueueTarget::Template { spec, .. } => *spec,

@@ -4,6 +4,7 @@ use crate::domain::limits::RULES_MAX;
 use crate::domain::rules::{CrossingClaim, QueueHome, Rule, RuleSpec};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::SentMessage;
+use crate::engine::rules::evaluate::message_of;
 use crate::engine::rules::{RuleError, Rules};
 use crate::ports::{NewRule, StoreErrorKind};
 
@@ -54,10 +55,11 @@ fn refuse_own_queue(spec: &RuleSpec) -> Result<(), Reject> {
     Err(Reject::new(Reason::InvalidArgument, what.clone()).at("rule.queue", what))
 }
 
-/// The message with the longest metadata that the rule will ever send.
+/// The message with the longest metadata that the rule will ever send. It has no time, so that it is never too old.
 fn longest_message(spec: &RuleSpec) -> SentMessage {
     let longest = i64::MAX.unsigned_abs();
-    super::evaluate::message_of(spec, &CrossingClaim { from: longest, through: longest, time: Timestamp::from_micros(0) })
+    let claim = CrossingClaim { from: longest, through: longest, time: Timestamp::MIN };
+    SentMessage { token_time: None, ..message_of(spec, &claim) }
 }
 
 /// The known rule, if it is the one that is asked for.

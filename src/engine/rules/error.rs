@@ -55,8 +55,7 @@ impl RuleError {
 
     /// Whether it passes by itself, so that a rule does not show it.
     pub(super) fn is_passing(&self) -> bool {
-        let passing =
-            [Reason::StoreUnavailable, Reason::OutcomeUnknown, Reason::RetryLater, Reason::ShuttingDown];
+        let passing = [Reason::StoreUnavailable, Reason::OutcomeUnknown, Reason::RetryLater, Reason::ShuttingDown];
         passing.contains(&self.reason())
     }
 

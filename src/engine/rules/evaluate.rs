@@ -1,8 +1,8 @@
 //! One evaluation of one rule: send what is pending, read the count, claim what is due, send that.
 
+use crate::domain::Reason;
 use crate::domain::limits::RULE_PROBLEM_BYTES_MAX;
 use crate::domain::rules::{CrossingClaim, Rule, RuleProgress, RuleSpec};
-use crate::domain::Reason;
 use crate::engine::caller_quota::CallerId;
 use crate::engine::queues::{Queues, SentMessage};
 use crate::engine::rules::{RuleError, Rules};

@@ -20,6 +20,7 @@ mod on_three_nodes;
 mod queues;
 mod repeats;
 mod rolling;
+mod rules;
 mod sessions;
 mod skewed;
 mod tagged;
