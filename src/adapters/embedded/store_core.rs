@@ -54,8 +54,7 @@ impl StoreCore {
         slices: SliceIndex,
         series: SeriesKeyspaces,
         book: MetaState,
-        catalog: CatalogIndex,
-        rules: RuleIndex,
+        (catalog, rules): (CatalogIndex, RuleIndex),
         queues: QueueSharedState,
     ) -> Self {
         Self {

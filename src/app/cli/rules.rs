@@ -23,7 +23,7 @@ pub struct RuleArgs {
 enum RuleCommand {
     /// Create a rule; succeeds if it already exists with the same settings.
     #[command(after_help = "Example:\n  tallystone rule create every-100 views --every 100 -q emails 'look at this'")]
-    Create(RuleCreateArgs),
+    Create(Box<RuleCreateArgs>),
     /// List rules by name.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone rule ls every")]
     Ls(RuleLsArgs),
@@ -91,7 +91,7 @@ impl RuleArgs {
     pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
         let session = self.client.open(before)?;
         match self.command {
-            RuleCommand::Create(args) => Box::pin(session.create_rule(args)).await,
+            RuleCommand::Create(args) => Box::pin(session.create_rule(*args)).await,
             RuleCommand::Ls(args) => session.list_rules(args).await,
             RuleCommand::Show(args) => session.show_rule(args).await,
             RuleCommand::Rm(args) => session.remove_rule(args).await,

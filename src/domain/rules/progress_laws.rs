@@ -141,7 +141,7 @@ fn the_longest_id_is_an_id() {
 
 /// One thing that happens to a counter and its rule.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum LifeEvent {
     Add(i64),
     Clear,
     /// A server reads progress and count, and stores what it decides.
@@ -157,17 +157,17 @@ enum Event {
     Expire,
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = LifeEvent> {
     prop_oneof![
-        4 => (1_i64..60).prop_map(Event::Add),
-        1 => (-40_i64..0).prop_map(Event::Add),
-        1 => Just(Event::Clear),
-        4 => Just(Event::Read),
-        1 => Just(Event::ReadAndDie),
-        1 => Just(Event::ReadTwice),
-        4 => Just(Event::Send),
-        2 => Just(Event::SendAndDie),
-        1 => Just(Event::Expire),
+        4 => (1_i64..60).prop_map(LifeEvent::Add),
+        1 => (-40_i64..0).prop_map(LifeEvent::Add),
+        1 => Just(LifeEvent::Clear),
+        4 => Just(LifeEvent::Read),
+        1 => Just(LifeEvent::ReadAndDie),
+        1 => Just(LifeEvent::ReadTwice),
+        4 => Just(LifeEvent::Send),
+        2 => Just(LifeEvent::SendAndDie),
+        1 => Just(LifeEvent::Expire),
     ]
 }
 
@@ -221,25 +221,25 @@ impl World {
         Some((version, progress.fired(id)))
     }
 
-    fn step(&mut self, event: Event) {
+    fn step(&mut self, event: LifeEvent) {
         self.now += 60;
         match event {
-            Event::Add(delta) => self.count += delta,
-            Event::Clear => {
+            LifeEvent::Add(delta) => self.count += delta,
+            LifeEvent::Clear => {
                 self.count = 0;
                 self.clear = Some(EventKey { time: at(self.now), id: EventId::text("clear") });
             }
-            Event::Read => drop(self.decide().map(|next| self.store(next))),
-            Event::ReadAndDie => drop(self.decide()),
-            Event::ReadTwice => {
+            LifeEvent::Read => drop(self.decide().map(|next| self.store(next))),
+            LifeEvent::ReadAndDie => drop(self.decide()),
+            LifeEvent::ReadTwice => {
                 let (one, other) = (self.decide(), self.decide());
                 if let (Some(one), Some(other)) = (one, other) {
                     assert!(self.store(one) && !self.store(other), "one of two claims is stored");
                 }
             }
-            Event::Send => drop(self.send().map(|next| self.store(next))),
-            Event::SendAndDie => drop(self.send()),
-            Event::Expire => {
+            LifeEvent::Send => drop(self.send().map(|next| self.store(next))),
+            LifeEvent::SendAndDie => drop(self.send()),
+            LifeEvent::Expire => {
                 let (version, progress) = self.stored.clone();
                 let Some(claim) = progress.pending else { return };
                 let id = progress.message_id(&self.spec.name, &claim).to_string();
@@ -260,7 +260,7 @@ proptest! {
         let mut world = World::new();
         events.into_iter().for_each(|event| world.step(event));
         // What is pending is sent in the end.
-        world.step(Event::Send);
+        world.step(LifeEvent::Send);
         let mut covered: BTreeMap<(u32, u64), u32> = world.uncertain.clone();
         for (generation, from, through) in world.queue.values() {
             for crossing in from + 1..=*through {
@@ -280,7 +280,7 @@ proptest! {
     ) {
         let mut world = World::new();
         for delta in deltas {
-            for event in [Event::Add(delta), Event::ReadTwice, Event::SendAndDie, Event::Send] {
+            for event in [LifeEvent::Add(delta), LifeEvent::ReadTwice, LifeEvent::SendAndDie, LifeEvent::Send] {
                 world.step(event);
             }
         }

@@ -2,13 +2,12 @@
 //! crossing once, whichever step of claim, message and settlement a kill comes between.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
-use super::queues::on_runtime;
 use super::{World, rounds};
 use crate::support::harness::{Launch, Server, eventually, http};
 
@@ -48,28 +47,40 @@ fn set_up(server: &Server) {
     call(server, "rule.v1.RuleService", "CreateRule", &rule).expect("the server answers");
 }
 
-/// Adds from several clients, each add with a token of its own.
-fn add(server: &Server, tokens: Vec<String>) {
-    let address = server.address;
-    let tokens = Arc::new(parking_lot::Mutex::new(tokens));
-    on_runtime(async move {
-        let mut clients = JoinSet::new();
-        for _ in 0..CLIENTS {
-            let tokens = Arc::clone(&tokens);
-            clients.spawn_blocking(move || {
-                loop {
-                    let Some(token) = tokens.lock().pop() else { return };
-                    let body = json!({"namespace": "default", "counter_name": "sold", "delta": STEP.to_string(),
-                        "idempotency_token": {"token": token}});
-                    let path = "/tallystone.counter.v1.CounterService/AddCount";
-                    let headers = [("content-type", "application/json")];
-                    let answer = http(address, "POST", path, &headers, &body.to_string()).expect("the server answers");
-                    assert_eq!(answer.status, 200, "{}", answer.body);
+/// Adds from several clients, each add with a token of its own. The server is killed after so many answers. Returns the
+/// tokens without an answer.
+fn add(server: &Server, tokens: Vec<String>, killed_after: Option<usize>) -> Vec<String> {
+    let (waiting, unanswered, answers) = (Mutex::new(tokens), Mutex::new(Vec::new()), AtomicUsize::new(0));
+    let client = || {
+        while let Some(token) = { waiting.lock().pop() } {
+            let body = json!({"namespace": "default", "counter_name": "sold", "delta": STEP.to_string(),
+                "idempotency_token": {"token": token}});
+            match server_answer(server, "counter.v1.CounterService", "AddCount", &body) {
+                Some((200, _)) => {
+                    let answered = answers.fetch_add(1, Ordering::SeqCst) + 1;
+                    if killed_after == Some(answered) {
+                        server.signal(libc::SIGKILL);
+                    }
                 }
-            });
+                Some((_, refused)) => match refused["details"][0]["reason"].as_str() {
+                    // It came too late after the kill, for good.
+                    Some("NOT_APPLIED") => waiting.lock().push(new_token()),
+                    Some("PENDING") => waiting.lock().push(token),
+                    _ => panic!("{refused}"), // nothing else refuses an add here
+                },
+                None => {
+                    unanswered.lock().push(token);
+                    return;
+                }
+            }
         }
-        clients.join_all().await;
-    });
+    };
+    std::thread::scope(|scope| (0..CLIENTS).for_each(|_| drop(scope.spawn(client))));
+    [waiting.into_inner(), unanswered.into_inner()].concat()
+}
+
+fn new_token() -> String {
+    uuid::Uuid::now_v7().to_string()
 }
 
 fn is_rolled_up(server: &Server, count: u64) -> bool {
@@ -102,8 +113,13 @@ fn no_kill_skips_or_doubles_a_crossing_of_a_rule() {
         let server = Launch::dev(&world.data).start();
         set_up(&server);
         let next = GOAL * life / lives / STEP * STEP;
-        add(&server, (count / STEP..next / STEP).map(|_| uuid::Uuid::now_v7().to_string()).collect());
+        let tokens: Vec<String> = (count / STEP..next / STEP).map(|_| new_token()).collect();
         count = next;
+        let killed_after = 1 + world.chance.index(tokens.len() - CLIENTS);
+        let left = add(&server, tokens, Some(killed_after));
+        server.kill();
+        let server = Launch::dev(&world.data).start();
+        assert_eq!(add(&server, left, None), Vec::<String>::new(), "nothing kills it now");
         assert!(eventually(WITHIN, || is_rolled_up(&server, count)), "{count} is rolled up:\n{}", server.printed());
         server.kill();
         // The next start evaluates the rule at once, so these kills come before, between and after its steps.
