@@ -31,6 +31,7 @@ mod queue_outbox;
 mod queue_store;
 mod racing;
 mod rollup_store;
+mod rule_store;
 #[path = "../servers/mod.rs"]
 mod servers;
 mod simulated_cache;

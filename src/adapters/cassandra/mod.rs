@@ -22,6 +22,7 @@ mod request_failure;
 mod request_runner;
 mod rollups;
 mod row_keys;
+mod rules;
 mod scan;
 pub mod schema;
 mod series;
@@ -46,6 +47,7 @@ use crate::adapters::cassandra::log::Log;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::rollups::Rollups;
 use crate::adapters::cassandra::row_keys::stored_dataset;
+use crate::adapters::cassandra::rules::CqlRules;
 use crate::adapters::cassandra::scan::LogReader;
 use crate::adapters::cassandra::session::CqlStore;
 use crate::adapters::cassandra::slices::CqlSlices;
@@ -186,6 +188,7 @@ impl Cassandra {
             progress: Arc::new(PublishedLimits::new(Arc::clone(link), Arc::clone(slices))),
             fast,
             catalog: Arc::clone(&self.catalog) as Arc<_>,
+            rules: Arc::new(CqlRules::new(Arc::clone(link))),
             fleet: Some(SharedStores { members: fleet.clone(), counters: fleet }),
         }
     }

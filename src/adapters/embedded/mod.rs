@@ -192,6 +192,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let series = SeriesKeyspaces::open(&library).map_err(OpenError::library(disk::library::folder(dir)))?;
     let book = disk::meta_state::MetaState::open(&library).map_err(unreadable)?;
     let catalog = counters::catalog::CatalogIndex::open(&library).map_err(unreadable)?;
+    let rules = counters::rules::RuleIndex::open(&library).map_err(unreadable)?;
     let memory = CounterTable::new(options.row_bytes);
     recover::set_floors(&memory, &slices, &book.limits()).map_err(unreadable)?;
     let writer = Writer::new(dir, Arc::clone(&library), mark, last, MemtableReclaimer::start()?);
@@ -200,7 +201,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let queues = queues::recover::recover(&library, dir)?;
     let queue_moment = queues.moment;
     let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
-    let core = Arc::new(StoreCore::new(library, memory, slices, series, book, catalog, shared));
+    let core = Arc::new(StoreCore::new(library, memory, slices, series, book, (catalog, rules), shared));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
     let maker = commit::keyspace_worker::start(Arc::clone(&core))?;
     let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)
@@ -267,7 +268,8 @@ impl Embedded {
             progress: store.clone(),
             fast,
             caches: Arc::default(),
-            catalog: store,
+            catalog: store.clone(),
+            rules: store,
             fleet: None,
         }
     }

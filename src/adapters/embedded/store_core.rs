@@ -7,6 +7,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::counters::catalog::CatalogIndex;
 use super::counters::counter_table::CounterTable;
+use super::counters::rules::RuleIndex;
 use super::counters::series::SeriesKeyspaces;
 use super::counters::slices::SliceIndex;
 use super::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
@@ -34,6 +35,8 @@ pub struct StoreCore {
     pub meta_state: MetaState,
     /// Namespaces and datasets.
     pub catalog: CatalogIndex,
+    /// Counter rules.
+    pub rules: RuleIndex,
     /// State of queues shared by committer and readers.
     pub queues: QueueSharedState,
     /// Store library; `None` once the store is closed.
@@ -51,7 +54,7 @@ impl StoreCore {
         slices: SliceIndex,
         series: SeriesKeyspaces,
         book: MetaState,
-        catalog: CatalogIndex,
+        (catalog, rules): (CatalogIndex, RuleIndex),
         queues: QueueSharedState,
     ) -> Self {
         Self {
@@ -62,6 +65,7 @@ impl StoreCore {
             series,
             meta_state: book,
             catalog,
+            rules,
             queues,
             library: RwLock::new(Some(library)),
             failure: OnceLock::new(),

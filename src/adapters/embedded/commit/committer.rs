@@ -123,6 +123,7 @@ impl Committer {
             }
             command @ (StoreCommand::DropSlice(..)
             | StoreCommand::Catalog(..)
+            | StoreCommand::Rules(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)
             | StoreCommand::ForgetCounters(..)

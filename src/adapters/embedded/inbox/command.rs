@@ -10,8 +10,12 @@ use crate::adapters::embedded::disk::backup_snapshot::BackupSnapshot;
 use crate::adapters::embedded::disk::key;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
+use crate::domain::limits::RULE_PAYLOAD_BYTES_MAX;
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
-use crate::ports::{AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, StoreError, VerdictOutcome};
+use crate::domain::rules::Rule;
+use crate::ports::{
+    AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, RuleChange, StoreError, VerdictOutcome,
+};
 
 /// The sender of the replies of an append, one for each event.
 pub type AppendReplySender = oneshot::Sender<Vec<Result<AppendOutcome, StoreError>>>;
@@ -36,6 +40,8 @@ pub enum StoreCommand {
     DropSlice(DatasetId, Timestamp, ReplySender<()>),
     /// Changes the catalog.
     Catalog(Box<NamespaceRecord>, ReplySender<()>),
+    /// Changes the rules; with the name of the operation. Returns the rule after the change.
+    Rules(Box<RuleChange>, &'static str, ReplySender<Option<Rule>>),
     /// Drops periods of a series.
     TrimSeries(u32, Timestamp, ReplySender<()>),
     /// Marks a namespace as forgotten.
@@ -110,6 +116,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -134,6 +141,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -155,6 +163,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -170,6 +179,7 @@ impl StoreCommand {
             Self::Roll(_, writes, _) => writes.iter().map(bytes_of_roll).sum(),
             Self::Queue(command) => command.bytes(),
             Self::CreateSlice(slice, _) => slice.versions.len() * size_of::<(NamespaceId, u64)>(),
+            Self::Rules(..) => size_of::<RuleChange>() + RULE_PAYLOAD_BYTES_MAX,
             Self::Settle(_)
             | Self::PublishLimit(..)
             | Self::Watermarks(..)
@@ -205,6 +215,7 @@ impl StoreCommand {
             Self::SetStatus(_, _, _, answer) => drop(answer.send(Err(error("set slice status")))),
             Self::DropSlice(_, _, answer) => drop(answer.send(Err(error("drop slice")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
+            Self::Rules(_, op, answer) => drop(answer.send(Err(error(op)))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
             Self::ForgetCounters(_, _, answer) => drop(answer.send(Err(error("forget counters")))),

@@ -4,6 +4,7 @@ mod event_log;
 mod outboxes;
 pub(super) mod queues;
 mod rollups;
+mod rules;
 mod structure;
 
 use std::sync::Arc;
