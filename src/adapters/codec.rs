@@ -369,7 +369,7 @@ mod tests {
                 open_steps,
                 repairs,
                 sources: sources.into_values().collect(),
-                rolled: rolled.map(|(at, server)| RolledBy {
+                writer: writer.map(|(at, server)| CheckpointWriter {
                     at: Timestamp::from_micros(at),
                     server: server.map(Into::into),
                 }),
