@@ -205,7 +205,7 @@ impl Bench {
         }
         let store = embedded::open(options).map_err(|error| error.to_string())?;
         let stores = store.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
-        let history = None;
+        let history = Some(store.history());
         Ok(Self { backend, stores, history, clock, kept: Some((store, dir)), keyspace: None, servers: Vec::new() })
     }
 

@@ -34,3 +34,15 @@ pub const BODIES_AT_ONCE_MAX: usize = 64;
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
 /// The percentage of that size beyond which the largest outbox gives way.
 pub const OUTBOX_KEPT_PERCENT: u64 = 60;
+/// The periods of the history of the embedded store. Beyond it, the oldest leave.
+pub const HISTORY_PERIODS_MAX: usize = 512;
+/// The parts of the size of the history. A period that has outgrown one ends early.
+pub const HISTORY_PERIOD_PARTS: u64 = 16;
+/// The bytes of the history at which a commit has enough of them; more go to the next commit.
+pub const HISTORY_PIECE_BYTES_MAX: usize = 256 * 1024;
+/// The rows of one message that the history keeps in one stored value.
+pub const HISTORY_GROUP_ROWS_MAX: usize = 16;
+/// The attempts to place a row of the history in a period while periods leave.
+pub const HISTORY_PLACEMENTS_MAX: usize = 8;
+/// The size of the history of the embedded store by default, in bytes. Beyond it, the oldest period leaves.
+pub const HISTORY_BYTES_DEFAULT: u64 = 16 * 1024 * 1024 * 1024;

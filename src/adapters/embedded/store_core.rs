@@ -13,6 +13,7 @@ use super::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
 use super::disk::library::Library;
 use super::disk::meta_state::MetaState;
 use super::error::ReadError;
+use super::history::periods::HistoryPeriods;
 use super::inbox::commit_inbox::CommitInbox;
 use super::inbox::keyspace_jobs::KeyspaceJobs;
 use super::queues::QueueSharedState;
@@ -36,6 +37,8 @@ pub struct StoreCore {
     pub catalog: CatalogIndex,
     /// State of queues shared by committer and readers.
     pub queues: QueueSharedState,
+    /// Periods of the history.
+    pub history: HistoryPeriods,
     /// Store library; `None` once the store is closed.
     library: RwLock<Option<Arc<Library>>>,
     failure: OnceLock<String>,
@@ -53,6 +56,7 @@ impl StoreCore {
         book: MetaState,
         catalog: CatalogIndex,
         queues: QueueSharedState,
+        history: HistoryPeriods,
     ) -> Self {
         Self {
             inbox: CommitInbox::default(),
@@ -63,6 +67,7 @@ impl StoreCore {
             meta_state: book,
             catalog,
             queues,
+            history,
             library: RwLock::new(Some(library)),
             failure: OnceLock::new(),
             disk_space_level: AtomicU8::new(DiskSpaceLevel::Plenty as u8),
@@ -94,12 +99,20 @@ impl StoreCore {
         }
     }
 
+    /// Leaves the store to commits for a moment, if any wait.
+    pub fn yield_to_commits(&self) {
+        if self.inbox.is_busy() {
+            self.keyspace_jobs.pause();
+        }
+    }
+
     /// Releases the store library, after the last reader.
     pub fn release(&self) {
         let library = self.library.write().take();
         self.slices.clear();
         self.series.clear();
         self.queues.clear();
+        self.history.clear();
         drop(library);
     }
 

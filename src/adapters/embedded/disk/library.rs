@@ -5,6 +5,7 @@
 //! catalog                     datasets, namespaces, their history
 //! names  registers  rollups   one row per counter: name, newest clear, checkpoint
 //! events.D.S  touches.D.S  buckets.D.S      dataset D, slice that starts at second S; dropped with the slice
+//! history.T.P  history.N.P  history.F.P  history.state      history of messages, period P; dropped by the period
 //! series.W.P                  finished steps of W seconds, period P; dropped by the period
 //! ```
 //! The keyspace worker creates and deletes the keyspaces of slices, the committer all others.
@@ -56,7 +57,7 @@ pub enum KeyspaceKind {
     Rows,
     /// Rows read in ranges.
     Ranges,
-    /// Events: many rows, read in ranges.
+    /// Events and rows of the history: many rows, read in ranges.
     Events,
     /// Rows of all queues together, read by key.
     QueueRows,

@@ -31,6 +31,7 @@ impl Committer {
             }
             StoreCommand::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
             StoreCommand::PurgeRows(namespace, rows_max, answer) => reply(answer, self.purge_rows(namespace, rows_max)),
+            StoreCommand::TrimHistory(before, answer) => reply(answer, self.trim_history(before)),
             StoreCommand::Snapshot(answer) => reply(answer, self.snapshot()),
             StoreCommand::Append(_)
             | StoreCommand::Settle(_)
@@ -39,6 +40,7 @@ impl Committer {
             | StoreCommand::Watermarks(..)
             | StoreCommand::CreateSlice(..)
             | StoreCommand::SetStatus(..)
+            | StoreCommand::History(_)
             | StoreCommand::Queue(_) => {
                 unreachable!("this command is staged with others")
             }
