@@ -127,6 +127,7 @@ impl Committer {
             | StoreCommand::Catalog(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)
+            | StoreCommand::ForgetCounters(..)
             | StoreCommand::PurgeRows(..)
             | StoreCommand::TrimHistory(..)
             | StoreCommand::Snapshot(_)) => {
@@ -142,7 +143,7 @@ impl Committer {
     fn has_disk_space_for(&self, command: &StoreCommand) -> bool {
         let frees = matches!(
             command,
-            StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::PurgeRows(..)
+            StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::ForgetCounters(..) | StoreCommand::PurgeRows(..)
                 | StoreCommand::TrimHistory(..)
                 // Needs no disk space.
                 | StoreCommand::Snapshot(_)

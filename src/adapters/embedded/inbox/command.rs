@@ -43,6 +43,8 @@ pub enum StoreCommand {
     TrimSeries(u32, Timestamp, ReplySender<()>),
     /// Marks a namespace as forgotten.
     Forget(NamespaceId, ReplySender<()>),
+    /// Forgets counters that were silent up to a time each.
+    ForgetCounters(DatasetId, Vec<(Counter, Timestamp)>, ReplySender<()>),
     /// Removes up to a number of rows of a forgotten namespace. Returns whether there may be more.
     PurgeRows(NamespaceId, usize, ReplySender<bool>),
     /// Writes a piece of the history.
@@ -125,6 +127,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::History(_)
             | Self::TrimHistory(..)
@@ -150,6 +153,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::TrimHistory(..)
             | Self::Snapshot(_) => CommitLane::General,
@@ -174,6 +178,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::TrimHistory(..)
             | Self::Snapshot(_) => 1,
@@ -196,6 +201,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::TrimHistory(..)
             | Self::Snapshot(_) => 0,
@@ -225,6 +231,7 @@ impl StoreCommand {
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
+            Self::ForgetCounters(_, _, answer) => drop(answer.send(Err(error("forget counters")))),
             Self::PurgeRows(_, _, answer) => drop(answer.send(Err(error("forget")))),
             Self::History(command) => drop(command.answer.send(Err(error("write history")))),
             Self::TrimHistory(_, answer) => drop(answer.send(Err(error("trim history")))),
