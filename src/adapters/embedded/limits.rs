@@ -18,6 +18,9 @@ pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
 pub const VERIFY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+/// The bytes of table files of the history that the embedded store compares with their checksums before it opens, the newest
+/// first.
+pub const HISTORY_VERIFY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The rows of one chunk of a backup, in bytes. A longer row is a chunk of its own.
 pub const BACKUP_PIECE_BYTES_MAX: usize = 256 * 1024;
 /// The bytes of one block of a backup file that is read, far above the longest row.

@@ -250,7 +250,7 @@ fn kind_of(name: &str) -> Option<KeyspaceKind> {
         "queue.heads" | "queue.outbox" => KeyspaceKind::QueueRanges,
         "queue.bodies" => KeyspaceKind::QueueRows,
         _ if begins("queue.answers.") => KeyspaceKind::QueueRanges,
-        _ if begins("events.") || begins("history.") => KeyspaceKind::Events,
+        _ if begins("events.") || begins(library::HISTORY_PREFIX) => KeyspaceKind::Events,
         _ if begins("touches.") || begins("buckets.") || begins("series.") => KeyspaceKind::Ranges,
         _ => return None, // a keyspace of a newer release
     })

@@ -24,6 +24,9 @@ use crate::adapters::embedded::disk::manifest::Manifest;
 use crate::adapters::embedded::error::OpenError;
 use crate::domain::limits::DESCRIPTORS_RESERVED;
 
+/// Prefix of the names of the keyspaces of the history.
+pub const HISTORY_PREFIX: &str = "history.";
+
 /// Folder of the store library.
 pub fn folder(dir: &Path) -> PathBuf {
     dir.join("store")

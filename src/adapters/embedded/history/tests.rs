@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::entries::encode;
 use super::key;
 use crate::adapters::embedded::backup::restore;
+use crate::adapters::embedded::disk::library::HISTORY_PREFIX;
 use crate::adapters::embedded::disk::writer::SyncMode;
 use crate::adapters::embedded::inbox::command::{HistoryCommand, StoreCommand};
 use crate::adapters::embedded::tests::{open_small, small};
@@ -84,7 +85,7 @@ async fn found(history: &dyn HistoryStore) -> Vec<u64> {
 }
 
 fn keyspaces(store: &Embedded) -> usize {
-    store.core.read("count", |library| Ok(library.listed("history.").len())).expect("open")
+    store.core.read("count", |library| Ok(library.listed(HISTORY_PREFIX).len())).expect("open")
 }
 
 fn copy(from: &Path, to: &Path) {
