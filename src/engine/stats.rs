@@ -169,6 +169,8 @@ impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
 /// Counts of the engine's work since its start.
 #[derive(Default, Debug)]
 pub struct Stats {
+    /// The reports of queues to their counters.
+    pub bridge: BridgeCounts,
     /// Adds, clears and totals that were applied.
     pub writes_applied: Count,
     /// Writes whose token had been applied before.

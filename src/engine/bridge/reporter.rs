@@ -124,7 +124,7 @@ impl Bridge {
         outcome?;
         if self.has_started && self.dirty.oldest().is_none() {
             let live = self.tracked.values().map(|tracked| tracked.queue.name.clone());
-            self.gone.extend(self.tidier.look(&self.counting, live.collect()).await?);
+            self.gone.extend(self.tidier.look(&self.counting, live.collect(), now).await?);
         }
         Ok(())
     }
@@ -265,8 +265,7 @@ impl Bridge {
     fn record(&mut self, ready: &ReadyReport) {
         let elapsed = self.context.clock.elapsed();
         let Some(tracked) = self.tracked.get_mut(&ready.shard.queue) else { return };
-        let Some(reported) =
-            tracked.shards.as_mut().and_then(|shards| shards.get_mut(ready.shard.number as usize))
+        let Some(reported) = tracked.shards.as_mut().and_then(|shards| shards.get_mut(ready.shard.number as usize))
         else {
             return;
         };
@@ -387,8 +386,8 @@ impl BackgroundLoop for Bridge {
             tracked.slow_due = tracked.slow_due.map(|_| elapsed);
         }
         self.wake_due();
-        let last = self.step(usize::MAX);
         let (clock, left) = (Arc::clone(&self.context.clock), until.saturating_sub(elapsed));
+        let last = self.step(usize::MAX);
         tokio::select! {
             biased;
             outcome = last => if let Err(error) = outcome {

@@ -3,9 +3,7 @@
 use crate::domain::counter::{CounterName, ReportSource};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::counter_names::counter_name;
-use crate::engine::bridge::totals::{
-    fast_names, fast_totals, signature_totals, slow_names, slow_totals, value_totals,
-};
+use crate::engine::bridge::totals::{fast_names, fast_totals, signature_totals, slow_names, slow_totals, value_totals};
 use crate::engine::counting::{QueueTotal, queue_serial};
 use crate::ports::ShardReport;
 

@@ -35,9 +35,8 @@ pub fn differences(
     let own_of = |name: &str| own.get(name).copied().unwrap_or(0);
     let newest = known.values().map(|total| (total.epoch, total.serial)).max().unwrap_or_default();
     let mut epoch = created.max(newest.0);
-    let is_other = |(name, total): (&String, &SourceTotal)| {
-        (total.epoch, total.serial) == newest && total.total != own_of(name)
-    };
+    let is_other =
+        |(name, total): (&String, &SourceTotal)| (total.epoch, total.serial) == newest && total.total != own_of(name);
     if newest.0 == epoch && (newest.1 > serial || (newest.1 == serial && known.iter().any(is_other))) {
         epoch += 1;
     }

@@ -28,8 +28,8 @@ impl CounterTidier {
         &mut self,
         counting: &Counting,
         live: BTreeSet<QueueName>,
+        now: Timestamp,
     ) -> Result<BTreeSet<QueueName>, CountingError> {
-        let now = counting.now();
         if self.ended_at.is_some_and(|ended| now.since(ended) < SCAN_EVERY) {
             return Ok(BTreeSet::new());
         }
@@ -38,7 +38,8 @@ impl CounterTidier {
         let is_zero = |known: &KnownTotals| known.sources.values().all(|total| total.total == 0);
         let (mut gone, mut silent) = (BTreeSet::new(), Vec::new());
         for known in page.counters {
-            let queue = counter_names::queue_of(known.counter.as_str()).and_then(|(queue, _)| QueueName::new(queue).ok());
+            let queue =
+                counter_names::queue_of(known.counter.as_str()).and_then(|(queue, _)| QueueName::new(queue).ok());
             match queue.filter(|queue| !live.contains(queue)) {
                 Some(queue) if !is_zero(&known) => drop(gone.insert(queue)),
                 Some(_) => silent.push(known.counter),

@@ -23,7 +23,8 @@ static FAST_NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
 
 /// The counters by attempt number and by time, which are reported every few seconds.
 static SLOW_NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let steps = |kind: &'static str, steps: &'static [&'static str]| steps.iter().map(move |step| format!("{kind}.{step}"));
+    let steps =
+        |kind: &'static str, steps: &'static [&'static str]| steps.iter().map(move |step| format!("{kind}.{step}"));
     let attempts = ["leased_at", "completed_at", "errored_at"].into_iter().flat_map(|kind| steps(kind, &ATTEMPT_STEPS));
     attempts.chain(["wait", "run"].into_iter().flat_map(|kind| steps(kind, &TIME_STEPS))).collect()
 });

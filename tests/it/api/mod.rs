@@ -133,6 +133,7 @@ impl Wire {
             seal_delay: None,
             rules,
             progress: Arc::new(|| {}),
+            bridge: None,
         };
         let engine = Arc::new(Engine::start(parts).await.expect("the engine starts"));
         Self { address, gateway, engine, gate, stop, serving }
