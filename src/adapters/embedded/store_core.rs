@@ -14,6 +14,7 @@ use super::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
 use super::disk::library::Library;
 use super::disk::meta_state::MetaState;
 use super::error::ReadError;
+use super::history::periods::HistoryPeriods;
 use super::inbox::commit_inbox::CommitInbox;
 use super::inbox::keyspace_jobs::KeyspaceJobs;
 use super::queues::QueueSharedState;
@@ -39,6 +40,8 @@ pub struct StoreCore {
     pub rules: RuleIndex,
     /// State of queues shared by committer and readers.
     pub queues: QueueSharedState,
+    /// Periods of the history.
+    pub history: HistoryPeriods,
     /// Store library; `None` once the store is closed.
     library: RwLock<Option<Arc<Library>>>,
     failure: OnceLock<String>,
@@ -56,6 +59,7 @@ impl StoreCore {
         book: MetaState,
         (catalog, rules): (CatalogIndex, RuleIndex),
         queues: QueueSharedState,
+        history: HistoryPeriods,
     ) -> Self {
         Self {
             inbox: CommitInbox::default(),
@@ -67,6 +71,7 @@ impl StoreCore {
             catalog,
             rules,
             queues,
+            history,
             library: RwLock::new(Some(library)),
             failure: OnceLock::new(),
             disk_space_level: AtomicU8::new(DiskSpaceLevel::Plenty as u8),
@@ -98,12 +103,20 @@ impl StoreCore {
         }
     }
 
+    /// Leaves the store to commits for a moment, if any wait.
+    pub fn yield_to_commits(&self) {
+        if self.inbox.is_busy() {
+            self.keyspace_jobs.pause();
+        }
+    }
+
     /// Releases the store library, after the last reader.
     pub fn release(&self) {
         let library = self.library.write().take();
         self.slices.clear();
         self.series.clear();
         self.queues.clear();
+        self.history.clear();
         drop(library);
     }
 

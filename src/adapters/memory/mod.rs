@@ -8,6 +8,7 @@ mod cache;
 mod catalog;
 mod event_log;
 mod fast_counts;
+mod history;
 mod limits;
 mod outboxes;
 mod queues;
@@ -32,6 +33,7 @@ use crate::ports::{Clock, QueueStores, StoreHandle, Stores};
 pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
+pub use history::MemoryHistory;
 pub use queues::MemoryQueues;
 pub use rules::MemoryRules;
 
@@ -71,6 +73,7 @@ pub fn open(clock: &Arc<dyn Clock>) -> Opened {
     Opened {
         counters: Some(stores_on(Arc::clone(clock))),
         queues: Some(queue_stores(Arc::clone(clock))),
+        history: Some(Arc::new(MemoryHistory::default())),
         cache: None,
         backups: None,
         handle: Arc::new(MemoryHandle),

@@ -37,6 +37,7 @@ impl Committer {
                 reply(answer, self.forget_counters(dataset, &silent));
             }
             StoreCommand::PurgeRows(namespace, rows_max, answer) => reply(answer, self.purge_rows(namespace, rows_max)),
+            StoreCommand::TrimHistory(before, answer) => reply(answer, self.trim_history(before)),
             StoreCommand::Snapshot(answer) => reply(answer, self.snapshot()),
             StoreCommand::Append(_)
             | StoreCommand::Settle(_)
@@ -45,6 +46,7 @@ impl Committer {
             | StoreCommand::Watermarks(..)
             | StoreCommand::CreateSlice(..)
             | StoreCommand::SetStatus(..)
+            | StoreCommand::History(_)
             | StoreCommand::Queue(_) => {
                 unreachable!("this command is staged with others")
             }
