@@ -15,6 +15,7 @@ mod connect;
 mod counting_store;
 mod data_center;
 mod fleet;
+mod history;
 mod limits;
 mod log;
 mod ownership;
@@ -37,11 +38,13 @@ mod wide_rows;
 mod write_batcher;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::adapters::Opened;
 use crate::adapters::cassandra::append::Appender;
 use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
 use crate::adapters::cassandra::fleet::CqlFleetStore;
+use crate::adapters::cassandra::history::CqlHistory;
 use crate::adapters::cassandra::log::Log;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::rollups::Rollups;
@@ -58,8 +61,8 @@ use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
 use crate::domain::rollup::CachedCount;
 use crate::ports::{
-    CacheLease, Clock, CountCache, FastCounts, Metric, SharedStores, StoreCheck, StoreError, StoreHandle, Stores,
-    metrics,
+    CacheLease, Clock, CountCache, FastCounts, HistoryStore, Metric, SharedStores, StoreCheck, StoreError, StoreHandle,
+    Stores, metrics,
 };
 
 pub use catalog::Catalog;
@@ -188,6 +191,11 @@ impl Cassandra {
             catalog: Arc::clone(&self.catalog) as Arc<_>,
             fleet: Some(SharedStores { members: fleet.clone(), counters: fleet }),
         }
+    }
+
+    /// The history of messages in the keyspace. Rows written from now on are kept for `retention`.
+    pub fn history(&self, retention: Duration) -> Arc<dyn HistoryStore> {
+        Arc::new(CqlHistory::new(Arc::clone(&self.requests), retention))
     }
 
     /// Reads one row at a quorum, once: an error while the keyspace does not answer that in the time of a request.
