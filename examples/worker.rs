@@ -53,7 +53,7 @@ pub async fn work_off(addresses: &[&str]) -> Result<u64, Box<dyn Error>> {
     let paid = Arc::new(AtomicU64::new(0));
     let worker = orders.worker().concurrency(4).session_lease(Duration::from_secs(15)).until_empty();
     let shutdown = Shutdown::default();
-    // A service would call `shutdown.finish()` at its first SIGTERM and `shutdown.end()` at the second.
+    // A service would call `shutdown.stop_leasing()` at its first SIGTERM and `shutdown.abort_jobs()` at the second.
     let total = Arc::clone(&paid);
     let pay = move |order: Order, job: Job| {
         let total = Arc::clone(&total);

@@ -17,7 +17,7 @@ pub use fleet::{decode_beat, decode_sealed, encode_beat, encode_sealed};
 use crate::domain::Timestamp;
 use crate::domain::counter::{Change, DatasetId, EventId, EventKey, NamespaceId, Provenance};
 use crate::domain::rollup::{
-    BucketRecord, Checkpoint, CountAt, RolledBy, SliceStatus, SourceTotal, StepSum, TimeSlice,
+    BucketRecord, Checkpoint, CheckpointWriter, CountAt, SliceStatus, SourceTotal, StepSum, TimeSlice,
 };
 use crate::ports::{StoreError, StoreErrorKind};
 use crate::proto::internal::v1::{
@@ -89,13 +89,13 @@ fn checkpoint_of(checkpoint: &Checkpoint) -> StoredCheckpoint {
         sources: checkpoint.sources.iter().map(|(source, total)| source_of(source, *total)).collect(),
         gone: checkpoint.deleted,
         rolled_after_us: checkpoint
-            .rolled
+            .writer
             .as_ref()
-            .map(|rolled| rolled.at.micros().wrapping_sub(checkpoint.as_of.micros())),
+            .map(|writer| writer.at.micros().wrapping_sub(checkpoint.as_of.micros())),
         rolled_by: checkpoint
-            .rolled
+            .writer
             .as_ref()
-            .and_then(|rolled| rolled.server.as_deref())
+            .and_then(|writer| writer.server.as_deref())
             .unwrap_or_default()
             .to_owned(),
     }
@@ -104,7 +104,7 @@ fn checkpoint_of(checkpoint: &Checkpoint) -> StoredCheckpoint {
 fn checkpoint_from(stored: StoredCheckpoint) -> Result<Checkpoint, CorruptValue> {
     const WHAT: &str = CHECKPOINT;
     let sources = stored.sources.into_iter().map(source_from).collect::<Result<_, _>>()?;
-    let rolled = stored.rolled_after_us.map(|after| RolledBy {
+    let writer = stored.rolled_after_us.map(|after| CheckpointWriter {
         at: Timestamp::from_micros(stored.as_of.wrapping_add(after)),
         server: Some(stored.rolled_by).filter(|server| !server.is_empty()).map(Into::into),
     });
@@ -118,7 +118,7 @@ fn checkpoint_from(stored: StoredCheckpoint) -> Result<Checkpoint, CorruptValue>
         repairs: stored.repairs,
         sources,
         deleted: stored.gone,
-        rolled,
+        writer,
     })
 }
 
@@ -371,7 +371,7 @@ mod tests {
                 repairs,
                 sources: sources.into_values().collect(),
                 deleted,
-                rolled: rolled.map(|(at, server)| RolledBy {
+                writer: rolled.map(|(at, server)| CheckpointWriter {
                     at: Timestamp::from_micros(at),
                     server: server.map(Into::into),
                 }),

@@ -364,28 +364,31 @@ impl LoadedConfig {
 
     /// Checks what the type of a value does not say.
     fn check(&self) -> Result<(), ConfigError> {
-        let fault = |key: &str, what: &str| {
+        let invalid = |key: &str, what: &str| {
             Err(bad(key, self.settings.get(key).map_or(&SettingOrigin::Default, |setting| &setting.origin), what))
         };
         if self.config.server.drain_deadline_ms == 0 {
-            return fault("server.drain_deadline_ms", "must be at least 1");
+            return invalid("server.drain_deadline_ms", "must be at least 1");
         }
         if self.config.storage.tail_bytes < 16 * 1024 * 1024 {
-            return fault("storage.tail_bytes", "must be at least 16777216");
+            return invalid("storage.tail_bytes", "must be at least 16777216");
         }
         if self.config.storage.cache_bytes < 8 * 1024 * 1024 {
-            return fault("storage.cache_bytes", "must be at least 8388608");
+            return invalid("storage.cache_bytes", "must be at least 8388608");
         }
         if self.config.log.level.trim().is_empty() {
-            return fault("log.level", "must name a level: error, warn, info, debug or trace");
+            return invalid("log.level", "must name a level: error, warn, info, debug or trace");
         }
         if let Err(error) = log_filter::filter(&self.config.log.level) {
-            return fault("log.level", &format!("cannot be used: {error}"));
+            return invalid("log.level", &format!("cannot be used: {error}"));
         }
         let named = |(key, what): (&str, String)| (key.to_owned(), what);
-        let of_traces = || traces::fault(&self.config).map(|(key, what)| (key.to_owned(), what));
-        match cluster_faults::fault(&self.config).or_else(of_traces).or_else(|| roles::fault(&self.config).map(named)) {
-            Some((key, what)) => fault(&key, &what),
+        let of_traces = || traces::find_invalid(&self.config).map(|(key, what)| (key.to_owned(), what));
+        match cluster_faults::find_invalid(&self.config)
+            .or_else(of_traces)
+            .or_else(|| roles::find_invalid(&self.config).map(named))
+        {
+            Some((key, what)) => invalid(&key, &what),
             None => Ok(()),
         }
     }

@@ -145,7 +145,7 @@ pub const BATCHED_ITEMS_AT_ONCE_MAX: usize = 256 * 1_024;
 pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
 
 /// The counters of a LOW namespace that one rollup queue rolls again and again without a signal.
-pub const ROLLUP_CIRCULATING_MAX: usize = 4_096;
+pub const ROLLUP_LOW_CARDINALITY_MAX: usize = 4_096;
 /// The share of a commit that settlements leave to dequeues and adds, and these to enqueues and reads: one part in this
 /// number. It holds for the store calls of a shard as well.
 pub const COMMIT_LANE_PART: usize = 8;
@@ -176,7 +176,7 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// lease.
 pub const FRONTIER_READ_WITHIN: Duration = Duration::from_secs(5);
 /// The datasets of one cluster, and then the namespaces, that a server opens concurrently when it follows the catalog.
-pub const DATASETS_FOLLOWED_AT_ONCE_MAX: usize = 16;
+pub const DATASETS_OPENED_AT_ONCE_MAX: usize = 16;
 /// How often a server checks whether another one has changed the catalog.
 pub const CATALOG_FOLLOWED_EVERY: Duration = Duration::from_secs(1);
 /// The counters with rollup signals that wait to be sent to other servers. Further signals are dropped.

@@ -143,7 +143,7 @@ impl Engine {
         }
         let roller = Arc::new(Roller::new(Arc::clone(&scopes), Arc::clone(&served)));
         let mut supervisor = Supervisor::new(Arc::clone(&roller), export, progress);
-        supervisor.follow().await?;
+        supervisor.apply_catalog().await?;
         driver.start(supervisor);
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
         driver.start(WatchesLoop::new(Arc::clone(&served)));

@@ -92,7 +92,7 @@ impl NamespaceScopes {
     pub fn signal(&self, scope: &NamespaceScope, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
         let is_sent = self.fleet.as_ref().is_some_and(|fleet| fleet.send_signal(counter, oldest, newest));
         if !is_sent {
-            scope.offer(counter, oldest, newest);
+            scope.enqueue(counter, oldest, newest);
         }
     }
 
@@ -154,7 +154,7 @@ impl NamespaceScopes {
         let queues = self.rollup_queues.of(namespace, dataset);
         // Checked after the queues are in the map: a concurrent deletion either finds the queues or is found here.
         if self.namespaces.by_id(namespace.id).is_none() {
-            queues.end();
+            queues.close_and_drop();
             self.rollup_queues.remove(namespace.id);
         }
         queues
@@ -258,8 +258,8 @@ impl NamespaceScope {
     }
 
     /// Puts a counter into the rollup queues of this process, whoever owns its shard.
-    pub fn offer(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
+    pub fn enqueue(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
         let capacity_bytes = usize::try_from(self.namespace.spec.rollup.capacity_bytes).unwrap_or(usize::MAX);
-        self.rollup_queues.offer(counter, oldest, newest, capacity_bytes);
+        self.rollup_queues.enqueue(counter, oldest, newest, capacity_bytes);
     }
 }

@@ -12,14 +12,14 @@ use crate::domain::time::Timestamp;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CacheLease {
     /// The time of the lease by `Clock::elapsed`; zero where leases do not age.
-    pub taken: Duration,
-    /// A mark for each replica, in their order; none for a replica that gave no lease.
-    pub marks: Vec<Option<CacheMark>>,
+    pub acquired_at: Duration,
+    /// The lease of each replica, in their order; none for a replica that gave none.
+    pub replicas: Vec<Option<ReplicaLease>>,
 }
 
 /// The right to fill one key on one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CacheMark {
+pub struct ReplicaLease {
     /// The state of the key at the time of the lease.
     pub number: u64,
     /// The `as_of` of the value at that time.

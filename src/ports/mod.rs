@@ -36,7 +36,7 @@ use crate::domain::counter::NamespaceName;
 pub use backup::{BackupPieces, Backups};
 pub use catalog::{Catalog, CatalogChange, CatalogEntry, CatalogRecord};
 pub use clock::{BootId, Clock, Entropy};
-pub use count_cache::{CacheLease, CacheMark, CountCache};
+pub use count_cache::{CacheLease, CountCache, ReplicaLease};
 pub use error::{EffectOutcome, StoreError, StoreErrorKind};
 pub use event_log::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, VerdictOutcome,
@@ -52,8 +52,8 @@ pub use metric::{Metric, MetricValue};
 pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
-    FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueTime, ShardAnswer, ShardCommand, ShardReader,
-    ShardStatus, ShardStore, ShardTotals, StoredMessage,
+    FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
+    ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};
@@ -104,14 +104,20 @@ pub struct QueueStores {
     pub reader: Arc<dyn ShardReader>,
     /// The time that the steps of the shards use.
     pub time: Arc<dyn QueueTime>,
+    /// The counts and the outboxes of the shards.
+    pub outbox: Arc<dyn ShardOutbox>,
     /// The catalog.
     pub catalog: Arc<dyn QueueCatalog>,
 }
 
 impl QueueStores {
-    /// The stores of an engine that keeps the shards, with their reads and their time, in one object.
-    pub fn of(store: Arc<impl ShardStore + ShardReader + QueueTime>, catalog: Arc<dyn QueueCatalog>) -> Self {
-        Self { shards: Arc::clone(&store) as _, reader: Arc::clone(&store) as _, time: store, catalog }
+    /// The stores of an engine that keeps the shards in one object.
+    pub fn of(
+        store: Arc<impl ShardStore + ShardReader + QueueTime + ShardOutbox>,
+        catalog: Arc<dyn QueueCatalog>,
+    ) -> Self {
+        let (shards, reader, time) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
+        Self { shards, reader, time, outbox: store, catalog }
     }
 }
 

@@ -19,7 +19,9 @@ use crate::domain::queue::tally::errors::SignatureCounts;
 use crate::domain::queue::tally::values::ValueCounts;
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Transition};
+use crate::domain::queue::{
+    Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Shard, Transition,
+};
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
@@ -230,6 +232,21 @@ pub struct ShardReport {
     pub signatures: Vec<(CountedValue, SignatureCounts)>,
 }
 
+impl ShardReport {
+    /// The report of a shard. O(values).
+    pub fn of(shard: &Shard, since: Option<u64>, at: Timestamp) -> Self {
+        let tally = shard.tally();
+        Self {
+            position: shard.position(),
+            at,
+            totals: *shard.totals(),
+            counts: Box::new(tally.counts().clone()),
+            values: tally.values_after(since),
+            signatures: tally.signatures().changed_after(since).collect(),
+        }
+    }
+}
+
 /// Rows of an outbox, in the order of their positions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboxPage {
@@ -244,6 +261,7 @@ pub struct OutboxPage {
 /// The fill of all outboxes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OutboxUsage {
+    /// Bytes of all outboxes.
     pub bytes: u64,
     /// The most bytes that the outboxes may have before the largest gives way.
     pub capacity: u64,

@@ -30,8 +30,8 @@ pub struct RollWrite {
 /// 4. A put may be lost in a crash as long as no watermark was put after it; it is never torn.
 /// 5. `names` returns every counter of the namespace with an acknowledged mutation or a checkpoint, in the order of names,
 ///    each once, up to the limit. A counter that has only tombstones, from questions about tokens, is not listed.
-/// 6. After `forget`, no read returns anything of the namespace, whatever arrives later. The next `forget` removes the rows
-///    of writes that were in flight.
+/// 6. After `remove_namespace`, no read returns anything of the namespace, whatever arrives later. The next
+///    `remove_namespace` removes the rows of writes that were in flight.
 /// 7. `namespaces` returns every namespace with stored rows other than events, forgotten or not, in the order of ids, each
 ///    once, up to the limit.
 /// 8. `series_resolutions` returns every resolution with finished steps, finest first.
@@ -95,5 +95,5 @@ pub trait RollupStore: Send + Sync + 'static {
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError>;
 
     /// Removes all rows of a namespace except events, which go with their slices. May be repeated.
-    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError>;
+    async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError>;
 }

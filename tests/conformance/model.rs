@@ -275,7 +275,7 @@ impl Side {
             Command::ForgetForeign => {
                 self.forgotten = true;
                 self.kept.retain(|at, _| *at < 3);
-                show(self.stores().rollups.forget(OTHER_NAMESPACE).await)
+                show(self.stores().rollups.remove_namespace(OTHER_NAMESPACE).await)
             }
             Command::Restart(_) => unreachable!("restarts are worked off by the pair"),
         }

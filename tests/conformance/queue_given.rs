@@ -11,7 +11,7 @@ use tallystone::adapters::memory;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
 use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
+use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
     Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId,
 };
@@ -160,6 +160,9 @@ pub fn settings() -> Settings {
         exclusivity: None,
         shapes: Vec::new(),
         classes: Vec::new(),
+        count_by: Vec::new(),
+        count_by_values_max: 1_000,
+        history: HistoryKept::All,
     }
 }
 

@@ -56,7 +56,10 @@ fn full_checkpoint() -> Checkpoint {
         )]
         .into(),
         deleted: false,
-        rolled: Some(tallystone::domain::rollup::RolledBy { at: at(26_000), server: Some("counts-1:7450".into()) }),
+        writer: Some(tallystone::domain::rollup::CheckpointWriter {
+            at: at(26_000),
+            server: Some("counts-1:7450".into()),
+        }),
     }
 }
 
@@ -328,11 +331,11 @@ async fn check_forgotten(stores: &Stores) {
 async fn rollup_store_law_6_nothing_of_a_forgotten_namespace_is_answered() {
     on_every_backend(async |bench| {
         fill_two_namespaces(&bench.stores).await;
-        bench.stores.rollups.forget(NAMESPACE).await.expect("it forgets");
+        bench.stores.rollups.remove_namespace(NAMESPACE).await.expect("it forgets");
         check_forgotten(&bench.stores).await;
         assert_eq!(all_events(&bench.stores, &foreign("views")).await.len(), 2);
-        bench.stores.rollups.forget(NAMESPACE).await.expect("it forgets again");
-        bench.stores.rollups.forget(NamespaceId(77)).await.expect("it forgets what was never there");
+        bench.stores.rollups.remove_namespace(NAMESPACE).await.expect("it forgets again");
+        bench.stores.rollups.remove_namespace(NamespaceId(77)).await.expect("it forgets what was never there");
         check_forgotten(&bench.stores).await;
     })
     .await;
@@ -344,7 +347,7 @@ async fn rollup_store_law_6_what_is_forgotten_stays_so_over_a_restart() {
         fill_two_namespaces(&bench.stores).await;
         // Durable from here on: a put alone may be lost in a crash.
         bench.stores.touches.put_watermarks(DATASET, vec![(0, at(0))]).await.expect("a watermark");
-        bench.stores.rollups.forget(NAMESPACE).await.expect("it forgets");
+        bench.stores.rollups.remove_namespace(NAMESPACE).await.expect("it forgets");
         let bench = bench.reopen(ending).await;
         check_forgotten(&bench.stores).await;
     })
@@ -352,11 +355,11 @@ async fn rollup_store_law_6_what_is_forgotten_stays_so_over_a_restart() {
 }
 
 #[tokio::test]
-async fn rollup_store_law_6_what_arrives_after_forget_is_not_answered_and_the_next_forget_removes_it() {
+async fn rollup_store_law_6_what_arrives_after_a_removal_is_not_answered_and_the_next_removal_removes_it() {
     on_every_backend(async |bench| {
         let stores = &bench.stores;
         fill_two_namespaces(stores).await;
-        stores.rollups.forget(NAMESPACE).await.expect("it forgets");
+        stores.rollups.remove_namespace(NAMESPACE).await.expect("it forgets");
         // Writes and a roll that were under way.
         append(stores, &counter("views"), event(2, "c", Change::Add(1))).await;
         append(stores, &counter("late"), event(3, "d", Change::Clear)).await;
@@ -367,7 +370,7 @@ async fn rollup_store_law_6_what_arrives_after_forget_is_not_answered_and_the_ne
         check_forgotten(stores).await;
         assert_eq!(read(stores, &counter("late")).await, RollupRow::default());
         assert_eq!(series(stores, &counter("late"), 10).await, []);
-        stores.rollups.forget(NAMESPACE).await.expect("it forgets again");
+        stores.rollups.remove_namespace(NAMESPACE).await.expect("it forgets again");
         check_forgotten(stores).await;
         let left = stores.rollups.namespaces(None, 9).await.expect("namespaces");
         assert_eq!(left, [OTHER_NAMESPACE], "nothing is left");
@@ -404,7 +407,7 @@ async fn rollup_store_law_7_every_namespace_that_has_rows_is_listed_once_in_orde
         let above = stores.rollups.namespaces(Some(NamespaceId(8)), 9).await.expect("namespaces");
         assert_eq!(above, expected[3..], "above a number that is not there");
         assert_eq!(stores.rollups.namespaces(Some(NamespaceId(u64::MAX)), 9).await.expect("namespaces"), []);
-        stores.rollups.forget(NamespaceId(7)).await.expect("it forgets");
+        stores.rollups.remove_namespace(NamespaceId(7)).await.expect("it forgets");
         assert_eq!(stores.rollups.namespaces(None, 3).await.expect("namespaces"), [1, 2, 9].map(NamespaceId));
     })
     .await;

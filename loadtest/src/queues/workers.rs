@@ -58,7 +58,7 @@ pub async fn run(url: &str, queue: &str, span: Span) -> Result<Report> {
         done??;
     }
     tokio::time::sleep_until(to).await;
-    shutdown.finish();
+    shutdown.stop_leasing();
     let mut failed = 0;
     while let Some(tally) = workers.join_next().await {
         let tally = tally?.context("a worker ended")?;

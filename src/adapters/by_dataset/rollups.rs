@@ -101,10 +101,10 @@ impl RollupStore for ByDataset {
         Ok(merge_first(found, limit))
     }
 
-    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+    async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut failed = Ok(());
         for stores in self.all_stores() {
-            failed = failed.and(stores.rollups.forget(namespace).await);
+            failed = failed.and(stores.rollups.remove_namespace(namespace).await);
         }
         self.clusters_by_namespace.remove(&namespace);
         failed

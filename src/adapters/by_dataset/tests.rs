@@ -104,7 +104,7 @@ async fn what_a_dataset_holds_is_in_its_store_alone() {
     }
     let everywhere = all.rollups.namespaces(None, 10).await.expect("they are read");
     assert_eq!(everywhere, [NEAR.0, FAR.0]);
-    all.rollups.forget(FAR.0).await.expect("it is forgotten");
+    all.rollups.remove_namespace(FAR.0).await.expect("it is forgotten");
     assert!(far.rollups.names(FAR.0, "", None, 10).await.expect("they are read").is_empty());
     assert!(holds(&all, NEAR).await);
 }

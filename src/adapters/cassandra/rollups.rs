@@ -430,7 +430,7 @@ impl RollupStore for Rollups {
         Ok(self.touch_writer.stored_namespaces(above, limit))
     }
 
-    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+    async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         const OP: &str = "forget namespace";
         let id = (stored_namespace(namespace),);
         self.requests.write(OP, self.requests.statement("forget_namespace"), id).await?;

@@ -18,7 +18,7 @@ use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::row_keys::stored_dataset;
 use crate::adapters::cassandra::schema::table_id;
-use crate::adapters::cassandra::statements::{Statements, definitions};
+use crate::adapters::cassandra::statements::{DdlKind, Statements, slice_ddl};
 use crate::adapters::cassandra::store::ConditionalResult;
 use crate::adapters::codec;
 use crate::domain::Timestamp;
@@ -65,7 +65,7 @@ pub struct CqlSlice {
     status: Mutex<SliceStatus>,
     tables: OnceCell<Statements>,
     /// Held while tables are created or dropped, so that no table is created after the drop.
-    definition_lock: AsyncMutex<()>,
+    ddl_lock: AsyncMutex<()>,
     /// The known steps that contain events.
     steps: RwLock<BTreeSet<Timestamp>>,
     /// Up to this time, `steps` contains every step with acknowledged events.
@@ -80,7 +80,7 @@ impl CqlSlice {
             row,
             status,
             tables: OnceCell::new(),
-            definition_lock: AsyncMutex::new(()),
+            ddl_lock: AsyncMutex::new(()),
             steps: RwLock::default(),
             steps_complete_to: Mutex::new(Timestamp::MIN),
             settings: DashMap::new(),
@@ -103,20 +103,20 @@ impl CqlSlice {
     }
 
     /// Whether a step is known to contain events.
-    pub fn knows_step(&self, step: Timestamp) -> bool {
+    pub fn has_step(&self, step: Timestamp) -> bool {
         self.steps.read().contains(&step)
     }
 
     /// Records a step that contains events.
-    pub fn note_step(&self, step: Timestamp) {
+    pub fn add_step(&self, step: Timestamp) {
         self.steps.write().insert(step);
     }
 
     /// Advances the status; a status never moves back. Returns the resulting status.
     fn advance(&self, status: SliceStatus) -> SliceStatus {
-        let mut held = self.status.lock();
-        *held = status.max(*held);
-        *held
+        let mut current = self.status.lock();
+        *current = status.max(*current);
+        *current
     }
 
     /// The metadata row with the current status.
@@ -155,8 +155,8 @@ impl CqlSlices {
 
     /// Returns the slice that covers `time`, even if it is dropped.
     pub async fn slice_at(&self, dataset: DatasetId, time: Timestamp) -> Result<Option<Arc<CqlSlice>>, StoreError> {
-        let book = self.slices_of(dataset).await?;
-        let found = book.read().range(..=time).next_back().map(|(_, slice)| Arc::clone(slice));
+        let slices = self.slices_of(dataset).await?;
+        let found = slices.read().range(..=time).next_back().map(|(_, slice)| Arc::clone(slice));
         Ok(found.filter(|slice| time <= slice.last()))
     }
 
@@ -167,26 +167,28 @@ impl CqlSlices {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<Arc<CqlSlice>>, StoreError> {
-        let book = self.slices_of(dataset).await?;
-        let book = book.read();
-        let overlapping = book.values().filter(|slice| slice.start() <= to && from <= slice.last());
+        let slices = self.slices_of(dataset).await?;
+        let slices = slices.read();
+        let overlapping = slices.values().filter(|slice| slice.start() <= to && from <= slice.last());
         Ok(overlapping.filter(|slice| !slice.is_dropped()).cloned().collect())
     }
 
     /// Returns the prepared statements for the tables of a slice. Creates missing tables.
     pub async fn tables<'a>(&self, slice: &'a CqlSlice, op: &'static str) -> Result<&'a Statements, StoreError> {
         let prepared = slice.tables.get_or_try_init(|| async {
-            let _defining = slice.definition_lock.lock().await;
+            let _ddl = slice.ddl_lock.lock().await;
             if slice.is_dropped() {
                 return Err(not_covered(slice.row.dataset, slice.start(), op));
             }
-            let fill = self.fill(&slice.row);
+            let substitute = self.template_substitution(&slice.row);
             // The tables exist unless the process that inserted the row stopped before it created them.
-            match Statements::of_slice(self.requests.store.as_ref(), &fill).await {
+            match Statements::of_slice(self.requests.store.as_ref(), &substitute).await {
                 Ok(prepared) => Ok(prepared),
                 Err(_) => {
-                    self.define("create_", &slice.row, op).await?;
-                    Statements::of_slice(self.requests.store.as_ref(), &fill).await.map_err(|fault| fault.during(op))
+                    self.run_ddl(DdlKind::Create, &slice.row, op).await?;
+                    Statements::of_slice(self.requests.store.as_ref(), &substitute)
+                        .await
+                        .map_err(|fault| fault.during(op))
                 }
             }
         });
@@ -249,15 +251,15 @@ impl CqlSlices {
 
     /// Re-reads the slice rows of a dataset.
     async fn refresh_rows(&self, dataset: DatasetId) -> Result<(), StoreError> {
-        let book = self.slices_of(dataset).await?;
+        let slices = self.slices_of(dataset).await?;
         for row in self.stored_rows(dataset).await? {
-            let known = book.read().get(&row.start).cloned();
+            let known = slices.read().get(&row.start).cloned();
             match known {
                 Some(slice) => {
                     slice.advance(row.status);
                 }
                 None => {
-                    book.write().entry(row.start).or_insert_with(|| Arc::new(CqlSlice::new(row)));
+                    slices.write().entry(row.start).or_insert_with(|| Arc::new(CqlSlice::new(row)));
                 }
             }
         }
@@ -276,24 +278,25 @@ impl CqlSlices {
         // Called for every event, so the common path takes only a read lock.
         let known = self.by_dataset.get(&dataset).map(|cell| Arc::clone(&cell));
         let cell = known.unwrap_or_else(|| Arc::clone(&self.by_dataset.entry(dataset).or_default()));
-        let book = cell.get_or_try_init(|| async {
+        let slices = cell.get_or_try_init(|| async {
             let rows = self.stored_rows(dataset).await?;
-            let book: BTreeMap<_, _> = rows.into_iter().map(|row| (row.start, Arc::new(CqlSlice::new(row)))).collect();
-            Ok::<SlicesByStart, StoreError>(Arc::new(RwLock::new(book)))
+            let slices: BTreeMap<_, _> =
+                rows.into_iter().map(|row| (row.start, Arc::new(CqlSlice::new(row)))).collect();
+            Ok::<SlicesByStart, StoreError>(Arc::new(RwLock::new(slices)))
         });
-        book.await.cloned()
+        slices.await.cloned()
     }
 
     /// Creates or drops the tables of a slice.
-    async fn define(&self, kind: &'static str, row: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
-        for text in definitions(kind, self.fill(row)) {
+    async fn run_ddl(&self, kind: DdlKind, row: &TimeSlice, op: &'static str) -> Result<(), StoreError> {
+        for text in slice_ddl(kind, self.template_substitution(row)) {
             self.requests.store.define(&text).await.map_err(|fault| fault.during(op))?;
         }
         Ok(())
     }
 
     /// Returns a function that substitutes the keyspace and the table names and ids of a slice in a statement template.
-    fn fill(&self, row: &TimeSlice) -> impl Fn(&str) -> String + use<> {
+    fn template_substitution(&self, row: &TimeSlice) -> impl Fn(&str) -> String + use<> {
         let seconds = row.start.micros().div_euclid(1_000_000);
         let sign = if seconds < 0 { "m" } else { "" };
         let slice = format!("{}_{sign}{}", row.dataset.0, seconds.unsigned_abs());
@@ -355,19 +358,19 @@ impl TimeSlices for CqlSlices {
 
     async fn create(&self, slice: TimeSlice) -> Result<TimeSlice, StoreError> {
         const OP: &str = "create slice";
-        let book = self.slices_of(slice.dataset).await?;
+        let slices = self.slices_of(slice.dataset).await?;
         let key = (stored_dataset(slice.dataset), slice.start.micros());
         let values = (key.0, key.1, codec::encode_slice(&slice));
         let statement = self.requests.statement("insert_slice");
         let row = match self.requests.apply_conditionally(OP, statement, values).await? {
             ConditionalResult::Applied => slice,
-            ConditionalResult::NotApplied(held) => {
+            ConditionalResult::NotApplied(existing) => {
                 let bytes =
-                    held.bytes("row").ok_or_else(|| RequestFailure::corrupt("a slice has no row").during(OP))?;
-                row_from(&bytes, held.int("status"), OP)?
+                    existing.bytes("row").ok_or_else(|| RequestFailure::corrupt("a slice has no row").during(OP))?;
+                row_from(&bytes, existing.int("status"), OP)?
             }
         };
-        let slice = Arc::clone(book.write().entry(row.start).or_insert_with(|| Arc::new(CqlSlice::new(row))));
+        let slice = Arc::clone(slices.write().entry(row.start).or_insert_with(|| Arc::new(CqlSlice::new(row))));
         if !slice.is_dropped() {
             self.tables(&slice, OP).await?;
         }
@@ -387,8 +390,8 @@ impl TimeSlices for CqlSlices {
         let values = (i64::from(code), code, key.0, key.1);
         self.requests.write(OP, self.requests.statement("set_slice_status"), values).await?;
         if status == SliceStatus::Dropped {
-            let _defining = slice.definition_lock.lock().await;
-            self.define("drop_", &slice.row, OP).await?;
+            let _ddl = slice.ddl_lock.lock().await;
+            self.run_ddl(DdlKind::Drop, &slice.row, OP).await?;
             self.requests.write(OP, self.requests.statement("delete_steps"), key).await?;
         }
         Ok(())

@@ -27,9 +27,9 @@ impl Statements {
     }
 
     /// Prepares the statements on the tables of one slice, which must exist.
-    pub async fn of_slice(store: &dyn WideStore, fill: impl Fn(&str) -> String) -> Result<Self, RequestFailure> {
-        let used = parse_statements(SLICES).into_iter().filter(|(name, _)| !is_definition(name));
-        Self::prepared(store, used.map(|(name, text)| (name, fill(&text))).collect()).await
+    pub async fn of_slice(store: &dyn WideStore, substitute: impl Fn(&str) -> String) -> Result<Self, RequestFailure> {
+        let used = parse_statements(SLICES).into_iter().filter(|(name, _)| !is_ddl(name));
+        Self::prepared(store, used.map(|(name, text)| (name, substitute(&text))).collect()).await
     }
 
     /// Prepares several statements concurrently, so that the delays of a slow node do not add up.
@@ -51,14 +51,30 @@ impl Statements {
     }
 }
 
-/// Returns the statements that create or drop the tables of a slice, with placeholders filled in.
-pub fn definitions(kind: &str, fill: impl Fn(&str) -> String) -> Vec<String> {
-    let of_kind =
-        parse_statements(SLICES).into_iter().filter(|(name, _)| is_definition(name) && name.starts_with(kind));
-    of_kind.map(|(_, text)| fill(&text)).collect()
+/// Whether tables are created or dropped.
+#[derive(Clone, Copy)]
+pub enum DdlKind {
+    Create,
+    Drop,
 }
 
-fn is_definition(name: &str) -> bool {
+impl DdlKind {
+    /// The prefix of the statement names of this kind.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Create => "create_",
+            Self::Drop => "drop_",
+        }
+    }
+}
+
+/// Returns the statements that create or drop the tables of a slice, with placeholders substituted.
+pub fn slice_ddl(kind: DdlKind, substitute: impl Fn(&str) -> String) -> Vec<String> {
+    let of_kind = parse_statements(SLICES).into_iter().filter(|(name, _)| name.starts_with(kind.prefix()));
+    of_kind.map(|(_, text)| substitute(&text)).collect()
+}
+
+fn is_ddl(name: &str) -> bool {
     name.starts_with("create_") || name.starts_with("drop_")
 }
 
@@ -101,15 +117,15 @@ mod tests {
 
     #[test]
     fn every_table_of_a_slice_that_is_made_is_dropped() {
-        let tables = |kind: &str| {
-            let of_kind = definitions(kind, |text| text.replace("{slice}", "1_0"));
+        let tables = |kind: DdlKind| {
+            let of_kind = slice_ddl(kind, |text| text.replace("{slice}", "1_0"));
             let table = |text: &String| {
                 let words = text.split_whitespace().find(|word| word.contains("_1_0")).expect("it has a table");
                 words.to_owned()
             };
             of_kind.iter().map(table).collect::<BTreeSet<_>>()
         };
-        assert_eq!(tables("create_").len(), 3);
-        assert_eq!(tables("create_"), tables("drop_"));
+        assert_eq!(tables(DdlKind::Create).len(), 3);
+        assert_eq!(tables(DdlKind::Create), tables(DdlKind::Drop));
     }
 }

@@ -117,7 +117,7 @@ impl TouchWriter {
         let dirty = (shard, step.micros(), ns, name);
         let mut writes: Vec<BoxFuture<'_, Result<(), StoreError>>> =
             vec![self.requests.write(OP, tables.get("insert_touch"), dirty).boxed()];
-        if !slice.knows_step(step) {
+        if !slice.has_step(step) {
             writes.push(self.store_step(dataset, slice, step).boxed());
         }
         if !self.is_deleted(counter.namespace()) {
@@ -131,12 +131,12 @@ impl TouchWriter {
 
     /// Stores that a step of a slice has rows.
     pub async fn store_step(&self, dataset: DatasetId, slice: &CqlSlice, step: Timestamp) -> Result<(), StoreError> {
-        if slice.knows_step(step) {
+        if slice.has_step(step) {
             return Ok(());
         }
         let values = (stored_dataset(dataset), slice.start().micros(), step.micros());
         self.requests.write("note step", self.requests.statement("insert_step"), values).await?;
-        slice.note_step(step);
+        slice.add_step(step);
         Ok(())
     }
 

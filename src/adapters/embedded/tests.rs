@@ -227,7 +227,7 @@ async fn a_forgotten_namespace_leaves_no_row() {
         append(&stores, events).await;
     }
     roll(&stores, "c0.0", 900).await;
-    stores.rollups.forget(NAMESPACE).await.expect("forgotten");
+    stores.rollups.remove_namespace(NAMESPACE).await.expect("forgotten");
     store.close();
     let (store, stores) = open_small(dir.path());
     assert!(stores.rollups.names(NAMESPACE, "", None, 9).await.expect("readable").is_empty());
@@ -269,7 +269,7 @@ async fn a_removal_of_a_namespace_that_was_cut_off_is_found_again() {
     let (store, stores) = open_small(dir.path());
     assert_eq!(rows_left(&store), 7);
     assert_eq!(stores.rollups.namespaces(None, 9).await.expect("readable"), [NAMESPACE]);
-    stores.rollups.forget(NAMESPACE).await.expect("forgotten");
+    stores.rollups.remove_namespace(NAMESPACE).await.expect("forgotten");
     assert_eq!((rows_left(&store), stores.rollups.namespaces(None, 9).await.expect("readable")), (0, Vec::new()));
 }
 
@@ -311,7 +311,7 @@ async fn whatever_was_answered_is_held_no_longer() {
     stores.log.settle(DATASET, &counter("a"), &event(10, "v", Change::Void).key).await.expect("settled");
     roll(&stores, "c0", 900).await;
     stores.slices.set_status(DATASET, at(0), SliceStatus::Dropped).await.expect("dropped");
-    stores.rollups.forget(NAMESPACE).await.expect("forgotten");
+    stores.rollups.remove_namespace(NAMESPACE).await.expect("forgotten");
     store.close();
     assert_eq!(store.health().waiting_bytes, 0);
 }

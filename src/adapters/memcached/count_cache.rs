@@ -23,24 +23,24 @@ use crate::domain::counter::Counter;
 use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::CLEAR_VISIBLE_WITHIN;
 use crate::domain::rollup::CachedCount;
-use crate::ports::{CacheLease, CacheMark, CountCache, StoreError};
+use crate::ports::{CacheLease, CountCache, ReplicaLease, StoreError};
 
 impl Cluster {
-    async fn mark(&self, node: &MemcachedServer, key: &str) -> Option<CacheMark> {
+    async fn replica_lease(&self, node: &MemcachedServer, key: &str) -> Option<ReplicaLease> {
         let get = Get::new(key).meta(Meta::NONE.cas()).lease_ttl(CACHE_ENTRY_SECONDS);
         // Idempotent: a second attempt finds the placeholder of the first.
         let answer = node.call("cache lease", &[get.into()], RetrySafety::Idempotent).await;
         let Ok(CommandResponse::Read { value, cas: Some(number) }) = answer else { return None };
         let held = value.as_deref().and_then(|bytes| count::decode_count(bytes).ok());
-        Some(CacheMark { number, held_as_of: held.map(|held| held.as_of) })
+        Some(ReplicaLease { number, held_as_of: held.map(|held| held.as_of) })
     }
 
-    async fn fill_on(&self, node: &MemcachedServer, key: &str, value: &CachedCount, mark: CacheMark) {
-        if mark.held_as_of.is_some_and(|held| held > value.as_of) {
+    async fn fill_on(&self, node: &MemcachedServer, key: &str, value: &CachedCount, lease: ReplicaLease) {
+        if lease.held_as_of.is_some_and(|held| held > value.as_of) {
             return;
         }
         let set = Set::new(key, count::encode_count(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
-        let set = if self.rules.keeps(ProtocolRule::FillUnderLease) { set.compare_cas(mark.number) } else { set };
+        let set = if self.rules.keeps(ProtocolRule::FillUnderLease) { set.compare_cas(lease.number) } else { set };
         // A lost fill only causes a cache miss, so the result is ignored. If the first attempt succeeded, the CAS number
         // has changed and the second attempt stores nothing.
         let _: Result<CommandResponse, StoreError> =
@@ -66,18 +66,21 @@ impl CountCache for Cluster {
     /// One round trip.
     async fn lease(&self, counter: &Counter) -> CacheLease {
         let key = key::cached_count_key(&self.key_prefix, counter);
-        let taken = self.clock.elapsed();
-        CacheLease { taken, marks: join_all(self.nodes(counter).map(|node| self.mark(node, &key))).await }
+        let acquired_at = self.clock.elapsed();
+        CacheLease {
+            acquired_at,
+            replicas: join_all(self.nodes(counter).map(|node| self.replica_lease(node, &key))).await,
+        }
     }
 
     /// One round trip.
     async fn fill(&self, counter: &Counter, value: CachedCount, lease: CacheLease) {
-        if self.clock.elapsed().saturating_sub(lease.taken) > CACHE_LEASE_MAX {
+        if self.clock.elapsed().saturating_sub(lease.acquired_at) > CACHE_LEASE_MAX {
             return;
         }
         let (key, value) = (key::cached_count_key(&self.key_prefix, counter), &value);
-        let marks = self.nodes(counter).zip(lease.marks).filter_map(|(node, mark)| Some((node, mark?)));
-        join_all(marks.map(|(node, mark)| self.fill_on(node, &key, value, mark))).await;
+        let leases = self.nodes(counter).zip(lease.replicas).filter_map(|(node, lease)| Some((node, lease?)));
+        join_all(leases.map(|(node, lease)| self.fill_on(node, &key, value, lease))).await;
     }
 
     /// One round trip. If a replica is unreachable, this server stops reading from it until the old value has expired.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::domain::counter::Counter;
 use crate::domain::rollup::CachedCount;
-use crate::ports::{CacheLease, CacheMark, CountCache};
+use crate::ports::{CacheLease, CountCache, ReplicaLease};
 
 /// A cache without eviction: it forgets only deleted entries.
 #[derive(Default)]
@@ -32,14 +32,14 @@ impl CountCache for MemoryCache {
     async fn lease(&self, _counter: &Counter) -> CacheLease {
         let mut state = self.state.lock();
         state.clock += 1;
-        let mark = CacheMark { number: state.clock, held_as_of: None };
-        CacheLease { marks: vec![Some(mark)], ..CacheLease::default() }
+        let replica = ReplicaLease { number: state.clock, held_as_of: None };
+        CacheLease { replicas: vec![Some(replica)], ..CacheLease::default() }
     }
 
     async fn fill(&self, counter: &Counter, value: CachedCount, lease: CacheLease) {
-        let Some(mark) = lease.marks.first().copied().flatten() else { return };
+        let Some(replica) = lease.replicas.first().copied().flatten() else { return };
         let mut state = self.state.lock();
-        let stale = state.deleted.get(counter).is_some_and(|deleted| *deleted > mark.number);
+        let stale = state.deleted.get(counter).is_some_and(|deleted| *deleted > replica.number);
         let older = state.values.get(counter).is_some_and(|held| held.as_of > value.as_of);
         if !stale && !older {
             state.values.insert(counter.clone(), value);

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
+use super::outboxes::MemoryOutboxes;
+use crate::domain::limits::{COUNTED_VALUES_MAX, OUTBOX_PAGE_ROWS_MAX};
 use crate::domain::queue::clock::{ShardClock, StepTime};
 use crate::domain::queue::command::Refusal;
 use crate::domain::queue::filter::Filter;
@@ -15,12 +17,13 @@ use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId}
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::transition::count_pending_arrivals;
+use crate::domain::queue::transition::{HistoryRow, RowPosition, count_pending_arrivals};
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Settings, Shard};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Clock, FilteredDepth, MessageBody, MessagesAt, QueueListener, QueueTime, ShardAnswer, ShardCommand, ShardReader,
-    ShardStatus, ShardStore, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    Clock, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
+    ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoreError,
+    StoreErrorKind, StoredMessage,
 };
 
 /// The epoch of every shard. Nothing here goes back in time, so the epoch never rises.
@@ -43,6 +46,9 @@ struct MemoryQueuesState {
     shard_clock: Option<ShardClock>,
     /// Times of the last step.
     step: Option<StepTime>,
+    /// The number of values with counts of their own in all shards.
+    counted_values: usize,
+    outboxes: MemoryOutboxes,
 }
 
 struct MemoryShard {
@@ -104,15 +110,21 @@ impl MemoryQueuesState {
         if taken {
             return ShardAnswer::refused(Refusal::TokenReused, step.now, kept.view);
         }
-        kept.apply(sent, step)
+        kept.shard.set_values_full(self.counted_values >= COUNTED_VALUES_MAX);
+        let before = kept.shard.tally().own_values();
+        let (answer, rows) = kept.apply(sent, step);
+        self.counted_values = self.counted_values + kept.shard.tally().own_values() - before;
+        self.outboxes.add(shard, rows);
+        answer
     }
 }
 
 impl MemoryShard {
-    fn apply(&mut self, sent: ShardCommand, step: StepTime) -> ShardAnswer {
+    fn apply(&mut self, sent: ShardCommand, step: StepTime) -> (ShardAnswer, Vec<HistoryRow>) {
         let at = step.now;
         let is_enqueue = matches!(sent.command, Command::Enqueue(_));
         let applied = self.shard.apply(sent.command, step);
+        let rows = self.shard.history_rows(&applied.transitions, sent.body.kind.as_deref());
         if let Ok(Reply::Enqueued { key, already_enqueued: false, .. }) = &applied.reply
             && is_enqueue
         {
@@ -138,7 +150,7 @@ impl MemoryShard {
             next_event_in: self.shard.next_event_in(at),
         };
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
-        ShardAnswer { reply, messages, transitions, walked, at, view: self.view }
+        (ShardAnswer { reply, messages, transitions, walked, at, view: self.view }, rows)
     }
 
     fn find(&self, key: MessageKey) -> Option<StoredMessage> {
@@ -187,6 +199,8 @@ impl ShardStore for MemoryQueues {
         let mut state = self.state.lock();
         if state.queues.remove(&queue).is_some() {
             state.dropped.insert(queue);
+            let values = state.shards.range(ShardId::all_of(queue)).map(|(_, kept)| kept.shard.tally().own_values());
+            state.counted_values -= values.sum::<usize>();
             state.shards.retain(|shard, _| shard.queue != queue);
         }
         Ok(())
@@ -274,6 +288,37 @@ impl ShardReader for MemoryQueues {
 
     async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
         self.read(shard, |kept, at| (kept.shard.preview_dequeue(&filter, at), at))
+    }
+}
+
+#[async_trait]
+impl ShardOutbox for MemoryQueues {
+    async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
+        self.read(shard, |kept, at| ShardReport::of(&kept.shard, since, at))
+    }
+
+    async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {
+        let mut state = self.state.lock();
+        let at = state.tick(self.clock.as_ref()).now;
+        let rows = state.outboxes.read(shard, after, limit.min(OUTBOX_PAGE_ROWS_MAX));
+        let newest = state.shards.get(&shard).map(|kept| kept.shard.position());
+        let last = rows.last().map(HistoryRow::position);
+        // A full page may not be all. A dropped shard has no rows but those of its outbox.
+        let through = if rows.len() < limit { newest.or(last) } else { last };
+        Ok(OutboxPage { through: through.unwrap_or(after), rows, at })
+    }
+
+    async fn forget_outbox(&self, shard: ShardId, through: RowPosition) -> Result<(), StoreError> {
+        self.state.lock().outboxes.forget(shard, through);
+        Ok(())
+    }
+
+    async fn outboxes(&self) -> Result<Vec<ShardId>, StoreError> {
+        Ok(self.state.lock().outboxes.shards())
+    }
+
+    fn outbox_usage(&self) -> OutboxUsage {
+        self.state.lock().outboxes.usage()
     }
 }
 

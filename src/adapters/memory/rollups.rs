@@ -93,7 +93,7 @@ impl RollupStore for MemoryStore {
         Ok(all.into_iter().filter(|id| above.is_none_or(|above| *id > above)).take(limit).collect())
     }
 
-    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+    async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         state.forgotten.insert(namespace);
         state.rows.retain(|(_, counter), _| counter.namespace() != namespace);

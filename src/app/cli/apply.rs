@@ -35,14 +35,14 @@ pub struct ApplyArgs {
 }
 
 impl ApplyArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
         let request = ApplyNamespaceRequest {
             document: read(&self.file)?,
             namespace: self.namespace.unwrap_or_default(),
             dry_run: self.dry_run,
             reason: self.reason,
         };
-        let session = self.client.open(before)?;
+        let session = self.client.open(global)?;
         let response = call!(session, namespaces.apply_namespace, &request)?;
         for applied in &response.results {
             let name = applied.namespace.as_ref().map_or("", |namespace| namespace.name.as_str());

@@ -76,20 +76,20 @@ pub struct RestoreArgs {
 }
 
 impl BackupArgs {
-    pub fn run(&self, before: &GlobalArgs) -> Result<(), Failure> {
+    pub fn run(&self, global: &GlobalArgs) -> Result<(), Failure> {
         match (&self.command, &self.dir) {
             (Some(BackupCommand::Verify(args)), _) => {
                 let began = SystemClock.elapsed();
                 let summary = backup::check(&args.dir.join(FILE)).map_err(refused)?;
-                print(self.client.output.or(&before.output()), &args.dir, &summary, began)
+                print(self.client.output.or(&global.output()), &args.dir, &summary, began)
             }
-            (None, Some(dir)) => on_a_runtime(self.create(dir, before)),
+            (None, Some(dir)) => on_a_runtime(self.create(dir, global)),
             (None, None) => Err(Failure::usage("name the directory to create, as in `tallystone backup nightly`")),
         }
     }
 
-    async fn create(&self, dir: &Path, before: &GlobalArgs) -> Result<(), Failure> {
-        let (session, began) = (self.client.open(before)?, SystemClock.elapsed());
+    async fn create(&self, dir: &Path, global: &GlobalArgs) -> Result<(), Failure> {
+        let (session, began) = (self.client.open(global)?, SystemClock.elapsed());
         let mut partial = dir.as_os_str().to_owned();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
@@ -126,13 +126,13 @@ impl BackupArgs {
 }
 
 impl RestoreArgs {
-    pub fn run(&self, before: &GlobalArgs) -> Result<(), Failure> {
-        before.only("restore", &["--output"])?;
+    pub fn run(&self, global: &GlobalArgs) -> Result<(), Failure> {
+        global.only("restore", &["--output"])?;
         keep_files_private();
         progress(&format!("restoring {} into {}", self.dir.display(), self.data.display()));
         let (options, began) = (Options::new(&self.data), SystemClock.elapsed());
         let summary = backup::restore(&self.dir.join(FILE), &options, SystemClock.now()).map_err(refused)?;
-        print(self.output.or(&before.output()), &self.data, &summary, began)
+        print(self.output.or(&global.output()), &self.data, &summary, began)
     }
 }
 

@@ -168,7 +168,7 @@ fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
     for notice in &loaded.notices {
         tracing::warn!("{notice}");
     }
-    let outcome = run::until_stopped(loaded.config, preset);
+    let outcome = run::run_until_stopped(loaded.config, preset);
     telemetry.finish();
     outcome.map_err(|error| {
         let exit = match error.downcast_ref::<OpenError>() {

@@ -91,8 +91,8 @@ struct OperationArgs {
 }
 
 impl DlqArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let session = self.client.open(before)?;
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let session = self.client.open(global)?;
         match self.command {
             DlqCommand::Ls(args) => session.dead_letters(args).await,
             DlqCommand::Redrive(args) => session.redrive(args).await,

@@ -71,7 +71,7 @@ use output::{Format, Output};
 )]
 pub struct Cli {
     #[command(flatten)]
-    before: GlobalArgs,
+    global: GlobalArgs,
     #[command(subcommand)]
     command: CliCommand,
 }
@@ -178,8 +178,8 @@ struct ClientContext {
 const SERVER_VARIABLE: &str = "TALLYSTONE_SERVER";
 
 /// The server: from the option after the noun, the one before it, the environment, or the default.
-fn server_of(after: Option<&String>, before: &GlobalArgs) -> String {
-    let given = after.or(before.server.as_ref()).cloned();
+fn server_of(after: Option<&String>, global: &GlobalArgs) -> String {
+    let given = after.or(global.server.as_ref()).cloned();
     let of_environment = || std::env::var_os(SERVER_VARIABLE).map(|name| name.to_string_lossy().into_owned());
     given.or_else(|| of_environment().filter(|name| !name.is_empty())).unwrap_or_else(|| SERVER_DEFAULT.to_owned())
 }
@@ -211,10 +211,10 @@ impl GlobalArgs {
 }
 
 impl ClientArgs {
-    fn open(&self, before: &GlobalArgs) -> Result<ClientContext, Failure> {
+    fn open(&self, global: &GlobalArgs) -> Result<ClientContext, Failure> {
         let mut policy = RetryPolicy::default();
-        policy.total = self.timeout.or(before.timeout).unwrap_or(policy.total);
-        let server = server_of(self.server.as_ref(), before);
+        policy.total = self.timeout.or(global.timeout).unwrap_or(policy.total);
+        let server = server_of(self.server.as_ref(), global);
         let servers: Vec<&str> = server.split(',').map(str::trim).collect();
         if servers.len() > 1 {
             // One server that hangs leaves time for the others.
@@ -223,7 +223,7 @@ impl ClientArgs {
         let client = Client::of(&servers, policy).map_err(|error| Failure::usage(error.to_string()))?;
         // The caller's name: the local user, if the environment has it.
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-        let output = self.output.or(&before.output());
+        let output = self.output.or(&global.output());
         Ok(ClientContext { client: client.acting_as(&user), output, server, timeout: policy.total })
     }
 }
@@ -269,38 +269,38 @@ pub fn command() -> clap::Command {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
-    let before = cli.before;
+    let global = cli.global;
     match cli.command {
         CliCommand::Dev(args) => {
-            before.only("dev", &[])?;
+            global.only("dev", &[])?;
             commands::dev(&args)
         }
-        CliCommand::Server(args) => args.run(&before),
+        CliCommand::Server(args) => args.run(&global),
         CliCommand::Migrate(args) => {
-            before.only("migrate", &["--output"])?;
-            on_a_runtime(migrate::run(&args.command, &before.output()))
+            global.only("migrate", &["--output"])?;
+            on_a_runtime(migrate::run(&args.command, &global.output()))
         }
-        CliCommand::Apply(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Ns(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Counter(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Queue(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Msg(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Dlq(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Session(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Work(args) => on_a_runtime(args.run(&before)),
-        CliCommand::Backup(args) => args.run(&before),
-        CliCommand::Restore(args) => args.run(&before),
-        CliCommand::Status(args) => on_a_runtime(args.run(&before)),
+        CliCommand::Apply(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Ns(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Counter(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Queue(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Msg(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Dlq(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Session(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Work(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Backup(args) => args.run(&global),
+        CliCommand::Restore(args) => args.run(&global),
+        CliCommand::Status(args) => on_a_runtime(args.run(&global)),
         CliCommand::Plan(args) => {
-            before.only("plan", &["--output"])?;
-            args.run(&before.output())
+            global.only("plan", &["--output"])?;
+            args.run(&global.output())
         }
         CliCommand::ExplainError(args) => {
-            before.only("explain-error", &["--output"])?;
-            args.run(&before.output())
+            global.only("explain-error", &["--output"])?;
+            args.run(&global.output())
         }
         CliCommand::Completion(args) => {
-            before.only("completion", &[])?;
+            global.only("completion", &[])?;
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut command(), "tallystone", &mut script);
             Output::plain().bytes(&script)

@@ -89,8 +89,8 @@ struct NsRmArgs {
 }
 
 impl NsArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let session = self.client.open(before)?;
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let session = self.client.open(global)?;
         match self.command {
             NsCommand::Ls => session.list().await,
             NsCommand::Describe { name } => session.describe(name).await,

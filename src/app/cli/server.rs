@@ -47,17 +47,17 @@ struct WaitReadyArgs {
 }
 
 impl ServerArgs {
-    pub fn run(&self, before: &GlobalArgs) -> Result<(), Failure> {
+    pub fn run(&self, global: &GlobalArgs) -> Result<(), Failure> {
         match &self.command {
             ServerVerb::Process(command) => {
                 let useful: &[_] = if matches!(command, ServerCommand::PrintConfig(_)) { &["--output"] } else { &[] };
-                before.only("server", useful)?;
-                commands::server(command, &before.output())
+                global.only("server", useful)?;
+                commands::server(command, &global.output())
             }
             ServerVerb::WaitReady(args) => {
-                before.only("server wait-ready", &["--server", "--timeout"])?;
-                let server = server_of(args.server.as_ref(), before);
-                let timeout = args.timeout.or(before.timeout).unwrap_or(WAIT_DEFAULT);
+                global.only("server wait-ready", &["--server", "--timeout"])?;
+                let server = server_of(args.server.as_ref(), global);
+                let timeout = args.timeout.or(global.timeout).unwrap_or(WAIT_DEFAULT);
                 on_a_runtime(wait(&server, timeout))
             }
         }

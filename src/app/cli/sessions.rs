@@ -79,8 +79,8 @@ struct CloseArgs {
 }
 
 impl SessionArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let session = self.client.open(before)?;
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let session = self.client.open(global)?;
         match self.command {
             SessionCommand::Open(args) => session.open_session(args).await,
             SessionCommand::Beat(args) => session.beat(args).await,

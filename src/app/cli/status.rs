@@ -22,8 +22,8 @@ pub struct StatusArgs {
 const COLUMNS: &[&str] = &["part", "name", "state"];
 
 impl StatusArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let session = self.client.open(before)?;
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let session = self.client.open(global)?;
         session.status().await
     }
 }

@@ -45,7 +45,7 @@ pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
 }
 
 /// The setting of a cluster of Cassandra that cannot be used, and what to write instead.
-pub(super) fn fault_of(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
+pub(super) fn invalid_setting(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
     let servers = cluster.servers.replicas();
     if servers.len() != 1 || servers[0].len() > CASSANDRA_SERVERS_MAX {
         let what = format!(
@@ -86,7 +86,7 @@ pub(super) fn same_keyspace<'a>(config: &'a Config, name: &str) -> Option<&'a st
 }
 
 /// What is wrong with the cluster that `[counters]` names.
-pub(super) fn fault_of_counters(config: &Config) -> Option<String> {
+pub(super) fn invalid_counter_cluster(config: &Config) -> Option<String> {
     let name = &config.counters.cluster;
     match (config.counters.engine, counter_cluster(config)) {
         (CounterEngine::Cassandra, Some(_)) => None,

@@ -5,8 +5,8 @@ use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_TIMEOUT_MAX};
 
 /// The key that cannot be used as it is, and what to write instead.
-pub(super) fn fault(config: &Config) -> Option<(String, String)> {
-    let own = match config.counters.engine {
+pub(super) fn find_invalid(config: &Config) -> Option<(String, String)> {
+    let engine_kind = match config.counters.engine {
         CounterEngine::Embedded => ClusterKind::Embedded,
         CounterEngine::Memory => ClusterKind::Memory,
         CounterEngine::Cassandra => ClusterKind::Cassandra,
@@ -15,7 +15,10 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
         if let Err(reject) = NamespaceName::new(name) {
             return Some((format!("clusters.{name}"), format!("is not a valid name: {}", reject.message)));
         }
-        if cluster.kind == ClusterKind::Cassandra && own != ClusterKind::Cassandra && *name != config.counters.cluster {
+        if cluster.kind == ClusterKind::Cassandra
+            && engine_kind != ClusterKind::Cassandra
+            && *name != config.counters.cluster
+        {
             let what =
                 "may be \"cassandra\" only if counters.engine is \"cassandra\": the catalog must be in Cassandra too";
             return Some((format!("clusters.{name}.kind"), what.to_owned()));
@@ -24,13 +27,13 @@ pub(super) fn fault(config: &Config) -> Option<(String, String)> {
             let what = format!("is also the keyspace of [clusters.{other}]; remove one of the two clusters");
             return Some((format!("clusters.{name}.keyspace"), what));
         }
-        let (setting, what) = fault_of(cluster, own)?;
+        let (setting, what) = invalid_cluster_setting(cluster, engine_kind)?;
         Some((format!("clusters.{name}.{setting}"), what))
     });
-    let of_choice = || Some(("best_effort.cluster".to_owned(), fault_of_choice(config)?));
-    let of_default = || Some(("cache.cluster".to_owned(), fault_of_default(config)?));
-    let of_counters = || Some(("counters.cluster".to_owned(), cassandra::fault_of_counters(config)?));
-    of_clusters.or_else(of_counters).or_else(of_choice).or_else(of_default)
+    let of_best_effort = || Some(("best_effort.cluster".to_owned(), invalid_best_effort_cluster(config)?));
+    let of_cache = || Some(("cache.cluster".to_owned(), invalid_cache_cluster(config)?));
+    let of_counters = || Some(("counters.cluster".to_owned(), cassandra::invalid_counter_cluster(config)?));
+    of_clusters.or_else(of_counters).or_else(of_best_effort).or_else(of_cache)
 }
 
 /// A setting that clusters of this kind do not have. What has another default than nothing is not told from it.
@@ -51,7 +54,7 @@ fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
     of_cassandra.or_else(|| set(&of_memcached, ClusterKind::Memcached, "memcached"))
 }
 
-fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, String)> {
+fn invalid_cluster_setting(cluster: &ClusterConfig, engine_kind: ClusterKind) -> Option<(&'static str, String)> {
     if let Some(foreign) = foreign(cluster) {
         return Some(foreign);
     }
@@ -61,8 +64,8 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
         if !has_servers {
             return Some(("servers", "must name the memcached servers, as in 127.0.0.1:11211".to_owned()));
         }
-        let is_fit = |prefix: &str| (1..=MEMCACHED_PREFIX_BYTES_MAX).contains(&prefix.len());
-        if !is_fit(prefix) || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let has_valid_length = |prefix: &str| (1..=MEMCACHED_PREFIX_BYTES_MAX).contains(&prefix.len());
+        if !has_valid_length(prefix) || !prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
             let what = format!("must be 1 to {MEMCACHED_PREFIX_BYTES_MAX} visible ASCII characters");
             return Some(("key_prefix", what));
         }
@@ -75,11 +78,11 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
         return None;
     }
     if cluster.kind == ClusterKind::Cassandra {
-        return cassandra::fault_of(cluster);
+        return cassandra::invalid_setting(cluster);
     }
     // Documents written for one machine name the cluster `embedded`; here it stands for the store of [counters].
-    let stands_for_own = own == ClusterKind::Cassandra && cluster.kind == ClusterKind::Embedded;
-    if cluster.kind != own && !stands_for_own {
+    let stands_for_engine = engine_kind == ClusterKind::Cassandra && cluster.kind == ClusterKind::Embedded;
+    if cluster.kind != engine_kind && !stands_for_engine {
         let what = "must be counters.engine, \"memcached\" or \"cassandra\": a server has one store of counters";
         return Some(("kind", what.to_owned()));
     }
@@ -87,7 +90,7 @@ fn fault_of(cluster: &ClusterConfig, own: ClusterKind) -> Option<(&'static str, 
 }
 
 /// What is wrong with the cluster that the count cache of new namespaces should be in.
-fn fault_of_default(config: &Config) -> Option<String> {
+fn invalid_cache_cluster(config: &Config) -> Option<String> {
     let name = &config.cache.cluster;
     (!name.is_empty() && !config.clusters.contains_key(name)).then(|| {
         let known: Vec<&str> = config.clusters.keys().map(String::as_str).collect();
@@ -96,7 +99,7 @@ fn fault_of_default(config: &Config) -> Option<String> {
 }
 
 /// What is wrong with the cluster that best-effort counters should be in.
-fn fault_of_choice(config: &Config) -> Option<String> {
+fn invalid_best_effort_cluster(config: &Config) -> Option<String> {
     let name = &config.best_effort.cluster;
     match config.clusters.get(name).map(|cluster| cluster.kind) {
         _ if name.is_empty() => None,

@@ -70,7 +70,7 @@ impl TryFrom<String> for ServerRoles {
 }
 
 /// What is wrong with the roles for the store, if anything.
-pub fn fault(config: &Config) -> Option<(&'static str, String)> {
+pub fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
     let ServerRoles(Roles { writer, roller }) = config.server.roles;
     if config.counters.engine == CounterEngine::Cassandra || (writer && roller) {
         return None;

@@ -16,7 +16,7 @@ pub struct TracesConfig {
 }
 
 /// The key that cannot be used as it is, and what to write instead.
-pub(super) fn fault(config: &Config) -> Option<(&'static str, String)> {
+pub(super) fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
     let TracesConfig { otlp_endpoint, sample_per_mille } = &config.traces;
     let is_plain = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
     if !otlp_endpoint.is_empty() && !otlp_endpoint.strip_prefix("http://").is_some_and(is_plain) {

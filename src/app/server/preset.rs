@@ -13,7 +13,7 @@ pub enum Preset {
 
 impl Preset {
     /// The meaning of a cluster name that the settings do not list.
-    pub(super) fn unlisted(self) -> UnlistedClusters {
+    pub(super) fn unlisted_cluster_policy(self) -> UnlistedClusters {
         match self {
             Self::Dev => UnlistedClusters::OwnStore,
             Self::Server => UnlistedClusters::Refused,

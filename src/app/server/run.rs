@@ -61,7 +61,7 @@ const NO_AUTHENTICATION_WARNING: &str = "there is no authentication and no TLS: 
     everything; keep it in a trusted network, or listen on 127.0.0.1";
 
 /// Runs a server until it receives a stop signal or its store fails.
-pub fn until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
+pub fn run_until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     disable_huge_pages();
     resources::keep_files_private();
     resources::raise_descriptors();
@@ -125,13 +125,13 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
         opened = opening.as_mut() => {
             let (mut backend, engine) = opened?;
             let readiness = Readiness::new(backend.handles.iter().cloned(), Arc::clone(&engine), Arc::clone(&clock));
-            measure(&gateway, &mut backend, &engine, &readiness);
+            register_collectors(&gateway, &mut backend, &engine, &readiness);
             gateway.open(&engine);
             gateway.open_backups(backend.backups.clone());
             gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));
             gateway.set_phase(ServerPhase::Ready).await;
             tracing::info!("ready");
-            announce(&config, preset, address);
+            print_startup_text(&config, preset, address);
             let why = tokio::select! {
                 why = stop_signal => why.to_owned(),
                 fault = backend.failed() => format!("the store failed: {fault}"),
@@ -185,7 +185,7 @@ async fn close(
         }
     };
     let fault = backend.fault();
-    let done = RunSummary::by(&engine);
+    let done = RunSummary::of(&engine);
     drop(engine);
     backend.close().await;
     tracing::info!(
@@ -244,7 +244,7 @@ async fn open(
 }
 
 /// Registers the metric collectors of the engine, the readiness checks and the stores.
-fn measure(gateway: &Gateway, backend: &mut Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
+fn register_collectors(gateway: &Gateway, backend: &mut Backend, engine: &Arc<Engine>, readiness: &Arc<Readiness>) {
     gateway.register_collector(MetricCollector::of(Arc::clone(engine)));
     gateway.register_collector(MetricCollector::of(Arc::clone(readiness)));
     for collector in backend.take_collectors() {
@@ -271,8 +271,10 @@ async fn start_engine(
     backend: &Backend,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Engine> {
-    let mut defaults =
-        NamespaceDefaults { clusters: config.cluster_names(preset.unlisted()), ..NamespaceDefaults::default() };
+    let mut defaults = NamespaceDefaults {
+        clusters: config.cluster_names(preset.unlisted_cluster_policy()),
+        ..NamespaceDefaults::default()
+    };
     if let Ok(cluster) = NamespaceName::new(&config.cache.cluster) {
         defaults.cache_cluster = cluster;
     }
@@ -338,13 +340,13 @@ async fn ensure_timed_tasks(queues: &Queues) {
 }
 
 /// Prints the listening address, the storage locations, and example commands.
-fn announce(config: &Config, preset: Preset, address: SocketAddr) {
+fn print_startup_text(config: &Config, preset: Preset, address: SocketAddr) {
     print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
     if !address.ip().to_canonical().is_loopback() {
         tracing::warn!(%address, "{NO_AUTHENTICATION_WARNING}");
         print_line(&format!("warning: {NO_AUTHENTICATION_WARNING}"));
     }
-    for line in places(config, preset) {
+    for line in storage_locations(config, preset) {
         print_line(&line);
     }
     if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
@@ -366,7 +368,7 @@ fn announce(config: &Config, preset: Preset, address: SocketAddr) {
 }
 
 /// Describes where counters and queues are stored: one line each, or one line if they share a store.
-fn places(config: &Config, preset: Preset) -> Vec<String> {
+fn storage_locations(config: &Config, preset: Preset) -> Vec<String> {
     let directory = || config.storage.data_dir.display().to_string();
     let memory = || "in memory only; lost when the process ends".to_owned();
     let counters = match config.counters.engine {
@@ -433,7 +435,7 @@ struct RunSummary {
 }
 
 impl RunSummary {
-    fn by(engine: &Engine) -> Self {
+    fn of(engine: &Engine) -> Self {
         let stats = engine.stats();
         Self {
             writes_applied: stats.writes_applied.get(),

@@ -16,7 +16,7 @@ use crate::proto::queue::v1 as pb;
 
 /// The reason why work on a message should end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum StopReason {
     /// Its lease is over: another worker may have the message by now.
     LeaseLost,
     /// A cancel of the message was requested.
@@ -68,11 +68,11 @@ fn cut(mut text: String) -> String {
 pub struct Job {
     /// The lease, with the message.
     pub lease: pb::Lease,
-    signal: watch::Receiver<Option<Why>>,
+    signal: watch::Receiver<Option<StopReason>>,
 }
 
 impl Job {
-    pub(super) fn new(lease: pb::Lease, signal: watch::Receiver<Option<Why>>) -> Self {
+    pub(super) fn new(lease: pb::Lease, signal: watch::Receiver<Option<StopReason>>) -> Self {
         Self { lease, signal }
     }
 
@@ -88,15 +88,15 @@ impl Job {
     }
 
     /// Waits until the work should end. Work that does not wait for this is dropped after its grace period.
-    pub async fn must_end(&mut self) -> Why {
+    pub async fn must_end(&mut self) -> StopReason {
         wait_for_end(&mut self.signal).await
     }
 }
 
 /// Waits for a signal.
-async fn wait_for_end(signal: &mut watch::Receiver<Option<Why>>) -> Why {
+async fn wait_for_end(signal: &mut watch::Receiver<Option<StopReason>>) -> StopReason {
     // A worker that is gone has nobody to settle for.
-    signal.wait_for(Option::is_some).await.ok().and_then(|why| *why).unwrap_or(Why::Stopped)
+    signal.wait_for(Option::is_some).await.ok().and_then(|why| *why).unwrap_or(StopReason::Stopped)
 }
 
 /// The state of a message, as its worker knows it.
@@ -124,7 +124,7 @@ pub(super) async fn run_job<W>(
     queue: String,
     lease: pb::Lease,
     grace: Duration,
-    mut signal: watch::Receiver<Option<Why>>,
+    mut signal: watch::Receiver<Option<StopReason>>,
     handler: impl FnOnce(Job) -> W,
 ) -> SettleOutcome
 where
@@ -141,7 +141,7 @@ where
         _ = wait_for_end(&mut signal) => {
             let said = tokio::time::timeout(grace, &mut running).await.ok();
             // A weightier word may have come meanwhile; without a word the worker is gone.
-            (Some(signal.borrow().unwrap_or(Why::Stopped)), said)
+            (Some(signal.borrow().unwrap_or(StopReason::Stopped)), said)
         }
     };
     let said =
@@ -150,10 +150,10 @@ where
         (None, Some(said)) => said,
         // Done is done; the service takes it if nobody else had the message since.
         (Some(_), Some(Outcome::Complete)) => Outcome::Complete,
-        (Some(Why::LeaseLost), _) => return SettleOutcome::Lost,
-        (Some(Why::CancelRequested), _) => Outcome::Cancel,
-        (Some(Why::Stopped), Some(said @ (Outcome::Cancel | Outcome::Release))) => said,
-        (Some(Why::Stopped), _) | (None, None) => Outcome::Release,
+        (Some(StopReason::LeaseLost), _) => return SettleOutcome::Lost,
+        (Some(StopReason::CancelRequested), _) => Outcome::Cancel,
+        (Some(StopReason::Stopped), Some(said @ (Outcome::Cancel | Outcome::Release))) => said,
+        (Some(StopReason::Stopped), _) | (None, None) => Outcome::Release,
     };
     settle_in_time(&client, settlement(queue, token, outcome), settle_time_max, &mut signal).await
 }
@@ -164,7 +164,7 @@ async fn settle_in_time(
     client: &Client,
     (request, settled): (pb::SettleMessagesRequest, SettleOutcome),
     time_max: Duration,
-    signal: &mut watch::Receiver<Option<Why>>,
+    signal: &mut watch::Receiver<Option<StopReason>>,
 ) -> SettleOutcome {
     let (began, mut pause) = (Instant::now(), PAUSE_FIRST);
     loop {
@@ -189,8 +189,8 @@ async fn settle_in_time(
 }
 
 /// Rests so long; false once the lease is lost or the worker is being ended.
-async fn pause_unless_ended(pause: Duration, signal: &mut watch::Receiver<Option<Why>>) -> bool {
-    let ends = |why: &Option<Why>| matches!(why, Some(Why::LeaseLost | Why::Stopped));
+async fn pause_unless_ended(pause: Duration, signal: &mut watch::Receiver<Option<StopReason>>) -> bool {
+    let ends = |why: &Option<StopReason>| matches!(why, Some(StopReason::LeaseLost | StopReason::Stopped));
     tokio::select! {
         biased;
         // A worker that is gone has nobody to settle for.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::client::queues::job::Why;
+use crate::client::queues::job::StopReason;
 
 /// One lease.
 struct TrackedLease {
@@ -17,7 +17,7 @@ struct TrackedLease {
     call: u64,
     /// When it expires by its own duration.
     until: Instant,
-    signal: watch::Sender<Option<Why>>,
+    signal: watch::Sender<Option<StopReason>>,
 }
 
 /// The leases of a worker, by token.
@@ -36,7 +36,7 @@ impl Leases {
     }
 
     /// Adds a lease; returns the signal that tells its job to end.
-    pub fn add(&mut self, token: String, call: u64, until: Instant) -> watch::Receiver<Option<Why>> {
+    pub fn add(&mut self, token: String, call: u64, until: Instant) -> watch::Receiver<Option<StopReason>> {
         let (signal, heard) = watch::channel(None);
         self.held.insert(token, TrackedLease { call, until, signal });
         heard
@@ -66,19 +66,19 @@ impl Leases {
 
     /// The time until the next lease expires unless renewed.
     pub fn next_expiry(&self, now: Instant) -> Option<Duration> {
-        let live = self.held.values().filter(|held| *held.signal.borrow() != Some(Why::LeaseLost));
+        let live = self.held.values().filter(|held| *held.signal.borrow() != Some(StopReason::LeaseLost));
         live.map(|held| self.until(held)).min().map(|until| until.saturating_duration_since(now))
     }
 
     /// Signals the job of one lease; returns whether the signal changed.
-    pub fn signal_end(&self, token: &str, why: Why) -> bool {
-        self.held.get(token).is_some_and(|held| signal_lease(held, why))
+    pub fn signal_end(&self, token: &str, reason: StopReason) -> bool {
+        self.held.get(token).is_some_and(|held| signal_lease(held, reason))
     }
 
     /// Signals all jobs.
-    pub fn signal_all(&self, why: Why) {
+    pub fn signal_all(&self, reason: StopReason) {
         for held in self.held.values() {
-            signal_lease(held, why);
+            signal_lease(held, reason);
         }
     }
 
@@ -97,11 +97,11 @@ impl Leases {
 
 /// Signals the job of a lease to end; only a more severe reason replaces an earlier one. Returns whether the signal
 /// changed.
-fn signal_lease(held: &TrackedLease, why: Why) -> bool {
+fn signal_lease(held: &TrackedLease, reason: StopReason) -> bool {
     held.signal.send_if_modified(|told| {
-        let is_news = told.is_none_or(|told| severity(told) < severity(why));
+        let is_news = told.is_none_or(|told| severity(told) < severity(reason));
         if is_news {
-            *told = Some(why);
+            *told = Some(reason);
         }
         is_news
     })
@@ -109,11 +109,11 @@ fn signal_lease(held: &TrackedLease, why: Why) -> bool {
 
 /// A job to be canceled may be settled for as long as its lease lasts, a job of a stopping worker once, and a job
 /// with a lost lease not at all.
-fn severity(why: Why) -> u8 {
-    match why {
-        Why::CancelRequested => 0,
-        Why::Stopped => 1,
-        Why::LeaseLost => 2,
+fn severity(reason: StopReason) -> u8 {
+    match reason {
+        StopReason::CancelRequested => 0,
+        StopReason::Stopped => 1,
+        StopReason::LeaseLost => 2,
     }
 }
 
@@ -132,8 +132,8 @@ mod tests {
         assert!(leases.any_expires_before(now + 2 * SECOND) && !leases.any_expires_before(now + SECOND));
         leases.renewed(now + 9 * SECOND, Some(1));
         assert_eq!(leases.expired(now + 3 * SECOND), ["b"]);
-        assert!(leases.signal_end("b", Why::LeaseLost));
-        assert_eq!((*first.borrow(), *second.borrow()), (None, Some(Why::LeaseLost)));
+        assert!(leases.signal_end("b", StopReason::LeaseLost));
+        assert_eq!((*first.borrow(), *second.borrow()), (None, Some(StopReason::LeaseLost)));
         assert_eq!(leases.next_expiry(now), Some(9 * SECOND), "what was told is not looked at again");
         assert_eq!(leases.expired(now + 9 * SECOND).len(), 2);
     }
@@ -142,14 +142,14 @@ mod tests {
     fn a_word_to_the_work_stands_until_a_weightier_one_comes() {
         let (mut leases, now) = (Leases::default(), Instant::now());
         let heard = leases.add("a".to_owned(), 1, now + SECOND);
-        assert!(leases.signal_end("a", Why::CancelRequested) && !leases.signal_end("b", Why::Stopped));
-        assert!(!leases.signal_end("a", Why::CancelRequested), "it is no news");
+        assert!(leases.signal_end("a", StopReason::CancelRequested) && !leases.signal_end("b", StopReason::Stopped));
+        assert!(!leases.signal_end("a", StopReason::CancelRequested), "it is no news");
         assert_eq!(leases.next_expiry(now), Some(SECOND), "its lease may be lost yet");
-        leases.signal_all(Why::Stopped);
-        assert_eq!(*heard.borrow(), Some(Why::Stopped));
-        assert!(!leases.signal_end("a", Why::CancelRequested));
-        assert!(leases.signal_end("a", Why::LeaseLost) && !leases.signal_end("a", Why::Stopped));
-        assert_eq!(*heard.borrow(), Some(Why::LeaseLost));
+        leases.signal_all(StopReason::Stopped);
+        assert_eq!(*heard.borrow(), Some(StopReason::Stopped));
+        assert!(!leases.signal_end("a", StopReason::CancelRequested));
+        assert!(leases.signal_end("a", StopReason::LeaseLost) && !leases.signal_end("a", StopReason::Stopped));
+        assert_eq!(*heard.borrow(), Some(StopReason::LeaseLost));
         leases.remove("a");
         assert_eq!((leases.len(), leases.next_expiry(now)), (0, None));
     }

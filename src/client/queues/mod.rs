@@ -25,10 +25,10 @@ use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as pb;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 
-pub use job::{Job, Outcome, Why};
+pub use job::{Job, Outcome, StopReason};
 pub use message::{BadPayload, Message};
 pub use shutdown::{Phase, Shutdown};
-pub use worker::{Broken, Tally, Worker, WorkerEvent};
+pub use worker::{WorkSummary, Worker, WorkerError, WorkerEvent};
 
 /// The most messages of one call; the service accepts no more.
 const BATCH_MESSAGES_MAX: usize = 100;
@@ -133,7 +133,7 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
 
     /// Works on messages until the shutdown. Each value goes to `work` with its job, and the result settles the message. A
     /// payload that is not a value of the type fails its message.
-    pub async fn run<F, W>(&self, worker: &Worker, work: F, shutdown: &Shutdown) -> Result<Tally, Broken>
+    pub async fn run<F, W>(&self, worker: &Worker, work: F, shutdown: &Shutdown) -> Result<WorkSummary, WorkerError>
     where
         F: Fn(T, Job) -> W + Send + Sync + 'static,
         W: Future<Output = Outcome> + Send + 'static,

@@ -13,13 +13,13 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::client::error::RETRYABLE;
-use crate::client::queues::job::{Job, Outcome, PAUSE_FIRST, PAUSE_LONGEST, SettleOutcome, Why, run_job};
+use crate::client::queues::job::{Job, Outcome, PAUSE_FIRST, PAUSE_LONGEST, SettleOutcome, StopReason, run_job};
 use crate::client::queues::leases::Leases;
 use crate::client::queues::message::{duration, time_of};
 use crate::client::queues::queues_on;
 use crate::client::queues::session::{self, SessionFailure, WorkerSession};
 use crate::client::queues::shutdown::{Phase, Shutdown};
-use crate::client::queues::worker::{Broken, Tally, Worker, WorkerEvent};
+use crate::client::queues::worker::{WorkSummary, Worker, WorkerError, WorkerEvent};
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
@@ -34,7 +34,7 @@ struct JobStart {
     pub queue: String,
     pub lease: pb::Lease,
     pub grace: Duration,
-    pub signal: watch::Receiver<Option<Why>>,
+    pub signal: watch::Receiver<Option<StopReason>>,
 }
 
 /// The end of a job.
@@ -72,7 +72,7 @@ struct WorkerRun<'w> {
     waits_for_job_end: bool,
     is_done: bool,
     phase: Phase,
-    pub tally: Tally,
+    pub summary: WorkSummary,
     pub broken: Option<CallError>,
 }
 
@@ -84,7 +84,7 @@ fn id_of(lease: &pb::Lease) -> String {
 impl Worker {
     /// Works on messages until the shutdown, the end of the queue if requested, or an error that no retry cures. The result of
     /// `handler` settles the message; a handler that panics fails it.
-    pub async fn run<F, W>(&self, handler: F, shutdown: &Shutdown) -> Result<Tally, Broken>
+    pub async fn run<F, W>(&self, handler: F, shutdown: &Shutdown) -> Result<WorkSummary, WorkerError>
     where
         F: Fn(Job) -> W + Send + Sync + 'static,
         W: Future<Output = Outcome> + Send + 'static,
@@ -103,8 +103,8 @@ impl Worker {
         Box::pin(run.run_until_done(shutdown)).await;
         run.close().await;
         match run.broken {
-            None => Ok(run.tally),
-            Some(error) => Err(Broken { tally: run.tally, error }),
+            None => Ok(run.summary),
+            Some(error) => Err(WorkerError { summary: run.summary, error }),
         }
     }
 }
@@ -134,7 +134,7 @@ impl<'w> WorkerRun<'w> {
             waits_for_job_end: false,
             is_done: false,
             phase: Phase::Running,
-            tally: Tally::default(),
+            summary: WorkSummary::default(),
             broken: None,
         }
     }
@@ -178,7 +178,7 @@ impl<'w> WorkerRun<'w> {
         }
         if phase == Phase::Ending {
             (self.worker.observer)(WorkerEvent::Ending(self.jobs.len()));
-            self.leases.signal_all(Why::Stopped);
+            self.leases.signal_all(StopReason::Stopped);
         }
         self.phase = phase;
     }
@@ -259,7 +259,7 @@ impl<'w> WorkerRun<'w> {
             SessionFailure::Ended => self.session_over(),
             SessionFailure::StillOpen if is_transient(&error) && !self.worker.until_empty => {
                 self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_LONGEST);
-                (self.worker.observer)(WorkerEvent::CannotTake { error: &error, pause: self.pause });
+                (self.worker.observer)(WorkerEvent::LeaseFailed { error: &error, pause: self.pause });
             }
             SessionFailure::StillOpen => self.broken = Some(error),
         }
@@ -298,7 +298,7 @@ impl<'w> WorkerRun<'w> {
                 let (sent, received) = self.sent_heartbeat;
                 self.leases.renewed(sent + time_of(beaten.session_expires_in), received);
                 for token in &beaten.cancel_requests {
-                    self.signal_job(token, Why::CancelRequested);
+                    self.signal_job(token, StopReason::CancelRequested);
                 }
             }
             Err(error) => {
@@ -315,24 +315,24 @@ impl<'w> WorkerRun<'w> {
         }
     }
 
-    fn signal_job(&self, token: &str, why: Why) {
-        if self.leases.signal_end(token, why)
+    fn signal_job(&self, token: &str, reason: StopReason) {
+        if self.leases.signal_end(token, reason)
             && let Some(message_id) = self.ids.get(token)
         {
-            (self.worker.observer)(WorkerEvent::MustEnd { message_id, why });
+            (self.worker.observer)(WorkerEvent::StopRequested { message_id, reason });
         }
     }
 
     fn signal_all_lost(&self) {
         for token in self.ids.keys() {
-            self.signal_job(token, Why::LeaseLost);
+            self.signal_job(token, StopReason::LeaseLost);
         }
     }
 
     /// Signals the jobs whose leases have expired.
     fn end_expired(&mut self) {
         for token in self.leases.expired(Instant::now()) {
-            self.signal_job(&token, Why::LeaseLost);
+            self.signal_job(&token, StopReason::LeaseLost);
         }
     }
 
@@ -340,23 +340,23 @@ impl<'w> WorkerRun<'w> {
         self.waits_for_job_end = false;
         // A panic of the handler is caught inside the task, so no task panics.
         let Ok(JobEnd { token, id, settled }) = over else {
-            self.tally.others += 1;
+            self.summary.others += 1;
             return;
         };
         self.leases.remove(&token);
         self.ids.remove(&token);
-        let not_settled = |error: &str| (self.worker.observer)(WorkerEvent::NotSettled { message_id: &id, error });
+        let settle_failed = |error: &str| (self.worker.observer)(WorkerEvent::SettleFailed { message_id: &id, error });
         match settled {
-            SettleOutcome::Completed => self.tally.completed += 1,
-            SettleOutcome::Failed => self.tally.failed += 1,
-            SettleOutcome::GivenUp | SettleOutcome::Lost => self.tally.others += 1,
+            SettleOutcome::Completed => self.summary.completed += 1,
+            SettleOutcome::Failed => self.summary.failed += 1,
+            SettleOutcome::GivenUp | SettleOutcome::Lost => self.summary.others += 1,
             SettleOutcome::Unsettled(error) => {
-                not_settled(&error.to_string());
-                self.tally.others += 1;
+                settle_failed(&error.to_string());
+                self.summary.others += 1;
             }
             SettleOutcome::Busy(why) | SettleOutcome::Refused(why) => {
-                not_settled(&why);
-                self.tally.others += 1;
+                settle_failed(&why);
+                self.summary.others += 1;
             }
         }
     }

@@ -30,12 +30,12 @@ impl Default for Shutdown {
 
 impl Shutdown {
     /// Stops leasing and lets running jobs continue.
-    pub fn finish(&self) {
+    pub fn stop_leasing(&self) {
         self.raise(Phase::Finishing);
     }
 
     /// Ends running jobs too and releases their leases.
-    pub fn end(&self) {
+    pub fn abort_jobs(&self) {
         self.raise(Phase::Ending);
     }
 

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::queues::job::Why;
+use crate::client::queues::job::StopReason;
 use crate::client::{CallError, Client};
 
 /// The counts of the messages of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Tally {
+pub struct WorkSummary {
     /// Completed.
     pub completed: u64,
     /// Failed, to be retried while attempts are left.
@@ -21,9 +21,9 @@ pub struct Tally {
 /// The error of a worker that had to end.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Broken {
+pub struct WorkerError {
     /// Its counts until then.
-    pub tally: Tally,
+    pub summary: WorkSummary,
     /// The cause.
     pub error: CallError,
 }
@@ -32,24 +32,24 @@ pub struct Broken {
 #[derive(Debug)]
 pub enum WorkerEvent<'e> {
     /// A call failed; it is repeated after the pause.
-    CannotTake {
+    LeaseFailed {
         /// The error.
         error: &'e CallError,
         /// The pause.
         pause: Duration,
     },
     /// The work on a message should end.
-    MustEnd {
+    StopRequested {
         /// The message.
         message_id: &'e str,
-        /// Why.
-        why: Why,
+        /// The reason.
+        reason: StopReason,
     },
     /// A message could not be settled, and returns when its lease expires.
-    NotSettled {
+    SettleFailed {
         /// The message.
         message_id: &'e str,
-        /// Why.
+        /// The error.
         error: &'e str,
     },
     /// No more messages are leased; this number is in work.

@@ -29,12 +29,12 @@ pub struct Checkpoint {
     /// Whether the counter was deleted.
     pub deleted: bool,
     /// Who wrote the checkpoint and when; `None` if that was not recorded. For display only.
-    pub rolled: Option<RolledBy>,
+    pub writer: Option<CheckpointWriter>,
 }
 
 /// The writer of a checkpoint and the time of the write.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RolledBy {
+pub struct CheckpointWriter {
     /// The time of the write by the clock of that server.
     pub at: Timestamp,
     /// The name of the server; `None` if a single process owns the store and is therefore the writer.
@@ -107,7 +107,7 @@ impl Checkpoint {
             repairs: 0,
             sources: BTreeMap::new(),
             deleted: false,
-            rolled: None,
+            writer: None,
         }
     }
 

@@ -14,7 +14,7 @@ pub mod sealing;
 pub mod series;
 pub mod slice_rules;
 
-pub use checkpoint::{BucketRecord, Checkpoint, CountAt, RolledBy, SourceTotal, StepSum};
+pub use checkpoint::{BucketRecord, Checkpoint, CheckpointWriter, CountAt, SourceTotal, StepSum};
 pub use fold::{EventFolder, FoldResult, TailLookup, TailSum, fold, row_digest};
 pub use read_plan::{FoldedTail, ReadAnswer, ReadPlan, ReadRules, ReadStep, StateBefore};
 pub use reading::{CountReading, Exactness, Freshness, ReadOptions};

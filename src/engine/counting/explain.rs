@@ -8,7 +8,7 @@ use crate::domain::counter::{Change, Counter, CounterName, Event, NamespaceName}
 use crate::domain::limits::{EXPLAIN_BUCKETS_MAX, STEP};
 use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::rollup::checkpoint::is_ttl_expired;
-use crate::domain::rollup::{Checkpoint, CountReading, Freshness, ReadOptions, RolledBy, SliceStatus};
+use crate::domain::rollup::{Checkpoint, CheckpointWriter, CountReading, Freshness, ReadOptions, SliceStatus};
 use crate::engine::counting::wait_budget::WaitBudget;
 use crate::engine::counting::{Counting, CountingError, is_best_effort};
 use crate::engine::fleet::SignalRoute;
@@ -255,7 +255,7 @@ impl Counting {
         let rows = self.newest_rows(scope, counter, newest, (rolled_to, limit), rows_max).await?;
         let (rows_left_out, rows_left_out_at_least) =
             self.left_out(scope, counter, row.checkpoint.as_ref(), (&tail, &rows)).await?;
-        let rolled = row.checkpoint.as_ref().and_then(|checkpoint| checkpoint.rolled.as_ref());
+        let rolled = row.checkpoint.as_ref().and_then(|checkpoint| checkpoint.writer.as_ref());
         let rolled = rolled.map(|rolled| self.roller_of(rolled));
         Ok(CountParts {
             count,
@@ -279,15 +279,15 @@ impl Counting {
         }
     }
 
-    fn roller_of(&self, rolled: &RolledBy) -> LastRoll {
+    fn roller_of(&self, writer: &CheckpointWriter) -> LastRoll {
         let own = self.name.as_ref();
-        match &rolled.server {
-            Some(server) => LastRoll { at: rolled.at, server: Some(Arc::clone(server)), is_this: own == Some(server) },
+        match &writer.server {
+            Some(server) => LastRoll { at: writer.at, server: Some(Arc::clone(server)), is_this: own == Some(server) },
             // Without a fleet the store belongs to this process alone, from its start on.
-            None if self.scopes.fleet.is_none() && rolled.at >= self.started_at => {
-                LastRoll { at: rolled.at, server: own.cloned(), is_this: true }
+            None if self.scopes.fleet.is_none() && writer.at >= self.started_at => {
+                LastRoll { at: writer.at, server: own.cloned(), is_this: true }
             }
-            None => LastRoll { at: rolled.at, server: None, is_this: false },
+            None => LastRoll { at: writer.at, server: None, is_this: false },
         }
     }
 

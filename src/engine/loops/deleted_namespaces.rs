@@ -43,7 +43,7 @@ impl DeletedNamespacesLoop {
         loop {
             let page = rollups.namespaces(above, PAGE_ROWS_MAX).await?;
             for id in self.deleted(&page).await? {
-                if let Err(error) = rollups.forget(id).await {
+                if let Err(error) = rollups.remove_namespace(id).await {
                     // Data of the other namespaces may be in a store that is reachable.
                     failed = failed.and(Err(error));
                     continue;

@@ -50,7 +50,7 @@ async fn replay_shard(
             .touched(dataset.id(), shard, from, Timestamp::MAX, beyond.as_ref(), PAGE_ROWS_MAX)
             .await?;
         for touch in &page {
-            offer(scopes, touch).await?;
+            enqueue(scopes, touch).await?;
         }
         scopes.context.stats.touches_replayed.add(page.len() as u64);
         if page.len() < PAGE_ROWS_MAX {
@@ -62,7 +62,7 @@ async fn replay_shard(
     }
 }
 
-async fn offer(scopes: &NamespaceScopes, touch: &Touch) -> Result<(), StoreError> {
+async fn enqueue(scopes: &NamespaceScopes, touch: &Touch) -> Result<(), StoreError> {
     // Counters of deleted namespaces need no roll.
     if let Some(scope) = scopes.scope_by_id(touch.counter.namespace()).await? {
         // Counters rolled since the loss are skipped, so a Set that is too small for all of them serves them in turn.
@@ -75,7 +75,7 @@ async fn offer(scopes: &NamespaceScopes, touch: &Touch) -> Result<(), StoreError
         // signal themselves.
         let end = (touch.step + STEP).just_before();
         let newest = row.last_write_time.map_or(end, |written| written.clamp(touch.step, end));
-        scope.offer(&touch.counter, touch.step, newest);
+        scope.enqueue(&touch.counter, touch.step, newest);
     }
     Ok(())
 }

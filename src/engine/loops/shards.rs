@@ -157,7 +157,7 @@ impl ShardLoop {
         }
         // The limit has passed the step, so the next roll covers it. It is offered here whichever member owns the shard by
         // now, because the watermark of this process waits for it.
-        scope.offer(&touch.counter, touch.step, end);
+        scope.enqueue(&touch.counter, touch.step, end);
         Ok(())
     }
 

@@ -11,11 +11,11 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::limits::{DATASETS_FOLLOWED_AT_ONCE_MAX, TOUCH_SHARDS};
+use crate::domain::limits::{DATASETS_OPENED_AT_ONCE_MAX, TOUCH_SHARDS};
 use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
 use crate::engine::rolling::Roller;
-use crate::engine::rolling::RollupQueueLoop;
+use crate::engine::rolling::{QueueSlot, RollupQueueLoop};
 use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
 use crate::ports::{ExportSink, StoreError};
 
@@ -34,7 +34,7 @@ pub struct Supervisor {
     /// Whether the last attempt to trim series failed.
     trim_failing: Arc<AtomicBool>,
     /// The last processed generation of the catalog.
-    seen: i64,
+    seen_generation: i64,
     datasets: HashSet<DatasetId>,
     /// Called for each dataset and namespace that was opened.
     progress: StartupProgress,
@@ -52,18 +52,26 @@ impl Supervisor {
     /// Creates the supervisor. It starts loops through the driver.
     pub fn new(roller: Arc<Roller>, export: Option<Arc<dyn ExportSink>>, progress: StartupProgress) -> Self {
         let scopes = Arc::clone(&roller.scopes);
-        let seen = scopes.namespaces.changes().get();
-        Self { scopes, roller, export, trim_failing: Arc::default(), seen, datasets: HashSet::new(), progress }
+        let seen_generation = scopes.namespaces.changes().get();
+        Self {
+            scopes,
+            roller,
+            export,
+            trim_failing: Arc::default(),
+            seen_generation,
+            datasets: HashSet::new(),
+            progress,
+        }
     }
 
     /// Opens every dataset and starts the missing loops. Idempotent. Clusters are processed concurrently, so a slow cluster
     /// does not delay the others. A dataset that cannot be opened does not block the others. Returns the first failure.
-    pub async fn follow(&mut self) -> Result<(), StoreError> {
-        let followed = join_all(self.by_cluster().into_values().map(|part| self.follow_part(part))).await;
+    pub async fn apply_catalog(&mut self) -> Result<(), StoreError> {
+        let results = join_all(self.by_cluster().into_values().map(|cluster| self.open_cluster(cluster))).await;
         let mut failed = Ok(());
-        for (opened, ended) in followed {
+        for (opened, result) in results {
             self.datasets.extend(opened);
-            failed = failed.and(ended);
+            failed = failed.and(result);
         }
         self.remove_deleted().await;
         failed
@@ -71,25 +79,25 @@ impl Supervisor {
 
     fn by_cluster(&self) -> BTreeMap<Option<NamespaceName>, ClusterDatasets> {
         let namespaces = &self.scopes.namespaces;
-        let mut parts: BTreeMap<_, ClusterDatasets> = BTreeMap::new();
+        let mut clusters: BTreeMap<_, ClusterDatasets> = BTreeMap::new();
         for dataset in namespaces.datasets().iter().filter(|dataset| !self.datasets.contains(&dataset.id)) {
-            parts.entry(dataset.cluster.clone()).or_default().datasets.push(dataset.id);
+            clusters.entry(dataset.cluster.clone()).or_default().datasets.push(dataset.id);
         }
         for namespace in namespaces.all().iter() {
             let cluster = namespaces.dataset(namespace.dataset_id).and_then(|dataset| dataset.cluster.clone());
-            parts.entry(cluster).or_default().namespaces.push((namespace.id, namespace.dataset_id));
+            clusters.entry(cluster).or_default().namespaces.push((namespace.id, namespace.dataset_id));
         }
-        parts
+        clusters
     }
 
     /// Processes one cluster. Returns the opened datasets and the first failure. Skips the namespaces of a dataset that
     /// cannot be opened, because each would fail in the same way; the next activation retries them.
-    async fn follow_part(&self, part: ClusterDatasets) -> (Vec<DatasetId>, Result<(), StoreError>) {
+    async fn open_cluster(&self, cluster: ClusterDatasets) -> (Vec<DatasetId>, Result<(), StoreError>) {
         let (mut opened, mut closed, mut failed) = (Vec::new(), HashSet::new(), Ok(()));
-        let opening = part.datasets.into_iter().map(|id| async move { (id, self.open_dataset(id).await) });
-        let mut opening = pin!(stream::iter(opening).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
-        while let Some((id, ended)) = opening.next().await {
-            match ended {
+        let opening = cluster.datasets.into_iter().map(|id| async move { (id, self.open_dataset(id).await) });
+        let mut opening = pin!(stream::iter(opening).buffer_unordered(DATASETS_OPENED_AT_ONCE_MAX));
+        while let Some((id, result)) = opening.next().await {
+            match result {
                 Ok(()) => {
                     (self.progress)();
                     opened.push(id);
@@ -100,14 +108,14 @@ impl Supervisor {
                 }
             }
         }
-        let open = part.namespaces.into_iter().filter(|(_, dataset)| !closed.contains(dataset));
+        let open = cluster.namespaces.into_iter().filter(|(_, dataset)| !closed.contains(dataset));
         let scoping = open.map(|(id, _)| self.scopes.scope_by_id(id));
-        let mut scoping = pin!(stream::iter(scoping).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX));
-        while let Some(ended) = scoping.next().await {
-            match ended {
+        let mut scoping = pin!(stream::iter(scoping).buffer_unordered(DATASETS_OPENED_AT_ONCE_MAX));
+        while let Some(result) = scoping.next().await {
+            match result {
                 Ok(Some(scope)) => {
                     (self.progress)();
-                    self.follow_queues(&scope);
+                    self.start_queue_loops(&scope);
                 }
                 Ok(None) => {}
                 Err(error) => failed = failed.and(Err(error)),
@@ -122,10 +130,10 @@ impl Supervisor {
         let live: HashSet<_> = self.scopes.namespaces.all().iter().map(|namespace| namespace.id).collect();
         let all = self.scopes.rollup_queues.all().into_iter();
         let deleted: Vec<_> = all.filter(|queues| !live.contains(&queues.namespace())).collect();
-        let forgetting = deleted.into_iter().map(|queues| async move {
+        let removals = deleted.into_iter().map(|queues| async move {
             let id = queues.namespace();
-            queues.end();
-            if let Err(error) = self.scopes.stores.rollups.forget(id).await {
+            queues.close_and_drop();
+            if let Err(error) = self.scopes.stores.rollups.remove_namespace(id).await {
                 tracing::warn!(%error, namespace = id.0, "cannot remove the data of a deleted namespace yet; it is \
                     removed later");
             }
@@ -133,7 +141,7 @@ impl Supervisor {
             self.roller.served.watchers.wake_all(id);
             self.scopes.rollup_queues.remove(id);
         });
-        stream::iter(forgetting).buffer_unordered(DATASETS_FOLLOWED_AT_ONCE_MAX).collect::<()>().await;
+        stream::iter(removals).buffer_unordered(DATASETS_OPENED_AT_ONCE_MAX).collect::<()>().await;
     }
 
     async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
@@ -148,11 +156,11 @@ impl Supervisor {
         match &self.scopes.fleet {
             None => driver.start(WatermarkLoop::new(Arc::clone(&self.scopes), Arc::clone(&dataset))),
             Some(fleet) => {
-                let parts = || (Arc::clone(&self.roller), Arc::clone(fleet), Arc::clone(&dataset));
-                let (roller, member, dataset) = parts();
+                let shared = || (Arc::clone(&self.roller), Arc::clone(fleet), Arc::clone(&dataset));
+                let (roller, member, dataset) = shared();
                 driver.start(ShardLoop::new(roller, member, dataset));
                 if let Some(delay) = fleet.seal_delay {
-                    let (roller, member, dataset) = parts();
+                    let (roller, member, dataset) = shared();
                     driver.start(SealLoop::new(roller, member, dataset, delay));
                 }
             }
@@ -162,16 +170,17 @@ impl Supervisor {
         Ok(())
     }
 
-    fn follow_queues(&self, scope: &NamespaceScope) {
-        let wanted = scope.namespace.spec.rollup.num_queues.max(1) as usize;
-        if scope.rollup_queues.queues().len() != wanted {
+    fn start_queue_loops(&self, scope: &NamespaceScope) {
+        let num_queues = scope.namespace.spec.rollup.num_queues.max(1) as usize;
+        if scope.rollup_queues.queues().len() != num_queues {
             scope.rollup_queues.resize(scope.namespace.spec.rollup.num_queues);
         }
-        scope.rollup_queues.note_version(scope.namespace.version);
+        scope.rollup_queues.set_version(scope.namespace.version);
         let queues = scope.rollup_queues.queues();
-        let places = u32::try_from(queues.len()).unwrap_or(u32::MAX);
-        for (place, queue) in (0..places).zip(queues.iter()).filter(|(_, queue)| queue.claim()) {
-            let queue = RollupQueueLoop::new(Arc::clone(&self.roller), scope, Arc::clone(queue), (place, places));
+        let count = u32::try_from(queues.len()).unwrap_or(u32::MAX);
+        for (index, queue) in (0..count).zip(queues.iter()).filter(|(_, queue)| queue.claim()) {
+            let slot = QueueSlot { index, count };
+            let queue = RollupQueueLoop::new(Arc::clone(&self.roller), scope, Arc::clone(queue), slot);
             self.scopes.context.driver.start(queue);
         }
     }
@@ -184,12 +193,12 @@ impl BackgroundLoop for Supervisor {
     }
 
     async fn woken(&self) {
-        self.scopes.namespaces.changes().reach(self.seen + 1).await;
+        self.scopes.namespaces.changes().reach(self.seen_generation + 1).await;
     }
 
     async fn activate(&mut self) -> NextActivation {
-        self.seen = self.scopes.namespaces.changes().get();
-        match self.follow().await {
+        self.seen_generation = self.scopes.namespaces.changes().get();
+        match self.apply_catalog().await {
             Ok(()) => NextActivation::Woken,
             Err(error) => {
                 tracing::warn!(error = %error, "cannot follow the catalog yet");

@@ -14,12 +14,12 @@ mod signal_receiver;
 
 use std::sync::Arc;
 
-use crate::domain::rollup::{Checkpoint, RolledBy};
+use crate::domain::rollup::{Checkpoint, CheckpointWriter};
 use crate::engine::context::EngineContext;
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 
-pub use pipeline::RollupQueueLoop;
+pub use pipeline::{QueueSlot, RollupQueueLoop};
 pub use signal_receiver::SignalReceiver;
 
 /// Folds the log into checkpoints, repairs them, and shows them to readers.
@@ -41,6 +41,6 @@ impl Roller {
     /// every row smaller.
     fn with_roller(&self, checkpoint: Checkpoint) -> Checkpoint {
         let server = self.scopes.fleet.as_ref().and_then(|fleet| fleet.name());
-        Checkpoint { rolled: Some(RolledBy { at: self.context.now(), server }), ..checkpoint }
+        Checkpoint { writer: Some(CheckpointWriter { at: self.context.now(), server }), ..checkpoint }
     }
 }

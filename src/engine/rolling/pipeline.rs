@@ -8,7 +8,7 @@ use tracing::{Instrument, Level};
 
 use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
-use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_CIRCULATING_MAX};
+use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_LOW_CARDINALITY_MAX};
 use crate::domain::namespace::Cardinality;
 use crate::engine::context::EngineContext;
 use crate::engine::dataset::datasets::DatasetState;
@@ -26,10 +26,17 @@ fn coalesce(scope: &NamespaceScope) -> Duration {
     Duration::from_millis(u64::from(scope.namespace.spec.rollup.coalesce_ms))
 }
 
+/// The position of a queue among the queues of its namespace. It staggers the queues over one coalescing window.
+#[derive(Clone, Copy)]
+pub struct QueueSlot {
+    pub index: u32,
+    pub count: u32,
+}
+
 /// The latest time slot of a queue at or before now. Each queue has one slot in every window, so the queues are staggered.
-fn last_turn(now: Duration, window: Duration, (place, places): (u32, u32)) -> Duration {
-    let (window, place, places) = (window.as_nanos().max(1), u128::from(place), u128::from(places.max(1)));
-    let since = (now.as_nanos() + window - window * place / places) % window;
+fn last_slot_start(now: Duration, window: Duration, slot: QueueSlot) -> Duration {
+    let (window, index, count) = (window.as_nanos().max(1), u128::from(slot.index), u128::from(slot.count.max(1)));
+    let since = (now.as_nanos() + window - window * index / count) % window;
     now.saturating_sub(Duration::from_nanos(u64::try_from(since).unwrap_or(u64::MAX)))
 }
 
@@ -39,65 +46,64 @@ pub struct RollupQueueLoop {
     queues: Arc<NamespaceRollupQueues>,
     dataset: Arc<DatasetState>,
     queue: Arc<RollupQueue>,
-    recirculating: ByCounter<Timestamp>,
+    low_cardinality: ByCounter<Timestamp>,
     pacer: Pacer,
-    /// The index of the queue and the number of queues, which stagger the queues over one coalescing window.
-    turn: (u32, u32),
+    slot: QueueSlot,
     /// The current coalescing window; `None` while the set is empty.
-    filling: Option<FillWindow>,
+    window: Option<CoalescingWindow>,
 }
 
 /// A coalescing window: the set collects counters until its end and is then drained.
 #[derive(Clone, Copy)]
-struct FillWindow {
+struct CoalescingWindow {
     began: Duration,
     /// The minimum length of the window, which delays the retry after a failure.
-    least: Duration,
+    min_length: Duration,
 }
 
 impl RollupQueueLoop {
     /// Creates the loop of a queue.
-    pub fn new(roller: Arc<Roller>, scope: &NamespaceScope, queue: Arc<RollupQueue>, turn: (u32, u32)) -> Self {
+    pub fn new(roller: Arc<Roller>, scope: &NamespaceScope, queue: Arc<RollupQueue>, slot: QueueSlot) -> Self {
         Self {
             context: Arc::clone(&roller.context),
             roller,
             queues: Arc::clone(&scope.rollup_queues),
             dataset: Arc::clone(&scope.dataset),
             queue,
-            recirculating: ByCounter::default(),
+            low_cardinality: ByCounter::default(),
             pacer: Pacer::default(),
-            turn,
-            filling: None,
+            slot,
+            window: None,
         }
     }
 
-    /// Moves the counters of the set to the parked map. A counter that is already parked keeps its `min_limit` and the older
+    /// Moves the counters of the set to the drained map. A counter that is already there keeps its `min_limit` and the older
     /// of the two oldest events.
-    fn park_drained(&mut self) {
+    fn drain_set(&mut self) {
         let pending = &self.dataset.pending;
-        let mut all_parked = self.queue.parked();
+        let mut waiting = self.queue.drained();
         for (counter, new) in self.queue.drain() {
             let shard = counter.touch_shard();
-            match all_parked.get_mut(&counter) {
-                Some(parked) => {
-                    pending.end(shard, parked.oldest.max(new.oldest));
-                    parked.oldest = parked.oldest.min(new.oldest);
-                    parked.newest = parked.newest.max(new.newest);
+            match waiting.get_mut(&counter) {
+                Some(old) => {
+                    pending.end(shard, old.oldest.max(new.oldest));
+                    old.oldest = old.oldest.min(new.oldest);
+                    old.newest = old.newest.max(new.newest);
                     self.queues.release(&self.queue, &counter);
                 }
                 None => {
-                    all_parked.insert(counter, new);
+                    waiting.insert(counter, new);
                 }
             }
         }
     }
 
-    /// Rolls the parked counters whose `ready_at` is at or below the limit. Returns whether any roll failed.
+    /// Rolls the drained counters whose `ready_at` is at or below the limit. Returns whether any roll failed.
     async fn roll_ready(&mut self, scope: &NamespaceScope, ready_at: impl Fn(&PendingRoll) -> Timestamp) -> bool {
         let limit = scope.dataset.limit();
         let ready: Vec<Counter> = self
             .queue
-            .parked()
+            .drained()
             .iter()
             .filter(|(_, waiting)| ready_at(waiting) <= limit)
             .map(|(counter, _)| counter.clone())
@@ -133,10 +139,10 @@ impl RollupQueueLoop {
         failed
     }
 
-    /// Removes a rolled counter from the parked map, or keeps it there if newer events were signalled.
+    /// Removes a rolled counter from the drained map, or keeps it there if newer events were signalled.
     fn finish_roll(&mut self, scope: &NamespaceScope, counter: &Counter, as_of: Timestamp) {
-        let mut parked = self.queue.parked();
-        let Some(waiting) = parked.get_mut(counter) else { return };
+        let mut drained = self.queue.drained();
+        let Some(waiting) = drained.get_mut(counter) else { return };
         let shard = counter.touch_shard();
         if waiting.newest > as_of {
             let oldest = as_of.just_after();
@@ -146,68 +152,70 @@ impl RollupQueueLoop {
             return;
         }
         scope.dataset.pending.end(shard, waiting.oldest);
-        parked.remove(counter);
-        drop(parked);
+        drained.remove(counter);
+        drop(drained);
         self.queues.release(&self.queue, counter);
-        if scope.namespace.spec.cardinality == Cardinality::Low && self.recirculating.len() < ROLLUP_CIRCULATING_MAX {
-            self.recirculating.insert(counter.clone(), as_of);
+        if scope.namespace.spec.cardinality == Cardinality::Low
+            && self.low_cardinality.len() < ROLLUP_LOW_CARDINALITY_MAX
+        {
+            self.low_cardinality.insert(counter.clone(), as_of);
         }
     }
 
     /// Adds low-cardinality counters to their queue again, without a signal, if their last write is newer than their
     /// checkpoint.
-    async fn recirculate(&mut self, scope: &NamespaceScope) {
+    async fn requeue_low_cardinality(&mut self, scope: &NamespaceScope) {
         if scope.namespace.spec.cardinality != Cardinality::Low {
-            self.recirculating.clear();
+            self.low_cardinality.clear();
         }
-        for (counter, as_of) in &self.recirculating {
-            if self.queue.parked().contains_key(counter) {
+        for (counter, as_of) in &self.low_cardinality {
+            if self.queue.drained().contains_key(counter) {
                 continue;
             }
             let Some(cached) = scope.cache.get(counter).await else { continue };
             if let Some(written) = cached.last_write_time.filter(|written| *written > cached.as_of.max(*as_of)) {
-                scope.offer(counter, cached.as_of.max(*as_of).just_after(), written);
+                scope.enqueue(counter, cached.as_of.max(*as_of).just_after(), written);
             }
         }
     }
 
     /// Moves all counters to the queues that replaced this one.
-    fn hand_over(&mut self, scope: &NamespaceScope) {
-        self.park_drained();
-        for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
-            scope.offer(&counter, waiting.oldest, waiting.newest);
+    fn move_to_new_queues(&mut self, scope: &NamespaceScope) {
+        self.drain_set();
+        for (counter, waiting) in std::mem::take(&mut *self.queue.drained()) {
+            scope.enqueue(&counter, waiting.oldest, waiting.newest);
             scope.dataset.pending.end(counter.touch_shard(), waiting.oldest);
             self.queues.release(&self.queue, &counter);
         }
     }
 
     /// Drops the counters of a deleted namespace.
-    fn abandon(&mut self) {
-        for (counter, waiting) in std::mem::take(&mut *self.queue.parked()) {
+    fn drop_counters(&mut self) {
+        for (counter, waiting) in std::mem::take(&mut *self.queue.drained()) {
             self.dataset.pending.end(counter.touch_shard(), waiting.oldest);
             self.queues.release(&self.queue, &counter);
         }
     }
 
-    /// The limit to wait for: the latest `min_limit` of a parked counter that can be reached within `left`. A counter whose
-    /// `min_limit` cannot be reached in time contributes the current closed timestamp instead.
-    fn reachable_limit(&self, scope: &NamespaceScope, left: Duration) -> Timestamp {
+    /// The limit to wait for: the latest `min_limit` of a drained counter that can be reached within `remaining`. A counter
+    /// whose `min_limit` cannot be reached in time contributes the current closed timestamp instead.
+    fn reachable_limit(&self, scope: &NamespaceScope, remaining: Duration) -> Timestamp {
         let now = self.context.now();
-        let last = now + left.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
+        let last = now + remaining.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
         let closable = Timestamp::from_millis(scope.dataset.closing.closed(now).millis());
-        let wanted = |waiting: &PendingRoll| if waiting.min_limit <= last { waiting.min_limit } else { closable };
-        self.queue.parked().values().map(wanted).max().unwrap_or(closable)
+        let target = |waiting: &PendingRoll| if waiting.min_limit <= last { waiting.min_limit } else { closable };
+        self.queue.drained().values().map(target).max().unwrap_or(closable)
     }
 
     async fn step(&mut self, scope: &NamespaceScope) -> NextActivation {
         // The set collects counters during the rolls, so the next window starts at the drain and not after the rolls.
-        let drained = self.context.clock.elapsed();
-        self.park_drained();
+        let drained_at = self.context.clock.elapsed();
+        self.drain_set();
         let failed = self.roll_ready(scope, |waiting| waiting.min_limit).await;
-        self.recirculate(scope).await;
-        if self.queue.parked().is_empty() && self.queue.is_empty() {
-            self.filling = None;
-            return if self.recirculating.is_empty() {
+        self.requeue_low_cardinality(scope).await;
+        if self.queue.drained().is_empty() && self.queue.is_empty() {
+            self.window = None;
+            return if self.low_cardinality.is_empty() {
                 NextActivation::Woken
             } else {
                 NextActivation::AfterOrWoken(coalesce(scope))
@@ -215,17 +223,21 @@ impl RollupQueueLoop {
         }
         scope.dataset.request_limit();
         let now = self.context.clock.elapsed();
-        if failed { self.fill(scope, now, RETRY_PAUSE) } else { self.fill(scope, drained, Duration::ZERO) }
+        if failed {
+            self.start_window(scope, now, RETRY_PAUSE)
+        } else {
+            self.start_window(scope, drained_at, Duration::ZERO)
+        }
     }
 
     /// Starts a coalescing window.
-    fn fill(&mut self, scope: &NamespaceScope, began: Duration, least: Duration) -> NextActivation {
-        self.filling = Some(FillWindow { began, least });
-        NextActivation::AfterOrWoken(self.left(scope, FillWindow { began, least }))
+    fn start_window(&mut self, scope: &NamespaceScope, began: Duration, min_length: Duration) -> NextActivation {
+        self.window = Some(CoalescingWindow { began, min_length });
+        NextActivation::AfterOrWoken(self.remaining(scope, CoalescingWindow { began, min_length }))
     }
 
-    fn left(&self, scope: &NamespaceScope, filling: FillWindow) -> Duration {
-        (filling.began + coalesce(scope).max(filling.least)).saturating_sub(self.context.clock.elapsed())
+    fn remaining(&self, scope: &NamespaceScope, window: CoalescingWindow) -> Duration {
+        (window.began + coalesce(scope).max(window.min_length)).saturating_sub(self.context.clock.elapsed())
     }
 }
 
@@ -236,7 +248,7 @@ impl BackgroundLoop for RollupQueueLoop {
     }
 
     async fn woken(&self) {
-        match self.filling {
+        match self.window {
             Some(_) => self.queue.changed().await,
             None => self.queue.filled().await,
         }
@@ -246,8 +258,8 @@ impl BackgroundLoop for RollupQueueLoop {
         let scope = match self.roller.scopes.scope_by_id(self.queues.namespace()).await {
             Ok(Some(scope)) => scope,
             Ok(None) => {
-                self.queues.end();
-                self.abandon();
+                self.queues.close_and_drop();
+                self.drop_counters();
                 return NextActivation::Finished;
             }
             Err(error) => {
@@ -256,17 +268,17 @@ impl BackgroundLoop for RollupQueueLoop {
             }
         };
         if self.queue.is_closed() {
-            self.hand_over(&scope);
+            self.move_to_new_queues(&scope);
             return NextActivation::Finished;
         }
-        let Some(filling) = self.filling else {
-            let began = last_turn(self.context.clock.elapsed(), coalesce(&scope), self.turn);
-            return self.fill(&scope, began, Duration::ZERO);
+        let Some(window) = self.window else {
+            let began = last_slot_start(self.context.clock.elapsed(), coalesce(&scope), self.slot);
+            return self.start_window(&scope, began, Duration::ZERO);
         };
         // The coalescing time may have changed since the window started.
-        let left = self.left(&scope, filling);
-        if !left.is_zero() {
-            return NextActivation::AfterOrWoken(left);
+        let remaining = self.remaining(&scope, window);
+        if !remaining.is_zero() {
+            return NextActivation::AfterOrWoken(remaining);
         }
         self.step(&scope).await
     }
@@ -278,14 +290,14 @@ impl BackgroundLoop for RollupQueueLoop {
     async fn finish(&mut self, until: Duration) {
         // Events above the limit remain in the dirty-counter index, which the next start replays.
         let Ok(Some(scope)) = self.roller.scopes.scope_by_id(self.queues.namespace()).await else { return };
-        self.park_drained();
-        if self.queue.parked().is_empty() {
+        self.drain_set();
+        if self.queue.drained().is_empty() {
             return;
         }
-        let left = until.saturating_sub(self.context.clock.elapsed());
-        let wanted = self.reachable_limit(&scope, left);
-        scope.dataset.limit_at_least(wanted, self.context.clock.as_ref(), left).await;
-        self.park_drained();
+        let remaining = until.saturating_sub(self.context.clock.elapsed());
+        let target_limit = self.reachable_limit(&scope, remaining);
+        scope.dataset.limit_at_least(target_limit, self.context.clock.as_ref(), remaining).await;
+        self.drain_set();
         self.roll_ready(&scope, |waiting| waiting.oldest).await;
     }
 }
@@ -298,13 +310,21 @@ mod tests {
     fn each_queue_has_one_slot_per_window() {
         let millis = Duration::from_millis;
         let window = millis(1_000);
-        for place in 0..4 {
-            let turn = millis(5_000 + 250 * u64::from(place));
+        for index in 0..4 {
+            let slot = millis(5_000 + 250 * u64::from(index));
             for after in [0, 1, 999] {
-                assert_eq!(last_turn(turn + millis(after), window, (place, 4)), turn, "{place}, {after} ms after");
+                assert_eq!(
+                    last_slot_start(slot + millis(after), window, QueueSlot { index, count: 4 }),
+                    slot,
+                    "{index}, {after} ms after"
+                );
             }
-            assert_eq!(last_turn(turn + window, window, (place, 4)), turn + window);
+            assert_eq!(last_slot_start(slot + window, window, QueueSlot { index, count: 4 }), slot + window);
         }
-        assert_eq!(last_turn(millis(10), window, (3, 4)), Duration::ZERO, "a slot before time zero is clamped to zero");
+        assert_eq!(
+            last_slot_start(millis(10), window, QueueSlot { index: 3, count: 4 }),
+            Duration::ZERO,
+            "a slot before time zero is clamped to zero"
+        );
     }
 }

@@ -58,7 +58,7 @@ impl Roller {
                     let row = self.scopes.stores.rollups.read(dataset, counter).await?;
                     // A counter without a checkpoint has nothing to seal.
                     let Some(checkpoint) = row.checkpoint else { return Ok(()) };
-                    let checkpoint = Checkpoint { rolled: None, ..checkpoint };
+                    let checkpoint = Checkpoint { writer: None, ..checkpoint };
                     VerifiedBase { checkpoint, repaired: Vec::new(), verified_to: to }
                 }
             };

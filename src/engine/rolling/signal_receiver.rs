@@ -38,7 +38,7 @@ impl SignalReceiver {
         for signal in signals {
             let Some(scope) = self.scopes.scope_by_id(signal.counter.namespace()).await? else { continue };
             if let Some((oldest, newest)) = self.range(&scope, &signal) {
-                scope.offer(&signal.counter, oldest, newest);
+                scope.enqueue(&signal.counter, oldest, newest);
                 taken += 1;
             }
         }

@@ -12,7 +12,9 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, NamespaceId};
 use crate::domain::namespace::Namespace;
 use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::rollup_queues::queue::{PendingRoll, PushLimits, PushOutcome, RollupQueue, SetBytes, cost_of};
+use crate::engine::rollup_queues::queue::{
+    CounterEnqueueLimits, CounterEnqueueOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
+};
 use crate::engine::stats::Stats;
 
 /// The rollup queues of all namespaces.
@@ -78,9 +80,9 @@ pub struct NamespaceRollupQueues {
 
 impl NamespaceRollupQueues {
     /// Notifies the loops if the settings have changed.
-    pub fn note_version(&self, version: u64) {
+    pub fn set_version(&self, version: u64) {
         if self.version.swap(version, Ordering::AcqRel) != version {
-            self.queues.load().iter().for_each(|queue| queue.note_change());
+            self.queues.load().iter().for_each(|queue| queue.notify_change());
         }
     }
 
@@ -101,7 +103,7 @@ impl NamespaceRollupQueues {
     }
 
     /// Closes the queues of a deleted namespace, drops its waiting counters, and ignores later signals.
-    pub fn end(&self) {
+    pub fn close_and_drop(&self) {
         for queue in self.queues.swap(Arc::default()).iter() {
             queue.close();
             for (counter, waiting) in queue.drain() {
@@ -125,18 +127,18 @@ impl NamespaceRollupQueues {
 
     /// Adds a counter to its queue. If the queue is full, the signal is lost, and the counter is found again by a replay of
     /// the dirty-counter index.
-    pub fn offer(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
-        let bounds = PushLimits { capacity_bytes, all: &self.bytes, pending: &self.dataset.pending };
+    pub fn enqueue(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
+        let limits = CounterEnqueueLimits { capacity_bytes, all: &self.bytes, pending: &self.dataset.pending };
         loop {
             let queues = self.queues.load();
             if queues.is_empty() {
                 return; // the namespace is deleted
             }
-            match queue_for(counter, &queues).offer(counter, oldest, newest, &bounds) {
-                PushOutcome::Accepted => return,
-                PushOutcome::Lost => return self.stats.signals_lost.increment(),
+            match queue_for(counter, &queues).enqueue(counter, oldest, newest, &limits) {
+                CounterEnqueueOutcome::Accepted => return,
+                CounterEnqueueOutcome::Full => return self.stats.signals_lost.increment(),
                 // The queue was closed concurrently. `self.queues` was updated first, so the next iteration sees that.
-                PushOutcome::Closed => {}
+                CounterEnqueueOutcome::Closed => {}
             }
         }
     }

@@ -48,12 +48,12 @@ pub struct PendingRoll {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PushOutcome {
+pub enum CounterEnqueueOutcome {
     /// The counter waits in the Set.
     Accepted,
     /// The queue has no space; the touch index has to be read again.
-    Lost,
-    /// The queue was replaced; offer the counter to its successor.
+    Full,
+    /// The queue was replaced; add the counter to its successor.
     Closed,
 }
 
@@ -61,7 +61,7 @@ pub enum PushOutcome {
 pub struct RollupQueue {
     set: Mutex<RollupSet>,
     /// Drained counters that still wait. If both are locked, this one is locked before the Set.
-    parked: Mutex<ByCounter<PendingRoll>>,
+    drained: Mutex<ByCounter<PendingRoll>>,
     wake: Notify,
     changed: Notify,
     claimed: AtomicBool,
@@ -72,7 +72,7 @@ struct RollupSet {
     waiting: ByCounter<PendingRoll>,
     bytes: usize,
     /// Bytes of drained counters that still wait.
-    parked_bytes: usize,
+    drained_bytes: usize,
     closed: bool,
 }
 
@@ -93,78 +93,78 @@ pub fn cost_of(counter: &Counter) -> usize {
 }
 
 impl RollupQueue {
-    /// Offers a counter with events in [oldest, newest].
-    pub fn offer(
+    /// Adds a counter with events in [oldest, newest].
+    pub fn enqueue(
         &self,
         counter: &Counter,
         oldest: Timestamp,
         newest: Timestamp,
-        bounds: &PushLimits<'_>,
-    ) -> PushOutcome {
+        limits: &CounterEnqueueLimits<'_>,
+    ) -> CounterEnqueueOutcome {
         let shard = counter.touch_shard();
         let mut set = self.set.lock();
         if set.closed {
-            return PushOutcome::Closed;
+            return CounterEnqueueOutcome::Closed;
         }
         if let Some(waiting) = set.waiting.get_mut(counter) {
             if oldest < waiting.oldest {
-                bounds.pending.begin(shard, oldest);
-                bounds.pending.end(shard, waiting.oldest);
+                limits.pending.begin(shard, oldest);
+                limits.pending.end(shard, waiting.oldest);
                 waiting.oldest = oldest;
             }
             waiting.newest = waiting.newest.max(newest);
             waiting.min_limit = waiting.newest;
-            return PushOutcome::Accepted;
+            return CounterEnqueueOutcome::Accepted;
         }
         let cost = cost_of(counter);
-        let full = set.bytes + set.parked_bytes + cost > bounds.capacity_bytes
-            || bounds.all.used() + cost > ROLLUP_SETS_BYTES_MAX;
+        let full = set.bytes + set.drained_bytes + cost > limits.capacity_bytes
+            || limits.all.used() + cost > ROLLUP_SETS_BYTES_MAX;
         if full {
-            bounds.pending.record_lost_signal(shard, oldest);
-            return PushOutcome::Lost;
+            limits.pending.record_lost_signal(shard, oldest);
+            return CounterEnqueueOutcome::Full;
         }
-        bounds.pending.begin(shard, oldest);
+        limits.pending.begin(shard, oldest);
         set.bytes += cost;
-        bounds.all.0.fetch_add(cost, Ordering::Relaxed);
+        limits.all.0.fetch_add(cost, Ordering::Relaxed);
         let was_empty = set.waiting.is_empty();
         set.waiting.insert(counter.clone(), PendingRoll { oldest, min_limit: newest, newest });
         drop(set);
         if was_empty {
             self.wake.notify_one();
         }
-        PushOutcome::Accepted
+        CounterEnqueueOutcome::Accepted
     }
 
-    /// Drains the Set. Its bytes count as parked until they are released.
+    /// Drains the Set. Its bytes count as drained until they are released.
     pub fn drain(&self) -> ByCounter<PendingRoll> {
         let mut set = self.set.lock();
-        set.parked_bytes += set.bytes;
+        set.drained_bytes += set.bytes;
         set.bytes = 0;
         mem::take(&mut set.waiting)
     }
 
     /// Drained counters that still wait. Only the loop of the queue changes them.
-    pub fn parked(&self) -> MutexGuard<'_, ByCounter<PendingRoll>> {
-        self.parked.lock()
+    pub fn drained(&self) -> MutexGuard<'_, ByCounter<PendingRoll>> {
+        self.drained.lock()
     }
 
     /// The pending roll of a counter, in the Set or drained from it; none if it does not wait.
     pub fn waiting(&self, counter: &Counter) -> Option<PendingRoll> {
-        let parked = self.parked.lock();
+        let drained = self.drained.lock();
         let in_set = self.set.lock().waiting.get(counter).copied();
-        match (parked.get(counter).copied(), in_set) {
-            (Some(parked), Some(new)) => Some(PendingRoll {
-                oldest: parked.oldest.min(new.oldest),
-                min_limit: parked.min_limit,
-                newest: parked.newest.max(new.newest),
+        match (drained.get(counter).copied(), in_set) {
+            (Some(drained), Some(new)) => Some(PendingRoll {
+                oldest: drained.oldest.min(new.oldest),
+                min_limit: drained.min_limit,
+                newest: drained.newest.max(new.newest),
             }),
-            (parked, in_set) => parked.or(in_set),
+            (drained, in_set) => drained.or(in_set),
         }
     }
 
     /// Ends the accounting of counters that no longer wait.
     pub fn release(&self, bytes: usize, all: &SetBytes) {
-        self.set.lock().parked_bytes -= bytes;
+        self.set.lock().drained_bytes -= bytes;
         all.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -177,11 +177,11 @@ impl RollupQueue {
     pub fn close(&self) {
         self.set.lock().closed = true;
         self.wake.notify_one();
-        self.note_change();
+        self.notify_change();
     }
 
-    /// Notes changed settings, so that a pause is measured again.
-    pub fn note_change(&self) {
+    /// Wakes the loop after a change of settings, so that it measures its pause again.
+    pub fn notify_change(&self) {
         self.changed.notify_one();
     }
 
@@ -211,8 +211,8 @@ impl RollupQueue {
     }
 }
 
-/// The bounds of an offer.
-pub struct PushLimits<'a> {
+/// The limits of `RollupQueue::enqueue`.
+pub struct CounterEnqueueLimits<'a> {
     /// The bytes of this queue.
     pub capacity_bytes: usize,
     pub all: &'a SetBytes,
@@ -236,9 +236,12 @@ mod tests {
     #[test]
     fn a_counter_waits_once_for_all_its_signals() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let bounds = PushLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let limits = CounterEnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         for seconds in [7, 5, 9] {
-            assert_eq!(queue.offer(&counter("a"), at(seconds), at(seconds), &bounds), PushOutcome::Accepted);
+            assert_eq!(
+                queue.enqueue(&counter("a"), at(seconds), at(seconds), &limits),
+                CounterEnqueueOutcome::Accepted
+            );
         }
         let drained = queue.drain();
         assert_eq!(drained[&counter("a")], PendingRoll { oldest: at(5), min_limit: at(9), newest: at(9) });
@@ -250,15 +253,15 @@ mod tests {
     #[test]
     fn what_a_counter_waits_for_is_told_also_after_its_set_was_drained() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let bounds = PushLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        let limits = CounterEnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
         assert_eq!(queue.waiting(&counter("a")), None);
-        queue.offer(&counter("a"), at(5), at(6), &bounds);
+        queue.enqueue(&counter("a"), at(5), at(6), &limits);
         let first = PendingRoll { oldest: at(5), min_limit: at(6), newest: at(6) };
         assert_eq!(queue.waiting(&counter("a")), Some(first));
         let drained = queue.drain();
-        queue.parked().extend(drained);
+        queue.drained().extend(drained);
         assert_eq!(queue.waiting(&counter("a")), Some(first));
-        queue.offer(&counter("a"), at(8), at(9), &bounds);
+        queue.enqueue(&counter("a"), at(8), at(9), &limits);
         assert_eq!(queue.waiting(&counter("a")), Some(PendingRoll { newest: at(9), ..first }));
         assert_eq!(queue.waiting(&counter("b")), None);
     }
@@ -266,9 +269,9 @@ mod tests {
     #[test]
     fn a_full_set_loses_the_signal_and_keeps_the_watermark_below_it() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
-        let bounds = PushLimits { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
-        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), PushOutcome::Accepted);
-        assert_eq!(queue.offer(&counter("b"), at(3), at(3), &bounds), PushOutcome::Lost);
+        let limits = CounterEnqueueLimits { capacity_bytes: cost_of(&counter("a")), all: &all, pending: &pending };
+        assert_eq!(queue.enqueue(&counter("a"), at(5), at(5), &limits), CounterEnqueueOutcome::Accepted);
+        assert_eq!(queue.enqueue(&counter("b"), at(3), at(3), &limits), CounterEnqueueOutcome::Full);
         assert_eq!(pending.rolled_up_to(counter("b").touch_shard(), at(20)), at(3).just_before());
     }
 
@@ -276,8 +279,8 @@ mod tests {
     fn a_closed_queue_sends_the_counter_on() {
         let (queue, all, pending) = (RollupQueue::default(), SetBytes::default(), PendingRolls::default());
         queue.close();
-        let bounds = PushLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
-        assert_eq!(queue.offer(&counter("a"), at(5), at(5), &bounds), PushOutcome::Closed);
+        let limits = CounterEnqueueLimits { capacity_bytes: 10_000, all: &all, pending: &pending };
+        assert_eq!(queue.enqueue(&counter("a"), at(5), at(5), &limits), CounterEnqueueOutcome::Closed);
         assert!(pending.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tallystone::client::queues::{Enqueued, Job, Message, Outcome, Phase, Queue, Shutdown, Why, WorkerEvent};
+use tallystone::client::queues::{Enqueued, Job, Message, Outcome, Phase, Queue, Shutdown, StopReason, WorkerEvent};
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::proto::queue::v1 as pb;
 use tempfile::TempDir;
@@ -83,14 +83,14 @@ async fn answers_that_are_lost_cost_no_message_an_attempt() {
         let mut seen = done.lock().expect("nobody panicked");
         assert!(seen.insert(number), "{number} came twice");
         if seen.len() == MESSAGES as usize {
-            end.finish();
+            end.stop_leasing();
         }
         async { Outcome::Complete }
     };
     let worker = queue.worker().concurrency(3);
-    let tally = queue.run(&worker, work, &shutdown).await.expect("losses pass");
+    let summary = queue.run(&worker, work, &shutdown).await.expect("losses pass");
     assert!(house.way.lost() >= 3, "answers were lost: {}", house.way.lost());
-    assert_eq!((tally.completed, tally.failed), (u64::from(MESSAGES), 0), "{tally:?}");
+    assert_eq!((summary.completed, summary.failed), (u64::from(MESSAGES), 0), "{summary:?}");
     assert_eq!(house.depth(), ["0", "0", "0", "40", "0"]);
 }
 
@@ -134,13 +134,13 @@ async fn work_is_told_when_its_message_is_to_be_canceled() {
         let server = Arc::clone(&server);
         async move {
             cancel_asked(&server, &job).await;
-            assert_eq!(job.must_end().await, Why::CancelRequested);
+            assert_eq!(job.must_end().await, StopReason::CancelRequested);
             Outcome::Release
         }
     };
     let worker = queue.worker().session_lease(Duration::from_secs(9)).grace(Duration::from_secs(30)).until_empty();
-    let tally = queue.run(&worker, work, &Shutdown::default()).await.expect("it works");
-    assert_eq!(tally.others, 1);
+    let summary = queue.run(&worker, work, &Shutdown::default()).await.expect("it works");
+    assert_eq!(summary.others, 1);
     assert_eq!(house.message("m-0")["state"], "MESSAGE_STATE_CANCELED", "as was asked, whatever the work answered");
 }
 
@@ -154,7 +154,7 @@ async fn a_worker_ends_while_the_cancel_of_its_message_cannot_be_settled() {
         let (server, way, told) = (Arc::clone(&server), Arc::clone(&way), told.clone());
         async move {
             cancel_asked(&server, &job).await;
-            assert_eq!(job.must_end().await, Why::CancelRequested);
+            assert_eq!(job.must_end().await, StopReason::CancelRequested);
             way.set(Fault::Cut);
             told.send(()).await.expect("the test waits");
             Outcome::Cancel
@@ -164,18 +164,19 @@ async fn a_worker_ends_while_the_cancel_of_its_message_cannot_be_settled() {
     let (unsettled, mut heard) = mpsc::channel(4);
     let worker =
         queue.worker().session_lease(Duration::from_secs(30)).grace(Duration::from_mins(1)).observed(move |event| {
-            if let WorkerEvent::NotSettled { message_id, .. } = event {
+            if let WorkerEvent::SettleFailed { message_id, .. } = event {
                 unsettled.try_send(message_id.to_owned()).expect("the test hears it");
             }
         });
     let end = async {
         tells.recv().await.expect("the message is to be canceled");
-        shutdown.end();
+        shutdown.abort_jobs();
     };
     let ends = async { tokio::join!(queue.run(&worker, work, &shutdown), end) };
     // The lease was given for an hour, and for so long would the cancel be tried.
-    let (tally, ()) = tokio::time::timeout(Duration::from_mins(3), ends).await.expect("the worker hears that it ends");
-    assert_eq!(tally.expect("it ends well").others, 1);
+    let (summary, ()) =
+        tokio::time::timeout(Duration::from_mins(3), ends).await.expect("the worker hears that it ends");
+    assert_eq!(summary.expect("it ends well").others, 1);
     assert_eq!(heard.recv().await.as_deref(), Some("m-0"));
 }
 
@@ -185,9 +186,9 @@ async fn a_worker_whose_label_is_opened_again_drops_its_work() {
     let queue = filled(&house, 1).await;
     let (events, mut heard) = mpsc::channel(16);
     let worker = queue.worker().label("worker-7").session_lease(Duration::from_secs(9)).observed(move |event| {
-        if let WorkerEvent::MustEnd { message_id, why } = event {
+        if let WorkerEvent::StopRequested { message_id, reason } = event {
             // The test may have heard what it waits for.
-            let _ = events.try_send((message_id.to_owned(), why));
+            let _ = events.try_send((message_id.to_owned(), reason));
         }
     });
     let server = Arc::clone(&house.server);
@@ -204,7 +205,7 @@ async fn a_worker_whose_label_is_opened_again_drops_its_work() {
     };
     let broken = queue.run(&worker, work, &Shutdown::default()).await.expect_err("the other has the label");
     assert_eq!(broken.error.reason().as_deref(), Some("SESSION_REPLACED"), "{broken}");
-    assert_eq!(heard.recv().await, Some(("m-0".to_owned(), Why::LeaseLost)));
+    assert_eq!(heard.recv().await, Some(("m-0".to_owned(), StopReason::LeaseLost)));
     assert_eq!(house.message("m-0")["state"], "MESSAGE_STATE_PENDING", "it went back at once");
 }
 
@@ -219,19 +220,19 @@ async fn a_worker_ends_in_two_phases() {
         let begun = begun.clone();
         async move {
             begun.send(number).await.expect("the test waits");
-            assert_eq!(job.must_end().await, Why::Stopped);
+            assert_eq!(job.must_end().await, StopReason::Stopped);
             Outcome::failed("stopped", "")
         }
     };
     let end = async {
         begins.recv().await.expect("one");
         begins.recv().await.expect("two");
-        shutdown.finish();
+        shutdown.stop_leasing();
         assert_eq!((shutdown.phase(), house.depth()[1].clone()), (Phase::Finishing, json!("2")), "what runs goes on");
-        shutdown.end();
+        shutdown.abort_jobs();
     };
-    let (tally, ()) = tokio::join!(queue.run(&worker, work, &shutdown), end);
-    assert_eq!(tally.expect("it ends well").others, 2);
+    let (summary, ()) = tokio::join!(queue.run(&worker, work, &shutdown), end);
+    assert_eq!(summary.expect("it ends well").others, 2);
     assert_eq!(house.depth(), ["3", "0", "0", "0", "0"]);
     assert_eq!(house.message("m-0")["attemptsLeft"], 3, "given back, with its attempt");
 }
@@ -244,8 +245,8 @@ async fn work_that_panics_or_cannot_be_read_fails_its_message() {
     other.send(Message::new(&"no number".to_owned()).expect("a text").id("text")).await.expect("it is taken in");
     let worker = queue.worker().until_empty();
     let work = |_: u32, _job: Job| async move { panic!("a defect of the application") };
-    let tally = queue.run(&worker, work, &Shutdown::default()).await.expect("the worker goes on");
-    assert_eq!((tally.failed, tally.completed), (2, 0));
+    let summary = queue.run(&worker, work, &Shutdown::default()).await.expect("the worker goes on");
+    assert_eq!((summary.failed, summary.completed), (2, 0));
     assert_eq!(house.message("m-0")["error"]["signature"], "panic");
     assert_eq!(house.message("text")["error"]["signature"], "bad payload");
 }

@@ -112,8 +112,8 @@ impl RollupStore for Refusing {
         self.inner.namespaces(above, limit).await
     }
 
-    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
-        self.inner.forget(namespace).await
+    async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        self.inner.remove_namespace(namespace).await
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use uuid::Uuid;
 
 use super::queues::connect;
-use super::{World, rounds};
+use super::{CrashTest, rounds};
 use crate::support::harness::{Launch, Server, eventually};
 
 const WRITERS: usize = 4;
@@ -178,17 +178,17 @@ fn refuses_what_is_damaged(dir: &Path, data: &Path) {
 
 #[test]
 fn a_backup_under_load_with_kills_is_the_state_of_one_moment() {
-    let mut world = World::new("a_backup_under_load_with_kills_is_the_state_of_one_moment");
+    let mut test = CrashTest::new("a_backup_under_load_with_kills_is_the_state_of_one_moment");
     let written: Vec<Written> = (0..WRITERS).map(|_| Written::default()).collect();
     for round in 0..rounds(4, 40) {
-        world.round = round;
-        let server = Launch::dev(&world.data).start();
+        test.round = round;
+        let server = Launch::dev(&test.data).start();
         for writer in 0..WRITERS {
             let queue = json!({"queue": {"name": counter(writer)}});
             ask(&server, "/tallystone.queue.v1.QueueService/CreateQueue", &queue);
         }
-        let dir = world.folder.path().join(format!("backup-{round}"));
-        let cut = world.folder.path().join(format!("cut-{round}"));
+        let dir = test.folder.path().join(format!("backup-{round}"));
+        let cut = test.folder.path().join(format!("cut-{round}"));
         let (before, after) = thread::scope(|scope| {
             for (writer, written) in written.iter().enumerate() {
                 let server = &server;
@@ -212,7 +212,7 @@ fn a_backup_under_load_with_kills_is_the_state_of_one_moment() {
             (before, after)
         });
         server.kill();
-        let data = world.folder.path().join(format!("restored-{round}"));
+        let data = test.folder.path().join(format!("restored-{round}"));
         let found = restored(&dir, &data);
         for ((found, before), after) in found.iter().zip(&before).zip(&after) {
             for at in 0..2 {
@@ -226,9 +226,9 @@ fn a_backup_under_load_with_kills_is_the_state_of_one_moment() {
             let verified = ended(&mut tool(&["backup", "verify", path(&cut)]));
             assert!(verified.status.success(), "{}", said(&verified));
         }
-        refuses_what_is_damaged(&dir, &world.folder.path().join("refused"));
+        refuses_what_is_damaged(&dir, &test.folder.path().join("refused"));
     }
-    let server = Launch::dev(&world.data).start();
+    let server = Launch::dev(&test.data).start();
     let kept = shown(&server);
     for (kept, written) in kept.iter().zip(&written) {
         assert!(kept[0] >= written.adds.acknowledged() && kept[0] <= written.adds.sent(), "backups change nothing");

@@ -1,9 +1,9 @@
 //! Two servers with their counts in one memcached that is killed, emptied and restarted, hangs, or is cut off from one of
 //! them: adds go on, no reading is wrong, and no clear is undone.
 
+use super::fleet::{nothing_was_told_too_early, settle};
 use super::load::{self, Load, Plan, WhenGone};
-use super::on_a_fleet::{nothing_was_told_too_early, settle};
-use super::{World, rounds};
+use super::{CrashTest, rounds};
 use crate::servers::proxy::{Fault, Proxy, Wire};
 use crate::servers::{Memcached, cassandra};
 use crate::support::harness::{Launch, Server};
@@ -30,11 +30,11 @@ fn whatever_memcached_does_under_a_fleet_no_count_is_wrong() {
     let mut memcached = Memcached::start().unwrap_or_else(|why| panic!("{why}"));
     let ways = [(); 2].map(|()| Proxy::start(memcached.address(), Wire::Plain).expect("a proxy"));
     let mut servers = ways.each_ref().map(start);
-    let mut world = World::new("whatever_memcached_does_under_a_fleet_no_count_is_wrong");
+    let mut test = CrashTest::new("whatever_memcached_does_under_a_fleet_no_count_is_wrong");
     for round in 0..rounds(1, 15) {
-        world.round = round;
-        let plan = Plan { workers: 6, when_gone: WhenGone::Wait, ..world.plan(50) };
-        load::run_on(&servers.each_ref(), &mut world.records, plan, |load: &Load| {
+        test.round = round;
+        let plan = Plan { workers: 6, when_gone: WhenGone::Wait, ..test.plan(50) };
+        load::run_on(&servers.each_ref(), &mut test.records, plan, |load: &Load| {
             for (at, fault) in [(0, Fault::Cut), (1, Fault::Hang), (0, Fault::LoseAnswers), (1, Fault::Cut)] {
                 ways[at].set(fault);
                 load.wait_for_more(MEANWHILE);
@@ -50,13 +50,13 @@ fn whatever_memcached_does_under_a_fleet_no_count_is_wrong() {
             load.wait_for_more(MEANWHILE);
             load.end();
         });
-        settle(&mut world, &servers[round as usize % 2]);
+        settle(&mut test, &servers[round as usize % 2]);
         servers.iter().for_each(nothing_was_told_too_early);
     }
     for server in &mut servers {
         assert!(calls(server) > 0, "memcached was asked");
-        world.records.ledger.look_at_all();
-        assert!(world.checked(server), "nobody touches it any more");
+        test.records.ledger.mark_all_unchecked();
+        assert!(test.check(server), "nobody touches it any more");
     }
     for server in servers {
         assert!(server.stop().success(), "an orderly stop");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tallystone::proto::counter::v1::Exactness;
 use uuid::Uuid;
 
-use super::tagged::{Fate, Ledger, Tagged, What};
+use super::ledger::{Fate, Ledger, Tagged, What};
 
 /// Wrong readings that a message shows.
 const SHOWN_MAX: usize = 5;

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 use super::queues::{Client, HOUR, connect, on_runtime};
-use super::{Chance, World, rounds, start_under};
+use super::{CrashTest, Rng, rounds, start_under};
 use crate::linear::model::{ATTEMPTS, Standing};
 use crate::linear::search::check;
 use crate::linear::{Answer, Call, Recorder, Verb};
@@ -34,17 +34,17 @@ type Held = (String, u64, String);
 
 #[test]
 fn what_callers_saw_over_kills_is_one_story() {
-    let mut world = World::new("what_callers_saw_over_kills_is_one_story");
+    let mut test = CrashTest::new("what_callers_saw_over_kills_is_one_story");
     for story in 0..rounds(3, 20) {
-        tell(&mut world, story, Fault::Kill);
+        tell(&mut test, story, Fault::Kill);
     }
 }
 
 #[test]
 fn what_callers_saw_over_power_cuts_is_one_story() {
-    let mut world = World::new("what_callers_saw_over_power_cuts_is_one_story");
+    let mut test = CrashTest::new("what_callers_saw_over_power_cuts_is_one_story");
     for story in 0..rounds(1, 20) {
-        tell(&mut world, story, Fault::PowerCut);
+        tell(&mut test, story, Fault::PowerCut);
     }
 }
 
@@ -57,19 +57,19 @@ enum Fault {
 }
 
 /// One story of four lives of a server.
-fn tell(world: &mut World, story: u32, fault: Fault) {
+fn tell(test: &mut CrashTest, story: u32, fault: Fault) {
     let queue = format!("{QUEUE}-{story}");
     let (recorder, held) = (Recorder::default(), Arc::new(Mutex::new(Vec::new())));
     for life in 0..4 {
         let (mut server, signal) = match fault {
-            Fault::Kill => (Launch::dev(&world.data).start(), libc::SIGKILL),
+            Fault::Kill => (Launch::dev(&test.data).start(), libc::SIGKILL),
             Fault::PowerCut => {
-                let cut = PowerCut { moment: Moment::OnSignal, ..world.power_cut() };
-                (start_under(&world.data, &cut).expect("nobody has cut the power yet"), libc::SIGUSR2)
+                let cut = PowerCut { moment: Moment::OnSignal, ..test.power_cut() };
+                (start_under(&test.data, &cut).expect("nobody has cut the power yet"), libc::SIGUSR2)
             }
         };
-        let calls = 20 + world.chance.below(60);
-        let seed = world.chance.below(u64::MAX);
+        let calls = 20 + test.rng.below(60);
+        let seed = test.rng.below(u64::MAX);
         on_runtime(call_until_killed(&server, signal, &queue, (&recorder, &held), (seed, calls)));
         assert_eq!(server.wait().signal(), Some(libc::SIGKILL), "story {story}, life {life}");
         recorder.cut();
@@ -77,7 +77,7 @@ fn tell(world: &mut World, story: u32, fault: Fault) {
         assert!(answered as u64 >= calls * (life + 1) / 4, "there was load: {answered}");
     }
     if let Err(unfit) = check(&recorder.history()) {
-        world.fail(&format!("story {story}: {unfit:?}"));
+        test.fail(&format!("story {story}: {unfit:?}"));
     }
 }
 
@@ -96,8 +96,8 @@ async fn call_until_killed(
     let enough = Arc::new((AtomicU64::new(calls), Notify::new()));
     let caller = |number: u64| {
         let (queue, client, recorder, held) = (queue.to_owned(), client.clone(), recorder.clone(), Arc::clone(held));
-        let (enough, chance) = (Arc::clone(&enough), Chance::new(seed ^ number));
-        Caller { queue, client, recorder, held, enough, chance }
+        let (enough, rng) = (Arc::clone(&enough), Rng::new(seed ^ number));
+        Caller { queue, client, recorder, held, enough, rng }
     };
     // What the kill before has left is seen at once, so no guess at it is followed far by the search.
     let mut first = caller(0);
@@ -119,7 +119,7 @@ struct Caller {
     recorder: Recorder,
     held: Arc<Mutex<Vec<Held>>>,
     enough: Arc<(AtomicU64, Notify)>,
-    chance: Chance,
+    rng: Rng,
 }
 
 impl Caller {
@@ -133,8 +133,8 @@ impl Caller {
     }
 
     async fn step(&mut self) -> Result<(), Status> {
-        let id = format!("m-{}", self.chance.below(IDS));
-        match self.chance.below(10) {
+        let id = format!("m-{}", self.rng.below(IDS));
+        match self.rng.below(10) {
             0..=3 => self.enqueue(id).await,
             4..=6 => self.dequeue().await,
             7 => self.get(id).await,
@@ -153,7 +153,7 @@ impl Caller {
     }
 
     async fn dequeue(&mut self) -> Result<(), Status> {
-        let max = 1 + self.chance.below(3);
+        let max = 1 + self.rng.below(3);
         let call = self.recorder.begin(Call::Dequeue { max: usize::try_from(max).expect("small") });
         let request = DequeueRequest {
             queue: self.queue.clone(),
@@ -189,12 +189,12 @@ impl Caller {
         let chosen = {
             let mut held = self.held.lock();
             let count = held.len() as u64;
-            let at = usize::try_from(self.chance.below(count.max(1))).expect("it fits");
-            if self.chance.below(5) == 0 { held.get(at).cloned() } else { (at < held.len()).then(|| held.remove(at)) }
+            let at = usize::try_from(self.rng.below(count.max(1))).expect("it fits");
+            if self.rng.below(5) == 0 { held.get(at).cloned() } else { (at < held.len()).then(|| held.remove(at)) }
         };
         let Some((id, lease, token)) = chosen else { return self.dequeue().await };
         let (queue, verb) = (self.queue.clone(), [Verb::Complete, Verb::Complete, Verb::Fail, Verb::Release]);
-        let verb = verb[usize::try_from(self.chance.below(4)).expect("small")];
+        let verb = verb[usize::try_from(self.rng.below(4)).expect("small")];
         let call = self.recorder.begin(Call::Settle { id, lease, verb });
         let settled = match verb {
             Verb::Complete => {

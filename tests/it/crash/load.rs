@@ -18,8 +18,8 @@ use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
 use super::history::History;
-use super::tagged::{BITS, Fate, Ledger, Tagged, What};
-use super::{Chance, watching};
+use super::ledger::{BITS, Fate, Ledger, Tagged, What};
+use super::{Rng, watching};
 use crate::support::harness::{Server, eventually};
 
 pub const NAMESPACE: &str = "default";
@@ -38,7 +38,7 @@ pub type Client = CounterServiceClient<Channel>;
 
 /// How a service is loaded.
 pub struct Plan {
-    /// Of the workers' chance.
+    /// The seed of the workers' random generators.
     pub seed: u64,
     /// Part of the names of counters, so that no two rounds meet.
     pub round: u32,
@@ -117,8 +117,8 @@ pub fn run_on(servers: &[&Server], records: &mut Records, plan: Plan, fault: imp
             let first = number % servers.len();
             let order: Vec<&Server> = [&servers[first..], &servers[..first]].concat();
             let Ok(clients) = connect(&order).await else { continue };
-            let chance = Chance::new(load.plan.seed ^ number as u64);
-            workers.spawn(Worker { clients, number, chance }.run(Arc::clone(&load)));
+            let rng = Rng::new(load.plan.seed ^ number as u64);
+            workers.spawn(Worker { clients, number, rng }.run(Arc::clone(&load)));
         }
         let mut watching = watching::begin(servers, &load, &mut workers).await;
         let mut noted = Vec::new();
@@ -232,7 +232,7 @@ pub async fn connect_to(server: &Server) -> Result<Client, tonic::transport::Err
 struct Worker {
     clients: [Client; 3],
     number: usize,
-    chance: Chance,
+    rng: Rng,
 }
 
 /// What one answer says of an add.
@@ -259,7 +259,7 @@ impl Worker {
             let counter = counter_name(load.plan.round, self.number, number);
             let mut bit = 0;
             while bit < BITS {
-                let many = if self.chance.below(2) == 0 { 1 } else { 1 + self.chance.below(BATCH_MAX) };
+                let many = if self.rng.below(2) == 0 { 1 } else { 1 + self.rng.below(BATCH_MAX) };
                 let last = BITS.min(bit + u32::try_from(many).expect("small"));
                 let adds: Vec<Tagged> = (bit..last).map(|bit| fresh(&counter, What::Bit(bit))).collect();
                 bit = last;
@@ -281,7 +281,7 @@ impl Worker {
     /// Sends the same adds three times, at once or in turn; answers what is known of each.
     async fn send_three_times(&mut self, adds: &[Tagged], load: &Load) -> Vec<Fate> {
         let [first, second, third] = &mut self.clients;
-        let answers = if self.chance.below(2) == 0 {
+        let answers = if self.rng.below(2) == 0 {
             let (first, second, third) = tokio::join!(send(first, adds), send(second, adds), send(third, adds));
             [first, second, third]
         } else {

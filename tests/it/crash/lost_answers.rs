@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use super::fleet::{nothing_was_told_too_early, settle};
+use super::ledger::Fate;
 use super::load::{self, Load, Plan, WhenGone};
-use super::on_a_fleet::{nothing_was_told_too_early, settle};
-use super::tagged::Fate;
-use super::{World, rounds};
+use super::{CrashTest, rounds};
 use crate::servers::cassandra;
 use crate::servers::proxy::{Fault, Proxy, Wire};
 use crate::support::harness::{Launch, eventually};
@@ -39,12 +39,12 @@ fn answers_lost_between_server_and_cassandra_leave_no_token_unsettled() {
     let start = |address| Launch::dev_on_cassandra(address).arg("--set").arg(keyspace).start();
     // Only one of the two is behind the proxy.
     let servers = [start(proxy.address()), start(node)];
-    let mut world = World::new("answers_lost_between_server_and_cassandra_leave_no_token_unsettled");
+    let mut test = CrashTest::new("answers_lost_between_server_and_cassandra_leave_no_token_unsettled");
     for round in 0..rounds(1, 20) {
-        world.round = round;
-        let plan = Plan { workers: 6, when_gone: WhenGone::Wait, ..world.plan(50) };
+        test.round = round;
+        let plan = Plan { workers: 6, when_gone: WhenGone::Wait, ..test.plan(50) };
         // Copies of adds go to one server alone, so that nothing but the lost answers tells of them.
-        load::run_on(&[&servers[0]], &mut world.records, plan, |load: &Load| {
+        load::run_on(&[&servers[0]], &mut test.records, plan, |load: &Load| {
             for _ in 0..ONE_BY_ONE {
                 let lost = proxy.lost();
                 proxy.set(Fault::LoseOne);
@@ -55,14 +55,14 @@ fn answers_lost_between_server_and_cassandra_leave_no_token_unsettled() {
             load.wait_for_more(20);
             load.end();
         });
-        assert!(world.records.ledger.count(Fate::Unknown) > 0, "there is something to settle");
+        assert!(test.records.ledger.count(Fate::Unknown) > 0, "there is something to settle");
         // By the server that knows nothing of them but what the log holds.
-        settle(&mut world, &servers[1]);
+        settle(&mut test, &servers[1]);
         servers.iter().for_each(nothing_was_told_too_early);
     }
     for mut server in servers {
-        world.records.ledger.look_at_all();
-        assert!(world.checked(&mut server), "nobody touches it any more");
+        test.records.ledger.mark_all_unchecked();
+        assert!(test.check(&mut server), "nobody touches it any more");
         assert!(server.stop().success(), "an orderly stop");
     }
 }

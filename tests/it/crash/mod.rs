@@ -5,25 +5,25 @@
 //! times, while readers read the counters. All rounds use the same data directory, so a recovered store must survive the
 //! next crash too.
 
-mod asking;
 mod backups;
 mod changing;
+mod checks;
 mod cut_off_cache;
+mod fleet;
 mod history;
-mod in_between;
+mod ledger;
 mod linear;
 mod load;
 mod lost_answers;
-mod on_a_fleet;
+mod not_rolled_up;
 mod on_cassandra;
 mod on_three_nodes;
+mod paused_mid_request;
 mod queues;
 mod repeats;
 mod rolling;
 mod sessions;
 mod skewed;
-mod tagged;
-mod unrolled;
 mod values;
 mod watching;
 
@@ -35,7 +35,7 @@ use tempfile::TempDir;
 
 use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::{Moment, PowerCut};
-use asking::Broken;
+use checks::CheckError;
 use load::{Plan, Records, WORKERS, WhenGone};
 
 /// The number of rounds: `usual` for a normal run, `long` for `tests/run --long`.
@@ -45,47 +45,47 @@ fn rounds(usual: u32, long: u32) -> u32 {
 
 #[test]
 fn no_kill_loses_or_doubles_an_add() {
-    let mut world = World::new("no_kill_loses_or_doubles_an_add");
+    let mut test = CrashTest::new("no_kill_loses_or_doubles_an_add");
     for round in 0..rounds(50, 500) {
-        world.round = round;
+        test.round = round;
         if round % 5 == 4 {
-            world.kill_in_recovery();
+            test.kill_in_recovery();
         }
-        let mut server = Launch::dev(&world.data).start();
-        assert!(world.checked(&mut server), "the server answers, because it was not killed yet");
-        let acknowledgements = 1 + world.chance.below(400);
-        let plan = world.plan(acknowledgements);
-        load::run(&server, &mut world.records, plan, |server| server.signal(libc::SIGKILL));
+        let mut server = Launch::dev(&test.data).start();
+        assert!(test.check(&mut server), "the server answers, because it was not killed yet");
+        let acknowledgements = 1 + test.rng.below(400);
+        let plan = test.plan(acknowledgements);
+        load::run(&server, &mut test.records, plan, |server| server.signal(libc::SIGKILL));
         server.kill();
     }
-    world.finish();
+    test.finish();
 }
 
 #[test]
 fn no_power_cut_loses_or_doubles_an_add() {
-    let mut world = World::new("no_power_cut_loses_or_doubles_an_add");
+    let mut test = CrashTest::new("no_power_cut_loses_or_doubles_an_add");
     let mut cuts = 0;
     for round in 0..rounds(30, 300) {
-        world.round = round;
-        let cut = world.power_cut();
+        test.round = round;
+        let cut = test.power_cut();
         cuts += 1;
-        let Some(mut server) = start_under(&world.data, &cut) else {
+        let Some(mut server) = start_under(&test.data, &cut) else {
             continue; // the power cut came before the server was ready
         };
-        if !world.checked(&mut server) {
+        if !test.check(&mut server) {
             continue; // the power cut came during the checks
         }
         // A power cut at the n-th fsync triggers itself. If there are fewer fsyncs, the signal below triggers it.
         let on_signal = matches!(cut.moment, Moment::OnSignal);
-        let acknowledgements = if on_signal { 1 + world.chance.below(400) } else { 5_000 };
-        let plan = world.plan(acknowledgements);
-        load::run(&server, &mut world.records, plan, |server| server.signal(libc::SIGUSR2));
+        let acknowledgements = if on_signal { 1 + test.rng.below(400) } else { 5_000 };
+        let plan = test.plan(acknowledgements);
+        load::run(&server, &mut test.records, plan, |server| server.signal(libc::SIGUSR2));
         server.signal(libc::SIGUSR2); // the workers may have stopped before enough acknowledgements
         let status = server.wait();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power cut ends the process: {status}");
     }
-    world.hold_cuts(cuts);
-    world.finish();
+    test.check_power_cuts(cuts);
+    test.finish();
 }
 
 /// Starts a server with a scheduled power cut; returns `None` if the cut came before the server was ready.
@@ -102,15 +102,15 @@ fn start_under(data: &Path, cut: &PowerCut) -> Option<Server> {
 }
 
 /// One data directory, the record of its expected contents, and the random generator of this run.
-struct World {
+struct CrashTest {
     folder: TempDir,
     data: PathBuf,
     records: Records,
-    chance: Chance,
+    rng: Rng,
     round: u32,
 }
 
-impl World {
+impl CrashTest {
     fn new(test: &str) -> Self {
         let seed = std::env::var("TALLYSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed: u64 = seed.unwrap_or_else(|| uuid::Uuid::now_v7().as_u64_pair().1);
@@ -123,12 +123,12 @@ impl World {
             .expect("the test directory can be created on disk (the system's temporary directory may be in memory)");
         let data = folder.path().join("data");
         std::fs::create_dir(&data).expect("the data directory can be made");
-        Self { folder, data, records: Records::default(), chance: Chance::new(seed), round: 0 }
+        Self { folder, data, records: Records::default(), rng: Rng::new(seed), round: 0 }
     }
 
     fn plan(&mut self, acknowledgements: u64) -> Plan {
         Plan {
-            seed: self.chance.below(u64::MAX),
+            seed: self.rng.below(u64::MAX),
             round: self.round,
             workers: WORKERS,
             acknowledgements,
@@ -139,34 +139,34 @@ impl World {
 
     /// Resolves the unknown outcomes of the last crash, then compares the counters with the ledger. Returns false if the
     /// server was killed meanwhile.
-    fn checked(&mut self, server: &mut Server) -> bool {
-        let seed = self.chance.below(u64::MAX);
-        let wrong = match asking::settle_and_compare(server, &mut self.records, seed) {
+    fn check(&mut self, server: &mut Server) -> bool {
+        let seed = self.rng.below(u64::MAX);
+        let wrong = match checks::settle_and_compare(server, &mut self.records, seed) {
             Ok(()) => return true,
-            Err(Broken::NoAnswer(_)) if server.wait().signal() == Some(libc::SIGKILL) => return false,
-            Err(Broken::Wrong(wrong) | Broken::NoAnswer(wrong)) => wrong,
+            Err(CheckError::NoAnswer(_)) if server.wait().signal() == Some(libc::SIGKILL) => return false,
+            Err(CheckError::Mismatch(wrong) | CheckError::NoAnswer(wrong)) => wrong,
         };
         self.fail(&format!("in round {}: {wrong}\n{}", self.round, server.printed()));
     }
 
     /// Starts a server and kills it during recovery, which must be crash-safe too.
     fn kill_in_recovery(&mut self) {
-        let moment = Duration::from_micros(self.chance.below(150_000));
+        let moment = Duration::from_micros(self.rng.below(150_000));
         Launch::dev(&self.data).start_and_kill_after(moment);
     }
 
     fn power_cut(&mut self) -> PowerCut {
-        let moment = match self.chance.below(3) {
+        let moment = match self.rng.below(3) {
             0 => Moment::OnSignal,
-            1 => Moment::BeforeSync(1 + u32::try_from(self.chance.below(300)).expect("below 300")),
-            _ => Moment::AfterSync(1 + u32::try_from(self.chance.below(300)).expect("below 300")),
+            1 => Moment::BeforeSync(1 + u32::try_from(self.rng.below(300)).expect("below 300")),
+            _ => Moment::AfterSync(1 + u32::try_from(self.rng.below(300)).expect("below 300")),
         };
-        let seed = if self.chance.below(2) == 0 { 0 } else { self.chance.below(u64::MAX) };
+        let seed = if self.rng.below(2) == 0 { 0 } else { self.rng.below(u64::MAX) };
         PowerCut { data: self.data.clone(), moment, seed, report: self.folder.path().join("report") }
     }
 
     /// Checks that every power cut wrote its report line, and that enough of them discarded unsynced pages.
-    fn hold_cuts(&self, cuts: usize) {
+    fn check_power_cuts(&self, cuts: usize) {
         let report = std::fs::read_to_string(self.folder.path().join("report")).expect("the report exists");
         assert_eq!(report.lines().count(), cuts, "every power cut wrote one report line");
         let effective = report.lines().filter(|line| !line.ends_with("pages 0")).count();
@@ -176,17 +176,17 @@ impl World {
 
     /// Checks every counter after the last round: with up-to-date reads, after the rollup, and after an orderly restart.
     fn finish(mut self) {
-        self.records.ledger.look_at_all();
+        self.records.ledger.mark_all_unchecked();
         let mut server = Launch::dev(&self.data).start();
-        assert!(self.checked(&mut server), "the server answers, because nothing kills it any more");
-        if let Err(wrong) = asking::wait_until_rolled_up(&server, &self.records.ledger) {
+        assert!(self.check(&mut server), "the server answers, because nothing kills it any more");
+        if let Err(wrong) = checks::wait_until_rolled_up(&server, &self.records.ledger) {
             self.fail(&format!("rolled up: {wrong}\n{}", server.printed()));
         }
         let status = server.stop();
         assert!(status.success(), "an orderly stop: {status}");
-        self.records.ledger.look_at_all();
+        self.records.ledger.mark_all_unchecked();
         let mut server = Launch::dev(&self.data).start();
-        assert!(self.checked(&mut server), "the server answers after an orderly stop");
+        assert!(self.check(&mut server), "the server answers after an orderly stop");
         assert!(self.records.ledger.applied() > 1_000, "too few adds: {}", self.records.ledger.applied());
     }
 
@@ -198,9 +198,9 @@ impl World {
 }
 
 /// A small seeded random generator (xorshift).
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }

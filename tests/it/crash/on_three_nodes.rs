@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::fleet::{nothing_was_told_too_early, settle};
 use super::load::{self, Load, Plan, WhenGone};
-use super::on_a_fleet::{nothing_was_told_too_early, settle};
-use super::{World, rounds};
+use super::{CrashTest, rounds};
 use crate::engines::cassandra::{run, settings};
 use crate::servers::cluster::{Cluster, NODES, lent};
 use crate::support::harness::{Launch, Server, eventually, http};
@@ -37,22 +37,22 @@ fn start(cluster: &Cluster, keyspace: &str) -> Server {
 }
 
 /// A load whose workers wait for what is away.
-fn plan(world: &mut World) -> Plan {
-    Plan { workers: WORKERS, when_gone: WhenGone::Wait, ..world.plan(50) }
+fn plan(test: &mut CrashTest) -> Plan {
+    Plan { workers: WORKERS, when_gone: WhenGone::Wait, ..test.plan(50) }
 }
 
 #[test]
 fn no_fault_of_one_cassandra_node_loses_or_doubles_an_add() {
     let mut cluster = lent().unwrap_or_else(|why| panic!("{why}"));
-    let mut world = World::new("no_fault_of_one_cassandra_node_loses_or_doubles_an_add");
+    let mut test = CrashTest::new("no_fault_of_one_cassandra_node_loses_or_doubles_an_add");
     keyspace(&cluster, "one_node");
     let servers = [(); 2].map(|()| start(&cluster, "one_node"));
     for round in 0..rounds(2, 30) {
-        world.round = round;
+        test.round = round;
         let fault = if round % 2 == 0 { Fault::Killed } else { Fault::Paused };
-        let at = world.chance.index(NODES);
-        let plan = plan(&mut world);
-        load::run_on(&servers.each_ref(), &mut world.records, plan, |load: &Load| {
+        let at = test.rng.index(NODES);
+        let plan = plan(&mut test);
+        load::run_on(&servers.each_ref(), &mut test.records, plan, |load: &Load| {
             match fault {
                 Fault::Killed => cluster.kill(at),
                 Fault::Paused => cluster.pause(at),
@@ -63,23 +63,23 @@ fn no_fault_of_one_cassandra_node_loses_or_doubles_an_add() {
             load.wait_for_more(100);
             load.end();
         });
-        settle(&mut world, &servers[round as usize % 2]);
+        settle(&mut test, &servers[round as usize % 2]);
         servers.iter().for_each(nothing_was_told_too_early);
     }
-    compare_and_stop(&mut world, servers);
+    compare_and_stop(&mut test, servers);
 }
 
 #[test]
 fn while_two_of_three_nodes_are_down_nothing_is_acknowledged_by_half() {
     let mut cluster = lent().unwrap_or_else(|why| panic!("{why}"));
-    let mut world = World::new("while_two_of_three_nodes_are_down_nothing_is_acknowledged_by_half");
+    let mut test = CrashTest::new("while_two_of_three_nodes_are_down_nothing_is_acknowledged_by_half");
     keyspace(&cluster, "two_nodes");
     let servers = [(); 2].map(|()| start(&cluster, "two_nodes"));
     for round in 0..rounds(1, 15) {
-        world.round = round;
-        let left = world.chance.index(NODES);
-        let plan = plan(&mut world);
-        load::run_on(&servers.each_ref(), &mut world.records, plan, |load: &Load| {
+        test.round = round;
+        let left = test.rng.index(NODES);
+        let plan = plan(&mut test);
+        load::run_on(&servers.each_ref(), &mut test.records, plan, |load: &Load| {
             let [counter, _] = load.names(0);
             let gone: Vec<usize> = (0..NODES).filter(|at| *at != left).collect();
             gone.iter().for_each(|at| cluster.kill(*at));
@@ -93,10 +93,10 @@ fn while_two_of_three_nodes_are_down_nothing_is_acknowledged_by_half() {
             load.wait_for_more(50);
             load.end();
         });
-        settle(&mut world, &servers[0]);
+        settle(&mut test, &servers[0]);
         servers.iter().for_each(nothing_was_told_too_early);
     }
-    compare_and_stop(&mut world, servers);
+    compare_and_stop(&mut test, servers);
 }
 
 /// Without a quorum a server says of no number that it is up to date, and of none that it is newer than it is.
@@ -123,10 +123,10 @@ fn is_refused_to_start(cluster: &Cluster, left: usize) {
     assert!(printed.contains("a quorum of its replicas"), "{printed}");
 }
 
-fn compare_and_stop(world: &mut World, mut servers: [Server; 2]) {
+fn compare_and_stop(test: &mut CrashTest, mut servers: [Server; 2]) {
     for server in &mut servers {
-        world.records.ledger.look_at_all();
-        assert!(world.checked(server), "nobody touches it any more");
+        test.records.ledger.mark_all_unchecked();
+        assert!(test.check(server), "nobody touches it any more");
     }
     for server in servers {
         nothing_was_told_too_early(&server);

@@ -22,7 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use uuid::Uuid;
 
-use super::{Chance, World, rounds, start_under};
+use super::{CrashTest, Rng, rounds, start_under};
 use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::Moment;
 
@@ -53,63 +53,63 @@ type Ledger = Arc<Mutex<BTreeMap<String, Known>>>;
 
 #[test]
 fn no_kill_loses_a_message_or_serves_a_completed_one() {
-    let mut world = World::new("no_kill_loses_a_message_or_serves_a_completed_one");
+    let mut test = CrashTest::new("no_kill_loses_a_message_or_serves_a_completed_one");
     let ledger = Ledger::default();
     for round in 0..rounds(20, 100) {
-        world.round = round;
+        test.round = round;
         if round % 5 == 4 {
-            world.kill_in_recovery();
+            test.kill_in_recovery();
         }
-        let server = Launch::dev(&world.data).start();
+        let server = Launch::dev(&test.data).start();
         if let Err(wrong) = on_runtime(check(&server, &ledger)) {
-            world.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
+            test.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
         }
-        let acknowledgements = 1 + world.chance.below(600);
-        let seed = world.chance.below(u64::MAX);
+        let acknowledgements = 1 + test.rng.below(600);
+        let seed = test.rng.below(u64::MAX);
         let loaded = on_runtime(load(&server, &ledger, seed, acknowledgements, |server| server.signal(libc::SIGKILL)));
         if let Err(wrong) = loaded {
-            world.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
+            test.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
         }
         server.kill();
     }
-    finish(world, &ledger);
+    finish(test, &ledger);
 }
 
 #[test]
 fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
-    let mut world = World::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
+    let mut test = CrashTest::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
     let ledger = Ledger::default();
     let mut cuts = 0;
     for round in 0..rounds(20, 100) {
-        world.round = round;
-        let cut = world.power_cut();
+        test.round = round;
+        let cut = test.power_cut();
         cuts += 1;
-        let Some(mut server) = start_under(&world.data, &cut) else {
+        let Some(mut server) = start_under(&test.data, &cut) else {
             continue; // the power went before it was ready
         };
         let on_signal = matches!(cut.moment, Moment::OnSignal);
-        let acknowledgements = if on_signal { 1 + world.chance.below(600) } else { 5_000 };
-        let seed = world.chance.below(u64::MAX);
+        let acknowledgements = if on_signal { 1 + test.rng.below(600) } else { 5_000 };
+        let seed = test.rng.below(u64::MAX);
         let checked = on_runtime(check(&server, &ledger));
         let loaded = match checked {
             Ok(()) => on_runtime(load(&server, &ledger, seed, acknowledgements, |server| server.signal(libc::SIGUSR2))),
-            Err(Broken::NoAnswer(_)) => Ok(()), // the power went while we asked
+            Err(CheckError::NoAnswer(_)) => Ok(()), // the power went while we asked
             Err(wrong) => Err(wrong),
         };
         if let Err(wrong) = loaded {
-            world.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
+            test.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
         }
         server.signal(libc::SIGUSR2); // the workers may have given up before there were enough answers
         let status = server.wait();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power went: {status}");
     }
-    world.hold_cuts(cuts);
-    finish(world, &ledger);
+    test.check_power_cuts(cuts);
+    finish(test, &ledger);
 }
 
 /// After the last round: every message, those that wait are worked off, and an orderly stop changes nothing.
-fn finish(mut world: World, ledger: &Ledger) {
-    let server = Launch::dev(&world.data).start();
+fn finish(mut test: CrashTest, ledger: &Ledger) {
+    let server = Launch::dev(&test.data).start();
     let work_off = async {
         check(&server, ledger).await?;
         complete_open(&server, ledger).await?;
@@ -117,12 +117,12 @@ fn finish(mut world: World, ledger: &Ledger) {
         check(&server, ledger).await
     };
     if let Err(wrong) = on_runtime(work_off) {
-        world.fail(&format!("in the end: {wrong}\n{}", server.printed()));
+        test.fail(&format!("in the end: {wrong}\n{}", server.printed()));
     }
     assert!(server.stop().success(), "an orderly stop");
-    let server = Launch::dev(&world.data).start();
+    let server = Launch::dev(&test.data).start();
     if let Err(wrong) = on_runtime(check(&server, ledger)) {
-        world.fail(&format!("after an orderly stop: {wrong}\n{}", server.printed()));
+        test.fail(&format!("after an orderly stop: {wrong}\n{}", server.printed()));
     }
     let completed = ledger.lock().values().filter(|known| known.completed).count();
     assert!(completed > 300, "the rounds had load: {completed} completed");
@@ -130,42 +130,42 @@ fn finish(mut world: World, ledger: &Ledger) {
 
 /// What ended a look at the server.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(super) enum CheckError {
     /// It is gone.
     NoAnswer(String),
     /// It says what cannot be.
-    Wrong(String),
+    Mismatch(String),
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for CheckError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Self::NoAnswer(text) | Self::Wrong(text)) = self;
+        let (Self::NoAnswer(text) | Self::Mismatch(text)) = self;
         f.write_str(text)
     }
 }
 
-impl From<Status> for Broken {
+impl From<Status> for CheckError {
     fn from(status: Status) -> Self {
         Self::NoAnswer(status.to_string())
     }
 }
 
-fn wrong(text: String) -> Result<(), Broken> {
-    Err(Broken::Wrong(text))
+fn wrong(text: String) -> Result<(), CheckError> {
+    Err(CheckError::Mismatch(text))
 }
 
 pub(super) fn on_runtime<T>(work: impl Future<Output = T>) -> T {
     Runtime::new().expect("a runtime").block_on(work)
 }
 
-pub(super) async fn connect(server: &Server) -> Result<Client, Broken> {
+pub(super) async fn connect(server: &Server) -> Result<Client, CheckError> {
     let endpoint = Endpoint::from_shared(server.url()).expect("an address");
-    let channel = endpoint.connect().await.map_err(|error| Broken::NoAnswer(error.to_string()))?;
+    let channel = endpoint.connect().await.map_err(|error| CheckError::NoAnswer(error.to_string()))?;
     Ok(QueueServiceClient::new(channel))
 }
 
 /// Compares every message with what is known of it, and takes in what became of calls that got no answer.
-async fn check(server: &Server, ledger: &Ledger) -> Result<(), Broken> {
+async fn check(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
     let mut client = connect(server).await?;
     let queue = Queue { name: QUEUE.to_owned(), shards: 2, ..Queue::default() };
     client.create_queue(CreateQueueRequest { queue: Some(queue), reason: String::new() }).await?;
@@ -222,14 +222,14 @@ async fn load(
     seed: u64,
     acknowledgements: u64,
     end: impl FnOnce(&Server),
-) -> Result<(), Broken> {
+) -> Result<(), CheckError> {
     let enough = Arc::new(Enough { left: AtomicU64::new(acknowledgements), reached: Notify::new() });
     let mut tasks = JoinSet::new();
     for number in 0..PRODUCERS + WORKERS {
         let Ok(client) = connect(server).await else { continue };
         let (ledger, enough) = (Arc::clone(ledger), Arc::clone(&enough));
-        let chance = Chance::new(seed ^ number);
-        let caller = Caller { client, ledger, enough, chance };
+        let rng = Rng::new(seed ^ number);
+        let caller = Caller { client, ledger, enough, rng };
         if number < PRODUCERS {
             tasks.spawn(caller.produce())
         } else {
@@ -245,11 +245,11 @@ async fn load(
     all.await
 }
 
-async fn gather(tasks: &mut JoinSet<Result<(), Broken>>) -> Result<(), Broken> {
+async fn gather(tasks: &mut JoinSet<Result<(), CheckError>>) -> Result<(), CheckError> {
     let mut first = Ok(());
     while let Some(joined) = tasks.join_next().await {
         match joined.expect("no caller panics") {
-            Err(Broken::NoAnswer(_)) | Ok(()) => {} // the server is gone
+            Err(CheckError::NoAnswer(_)) | Ok(()) => {} // the server is gone
             Err(wrong) => first = first.and(Err(wrong)),
         }
     }
@@ -265,7 +265,7 @@ struct Caller {
     client: Client,
     ledger: Ledger,
     enough: Arc<Enough>,
-    chance: Chance,
+    rng: Rng,
 }
 
 impl Caller {
@@ -276,14 +276,14 @@ impl Caller {
     }
 
     /// Enqueues until the server is gone, every message twice.
-    async fn produce(mut self) -> Result<(), Broken> {
+    async fn produce(mut self) -> Result<(), CheckError> {
         loop {
             let id = Uuid::now_v7().to_string();
             self.ledger.lock().insert(id.clone(), Known::default());
             let message = Message {
                 message_id: id.clone(),
                 payload: id.clone().into_bytes(),
-                priority: Some(i64::try_from(self.chance.below(5)).expect("small")),
+                priority: Some(i64::try_from(self.rng.below(5)).expect("small")),
                 max_attempts: Some(10_000),
                 ..Message::default()
             };
@@ -297,9 +297,9 @@ impl Caller {
     }
 
     /// Dequeues until the server is gone; of what it gets it completes most, gives some back and keeps some.
-    async fn work(mut self) -> Result<(), Broken> {
+    async fn work(mut self) -> Result<(), CheckError> {
         loop {
-            let max_messages = 1 + i32::try_from(self.chance.below(4)).expect("small");
+            let max_messages = 1 + i32::try_from(self.rng.below(4)).expect("small");
             let request = DequeueRequest {
                 queue: QUEUE.to_owned(),
                 max_messages,
@@ -313,7 +313,7 @@ impl Caller {
             }
             for lease in leases {
                 let id = lease.message.as_ref().map(|message| message.message_id.clone()).unwrap_or_default();
-                match self.chance.below(10) {
+                match self.rng.below(10) {
                     0 => {}
                     1 | 2 => give_back(&mut self.client, &self.ledger, &id, lease.lease_token).await?,
                     _ => complete(&mut self.client, &self.ledger, &id, lease.lease_token).await?, // most
@@ -325,7 +325,7 @@ impl Caller {
 }
 
 /// Notes a lease, which must be of a message that nobody has.
-fn note_lease(ledger: &Ledger, lease: &Lease) -> Result<(), Broken> {
+fn note_lease(ledger: &Ledger, lease: &Lease) -> Result<(), CheckError> {
     let message = lease.message.clone().unwrap_or_default();
     let mut ledger = ledger.lock();
     let Some(known) = ledger.get_mut(&message.message_id) else {
@@ -344,7 +344,7 @@ fn note_lease(ledger: &Ledger, lease: &Lease) -> Result<(), Broken> {
     Ok(())
 }
 
-async fn complete(client: &mut Client, ledger: &Ledger, id: &str, token: String) -> Result<(), Broken> {
+async fn complete(client: &mut Client, ledger: &Ledger, id: &str, token: String) -> Result<(), CheckError> {
     ledger.lock().get_mut(id).expect("it is noted").completing = true;
     let request = CompleteRequest { queue: QUEUE.to_owned(), lease_token: token };
     client.complete(request).await.map_err(settled_or_gone)?;
@@ -354,7 +354,7 @@ async fn complete(client: &mut Client, ledger: &Ledger, id: &str, token: String)
     Ok(())
 }
 
-async fn give_back(client: &mut Client, ledger: &Ledger, id: &str, token: String) -> Result<(), Broken> {
+async fn give_back(client: &mut Client, ledger: &Ledger, id: &str, token: String) -> Result<(), CheckError> {
     ledger.lock().get_mut(id).expect("it is noted").failing = true;
     let delay = Some(prost_types::Duration::default());
     let request = FailRequest { queue: QUEUE.to_owned(), lease_token: token.clone(), delay, error: None };
@@ -369,17 +369,17 @@ async fn give_back(client: &mut Client, ledger: &Ledger, id: &str, token: String
 }
 
 /// A settlement of a lease that holds is never refused.
-fn settled_or_gone(status: Status) -> Broken {
+fn settled_or_gone(status: Status) -> CheckError {
     match status.code() {
         Code::FailedPrecondition | Code::NotFound | Code::InvalidArgument => {
-            Broken::Wrong(format!("a settlement of a lease that holds was refused: {status}"))
+            CheckError::Mismatch(format!("a settlement of a lease that holds was refused: {status}"))
         }
-        _ => Broken::NoAnswer(status.to_string()), // the server is gone
+        _ => CheckError::NoAnswer(status.to_string()), // the server is gone
     }
 }
 
 /// Completes with the leases of all rounds: each holds over every restart since.
-async fn complete_open(server: &Server, ledger: &Ledger) -> Result<(), Broken> {
+async fn complete_open(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
     let mut client = connect(server).await?;
     let open: Vec<(String, String)> =
         ledger.lock().iter().filter_map(|(id, known)| Some((id.clone(), known.open.clone()?))).collect();
@@ -391,7 +391,7 @@ async fn complete_open(server: &Server, ledger: &Ledger) -> Result<(), Broken> {
 }
 
 /// Completes whatever waits.
-async fn drain(server: &Server, ledger: &Ledger) -> Result<(), Broken> {
+async fn drain(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
     let mut client = connect(server).await?;
     loop {
         let request = DequeueRequest {

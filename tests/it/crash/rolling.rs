@@ -9,7 +9,7 @@ use tallystone::client::{Client, RetryPolicy};
 use tallystone::proto::counter::v1::{AddCountRequest, Freshness, GetCountRequest};
 use tokio::runtime::Runtime;
 
-use super::on_a_fleet::nothing_was_told_too_early;
+use super::fleet::nothing_was_told_too_early;
 use super::rounds;
 use crate::servers::cassandra;
 use crate::servers::proxy::{Proxy, Wire};

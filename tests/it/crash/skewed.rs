@@ -1,9 +1,9 @@
 //! Two servers of a fleet whose wall clocks are off by two seconds each way, and then change places: the limit follows the
 //! slower one, and nothing is lost or doubled.
 
+use super::fleet::{nothing_was_told_too_early, settle};
 use super::load::{self, Load, Plan, WhenGone};
-use super::on_a_fleet::{nothing_was_told_too_early, settle};
-use super::{World, rounds};
+use super::{CrashTest, rounds};
 use crate::servers::cassandra;
 use crate::support::clockskew::Clock;
 use crate::support::harness::{Launch, Server};
@@ -28,16 +28,16 @@ fn time_of(server: &Server) -> i64 {
 
 #[test]
 fn clocks_two_seconds_off_either_way_lose_and_double_nothing() {
-    let mut world = World::new("clocks_two_seconds_off_either_way_lose_and_double_nothing");
+    let mut test = CrashTest::new("clocks_two_seconds_off_either_way_lose_and_double_nothing");
     let clocks = [Clock::off_by(OFF_MS), Clock::off_by(-OFF_MS)];
     let mut servers = clocks.each_ref().map(start);
     // The one that is behind is asked first, so a pause between the two only adds to the difference.
     let [behind, ahead] = [time_of(&servers[1]), time_of(&servers[0])];
     assert!(ahead - behind >= 2 * OFF_MS, "the clocks are not apart: {ahead} and {behind}");
     for round in 0..rounds(1, 20) {
-        world.round = round;
-        let plan = Plan { workers: 6, when_gone: WhenGone::Wait, ..world.plan(100) };
-        load::run_on(&servers.each_ref(), &mut world.records, plan, |load: &Load| {
+        test.round = round;
+        let plan = Plan { workers: 6, when_gone: WhenGone::Wait, ..test.plan(100) };
+        load::run_on(&servers.each_ref(), &mut test.records, plan, |load: &Load| {
             for sign in [-1, 1] {
                 clocks[0].jump_to(sign * OFF_MS);
                 clocks[1].jump_to(-sign * OFF_MS);
@@ -45,12 +45,12 @@ fn clocks_two_seconds_off_either_way_lose_and_double_nothing() {
             }
             load.end();
         });
-        settle(&mut world, &servers[round as usize % 2]);
+        settle(&mut test, &servers[round as usize % 2]);
         servers.iter().for_each(nothing_was_told_too_early);
     }
     for server in &mut servers {
-        world.records.ledger.look_at_all();
-        assert!(world.checked(server), "nobody touches it any more");
+        test.records.ledger.mark_all_unchecked();
+        assert!(test.check(server), "nobody touches it any more");
     }
     for server in servers {
         nothing_was_told_too_early(&server);

@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tonic::Status;
 
-use super::Chance;
+use super::Rng;
 use super::history::Read;
+use super::ledger::{Fate, Tagged, What};
 use super::load::{Client, Heard, Load, NAMESPACE, Noted, WhenGone, connect_to, fresh, heard_of, reason, send, token};
-use super::tagged::{Fate, Tagged, What};
 use crate::support::harness::Server;
 
 const READERS: usize = 2;
@@ -39,8 +39,8 @@ pub async fn begin(servers: &[&Server], load: &Arc<Load>, workers: &mut JoinSet<
         if clients.is_empty() {
             continue;
         }
-        let chance = Chance::new(load.plan().seed ^ 0x5EED ^ number as u64);
-        let reader = Reader { number, clients, chance, seen: BTreeMap::new(), load: Arc::clone(load) };
+        let rng = Rng::new(load.plan().seed ^ 0x5EED ^ number as u64);
+        let reader = Reader { number, clients, rng, seen: BTreeMap::new(), load: Arc::clone(load) };
         if number < READERS {
             watching.spawn(reader.run());
         } else {
@@ -54,7 +54,7 @@ struct Reader {
     number: usize,
     /// With the numbers of their servers.
     clients: Vec<(usize, Client)>,
-    chance: Chance,
+    rng: Rng,
     /// The newest `as_of` of each counter.
     seen: BTreeMap<String, Timestamp>,
     load: Arc<Load>,
@@ -67,16 +67,16 @@ impl Reader {
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             pace.tick().await;
-            let worker = self.chance.index(self.load.plan().workers);
+            let worker = self.rng.index(self.load.plan().workers);
             let [newest, before] = self.load.names(worker);
-            let counter = if self.chance.below(3) == 0 { before } else { newest };
+            let counter = if self.rng.below(3) == 0 { before } else { newest };
             self.read(&counter).await;
         }
     }
 
     /// Reads a counter once, from any server; what is refused is no reading.
     async fn read(&mut self, counter: &str) {
-        let (freshness, max_staleness) = match self.chance.below(3) {
+        let (freshness, max_staleness) = match self.rng.below(3) {
             0 => (Freshness::UpToDate, None),
             1 => (Freshness::RolledUp, None),
             _ => (Freshness::RolledUp, Some(prost_types::Duration::default())), // a roll for this very read
@@ -88,7 +88,7 @@ impl Reader {
             at_least_as_of: self.seen.get(counter).copied(),
             freshness: freshness.into(),
         };
-        let at = self.chance.index(self.clients.len());
+        let at = self.rng.index(self.clients.len());
         let (server, client) = &mut self.clients[at];
         let server = *server;
         let begun = self.load.history.lock().expect("no reader panics").now();
@@ -126,7 +126,7 @@ impl Reader {
             let counter = format!("crash/r{}/cleared/n{number}", self.load.plan().round);
             let mut bit = 0;
             for _ in 0..CLEARS_OF_A_COUNTER {
-                for _ in 0..=self.chance.below(ADDS_MAX) {
+                for _ in 0..=self.rng.below(ADDS_MAX) {
                     pace.tick().await;
                     let add = fresh(&counter, What::Bit(bit));
                     let fate = self.add(&add).await;
@@ -148,7 +148,7 @@ impl Reader {
     }
 
     async fn add(&mut self, add: &Tagged) -> Fate {
-        let at = self.chance.index(self.clients.len());
+        let at = self.rng.index(self.clients.len());
         let heard = send(&mut self.clients[at].1, std::slice::from_ref(add)).await[0];
         if heard == Heard::Applied {
             self.load.history.lock().expect("no reader panics").acknowledged(&add.token);
@@ -160,7 +160,7 @@ impl Reader {
     async fn clear(&mut self, clear: &Tagged) -> Fate {
         let mut fate = Fate::Refused;
         for _ in 0..TRIES {
-            let at = self.chance.index(self.clients.len());
+            let at = self.rng.index(self.clients.len());
             let request = ClearCountRequest {
                 namespace: NAMESPACE.to_owned(),
                 counter_name: clear.counter.clone(),

@@ -1,4 +1,4 @@
-//! Several servers on one Cassandra keyspace, in good times; `crash/on_a_fleet.rs` has the bad ones.
+//! Several servers on one Cassandra keyspace, in good times; `crash/fleet.rs` has the bad ones.
 
 use std::thread;
 use std::time::Duration;

@@ -84,6 +84,7 @@ fn the_page_of_limits_is_the_list() {
         ("Queues", include_str!("../../../src/domain/limits/queues.rs")),
         ("Embedded store", include_str!("../../../src/adapters/embedded/limits.rs")),
         ("Cassandra", include_str!("../../../src/adapters/cassandra/limits.rs")),
+        ("Stores in memory", include_str!("../../../src/adapters/memory/limits.rs")),
         ("memcached", include_str!("../../../src/adapters/memcached/limits.rs")),
     ];
     let mut page = String::from(

@@ -34,12 +34,19 @@ pub struct Committer {
     writer: Writer,
     space: DiskSpaceMonitor,
     tail_bytes_max: usize,
-    /// The next shard of the counter table to sweep, and the number of shards that are due.
-    sweep: (usize, usize),
+    sweep: SweepProgress,
     /// The shards of all queues.
     queues: queues::CommitterQueues,
     /// The guards of failed writes. They are never dropped: an event that may be on disk must stay registered as in flight.
     retained_guards: Vec<AppendGuard>,
+}
+
+/// The progress of the sweep over the shards of the counter table.
+#[derive(Clone, Copy, Default)]
+struct SweepProgress {
+    next: usize,
+    /// The number of shards to sweep, from `next` on.
+    due: usize,
 }
 
 /// How long events stay in memory after the limit has passed them, so that rolls and reads need no disk access.
@@ -59,7 +66,8 @@ impl Committer {
             core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         }
         let (queues, retained_guards) = (queues::CommitterQueues::new(recovered), Vec::new());
-        let committer = Self { core, writer, space, tail_bytes_max, sweep: (0, 0), queues, retained_guards };
+        let committer =
+            Self { core, writer, space, tail_bytes_max, sweep: SweepProgress::default(), queues, retained_guards };
         let thread = std::thread::Builder::new().name("committer".to_owned());
         thread.spawn(move || committer.run()).map_err(OpenError::Thread)
     }
@@ -105,22 +113,22 @@ impl Committer {
         match command {
             StoreCommand::Append(append) => self.stage_append(group, append),
             StoreCommand::Settle(settle) => self.stage_settle(group, settle),
-            StoreCommand::Publish(dataset, closed, answer) => self.stage_publish(group, dataset, closed, answer),
+            StoreCommand::PublishLimit(dataset, closed, answer) => self.stage_limit(group, dataset, closed, answer),
             StoreCommand::Roll(dataset, writes, answer) => self.stage_roll(group, dataset, writes, answer),
             StoreCommand::Watermarks(dataset, moved, answer) => self.stage_watermarks(group, dataset, moved, answer),
-            StoreCommand::Queue(ask) => self.stage_queue(group, ask),
+            StoreCommand::Queue(command) => self.stage_queue(group, command),
             StoreCommand::CreateSlice(slice, answer) => self.stage_slice(group, slice, answer),
             StoreCommand::SetStatus(dataset, start, status, answer) => {
                 self.stage_status(group, dataset, start, status, answer);
             }
-            alone @ (StoreCommand::DropSlice(..)
+            command @ (StoreCommand::DropSlice(..)
             | StoreCommand::Catalog(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)
             | StoreCommand::PurgeRows(..)
             | StoreCommand::Snapshot(_)) => {
                 self.flush(group);
-                self.run_alone(alone);
+                self.run_separately(command);
             }
         }
         if group.is_full() {
@@ -145,8 +153,8 @@ impl Committer {
 
     /// Commits the staged batch, applies it to the in-memory state, and sends the replies.
     fn flush(&mut self, group: &mut CommitGroup) {
-        let whole = std::mem::replace(group, CommitGroup::new(&self.writer, 0));
-        let CommitGroup { mut batch, mut sync, commands: work, bytes_waited, queues, .. } = whole;
+        let CommitGroup { mut batch, mut sync, commands, bytes_waited, queues, .. } =
+            std::mem::replace(group, CommitGroup::new(&self.writer, 0));
         let mut committed = true;
         let shards: Vec<_> = queues.shards().collect();
         if let Some(spaces) = &self.queues.spaces
@@ -159,11 +167,11 @@ impl Committer {
         }
         if committed {
             self.queues.listeners.notify(&self.queues.table, shards.into_iter());
-            work.iter().for_each(|work| self.publish(work));
-            work.into_iter().for_each(StagedCommand::reply);
+            commands.iter().for_each(|command| self.apply_to_memory(command));
+            commands.into_iter().for_each(StagedCommand::reply);
         } else {
-            for work in work {
-                self.retained_guards.extend(work.fail());
+            for command in commands {
+                self.retained_guards.extend(command.fail());
             }
         }
         self.core.inbox.release(bytes_waited);
@@ -184,9 +192,9 @@ impl Committer {
     }
 
     /// Applies committed rows to the in-memory state.
-    fn publish(&mut self, work: &StagedCommand) {
+    fn apply_to_memory(&mut self, command: &StagedCommand) {
         let memory = &self.core.counters;
-        match work {
+        match command {
             StagedCommand::Append { dataset, events, outcomes, .. } => {
                 for (event, _) in events.iter().zip(outcomes).filter(|(_, outcome)| group::is_inserted(outcome)) {
                     memory.publish(*dataset, &event.counter, &event.event);
@@ -197,7 +205,7 @@ impl Committer {
                     memory.publish(*dataset, &event.counter, &event.event);
                 }
             }
-            StagedCommand::Publish { dataset, to, .. } => {
+            StagedCommand::PublishLimit { dataset, to, .. } => {
                 self.core.meta_state.raise_limit(*dataset, *to);
                 self.schedule_sweep();
             }
@@ -220,31 +228,33 @@ impl Committer {
     /// Schedules a sweep of an eighth of all shards, after a limit has advanced.
     fn schedule_sweep(&mut self) {
         let shards = CounterTable::SHARDS;
-        self.sweep.1 = (self.sweep.1 + shards / 8).min(shards);
+        self.sweep.due = (self.sweep.due + shards / 8).min(shards);
     }
 
     /// Sweeps an eighth of the due shards, which keeps each pause short.
     fn sweep_some_shards(&mut self) {
-        let (mut next, due) = self.sweep;
+        let SweepProgress { mut next, due } = self.sweep;
         if due == 0 {
             return;
         }
-        let floors = self.floors();
+        let eviction_limits = self.eviction_limits();
         let count = (due / 8).max(1);
         for _ in 0..count {
-            self.core.counters.sweep(next, &floors);
+            self.core.counters.sweep(next, &eviction_limits);
             next = (next + 1) % CounterTable::SHARDS;
         }
-        self.sweep = (next, due - count);
+        self.sweep = SweepProgress { next, due: due - count };
     }
 
     /// For each dataset, the time up to which events may be evicted from memory: `TAIL_RETENTION` below the limit, or the
     /// limit itself if the tail exceeds its memory bound.
-    fn floors(&self) -> Vec<(DatasetId, Timestamp)> {
+    fn eviction_limits(&self) -> Vec<(DatasetId, Timestamp)> {
         let is_short = self.core.counters.tail_bytes() > self.tail_bytes_max;
-        let kept = if is_short { std::time::Duration::ZERO } else { TAIL_RETENTION };
+        let retention = if is_short { std::time::Duration::ZERO } else { TAIL_RETENTION };
         let limits = self.core.meta_state.limits().into_iter();
-        limits.map(|(dataset, limit)| (dataset, if limit == Timestamp::MIN { limit } else { limit - kept })).collect()
+        limits
+            .map(|(dataset, limit)| (dataset, if limit == Timestamp::MIN { limit } else { limit - retention }))
+            .collect()
     }
 
     /// Refuses the commands that were waiting when the inbox closed.

@@ -23,7 +23,7 @@ pub enum StoreCommand {
     /// Settles a key.
     Settle(SettleCommand),
     /// Raises a frontier.
-    Publish(DatasetId, Timestamp, ReplySender<Timestamp>),
+    PublishLimit(DatasetId, Timestamp, ReplySender<Timestamp>),
     /// Puts rolls.
     Roll(DatasetId, Vec<RollWrite>, ReplySender<()>),
     /// Raises watermarks.
@@ -100,8 +100,8 @@ impl StoreCommand {
     pub fn class(&self) -> AdmissionClass {
         match self {
             Self::Append(_) | Self::Settle(_) => AdmissionClass::Intake,
-            Self::Queue(ask) => ask.class(),
-            Self::Publish(..)
+            Self::Queue(command) => command.class(),
+            Self::PublishLimit(..)
             | Self::Roll(..)
             | Self::Watermarks(..)
             | Self::CreateSlice(..)
@@ -117,14 +117,14 @@ impl StoreCommand {
 
     pub fn lane(&self) -> CommitLane {
         match self {
-            Self::Queue(ask) => ask.lane(),
+            Self::Queue(command) => command.lane(),
             // Overtaking does not affect a batch: its hold keeps the limit back and its slices exist before it is sent. Of an
             // event and a tombstone with one key, the first to arrive wins.
             Self::Append(append) if append.events.len() > 1 => CommitLane::Batches,
             // One lane, so that the remaining commands keep the order of arrival.
             Self::Append(_)
             | Self::Settle(_)
-            | Self::Publish(..)
+            | Self::PublishLimit(..)
             | Self::Roll(..)
             | Self::Watermarks(..)
             | Self::CreateSlice(..)
@@ -143,9 +143,9 @@ impl StoreCommand {
         match self {
             Self::Append(append) => append.events.len(),
             Self::Roll(_, writes, _) => writes.len(),
-            Self::Queue(ask) => ask.items(),
+            Self::Queue(command) => command.items(),
             Self::Settle(_)
-            | Self::Publish(..)
+            | Self::PublishLimit(..)
             | Self::Watermarks(..)
             | Self::CreateSlice(..)
             | Self::SetStatus(..)
@@ -163,10 +163,10 @@ impl StoreCommand {
         let more = match self {
             Self::Append(append) => append.events.iter().map(EncodedEvent::bytes).sum(),
             Self::Roll(_, writes, _) => writes.iter().map(bytes_of_roll).sum(),
-            Self::Queue(ask) => ask.bytes(),
+            Self::Queue(command) => command.bytes(),
             Self::CreateSlice(slice, _) => slice.versions.len() * size_of::<(NamespaceId, u64)>(),
             Self::Settle(_)
-            | Self::Publish(..)
+            | Self::PublishLimit(..)
             | Self::Watermarks(..)
             | Self::SetStatus(..)
             | Self::DropSlice(..)
@@ -192,7 +192,7 @@ impl StoreCommand {
                 let _ = append.answer.send(failed);
             }
             Self::Settle(settle) => drop(settle.answer.send(Err(error("settle")))),
-            Self::Publish(_, _, answer) => drop(answer.send(Err(error("publish")))),
+            Self::PublishLimit(_, _, answer) => drop(answer.send(Err(error("publish")))),
             Self::Roll(_, _, answer) => drop(answer.send(Err(error("put")))),
             Self::Watermarks(_, _, answer) => drop(answer.send(Err(error("put watermarks")))),
             Self::CreateSlice(_, answer) => drop(answer.send(Err(error("create slice")))),
@@ -203,7 +203,7 @@ impl StoreCommand {
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
             Self::PurgeRows(_, _, answer) => drop(answer.send(Err(error("forget")))),
             Self::Snapshot(answer) => drop(answer.send(Err(error("back up")))),
-            Self::Queue(ask) => ask.fail(error),
+            Self::Queue(command) => command.fail(error),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::adapters::embedded::queues::shard_table::LoadedShard;
 use crate::adapters::embedded::queues::store_time::Moment;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
+use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{Command, QueueId, Settings, ShardId, Urgency};
 use crate::domain::time::Timestamp;
 use crate::ports::{QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError};
@@ -32,6 +33,10 @@ pub enum QueueStoreCommand {
     LeaseKey(LeaseKey, ReplySender<LeaseKey>),
     /// Measures the age of tokens by wall time again.
     ResetClock(Moment, ReplySender<Option<Timestamp>>),
+    /// Lists the shards whose outboxes have rows.
+    ListOutboxes(ReplySender<Vec<ShardId>>),
+    /// Removes the rows of an outbox up to a position.
+    ForgetOutbox(ShardId, RowPosition, ReplySender<()>),
     /// Removes some rows of dropped queues; more may be left.
     PurgeDropped,
     /// Makes the committer pick up new listeners.
@@ -66,6 +71,8 @@ impl QueueStoreCommand {
             | Self::Clock(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..)
+            | Self::ListOutboxes(_)
+            | Self::ForgetOutbox(..)
             | Self::PurgeDropped
             | Self::AttachListeners => AdmissionClass::Upkeep,
         }
@@ -91,9 +98,13 @@ impl QueueStoreCommand {
             | Self::SaveRequest(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..) => CommitLane::General,
-            Self::Read(..) | Self::List(_) | Self::Clock(..) | Self::PurgeDropped | Self::AttachListeners => {
-                CommitLane::Bulk
-            }
+            Self::Read(..)
+            | Self::List(_)
+            | Self::Clock(..)
+            | Self::ListOutboxes(_)
+            | Self::ForgetOutbox(..)
+            | Self::PurgeDropped
+            | Self::AttachListeners => CommitLane::Bulk,
         }
     }
 
@@ -110,6 +121,8 @@ impl QueueStoreCommand {
             | Self::Clock(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..)
+            | Self::ListOutboxes(_)
+            | Self::ForgetOutbox(..)
             | Self::PurgeDropped
             | Self::AttachListeners => 1,
         }
@@ -128,6 +141,8 @@ impl QueueStoreCommand {
             | Self::Clock(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..)
+            | Self::ListOutboxes(_)
+            | Self::ForgetOutbox(..)
             | Self::PurgeDropped
             | Self::AttachListeners => 0,
         }
@@ -149,6 +164,8 @@ impl QueueStoreCommand {
             Self::Clock(_, answer) => drop(answer.send(Err(error("read queue clock")))),
             Self::LeaseKey(_, answer) => drop(answer.send(Err(error("lease key")))),
             Self::ResetClock(_, answer) => drop(answer.send(Err(error("reset queue clock")))),
+            Self::ListOutboxes(answer) => drop(answer.send(Err(error("list outboxes")))),
+            Self::ForgetOutbox(_, _, answer) => drop(answer.send(Err(error("forget outbox")))),
             Self::PurgeDropped | Self::AttachListeners => {}
         }
     }

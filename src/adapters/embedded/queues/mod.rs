@@ -12,6 +12,7 @@ pub mod store_time;
 pub mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -29,13 +30,16 @@ pub struct QueueSharedState {
     pub catalog: QueueCatalogIndex,
     /// Listeners that the committer has not added yet.
     pub new_listeners: Mutex<Vec<Arc<dyn QueueListener>>>,
+    /// Bytes of all outboxes.
+    pub outbox_bytes: Arc<AtomicU64>,
 }
 
 impl QueueSharedState {
     /// Builds the state from the queues recovered at startup.
     pub fn open(found: &RecoveredQueues) -> Result<Self, ReadError> {
         let catalog = found.spaces.as_ref().map(QueueCatalogIndex::open).transpose()?.unwrap_or_default();
-        Ok(Self { spaces: RwLock::new(found.spaces.clone()), catalog, new_listeners: Mutex::default() })
+        let outbox_bytes = found.table.outboxes.shared_bytes();
+        Ok(Self { spaces: RwLock::new(found.spaces.clone()), catalog, new_listeners: Mutex::default(), outbox_bytes })
     }
 
     /// Drops all keyspace handles because the store closes.

@@ -71,6 +71,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
         kept_answers(&table, &mut shards)?;
         for (shard, parts) in shards {
             let core = parts.finish().map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+            table.counted_values += core.tally().own_values();
             table.shards.insert(shard, LoadedShard::new(core));
         }
         outbox(&spaces, &mut table)?;

@@ -38,6 +38,8 @@ pub struct ShardTable {
     pub answers: DedupeKeyspaces,
     /// Sequences of dropped queues whose messages are still on disk.
     pub leftovers: Vec<(ShardId, Vec<u64>)>,
+    /// The number of values with counts of their own in all shards.
+    pub counted_values: usize,
     /// The outboxes of all shards, those of dropped queues included.
     pub outboxes: Outboxes,
 }
@@ -110,6 +112,7 @@ impl ShardTable {
         let shards: Vec<ShardId> = self.shards.range(ShardId::all_of(queue)).map(|(shard, _)| *shard).collect();
         for shard in shards {
             if let Some(kept) = self.shards.remove(&shard) {
+                self.counted_values -= kept.shard.tally().own_values();
                 self.leftovers.push((shard, kept.sequences()));
             }
         }

@@ -25,6 +25,7 @@ use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::restore::ShardChanges;
 use crate::domain::queue::tally::errors::SignatureCounts;
 use crate::domain::queue::tally::values::ValueCounts;
+use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{ApplyResult, HistoryRow, Refusal, ShardId};
 use crate::ports::QueueListener;
 
@@ -36,6 +37,8 @@ pub struct StagedShards {
     moment: Option<Moment>,
     /// Whether a token was permanently refused because of that moment alone.
     refused_by_clock: bool,
+    /// Outboxes whose rows leave, up to a position.
+    forgotten: Vec<(ShardId, RowPosition)>,
     bytes: usize,
 }
 
@@ -86,6 +89,11 @@ impl StagedShards {
         }
     }
 
+    /// Records that the rows of an outbox leave up to a position.
+    pub fn forget_outbox(&mut self, shard: ShardId, through: RowPosition) {
+        self.forgotten.push((shard, through));
+    }
+
     /// Estimated bytes of the bodies in the journal.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -98,8 +106,18 @@ impl StagedShards {
 
     /// Writes all changes to the batch of a commit. Returns whether there were any.
     pub fn write(self, table: &mut ShardTable, spaces: &QueueKeyspaces, batch: &mut CommitBatch) -> bool {
-        let Self { shards, moment, .. } = self;
+        let Self { shards, moment, forgotten, .. } = self;
         let mut any = self.refused_by_clock;
+        for (shard, through) in forgotten {
+            for gone in table.outboxes.take_through(shard, through) {
+                batch.remove(&spaces.outbox, key::of_outbox(shard, gone.last, gone.first));
+                any = true;
+            }
+        }
+        if any {
+            // Removals disappear from disk in time, which must not make the newest row of the keyspace older.
+            batch.put(&spaces.outbox, TIDIED, &b""[..]);
+        }
         for (shard, touched) in shards {
             any |= touched.write(shard, table, spaces, batch);
         }

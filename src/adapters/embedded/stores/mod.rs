@@ -1,6 +1,7 @@
 //! The ports of an open store. Writes are commands to the committer. Reads go to memory, and to disk for the rest.
 
 mod event_log;
+mod outboxes;
 pub(super) mod queues;
 mod rollups;
 mod structure;

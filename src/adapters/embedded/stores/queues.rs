@@ -19,6 +19,7 @@ use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::inbox::command::StoreCommand;
 use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand};
 use crate::adapters::embedded::limits::BODIES_AT_ONCE_MAX;
+use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
 use crate::adapters::embedded::queues::shard_table::LoadedShard;
 use crate::adapters::embedded::queues::store_time::StoreTime;
 use crate::adapters::embedded::queues::{catalog, key};
@@ -53,7 +54,15 @@ impl EmbeddedQueues {
         Self { core, time }
     }
 
-    async fn request<T>(
+    pub(super) fn core(&self) -> &Arc<StoreCore> {
+        &self.core
+    }
+
+    pub(super) fn keyspaces(&self) -> Option<QueueKeyspaces> {
+        self.core.queues.spaces.read().clone()
+    }
+
+    pub(super) async fn request<T>(
         &self,
         op: &'static str,
         ask: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> QueueStoreCommand,
@@ -62,7 +71,7 @@ impl EmbeddedQueues {
     }
 
     /// Reads a shard in the committer, at the time of the shard.
-    async fn read_shard<R: Send + 'static>(
+    pub(super) async fn read_shard<R: Send + 'static>(
         &self,
         shard: ShardId,
         read: impl FnOnce(&LoadedShard, Timestamp) -> R + Send + 'static,

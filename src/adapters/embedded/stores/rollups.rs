@@ -105,7 +105,7 @@ impl RollupStore for EmbeddedStore {
         self.core.read_long("namespaces", move |_, library| read::namespaces(library, above, limit)).await
     }
 
-    async fn forget(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+    async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         self.core.inbox.request("forget", |answer| StoreCommand::Forget(namespace, answer)).await?;
         while self.core.inbox.request("forget", |answer| StoreCommand::PurgeRows(namespace, TIDY_ROWS, answer)).await? {
         }
@@ -153,7 +153,7 @@ impl CountCache for EmbeddedStore {
 #[async_trait]
 impl LimitPublisher for EmbeddedStore {
     async fn publish(&self, dataset: DatasetId, closed: Timestamp) -> Result<Timestamp, StoreError> {
-        self.core.inbox.request("publish", |answer| StoreCommand::Publish(dataset, closed, answer)).await
+        self.core.inbox.request("publish", |answer| StoreCommand::PublishLimit(dataset, closed, answer)).await
     }
 
     async fn limit(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {

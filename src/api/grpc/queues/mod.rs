@@ -22,9 +22,7 @@ use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
 use crate::engine::catalog::Author;
-use crate::engine::queues::{
-    DeletionRequest, ListCursor, Payloads, QueueError, QueueEtag, SettleRequest, UpdateRequest,
-};
+use crate::engine::queues::{DeletionRequest, ListCursor, Payloads, QueueEtag, SettleRequest, UpdateRequest};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -38,19 +36,15 @@ const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// The default number of messages in a peek.
 const PEEK_DEFAULT: usize = 10;
 
-fn status(error: QueueError) -> Status {
-    ApiError::from(error).into()
+fn to_status(error: impl Into<ApiError>) -> Status {
+    error.into().into()
 }
 
-fn refused(refusal: impl Into<ApiError>) -> Status {
-    refusal.into().into()
-}
-
-fn plain(token: String, verb: SettleAction) -> SettleRequest {
+fn settle_request(token: String, verb: SettleAction) -> SettleRequest {
     SettleRequest { token, verb, delay: None, error: None }
 }
 
-fn token_of(sent: String) -> Option<String> {
+fn optional_token(sent: String) -> Option<String> {
     (!sent.is_empty()).then_some(sent)
 }
 
@@ -65,14 +59,14 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::CreateQueueResponse> {
         let actor = actor_of(&request);
         let wire::CreateQueueRequest { queue, reason } = request.into_inner();
-        let (draft, _etag) = settings::draft_of(queue).map_err(refused)?;
-        let made = self.queues()?.create(draft, Author { actor, reason }).await.map_err(status)?;
+        let (draft, _etag) = settings::draft_of(queue).map_err(to_status)?;
+        let made = self.queues()?.create(draft, Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))
     }
 
     async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> QueueRpcResult<wire::GetQueueResponse> {
-        let name = decode::queue(&request.into_inner().queue).map_err(status)?;
-        let queue = self.queues()?.get(&name).map_err(status)?;
+        let name = decode::queue(&request.into_inner().queue).map_err(to_status)?;
+        let queue = self.queues()?.get(&name).map_err(to_status)?;
         Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
     }
 
@@ -82,16 +76,16 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::UpdateQueueResponse> {
         let actor = actor_of(&request);
         let wire::UpdateQueueRequest { queue, reason, reset } = request.into_inner();
-        let (draft, etag) = settings::draft_of(queue).map_err(refused)?;
-        let changed = self.queues()?.update(draft, reset, etag, Author { actor, reason }).await.map_err(status)?;
+        let (draft, etag) = settings::draft_of(queue).map_err(to_status)?;
+        let changed = self.queues()?.update(draft, reset, etag, Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::UpdateQueueResponse { queue: Some(settings::queue_message(&changed.queue)) }))
     }
 
     async fn list_queues(&self, request: Request<wire::ListQueuesRequest>) -> QueueRpcResult<wire::ListQueuesResponse> {
         let request = request.into_inner();
-        let rows = paging::rows(request.page_size).map_err(refused)?;
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListQueues", &[request.prefix.as_bytes()]);
-        let cursor = paged.cursor(&request.page_token).map_err(refused)?;
+        let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
         let above = cursor.map(|cursor| name_cursor(&cursor)).transpose().map_err(Status::from)?;
         let listed = self.queues()?.list(&request.prefix, above.as_ref(), rows);
         let last = listed.last().filter(|_| listed.len() == rows);
@@ -106,13 +100,13 @@ impl QueueService for QueuesApi {
         request: Request<wire::ListQueueChangesRequest>,
     ) -> QueueRpcResult<wire::ListQueueChangesResponse> {
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(status)?;
-        let rows = paging::rows(request.page_size).map_err(refused)?;
+        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListQueueChanges", &[name.as_str().as_bytes()]);
-        let cursor = paged.cursor(&request.page_token).map_err(refused)?;
+        let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
         let skip = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let changes = self.queues()?.history(&name, skip, rows).await.map_err(status)?;
+        let changes = self.queues()?.history(&name, skip, rows).await.map_err(to_status)?;
         let next = (changes.len() == rows).then(|| paged.token(&((skip + rows) as u64).to_be_bytes()));
         Ok(Response::new(wire::ListQueueChangesResponse {
             next_page_token: next.unwrap_or_default(),
@@ -127,22 +121,25 @@ impl QueueService for QueuesApi {
         let actor = actor_of(&request);
         let wire::DeleteQueueRequest { queue, etag, reason, request_token, queue_id } = request.into_inner();
         let sent = DeletionRequest {
-            name: decode::queue(&queue).map_err(status)?,
-            id: decode::queue_id(&queue_id).map_err(status)?,
-            expected: (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(refused)?,
-            token: token_of(request_token),
+            name: decode::queue(&queue).map_err(to_status)?,
+            id: decode::queue_id(&queue_id).map_err(to_status)?,
+            expected: (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(to_status)?,
+            token: optional_token(request_token),
         };
-        let messages = self.queues()?.delete(sent, Author { actor, reason }).await.map_err(status)?;
+        let messages = self.queues()?.delete(sent, Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::DeleteQueueResponse { messages: saturating_i64(messages) }))
     }
 
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> QueueRpcResult<wire::PurgeQueueResponse> {
         let caller = caller_of(&request);
         let wire::PurgeQueueRequest { queue, request_token, queue_id } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let id = decode::queue_id(&queue_id).map_err(status)?;
-        let done =
-            self.queues()?.purge(caller, &name, id, token_of(request_token), PURGE_WAIT).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let id = decode::queue_id(&queue_id).map_err(to_status)?;
+        let done = self
+            .queues()?
+            .purge(caller, &name, id, optional_token(request_token), PURGE_WAIT)
+            .await
+            .map_err(to_status)?;
         let operation = encode::operation(done);
         Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
     }
@@ -150,9 +147,9 @@ impl QueueService for QueuesApi {
     async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> QueueRpcResult<wire::EnqueueResponse> {
         let caller = caller_of(&request);
         let wire::EnqueueRequest { queue, message } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let sent = decode::message(message).map_err(status)?;
-        let enqueued = self.queues()?.enqueue(&caller, &name, sent).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let sent = decode::message(message).map_err(to_status)?;
+        let enqueued = self.queues()?.enqueue(&caller, &name, sent).await.map_err(to_status)?;
         Ok(Response::new(encode::enqueued(&enqueued)))
     }
 
@@ -162,11 +159,11 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::BatchEnqueueResponse> {
         let caller = caller_of(&request);
         let wire::BatchEnqueueRequest { queue, messages } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        decode::batch_size("messages", messages.len()).map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        decode::batch_size("messages", messages.len()).map_err(to_status)?;
         let ids: Vec<String> = messages.iter().map(|message| message.message_id.clone()).collect();
         let sent = messages.into_iter().map(|message| decode::message(Some(message))).collect();
-        let answers = self.queues()?.batch_enqueue(&caller, &name, sent).await.map_err(status)?;
+        let answers = self.queues()?.batch_enqueue(&caller, &name, sent).await.map_err(to_status)?;
         let results = ids.into_iter().zip(answers).map(|(id, answer)| encode::enqueue_result(id, answer));
         Ok(Response::new(wire::BatchEnqueueResponse { results: results.collect() }))
     }
@@ -174,9 +171,9 @@ impl QueueService for QueuesApi {
     async fn dequeue(&self, request: Request<wire::DequeueRequest>) -> QueueRpcResult<wire::DequeueResponse> {
         let call_time = request.extensions().get::<CallTime>().map(|time| time.0);
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(status)?;
-        let ask = decode::dequeue_request(request, call_time).map_err(status)?;
-        let found = self.queues()?.dequeue(&name, ask).await.map_err(status)?;
+        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let ask = decode::dequeue_request(request, call_time).map_err(to_status)?;
+        let found = self.queues()?.dequeue(&name, ask).await.map_err(to_status)?;
         let completeness = encode::completeness(found.completeness);
         let (queue, next_event_in) = (found.queue(), found.next_event_in().map(time::write_duration));
         let leases = found.take().into_iter().map(|given| encode::lease(&queue, given)).collect();
@@ -185,19 +182,21 @@ impl QueueService for QueuesApi {
 
     async fn complete(&self, request: Request<wire::CompleteRequest>) -> QueueRpcResult<wire::CompleteResponse> {
         let wire::CompleteRequest { queue, lease_token } = request.into_inner();
-        let Settlement { state, version } = self.settle(&queue, plain(lease_token, SettleAction::Complete)).await?;
+        let Settlement { state, version } =
+            self.settle(&queue, settle_request(lease_token, SettleAction::Complete)).await?;
         Ok(Response::new(wire::CompleteResponse { state: encode::state(state), version }))
     }
 
     async fn cancel(&self, request: Request<wire::CancelRequest>) -> QueueRpcResult<wire::CancelResponse> {
         let wire::CancelRequest { queue, lease_token } = request.into_inner();
-        let Settlement { state, version } = self.settle(&queue, plain(lease_token, SettleAction::Cancel)).await?;
+        let Settlement { state, version } =
+            self.settle(&queue, settle_request(lease_token, SettleAction::Cancel)).await?;
         Ok(Response::new(wire::CancelResponse { state: encode::state(state), version }))
     }
 
     async fn fail(&self, request: Request<wire::FailRequest>) -> QueueRpcResult<wire::FailResponse> {
         let wire::FailRequest { queue, lease_token, delay, error } = request.into_inner();
-        let delay = decode::duration("delay", delay).map_err(status)?;
+        let delay = decode::duration("delay", delay).map_err(to_status)?;
         let sent = SettleRequest { token: lease_token, verb: SettleAction::Fail, delay, error: decode::error(error) };
         let Settlement { state, version } = self.settle(&queue, sent).await?;
         Ok(Response::new(wire::FailResponse { state: encode::state(state), version }))
@@ -205,7 +204,8 @@ impl QueueService for QueuesApi {
 
     async fn release(&self, request: Request<wire::ReleaseRequest>) -> QueueRpcResult<wire::ReleaseResponse> {
         let wire::ReleaseRequest { queue, lease_token } = request.into_inner();
-        let Settlement { state, version } = self.settle(&queue, plain(lease_token, SettleAction::Release)).await?;
+        let Settlement { state, version } =
+            self.settle(&queue, settle_request(lease_token, SettleAction::Release)).await?;
         Ok(Response::new(wire::ReleaseResponse { state: encode::state(state), version }))
     }
 
@@ -214,9 +214,9 @@ impl QueueService for QueuesApi {
         request: Request<wire::ExtendLeaseRequest>,
     ) -> QueueRpcResult<wire::ExtendLeaseResponse> {
         let wire::ExtendLeaseRequest { queue, lease_token, lease_duration } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let lease = decode::duration("lease_duration", lease_duration).map_err(status)?;
-        let extended = self.queues()?.extend(&name, &lease_token, lease).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let lease = decode::duration("lease_duration", lease_duration).map_err(to_status)?;
+        let extended = self.queues()?.extend(&name, &lease_token, lease).await.map_err(to_status)?;
         Ok(Response::new(wire::ExtendLeaseResponse {
             lease_expires_in: Some(time::write_duration(extended.expires_in)),
             cancel_requested: extended.cancel_requested,
@@ -228,11 +228,11 @@ impl QueueService for QueuesApi {
         request: Request<wire::SettleMessagesRequest>,
     ) -> QueueRpcResult<wire::SettleMessagesResponse> {
         let wire::SettleMessagesRequest { queue, items } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        decode::batch_size("items", items.len()).map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        decode::batch_size("items", items.len()).map_err(to_status)?;
         let tokens: Vec<String> = items.iter().map(|item| item.lease_token.clone()).collect();
         let sent = items.into_iter().map(decode::settlement).collect();
-        let answers = self.queues()?.settle_all(&name, sent).await.map_err(status)?;
+        let answers = self.queues()?.settle_all(&name, sent).await.map_err(to_status)?;
         let results = tokens.into_iter().zip(answers).map(|(token, answer)| encode::settle_result(token, answer));
         Ok(Response::new(wire::SettleMessagesResponse { results: results.collect() }))
     }
@@ -243,16 +243,16 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::OpenSessionResponse> {
         let caller = caller_of(&request);
         let wire::OpenSessionRequest { label, session_lease } = request.into_inner();
-        let lease = decode::duration("session_lease", session_lease).map_err(status)?;
-        let opened = self.queues()?.open_session(&caller, &label, lease).await.map_err(status)?;
+        let lease = decode::duration("session_lease", session_lease).map_err(to_status)?;
+        let opened = self.queues()?.open_session(&caller, &label, lease).await.map_err(to_status)?;
         let session_lease = Some(time::write_duration(opened.lease));
         Ok(Response::new(wire::OpenSessionResponse { session_id: opened.id.to_string(), session_lease }))
     }
 
     async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> QueueRpcResult<wire::HeartbeatResponse> {
         let wire::HeartbeatRequest { session_id, received_up_to } = request.into_inner();
-        let id = decode::session(&session_id).map_err(status)?;
-        let beat = self.queues()?.heartbeat(id, received_up_to).await.map_err(status)?;
+        let id = decode::session(&session_id).map_err(to_status)?;
+        let beat = self.queues()?.heartbeat(id, received_up_to).await.map_err(to_status)?;
         let session_expires_in = Some(time::write_duration(beat.expires_in));
         Ok(Response::new(wire::HeartbeatResponse { session_expires_in, cancel_requests: beat.cancel_requests }))
     }
@@ -261,8 +261,8 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CloseSessionRequest>,
     ) -> QueueRpcResult<wire::CloseSessionResponse> {
-        let id = decode::session(&request.into_inner().session_id).map_err(status)?;
-        let released = self.queues()?.close_session(id).await.map_err(status)?;
+        let id = decode::session(&request.into_inner().session_id).map_err(to_status)?;
+        let released = self.queues()?.close_session(id).await.map_err(to_status)?;
         Ok(Response::new(wire::CloseSessionResponse { released: saturating_i64(released) }))
     }
 
@@ -271,12 +271,12 @@ impl QueueService for QueuesApi {
         request: Request<wire::ListSessionsRequest>,
     ) -> QueueRpcResult<wire::ListSessionsResponse> {
         let wire::ListSessionsRequest { queue, page_size, page_token } = request.into_inner();
-        let name = (!queue.is_empty()).then(|| decode::queue(&queue)).transpose().map_err(status)?;
-        let rows = paging::rows(page_size).map_err(refused)?;
+        let name = (!queue.is_empty()).then(|| decode::queue(&queue)).transpose().map_err(to_status)?;
+        let rows = paging::rows(page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListSessions", &[queue.as_bytes()]);
-        let cursor = paged.cursor(&page_token).map_err(refused)?;
+        let cursor = paged.cursor(&page_token).map_err(to_status)?;
         let after = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
-        let (sessions, next) = self.queues()?.list_sessions(name.as_ref(), after, rows).await.map_err(status)?;
+        let (sessions, next) = self.queues()?.list_sessions(name.as_ref(), after, rows).await.map_err(to_status)?;
         Ok(Response::new(wire::ListSessionsResponse {
             sessions: sessions.into_iter().map(encode::session).collect(),
             next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),
@@ -288,8 +288,8 @@ impl QueueService for QueuesApi {
         request: Request<wire::UpdateMessageRequest>,
     ) -> QueueRpcResult<wire::UpdateMessageResponse> {
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(status)?;
-        let message = decode::message_ref(&request.message_id, &request.shard_key).map_err(status)?;
+        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let message = decode::message_ref(&request.message_id, &request.shard_key).map_err(to_status)?;
         if request.visible_time.is_some() && request.invisibility.is_some() {
             let what = "visible_time and invisibility set the same value; send only one of them";
             return Err(ApiError::new(Reason::InvalidArgument, what).at("invisibility").into());
@@ -300,14 +300,14 @@ impl QueueService for QueuesApi {
         }
         let sent = UpdateRequest {
             priority: request.priority,
-            visible_at: decode::moment("visible_time", request.visible_time).map_err(status)?,
-            invisibility: decode::duration("invisibility", request.invisibility).map_err(status)?,
+            visible_at: decode::moment("visible_time", request.visible_time).map_err(to_status)?,
+            invisibility: decode::duration("invisibility", request.invisibility).map_err(to_status)?,
             only_if_sooner: request.only_if_sooner,
             expected_version: request.expected_version,
-            token: token_of(request.request_token),
+            token: optional_token(request.request_token),
         };
         let Settlement { state, version } =
-            self.queues()?.update_message(&name, message, sent).await.map_err(status)?;
+            self.queues()?.update_message(&name, message, sent).await.map_err(to_status)?;
         Ok(Response::new(wire::UpdateMessageResponse { state: encode::state(state), version }))
     }
 
@@ -316,10 +316,10 @@ impl QueueService for QueuesApi {
         request: Request<wire::CancelMessageRequest>,
     ) -> QueueRpcResult<wire::CancelMessageResponse> {
         let wire::CancelMessageRequest { queue, message_id, shard_key, reason } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
         let Settlement { state, version } =
-            self.queues()?.cancel_message(&name, message, &reason).await.map_err(status)?;
+            self.queues()?.cancel_message(&name, message, &reason).await.map_err(to_status)?;
         Ok(Response::new(wire::CancelMessageResponse { state: encode::state(state), version }))
     }
 
@@ -328,18 +328,18 @@ impl QueueService for QueuesApi {
         request: Request<wire::SetValueLimitRequest>,
     ) -> QueueRpcResult<wire::SetValueLimitResponse> {
         let wire::SetValueLimitRequest { queue, value, limit } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let value = decode::exclusivity_value(&value).map_err(status)?;
-        let limit = limit.map(decode::value_limit).transpose().map_err(status)?;
-        self.queues()?.set_value_limit(&name, value, limit).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let value = decode::exclusivity_value(&value).map_err(to_status)?;
+        let limit = limit.map(decode::value_limit).transpose().map_err(to_status)?;
+        self.queues()?.set_value_limit(&name, value, limit).await.map_err(to_status)?;
         Ok(Response::new(wire::SetValueLimitResponse {}))
     }
 
     async fn get_message(&self, request: Request<wire::GetMessageRequest>) -> QueueRpcResult<wire::GetMessageResponse> {
         let wire::GetMessageRequest { queue, message_id, shard_key } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
-        let found = self.queues()?.get_message(&name, message).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
+        let found = self.queues()?.get_message(&name, message).await.map_err(to_status)?;
         Ok(Response::new(wire::GetMessageResponse { message: Some(encode::message_view(found)) }))
     }
 
@@ -348,10 +348,10 @@ impl QueueService for QueuesApi {
         request: Request<wire::PeekMessagesRequest>,
     ) -> QueueRpcResult<wire::PeekMessagesResponse> {
         let wire::PeekMessagesRequest { queue, max_messages } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let limit = decode::count("max_messages", max_messages, PEEK_DEFAULT).map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let limit = decode::count("max_messages", max_messages, PEEK_DEFAULT).map_err(to_status)?;
         let found = self.queues()?.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
-        let messages = found.map_err(status)?.into_iter().map(encode::message_view).collect();
+        let messages = found.map_err(to_status)?.into_iter().map(encode::message_view).collect();
         Ok(Response::new(wire::PeekMessagesResponse { messages }))
     }
 
@@ -360,14 +360,15 @@ impl QueueService for QueuesApi {
         request: Request<wire::ListMessagesRequest>,
     ) -> QueueRpcResult<wire::ListMessagesResponse> {
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(status)?;
-        let state = decode::state(request.state).map_err(status)?;
-        let rows = paging::rows(request.page_size).map_err(refused)?;
+        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let state = decode::state(request.state).map_err(to_status)?;
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListMessages", &[name.as_str().as_bytes(), &[state as u8]]);
-        let cursor = paged.cursor(&request.page_token).map_err(refused)?;
+        let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
         let from = cursor.map(|cursor| list_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
         let payloads = if request.without_payload { Payloads::Without } else { Payloads::With };
-        let (found, next) = self.queues()?.list_messages(&name, state, from, rows, payloads).await.map_err(status)?;
+        let (found, next) =
+            self.queues()?.list_messages(&name, state, from, rows, payloads).await.map_err(to_status)?;
         let next = next.map(|next| paged.token(&[&next.shard.to_be_bytes()[..], &next.after.to_be_bytes()].concat()));
         Ok(Response::new(wire::ListMessagesResponse {
             messages: found.into_iter().map(encode::message_view).collect(),
@@ -377,9 +378,9 @@ impl QueueService for QueuesApi {
 
     async fn get_depth(&self, request: Request<wire::GetDepthRequest>) -> QueueRpcResult<wire::GetDepthResponse> {
         let wire::GetDepthRequest { queue, filter } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let filter = decode::filter(&filter).map_err(status)?;
-        let depth = self.queues()?.depth(&name, filter).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let filter = decode::filter(&filter).map_err(to_status)?;
+        let depth = self.queues()?.depth(&name, filter).await.map_err(to_status)?;
         Ok(Response::new(encode::depth(&depth)))
     }
 
@@ -389,9 +390,9 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::RedriveMessagesResponse> {
         let caller = caller_of(&request);
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(status)?;
-        let asked = decode::redrive(request).map_err(status)?;
-        let operation = self.queues()?.redrive(caller, &name, asked).await.map_err(status)?;
+        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let asked = decode::redrive(request).map_err(to_status)?;
+        let operation = self.queues()?.redrive(caller, &name, asked).await.map_err(to_status)?;
         Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -401,9 +402,9 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::DiscardMessagesResponse> {
         let caller = caller_of(&request);
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(status)?;
-        let asked = decode::discard(request).map_err(status)?;
-        let operation = self.queues()?.discard(caller, &name, asked).await.map_err(status)?;
+        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let asked = decode::discard(request).map_err(to_status)?;
+        let operation = self.queues()?.discard(caller, &name, asked).await.map_err(to_status)?;
         Ok(Response::new(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -411,7 +412,7 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::GetOperationRequest>,
     ) -> QueueRpcResult<wire::GetOperationResponse> {
-        let operation = self.queues()?.operation(&request.into_inner().operation_id).map_err(status)?;
+        let operation = self.queues()?.operation(&request.into_inner().operation_id).map_err(to_status)?;
         Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -419,7 +420,7 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CancelOperationRequest>,
     ) -> QueueRpcResult<wire::CancelOperationResponse> {
-        let operation = self.queues()?.cancel_operation(&request.into_inner().operation_id).await.map_err(status)?;
+        let operation = self.queues()?.cancel_operation(&request.into_inner().operation_id).await.map_err(to_status)?;
         Ok(Response::new(wire::CancelOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -429,7 +430,7 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::ResetQueueClockResponse> {
         let dry_run = request.into_inner().dry_run;
         let clock = if dry_run { self.queues()?.clock().await } else { self.queues()?.reset_clock().await };
-        Ok(Response::new(encode::clock(clock.map_err(status)?)))
+        Ok(Response::new(encode::clock(clock.map_err(to_status)?)))
     }
 
     async fn explain_message(
@@ -437,9 +438,9 @@ impl QueueService for QueuesApi {
         request: Request<wire::ExplainMessageRequest>,
     ) -> QueueRpcResult<wire::ExplainMessageResponse> {
         let wire::ExplainMessageRequest { queue, message_id, shard_key } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let message = decode::message_ref(&message_id, &shard_key).map_err(status)?;
-        let (causes, found) = self.queues()?.explain_message(&name, message).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
+        let (causes, found) = self.queues()?.explain_message(&name, message).await.map_err(to_status)?;
         let message = found.map(|found| wire::Message { payload: Vec::new(), ..encode::message_view(found) });
         Ok(Response::new(wire::ExplainMessageResponse { explanations: encode::explanations(causes), message }))
     }
@@ -449,27 +450,27 @@ impl QueueService for QueuesApi {
         request: Request<wire::ExplainQueueRequest>,
     ) -> QueueRpcResult<wire::ExplainQueueResponse> {
         let wire::ExplainQueueRequest { queue, filter } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let filter = decode::filter(&filter).map_err(status)?;
-        let causes = self.queues()?.explain_queue(&name, filter).await.map_err(status)?;
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let filter = decode::filter(&filter).map_err(to_status)?;
+        let causes = self.queues()?.explain_queue(&name, filter).await.map_err(to_status)?;
         Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
     }
 
     async fn watch_queue(&self, request: Request<wire::WatchQueueRequest>) -> QueueRpcResult<Self::WatchQueueStream> {
         let caller = caller_of(&request);
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
-        let name = decode::queue(&queue).map_err(status)?;
-        let interval = decode::duration("interval", interval).map_err(status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
-        let depths = self.queues()?.watch(&caller, &name, interval).map_err(status)?;
-        let updates = depths.map(|depth| depth.map(|depth| encode::depth_update(&depth)).map_err(status));
+        let name = decode::queue(&queue).map_err(to_status)?;
+        let interval = decode::duration("interval", interval).map_err(to_status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
+        let depths = self.queues()?.watch(&caller, &name, interval).map_err(to_status)?;
+        let updates = depths.map(|depth| depth.map(|depth| encode::depth_update(&depth)).map_err(to_status));
         let stopping = ApiError::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
         Ok(Response::new(updates.take_until(self.drain.clone().cancelled_owned()).chain(end).boxed()))
     }
 
     async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> QueueRpcResult<Self::WorkStream> {
-        let place = self.queues()?.place_for_stream(&caller_of(&request)).map_err(status)?;
-        let answers = work::response_stream(self.queues()?.clone(), place, request.into_inner(), self.drain.clone());
+        let permit = self.queues()?.place_for_stream(&caller_of(&request)).map_err(to_status)?;
+        let answers = work::response_stream(self.queues()?.clone(), permit, request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 }

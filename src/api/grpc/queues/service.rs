@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::{decode, status};
+use super::{decode, to_status};
 use crate::api::errors::ApiError;
 use crate::domain::Reason;
 use crate::domain::queue::messages::settlement::Settlement;
@@ -31,7 +31,7 @@ impl QueuesApi {
     }
 
     pub(super) async fn settle(&self, queue: &str, sent: SettleRequest) -> Result<Settlement, Status> {
-        let name = decode::queue(queue).map_err(status)?;
-        self.queues()?.settle(&name, sent).await.map_err(status)
+        let name = decode::queue(queue).map_err(to_status)?;
+        self.queues()?.settle(&name, sent).await.map_err(to_status)
     }
 }

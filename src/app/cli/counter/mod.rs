@@ -76,8 +76,8 @@ struct CounterContext {
 }
 
 impl CounterArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let counters = CounterContext { session: self.client.open(before)?, namespace: self.namespace };
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let counters = CounterContext { session: self.client.open(global)?, namespace: self.namespace };
         match self.command {
             CounterCommand::Add(args) => counters.add(args).await,
             CounterCommand::Get(args) => counters.get(args).await,

@@ -72,8 +72,8 @@ enum MsgCommand {
 }
 
 impl MsgArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let session = self.client.open(before)?;
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let session = self.client.open(global)?;
         match self.command {
             MsgCommand::Push(args) => Box::pin(session.push(args)).await,
             MsgCommand::Pull(args) => session.pull(args).await,

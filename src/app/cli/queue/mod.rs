@@ -74,8 +74,8 @@ enum QueueCommand {
 }
 
 impl QueueArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let session = self.client.open(before)?;
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let session = self.client.open(global)?;
         match self.command {
             QueueCommand::Create(args) => Box::pin(session.create_queue(args)).await,
             QueueCommand::Update(args) => session.update_queue(args).await,

@@ -89,7 +89,7 @@ impl JobProcess {
     }
 
     /// Waits until the process has exited. Cancel-safe: may be dropped and called again until it returns.
-    pub async fn ended(&mut self) -> ProcessExit {
+    pub async fn wait(&mut self) -> ProcessExit {
         let status = match self.exit_status {
             Some(status) => status,
             None => (&mut self.status).await.ok().and_then(Result::ok),
@@ -106,9 +106,9 @@ impl JobProcess {
     /// Ends the process group with SIGTERM, and with SIGKILL after the grace period.
     pub async fn end(&mut self) {
         self.signal(Signal::TERM);
-        if tokio::time::timeout(GRACE, self.ended()).await.is_err() {
+        if tokio::time::timeout(GRACE, self.wait()).await.is_err() {
             self.signal(Signal::KILL);
-            self.ended().await;
+            self.wait().await;
         }
     }
 

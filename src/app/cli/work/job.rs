@@ -41,34 +41,34 @@ impl JobCommand {
             Ok(child) => child,
             Err(error) => return self.cannot_run(format!("cannot start sh: {error}")),
         };
-        let ended = tokio::select! {
-            ended = child.ended() => ended,
+        let exit = tokio::select! {
+            exit = child.wait() => exit,
             _ = job.must_end() => {
                 child.end().await;
                 // The worker chooses the settlement by the reason of the stop.
                 return Outcome::Release;
             }
         };
-        match ended.code {
+        match exit.code {
             Some(0) => Outcome::Complete,
             Some(code @ (126 | 127)) => {
-                let words = if ended.last_line.is_empty() { "no output on stderr" } else { &ended.last_line };
-                self.cannot_run(format!("the command cannot be run (exit code {code}): {words}"))
+                let output = if exit.last_line.is_empty() { "no output on stderr" } else { &exit.last_line };
+                self.cannot_run(format!("the command cannot be run (exit code {code}): {output}"))
             }
-            Some(_) | None => failed(&job, &ended),
+            Some(_) | None => failed(&job, &exit),
         }
     }
 
     fn cannot_run(&self, why: String) -> Outcome {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-        self.shutdown.finish();
+        self.shutdown.stop_leasing();
         Outcome::Release
     }
 }
 
-fn failed(job: &Job, ended: &ProcessExit) -> Outcome {
-    let (signature, text) = (ended.signature(), &ended.last_line);
-    let words = if text.is_empty() { signature.clone() } else { format!("{signature}: {text}") };
-    print_notice(&format!("{}: {words}", single_line(&job.message().message_id)));
+fn failed(job: &Job, exit: &ProcessExit) -> Outcome {
+    let (signature, text) = (exit.signature(), &exit.last_line);
+    let output = if text.is_empty() { signature.clone() } else { format!("{signature}: {text}") };
+    print_notice(&format!("{}: {output}", single_line(&job.message().message_id)));
     Outcome::failed(signature, text)
 }

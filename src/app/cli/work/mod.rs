@@ -19,7 +19,7 @@ use crate::app::cli::arguments::{lease, pair};
 use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
 use crate::app::notices::{print_notice, single_line};
 use crate::app::units::messages;
-use crate::client::queues::{Broken, Shutdown, Tally, Why, Worker, WorkerEvent};
+use crate::client::queues::{Shutdown, StopReason, WorkSummary, Worker, WorkerError, WorkerEvent};
 use job::JobCommand;
 
 /// Run a program for each message of a queue: the payload on stdin, exit code 0 completes it.
@@ -70,16 +70,16 @@ const GRACE: Duration = Duration::from_secs(10);
 const SESSION_LEASE: Duration = Duration::from_secs(15);
 
 impl WorkArgs {
-    pub async fn run(self, before: &GlobalArgs) -> Result<(), Failure> {
-        let session = Arc::new(self.client.open(before)?);
+    pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        let session = Arc::new(self.client.open(global)?);
         let shutdown = Shutdown::default();
         let commands = JobCommand::new(self.exec.clone(), self.queue.clone(), session.server.clone(), shutdown.clone());
         let mut stop = WorkerStopSignals::listen()?;
         let signals = async {
             stop.wait().await;
-            shutdown.finish();
+            shutdown.stop_leasing();
             stop.wait().await;
-            shutdown.end();
+            shutdown.abort_jobs();
             std::future::pending::<Infallible>().await
         };
         let worker = self.worker(Arc::clone(&session), Arc::clone(&commands));
@@ -89,12 +89,12 @@ impl WorkArgs {
             ended = worker.run(move |job| Arc::clone(&shared).run(job), &shutdown) => ended,
             never = signals => match never {},
         };
-        let (tally, error) = match ended {
-            Ok(tally) => (tally, None),
-            Err(Broken { tally, error }) => (tally, Some(session.failed(&error))),
+        let (summary, error) = match ended {
+            Ok(summary) => (summary, None),
+            Err(WorkerError { summary, error }) => (summary, Some(session.failed(&error))),
         };
         let broken = commands.broken().map(Failure::usage).or(error);
-        result(tally, broken, self.until_empty)
+        result(summary, broken, self.until_empty)
     }
 
     fn worker(&self, session: Arc<ClientContext>, commands: Arc<JobCommand>) -> Worker {
@@ -117,16 +117,16 @@ impl WorkArgs {
 /// Describes an event of the worker.
 fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent<'_>) -> String {
     match event {
-        WorkerEvent::CannotTake { error, pause } => {
+        WorkerEvent::LeaseFailed { error, pause } => {
             format!("cannot lease messages, retrying in {pause:?}: {}", session.failed(error))
         }
-        WorkerEvent::MustEnd { message_id, why: Why::CancelRequested } => {
+        WorkerEvent::StopRequested { message_id, reason: StopReason::CancelRequested } => {
             format!("{}: cancel requested; ending its command", single_line(message_id))
         }
-        WorkerEvent::MustEnd { message_id, why: Why::LeaseLost | Why::Stopped } => {
+        WorkerEvent::StopRequested { message_id, reason: StopReason::LeaseLost | StopReason::Stopped } => {
             format!("{}: the lease is lost; ending its command", single_line(message_id))
         }
-        WorkerEvent::NotSettled { message_id, error } => {
+        WorkerEvent::SettleFailed { message_id, error } => {
             format!(
                 "{}: could not be settled; it is served again when its lease ends: {error}",
                 single_line(message_id)
@@ -143,8 +143,8 @@ fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent
     }
 }
 
-fn result(tally: Tally, broken: Option<Failure>, until_empty: bool) -> Result<(), Failure> {
-    let Tally { completed, failed, others } = tally;
+fn result(summary: WorkSummary, broken: Option<Failure>, until_empty: bool) -> Result<(), Failure> {
+    let WorkSummary { completed, failed, others } = summary;
     print_notice(&format!("{completed} completed, {failed} failed, {others} released or lost"));
     match broken {
         Some(failure) => Err(failure),

@@ -83,6 +83,11 @@ impl Shard {
         keys.map(|(key, _, _)| key.into()).collect()
     }
 
+    /// The place of the newest row. O(1).
+    pub fn position(&self) -> RowPosition {
+        RowPosition { epoch: self.epoch, position: self.tally.counts().position }
+    }
+
     /// The counts of the shard. O(1).
     pub fn tally(&self) -> &ShardTally {
         &self.tally

@@ -205,6 +205,15 @@ impl ShardTally {
         self.keys.iter().map(|(key, tally)| (&**key, tally))
     }
 
+    /// The counts by value that changed after a position, or all. O(values).
+    pub fn values_after(&self, since: Option<u64>) -> Vec<(Box<str>, CountedValue, ValueCounts)> {
+        let of_key = |(key, tally): (&Box<str>, &KeyTally)| {
+            let changed = tally.changed_after(since);
+            changed.map(|(value, counts)| (key.clone(), value, counts)).collect::<Vec<_>>()
+        };
+        self.keys.iter().flat_map(of_key).collect()
+    }
+
     /// The number of values with counts of their own.
     pub fn own_values(&self) -> usize {
         self.keys.values().map(KeyTally::len).sum()

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
-use tallystone::client::queues::{Job, Outcome, Shutdown, Tally, Worker};
+use tallystone::client::queues::{Job, Outcome, Shutdown, WorkSummary, Worker};
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::domain::Reason;
 use tallystone::domain::queue::{Command, QueueName};
@@ -55,7 +55,7 @@ async fn with_busy_store(refusals: u32) -> (Wire, Worker, watch::Receiver<u32>) 
     (server, client.worker("mail").session_lease(HOUR), seen)
 }
 
-async fn ends(work: impl Future<Output = Tally>) -> Tally {
+async fn ends(work: impl Future<Output = WorkSummary>) -> WorkSummary {
     tokio::time::timeout(Duration::from_secs(60), work).await.expect("the worker ends")
 }
 
@@ -64,8 +64,8 @@ async fn a_settlement_that_a_busy_store_refuses_is_sent_again() {
     let (server, worker, left) = with_busy_store(2).await;
     let (done, shutdown) = (async |_: Job| Outcome::Complete, Shutdown::default());
     let worker = worker.until_empty();
-    let tally = ends(async { worker.run(done, &shutdown).await.expect("it works") }).await;
-    assert_eq!((tally.completed, tally.others, *left.borrow()), (1, 0, 0), "{tally:?}");
+    let summary = ends(async { worker.run(done, &shutdown).await.expect("it works") }).await;
+    assert_eq!((summary.completed, summary.others, *left.borrow()), (1, 0, 0), "{summary:?}");
     let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
     assert_eq!((&depth["completed"], &depth["errored"]), (&json!("1"), &json!("0")), "{depth}");
 }
@@ -76,11 +76,11 @@ async fn a_worker_that_is_ended_does_not_insist_on_a_settlement() {
     let (done, shutdown) = (async |_: Job| Outcome::Complete, Shutdown::default());
     let end = async {
         left.wait_for(|left| *left < u32::MAX - 1).await.expect("the store lives");
-        shutdown.end();
+        shutdown.abort_jobs();
     };
     let run = async { worker.run(done, &shutdown).await.expect("it works") };
-    let tally = ends(async { tokio::join!(run, end).0 }).await;
-    assert_eq!((tally.completed, tally.others), (0, 1), "{tally:?}");
+    let summary = ends(async { tokio::join!(run, end).0 }).await;
+    assert_eq!((summary.completed, summary.others), (0, 1), "{summary:?}");
     let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
     assert_eq!((&depth["completed"], &depth["errored"]), (&json!("0"), &json!("0")), "{depth}");
     assert_eq!(depth["pending"], "1", "given back with the session: {depth}");

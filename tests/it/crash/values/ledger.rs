@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tallystone::proto::queue::v1::{Lease, Message, MessageState, Verb};
 
-use super::super::queues::Broken;
+use super::super::queues::CheckError;
 
 /// A settlement that was sent, until it is answered.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ impl Ledger {
     }
 
     /// Notes a lease that a call gave which began at this moment.
-    pub fn leased(&mut self, began: u64, lease: &Lease) -> Result<(), Broken> {
+    pub fn leased(&mut self, began: u64, lease: &Lease) -> Result<(), CheckError> {
         let message = lease.message.clone().unwrap_or_default();
         let Some(known) = self.messages.get_mut(&message.message_id) else {
             return wrong(format!("a message that nobody sent: {message:?}"));
@@ -139,6 +139,6 @@ impl Ledger {
     }
 }
 
-pub fn wrong<T>(text: String) -> Result<T, Broken> {
-    Err(Broken::Wrong(text))
+pub fn wrong<T>(text: String) -> Result<T, CheckError> {
+    Err(CheckError::Mismatch(text))
 }

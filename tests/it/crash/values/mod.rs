@@ -27,8 +27,8 @@ use uuid::Uuid;
 
 use ledger::{Known, Ledger, Settling, wrong};
 
-use super::queues::{Broken, Client, HOUR, connect, on_runtime};
-use super::{Chance, World, rounds, start_under};
+use super::queues::{CheckError, Client, HOUR, connect, on_runtime};
+use super::{CrashTest, Rng, rounds, start_under};
 use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::Moment;
 
@@ -45,43 +45,42 @@ const HALF_A_DAY: prost_types::Duration = prost_types::Duration { seconds: 43_20
 
 #[test]
 fn no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
-    let mut world = World::new("no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order");
-    let mut story = Story::new(&mut world.chance);
+    let mut test = CrashTest::new("no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order");
+    let mut story = Story::new(&mut test.rng);
     for round in 0..rounds(20, 100) {
-        world.round = round;
+        test.round = round;
         if round % 3 == 2 {
-            world.kill_in_recovery();
+            test.kill_in_recovery();
         }
-        story.round_of_a_kill(&mut world);
+        story.round_of_a_kill(&mut test);
     }
-    story.finish(world);
+    story.finish(test);
 }
 
 #[test]
 fn no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
-    let mut world = World::new("no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order");
-    let mut story = Story::new(&mut world.chance);
+    let mut test = CrashTest::new("no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order");
+    let mut story = Story::new(&mut test.rng);
     for round in 0..rounds(20, 100) {
-        world.round = round;
-        let cut = world.power_cut();
-        let Some(mut server) = start_under(&world.data, &cut) else {
+        test.round = round;
+        let cut = test.power_cut();
+        let Some(mut server) = start_under(&test.data, &cut) else {
             continue; // the power went before it was ready
         };
-        let answers =
-            if matches!(cut.moment, Moment::OnSignal) { ANSWERS_MIN + world.chance.below(300) } else { 5_000 };
+        let answers = if matches!(cut.moment, Moment::OnSignal) { ANSWERS_MIN + test.rng.below(300) } else { 5_000 };
         let told = on_runtime(async {
             story.catch_up(&server).await?;
             story.load(&server, answers, |server| server.signal(libc::SIGUSR2)).await
         });
-        if let Err(Broken::Wrong(wrong)) = told {
-            world.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
+        if let Err(CheckError::Mismatch(wrong)) = told {
+            test.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
         }
         server.signal(libc::SIGUSR2); // the callers may have given up before there were enough answers
         let status = server.wait();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power went: {status}");
     }
-    story.round_of_a_kill(&mut world); // whenever the power went, there was load
-    story.finish(world);
+    story.round_of_a_kill(&mut test); // whenever the power went, there was load
+    story.finish(test);
 }
 
 /// A dequeue that was sent, until it is answered.
@@ -96,7 +95,7 @@ struct Asking {
 /// Whoever calls: a producer or a worker, over all rounds.
 struct Caller {
     ledger: Arc<Mutex<Ledger>>,
-    chance: Chance,
+    rng: Rng,
     is_producer: bool,
     sending: Option<Message>,
     session: Option<String>,
@@ -108,7 +107,7 @@ struct Caller {
 
 impl Caller {
     /// Does one thing; says whether it was answered with something.
-    async fn step(&mut self, client: &mut Client) -> Result<bool, Broken> {
+    async fn step(&mut self, client: &mut Client) -> Result<bool, CheckError> {
         if self.is_producer {
             let message = self.message();
             self.ledger.lock().send(&message);
@@ -116,19 +115,19 @@ impl Caller {
             self.send(client).await?;
             return Ok(true);
         }
-        if !self.held.is_empty() && self.chance.below(10) < 7 {
-            let (id, token) = self.held.swap_remove(self.chance.index(self.held.len()));
-            let verb = [Verb::Complete, Verb::Complete, Verb::Fail, Verb::Release][self.chance.index(4)];
+        if !self.held.is_empty() && self.rng.below(10) < 7 {
+            let (id, token) = self.held.swap_remove(self.rng.index(self.held.len()));
+            let verb = [Verb::Complete, Verb::Complete, Verb::Fail, Verb::Release][self.rng.index(4)];
             self.settle(client, id, token, verb).await?;
             return Ok(true);
         }
         let wait = self.held.is_empty().then_some(prost_types::Duration { seconds: 1, nanos: 0 });
-        let max_messages = 1 + i32::try_from(self.chance.below(3)).expect("small");
+        let max_messages = 1 + i32::try_from(self.rng.below(3)).expect("small");
         Ok(!self.dequeue(client, max_messages, wait).await?)
     }
 
     /// Asks again whatever got no answer.
-    async fn catch_up(&mut self, client: &mut Client) -> Result<(), Broken> {
+    async fn catch_up(&mut self, client: &mut Client) -> Result<(), CheckError> {
         self.send(client).await?;
         self.settle_again(client).await?;
         if self.asking.is_some() {
@@ -145,15 +144,15 @@ impl Caller {
         Message {
             payload: id.clone().into_bytes(),
             message_id: id,
-            priority: Some(i64::try_from(self.chance.below(4)).expect("small")),
-            metadata: [("value".to_owned(), format!("v-{}", self.chance.below(VALUES)))].into(),
+            priority: Some(i64::try_from(self.rng.below(4)).expect("small")),
+            metadata: [("value".to_owned(), format!("v-{}", self.rng.below(VALUES)))].into(),
             max_attempts: Some(10_000),
             ..Message::default()
         }
     }
 
     /// Sends the message that was not acknowledged yet, if there is one.
-    async fn send(&mut self, client: &mut Client) -> Result<(), Broken> {
+    async fn send(&mut self, client: &mut Client) -> Result<(), CheckError> {
         let Some(message) = self.sending.clone() else { return Ok(()) };
         let id = message.message_id.clone();
         let request = EnqueueRequest { queue: QUEUE.to_owned(), message: Some(message) };
@@ -169,7 +168,7 @@ impl Caller {
         client: &mut Client,
         max_messages: i32,
         wait: Option<prost_types::Duration>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, CheckError> {
         if self.session.is_none() {
             let request = OpenSessionRequest { label: String::new(), session_lease: Some(HALF_A_DAY) };
             let opened = client.open_session(within(request)).await.map_err(gone)?.into_inner();
@@ -182,7 +181,7 @@ impl Caller {
     }
 
     /// Sends a dequeue, perhaps again; says whether nothing is left.
-    async fn ask(&mut self, client: &mut Client) -> Result<bool, Broken> {
+    async fn ask(&mut self, client: &mut Client) -> Result<bool, CheckError> {
         let asking = self.asking.as_mut().expect("there is a call to send");
         asking.tries += 1;
         let request = DequeueRequest {
@@ -214,14 +213,14 @@ impl Caller {
         Ok(answer.leases.is_empty() && answer.completeness() == Completeness::Complete)
     }
 
-    async fn settle(&mut self, client: &mut Client, id: String, token: String, verb: Verb) -> Result<(), Broken> {
+    async fn settle(&mut self, client: &mut Client, id: String, token: String, verb: Verb) -> Result<(), CheckError> {
         self.ledger.lock().known(&id).ending = Some(verb);
         self.settling = Some(Settling { id, token, verb, sent_before: false });
         self.settle_again(client).await
     }
 
     /// Sends the settlement that was not answered yet, if there is one.
-    async fn settle_again(&mut self, client: &mut Client) -> Result<(), Broken> {
+    async fn settle_again(&mut self, client: &mut Client) -> Result<(), CheckError> {
         let Some(settling) = self.settling.clone() else { return Ok(()) };
         self.settling = Some(Settling { sent_before: true, ..settling.clone() });
         let item = Settlement {
@@ -254,11 +253,11 @@ struct Story {
 }
 
 impl Story {
-    fn new(chance: &mut Chance) -> Self {
+    fn new(rng: &mut Rng) -> Self {
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let caller = |number: u64| Caller {
             ledger: Arc::clone(&ledger),
-            chance: Chance::new(chance.below(u64::MAX) ^ number),
+            rng: Rng::new(rng.below(u64::MAX) ^ number),
             is_producer: number < PRODUCERS,
             sending: None,
             session: None,
@@ -271,24 +270,24 @@ impl Story {
         Self { ledger, callers, answered: Arc::default() }
     }
 
-    fn round_of_a_kill(&mut self, world: &mut World) {
-        let server = Launch::dev(&world.data).start();
-        let answers = ANSWERS_MIN + world.chance.below(300);
+    fn round_of_a_kill(&mut self, test: &mut CrashTest) {
+        let server = Launch::dev(&test.data).start();
+        let answers = ANSWERS_MIN + test.rng.below(300);
         let before = self.answered.load(Ordering::Relaxed);
         let told = on_runtime(async {
             self.catch_up(&server).await?;
             self.load(&server, answers, |server| server.signal(libc::SIGKILL)).await
         });
         if let Err(wrong) = told {
-            world.fail(&format!("round {}: {wrong}\n{}", world.round, server.printed()));
+            test.fail(&format!("round {}: {wrong}\n{}", test.round, server.printed()));
         }
         server.kill();
         let answered = self.answered.load(Ordering::Relaxed) - before;
-        assert!(answered >= ANSWERS_MIN, "round {}: there was load: {answered}", world.round);
+        assert!(answered >= ANSWERS_MIN, "round {}: there was load: {answered}", test.round);
     }
 
     /// Lets every caller ask again what got no answer, then compares every message with what it must be.
-    async fn catch_up(&mut self, server: &Server) -> Result<(), Broken> {
+    async fn catch_up(&mut self, server: &Server) -> Result<(), CheckError> {
         let mut client = connect(server).await?;
         let queue = Queue {
             name: QUEUE.to_owned(),
@@ -305,7 +304,7 @@ impl Story {
         self.check(&mut client).await
     }
 
-    async fn check(&self, client: &mut Client) -> Result<(), Broken> {
+    async fn check(&self, client: &mut Client) -> Result<(), CheckError> {
         let all: Vec<(String, Known)> =
             self.ledger.lock().messages.iter().map(|(id, known)| (id.clone(), known.clone())).collect();
         let mut counts = BTreeMap::new();
@@ -328,7 +327,7 @@ impl Story {
     }
 
     /// Lets all call until so many calls were answered and the server is ended, or it is gone by itself.
-    async fn load(&mut self, server: &Server, answers: u64, end: impl FnOnce(&Server)) -> Result<(), Broken> {
+    async fn load(&mut self, server: &Server, answers: u64, end: impl FnOnce(&Server)) -> Result<(), CheckError> {
         let enough = Arc::new((AtomicU64::new(answers), Notify::new()));
         let mut calling = JoinSet::new();
         for mut caller in self.callers.drain(..) {
@@ -351,8 +350,8 @@ impl Story {
                     Some(joined) => {
                         let (caller, ended) = joined.expect("no caller panics");
                         self.callers.push(caller);
-                        if let Err(Broken::Wrong(wrong)) = ended {
-                            told = Err(Broken::Wrong(wrong));
+                        if let Err(CheckError::Mismatch(wrong)) = ended {
+                            told = Err(CheckError::Mismatch(wrong));
                         }
                     }
                     None => return told,
@@ -362,27 +361,27 @@ impl Story {
     }
 
     /// After the last round: works off what waits, and an orderly stop changes nothing.
-    fn finish(mut self, mut world: World) {
-        let server = Launch::dev(&world.data).start();
+    fn finish(mut self, mut test: CrashTest) {
+        let server = Launch::dev(&test.data).start();
         let told = on_runtime(async {
             self.catch_up(&server).await?;
             self.work_off(&server).await?;
             self.catch_up(&server).await
         });
         if let Err(wrong) = told {
-            world.fail(&format!("in the end: {wrong}\n{}", server.printed()));
+            test.fail(&format!("in the end: {wrong}\n{}", server.printed()));
         }
         assert!(server.stop().success(), "an orderly stop");
-        let server = Launch::dev(&world.data).start();
+        let server = Launch::dev(&test.data).start();
         if let Err(wrong) = on_runtime(self.catch_up(&server)) {
-            world.fail(&format!("after an orderly stop: {wrong}\n{}", server.printed()));
+            test.fail(&format!("after an orderly stop: {wrong}\n{}", server.printed()));
         }
         let left = self.ledger.lock().messages.values().filter(|known| !known.completed).count();
         assert_eq!(left, 0, "all were worked off");
     }
 
     /// Completes what is held, then whatever waits.
-    async fn work_off(&mut self, server: &Server) -> Result<(), Broken> {
+    async fn work_off(&mut self, server: &Server) -> Result<(), CheckError> {
         let mut client = connect(server).await?;
         for caller in self.callers.iter_mut().filter(|caller| !caller.is_producer) {
             loop {
@@ -401,10 +400,10 @@ impl Story {
 
 async fn call(
     caller: &mut Caller,
-    client: Result<Client, Broken>,
+    client: Result<Client, CheckError>,
     enough: &(AtomicU64, Notify),
     answered: &AtomicU64,
-) -> Result<(), Broken> {
+) -> Result<(), CheckError> {
     let mut client = client?;
     loop {
         if caller.step(&mut client).await? {
@@ -427,11 +426,11 @@ fn reason(status: &Status) -> String {
 }
 
 /// A call without an answer; one that was refused here is a fault.
-fn gone(status: Status) -> Broken {
+fn gone(status: Status) -> CheckError {
     match status.code() {
         Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded => {
-            Broken::NoAnswer(status.to_string())
+            CheckError::NoAnswer(status.to_string())
         }
-        _ => Broken::Wrong(format!("a call was refused: {status}")), // no caller asks for what is not to be had
+        _ => CheckError::Mismatch(format!("a call was refused: {status}")), // no caller asks for what is not to be had
     }
 }

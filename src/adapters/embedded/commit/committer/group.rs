@@ -62,7 +62,7 @@ pub enum StagedCommand {
         answer: ReplySender<VerdictOutcome>,
     },
     /// A frontier.
-    Publish {
+    PublishLimit {
         dataset: DatasetId,
         to: Timestamp,
         answer: ReplySender<Timestamp>,
@@ -195,7 +195,7 @@ impl StagedCommand {
                 let _ = answer.send(outcomes);
             }
             Self::Settle { settled, answer, .. } => drop(answer.send(settled)),
-            Self::Publish { to, answer, .. } => drop(answer.send(Ok(to))),
+            Self::PublishLimit { to, answer, .. } => drop(answer.send(Ok(to))),
             Self::Apply { answers, answer } => drop(answer.send(answers)),
             Self::ListQueues { queues, answer } => drop(answer.send(Ok(queues))),
             Self::Roll { answer, .. }
@@ -219,7 +219,7 @@ impl StagedCommand {
                 return Some(held);
             }
             Self::Settle { answer, .. } => drop(answer.send(Err(unknown("settle")))),
-            Self::Publish { answer, .. } => drop(answer.send(Err(unknown("publish")))),
+            Self::PublishLimit { answer, .. } => drop(answer.send(Err(unknown("publish")))),
             Self::Roll { answer, .. } => drop(answer.send(Err(unknown("put")))),
             Self::Apply { answers, answer } => {
                 // Commands that were refused stay refused.

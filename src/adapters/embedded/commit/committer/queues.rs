@@ -21,7 +21,7 @@ use crate::adapters::embedded::queues::shard_table::{EPOCH, LoadedShard, ShardTa
 use crate::adapters::embedded::queues::staged_changes::ListenerSet;
 use crate::adapters::embedded::queues::store_time::Moment;
 use crate::adapters::embedded::queues::{catalog, key};
-use crate::domain::limits::TOKEN_AHEAD_MAX;
+use crate::domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::transition::count_pending_arrivals;
@@ -79,6 +79,11 @@ impl Committer {
                 let queues = self.queues.table.live();
                 group.commands.push(StagedCommand::ListQueues { queues, answer });
             }
+            QueueStoreCommand::ListOutboxes(answer) => drop(answer.send(Ok(self.queues.table.outboxes.shards()))),
+            QueueStoreCommand::ForgetOutbox(shard, through, answer) => {
+                group.queues.forget_outbox(shard, through);
+                group.commands.push(StagedCommand::ReadShard(answer));
+            }
             QueueStoreCommand::Clock(moment, answer) => drop(answer.send(Ok(self.queues.at(moment).step))),
             QueueStoreCommand::AttachListeners => {
                 self.flush(group);
@@ -133,10 +138,15 @@ impl Committer {
         }
         // No step after this fails, so a refused command leaves nothing behind.
         let answers = self.dedupe_keyspace(shard, &sent.command, moment.step)?;
+        let is_full = self.queues.table.counted_values >= COUNTED_VALUES_MAX;
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
+        let values_before = kept.shard.tally().own_values();
+        kept.shard.set_values_full(is_full);
         let is_last = matches!(sent.command, QueueCommand::Delete);
         let left = if is_last { kept.sequences() } else { Vec::new() };
         let mut applied = kept.shard.apply(sent.command, moment.step);
+        let values_after = kept.shard.tally().own_values();
+        self.queues.table.counted_values = self.queues.table.counted_values + values_after - values_before;
         let rows = kept.shard.history_rows(&applied.transitions, sent.body.kind.as_deref());
         let view = kept.view;
         let messages = match &applied.reply {
@@ -201,6 +211,8 @@ impl Committer {
             | QueueStoreCommand::Read(..)
             | QueueStoreCommand::List(_)
             | QueueStoreCommand::Clock(..)
+            | QueueStoreCommand::ListOutboxes(_)
+            | QueueStoreCommand::ForgetOutbox(..)
             | QueueStoreCommand::AttachListeners => {
                 unreachable!("this is staged with others")
             }
@@ -240,7 +252,7 @@ impl Committer {
             made.push((shard, LoadedShard::new(core)));
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(shards)));
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.queues.table.shards.extend(made);
         self.queues.table.queues.insert(queue, Some(shards));
         self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
@@ -265,7 +277,7 @@ impl Committer {
             }
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.queues.table.drop_queue(queue);
         self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         Ok(())
@@ -281,7 +293,7 @@ impl Committer {
         let spaces = self.queue_spaces(OP)?;
         let mut batch = self.writer.batch(3);
         catalog::stage(&spaces, &mut batch, &record);
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.core.queues.catalog.publish(record);
         Ok(())
     }
@@ -294,7 +306,7 @@ impl Committer {
         let spaces = self.queue_spaces(OP)?;
         let mut batch = self.writer.batch(1 + gone.len());
         catalog::stage_request(&spaces, &mut batch, &request, &gone);
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.core.queues.catalog.save_request(request, &gone);
         Ok(())
     }
@@ -310,7 +322,7 @@ impl Committer {
         }
         let mut batch = self.writer.batch(1);
         batch.put(&self.writer.library().meta, meta::LEASE_KEY, made.0);
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         Ok(made)
     }
 
@@ -330,7 +342,7 @@ impl Committer {
                 kept.write_header(*shard, spaces, &mut batch);
             }
             batch.put(&spaces.shards, key::CLOCK, Moment { step, ..moment }.to_bytes());
-            self.commit_alone(batch, OP)?;
+            self.commit_separately(batch, OP)?;
         }
         self.queues.moment = Some(Moment { step, ..moment });
         Ok(Some(from))
@@ -375,7 +387,7 @@ impl Committer {
         // Their tokens are too old from this time on, and the next startup must know that.
         let mut batch = self.writer.batch(1);
         batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
-        if let Err(error) = self.commit_alone(batch, OP).and_then(|()| self.delete(outlived, OP)) {
+        if let Err(error) = self.commit_separately(batch, OP).and_then(|()| self.delete(outlived, OP)) {
             tracing::warn!(%error, "cannot remove expired dedupe records; they stay until the next start");
         }
     }

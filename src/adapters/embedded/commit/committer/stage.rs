@@ -250,7 +250,7 @@ impl Committer {
     }
 
     /// Stages a frontier.
-    pub(super) fn stage_publish(
+    pub(super) fn stage_limit(
         &self,
         group: &mut CommitGroup,
         dataset: DatasetId,
@@ -264,7 +264,7 @@ impl Committer {
             group.frontiers.insert(dataset, closed);
             group.sync = SyncMode::Yes;
         }
-        group.commands.push(StagedCommand::Publish { dataset, to: closed.max(known), answer });
+        group.commands.push(StagedCommand::PublishLimit { dataset, to: closed.max(known), answer });
     }
 
     pub(super) fn stage_watermarks(

@@ -22,7 +22,7 @@ use crate::ports::{NamespaceRecord, ScanOrder, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Runs a command with a commit of its own.
-    pub(super) fn run_alone(&mut self, command: StoreCommand) {
+    pub(super) fn run_separately(&mut self, command: StoreCommand) {
         match command {
             StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
             StoreCommand::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
@@ -34,7 +34,7 @@ impl Committer {
             StoreCommand::Snapshot(answer) => reply(answer, self.snapshot()),
             StoreCommand::Append(_)
             | StoreCommand::Settle(_)
-            | StoreCommand::Publish(..)
+            | StoreCommand::PublishLimit(..)
             | StoreCommand::Roll(..)
             | StoreCommand::Watermarks(..)
             | StoreCommand::CreateSlice(..)
@@ -70,7 +70,7 @@ impl Committer {
             slice.status = SliceStatus::Dropped;
             let mut batch = self.writer.batch(1);
             batch.put(&self.writer.library().meta, meta::slice(dataset, start), encode_slice(&slice));
-            self.commit_alone(batch, OP)?;
+            self.commit_separately(batch, OP)?;
         }
         let Some(spaces) = self.core.slices.advance_status(dataset, start, slice.status) else { return Ok(None) };
         self.core.counters.forget_events(dataset, slice.start, slice.end.just_before());
@@ -85,7 +85,7 @@ impl Committer {
         catalog.check(record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
         let mut batch = self.writer.batch(6);
         catalog.stage(self.writer.library(), &mut batch, record);
-        self.commit_alone(batch, OP)?;
+        self.commit_separately(batch, OP)?;
         self.core.catalog.publish(record);
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Committer {
     fn forget(&mut self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut batch = self.writer.batch(1);
         batch.put(&self.writer.library().meta, meta::forgotten(namespace), &b""[..]);
-        self.commit_alone(batch, "forget")?;
+        self.commit_separately(batch, "forget")?;
         self.core.meta_state.forget(namespace);
         self.core.counters.forget_rows(namespace);
         Ok(())
@@ -129,7 +129,7 @@ impl Committer {
             }
         }
         if removed > 0 {
-            self.commit_alone(batch, OP)?;
+            self.commit_separately(batch, OP)?;
         }
         Ok(removed == rows_max)
     }
@@ -151,7 +151,7 @@ impl Committer {
         places
     }
 
-    pub(super) fn commit_alone(&mut self, batch: CommitBatch, op: &'static str) -> Result<(), StoreError> {
+    pub(super) fn commit_separately(&mut self, batch: CommitBatch, op: &'static str) -> Result<(), StoreError> {
         if self.commit(batch, SyncMode::Yes) {
             return Ok(());
         }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::api::errors::{self, ApiError};
-use crate::api::grpc::queues::{decode, encode};
+use crate::api::grpc::queues::{decode, encode, to_status};
 use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
@@ -42,7 +42,7 @@ type HeartbeatFuture = Pin<Box<dyn Future<Output = Result<HeartbeatOutcome, Queu
 /// The response stream of a worker. It occupies a quota permit while it is open.
 pub fn response_stream<S>(
     queues: Queues,
-    place: QuotaPermit,
+    permit: QuotaPermit,
     requests: S,
     drain: CancellationToken,
 ) -> BoxStream<'static, Result<wire::WorkResponse, Status>>
@@ -64,7 +64,7 @@ where
         dequeuing: None,
         heartbeat: None,
         draining: false,
-        _place: place,
+        _permit: permit,
     };
     queues.run_in_background(worker.run(responses));
     ReceiverStream::new(taken).boxed()
@@ -86,7 +86,7 @@ struct WorkerStream<S> {
     dequeuing: Option<DequeueFuture>,
     heartbeat: Option<HeartbeatFuture>,
     draining: bool,
-    _place: QuotaPermit,
+    _permit: QuotaPermit,
 }
 
 /// The next event of a stream.
@@ -162,9 +162,9 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             }
             WorkerStreamEvent::DequeueDone(found) => self.send_leases(found),
             WorkerStreamEvent::HeartbeatDue => self.start_heartbeat(),
-            WorkerStreamEvent::HeartbeatDone(beaten) => self.finish_heartbeat(beaten),
-            WorkerStreamEvent::SessionOver(error) => Err(refused(error)),
-            WorkerStreamEvent::Canceled(news) => Ok(self.canceled(&news)),
+            WorkerStreamEvent::HeartbeatDone(heartbeat_result) => self.finish_heartbeat(heartbeat_result),
+            WorkerStreamEvent::SessionOver(error) => Err(to_status(error)),
+            WorkerStreamEvent::Canceled(notice) => Ok(self.canceled(&notice)),
             WorkerStreamEvent::Nothing => Ok(WorkerStreamStep::NoResponse),
         }
     }
@@ -184,17 +184,17 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     }
 
     async fn event(&mut self) -> WorkerStreamEvent {
-        let Self { requests, drain, cancels, dequeuing, heartbeat: beating, draining, names, session, .. } = self;
-        let is_beating = beating.is_some();
+        let Self { requests, drain, cancels, dequeuing, heartbeat, draining, names, session, .. } = self;
+        let has_heartbeat = heartbeat.is_some();
         let found = async {
             match dequeuing {
                 Some(dequeuing) => dequeuing.await,
                 None => std::future::pending().await,
             }
         };
-        let beaten = async {
-            match beating {
-                Some(beating) => beating.await,
+        let heartbeat_result = async {
+            match heartbeat {
+                Some(heartbeat) => heartbeat.await,
                 None => std::future::pending().await,
             }
         };
@@ -217,10 +217,10 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             () = drain.cancelled(), if !*draining => WorkerStreamEvent::Drain,
             request = requests.next() => WorkerStreamEvent::Request(request),
             found = found => WorkerStreamEvent::DequeueDone(found),
-            beaten = beaten => WorkerStreamEvent::HeartbeatDone(beaten),
-            () = due, if !is_beating => WorkerStreamEvent::HeartbeatDue,
-            news = cancels.recv() => match news {
-                Ok(news) if names.contains(&news.queue) => WorkerStreamEvent::Canceled(news),
+            heartbeat_result = heartbeat_result => WorkerStreamEvent::HeartbeatDone(heartbeat_result),
+            () = due, if !has_heartbeat => WorkerStreamEvent::HeartbeatDue,
+            notice = cancels.recv() => match notice {
+                Ok(notice) if names.contains(&notice.queue) => WorkerStreamEvent::Canceled(notice),
                 // The next extension or heartbeat reports missed notices.
                 Ok(_) | Err(_) => WorkerStreamEvent::Nothing,
             },
@@ -262,15 +262,18 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     /// Renews the session in its shards.
     fn start_heartbeat(&mut self) -> Result<WorkerStreamStep, Status> {
         if let Some(session) = &mut self.session {
-            session.renew_session().map_err(refused)?;
+            session.renew_session().map_err(to_status)?;
             self.heartbeat = Some(session.send_heartbeat(self.queues.clone()).boxed());
         }
         Ok(WorkerStreamStep::NoResponse)
     }
 
-    fn finish_heartbeat(&mut self, beaten: Result<HeartbeatOutcome, QueueError>) -> Result<WorkerStreamStep, Status> {
+    fn finish_heartbeat(
+        &mut self,
+        heartbeat_result: Result<HeartbeatOutcome, QueueError>,
+    ) -> Result<WorkerStreamStep, Status> {
         self.heartbeat = None;
-        match beaten {
+        match heartbeat_result {
             Ok(HeartbeatOutcome { cancel_requests, .. }) if cancel_requests.is_empty() => {
                 Ok(WorkerStreamStep::NoResponse)
             }
@@ -283,9 +286,9 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         }
     }
 
-    fn canceled(&self, news: &CancelNotice) -> WorkerStreamStep {
-        let id = self.queues.get(&news.queue).map(|queue| queue.id);
-        let token = id.ok().and_then(|id| self.unsettled.token_of(id, news.key));
+    fn canceled(&self, notice: &CancelNotice) -> WorkerStreamStep {
+        let id = self.queues.get(&notice.queue).map(|queue| queue.id);
+        let token = id.ok().and_then(|id| self.unsettled.token_of(id, notice.key));
         token.map_or(WorkerStreamStep::NoResponse, |token| {
             WorkerStreamStep::Answer(wire::WorkResponse {
                 cancel_requests: vec![token.to_owned()],
@@ -297,12 +300,12 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     /// Handles a request of the worker: settles and extends leases.
     async fn handle_request(&mut self, request: wire::WorkRequest) -> Result<wire::WorkResponse, Status> {
         if self.names.is_empty() {
-            self.begin(&request).map_err(refused)?;
+            self.begin(&request).map_err(to_status)?;
         } else {
             self.check_same(&request)?;
         }
         if let Some(session) = &mut self.session {
-            session.renew_session().map_err(refused)?;
+            session.renew_session().map_err(to_status)?;
         }
         let credit = u32::try_from(request.credit).ok().map(|credit| credit.saturating_add(self.credit));
         let Some(credit) = credit.filter(|credit| *credit <= WORK_CREDIT_MAX) else {
@@ -374,14 +377,14 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     async fn settle(&mut self, sent: Vec<wire::Settlement>) -> Vec<wire::SettleResult> {
         let mut results = vec![wire::SettleResult::default(); sent.len()];
         let mut by_queue: BTreeMap<QueueName, Vec<(usize, wire::Settlement)>> = BTreeMap::new();
-        for (place, item) in sent.into_iter().enumerate() {
-            by_queue.entry(self.queue_of(&item.lease_token).clone()).or_default().push((place, item));
+        for (index, item) in sent.into_iter().enumerate() {
+            by_queue.entry(self.queue_of(&item.lease_token).clone()).or_default().push((index, item));
         }
         for (name, items) in by_queue {
-            let tokens: Vec<_> = items.iter().map(|(place, item)| (*place, item.lease_token.clone())).collect();
+            let tokens: Vec<_> = items.iter().map(|(index, item)| (*index, item.lease_token.clone())).collect();
             let items = items.into_iter().map(|(_, item)| decode::settlement(item)).collect();
             let answers = self.queues.settle_each(&name, items).await;
-            for ((place, token), answer) in tokens.into_iter().zip(answers) {
+            for ((index, token), answer) in tokens.into_iter().zip(answers) {
                 let is_over = match &answer {
                     Ok(handled) => !handled.is_active(),
                     Err(error) => error.reason() == Reason::LeaseLost,
@@ -389,7 +392,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
                 if is_over {
                     self.unsettled.remove(&token);
                 }
-                results[place] = encode::settle_result(token, answer);
+                results[index] = encode::settle_result(token, answer);
             }
         }
         results
@@ -427,8 +430,4 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         };
         let _ = futures_util::future::join_all(self.unsettled.take_all().into_iter().map(release)).await;
     }
-}
-
-fn refused(error: QueueError) -> Status {
-    ApiError::from(error).into()
 }

@@ -6,9 +6,9 @@ use tallystone::proto::counter::v1::{CheckTokenRequest, EventKind, Exactness, Fr
 use tokio::runtime::Runtime;
 use tonic::Status;
 
-use super::Chance;
+use super::Rng;
+use super::ledger::{Fate, Ledger, Tagged, What};
 use super::load::{Client, Heard, NAMESPACE, Records, connect, reason, send, token};
-use super::tagged::{Fate, Ledger, Tagged, What};
 use crate::support::harness::{Server, eventually};
 
 /// What a server that is up must have settled by; in a fleet the lease of a member that was killed comes first.
@@ -18,67 +18,67 @@ const ROLLED_UP_WITHIN: Duration = Duration::from_secs(120);
 const ASKED_AGAIN_MAX: usize = 60;
 
 /// Why a comparison did not come to its end.
-pub enum Broken {
+pub enum CheckError {
     /// Something is wrong, in words.
-    Wrong(String),
+    Mismatch(String),
     /// The server did not answer; whether it may be gone, the caller knows.
     NoAnswer(String),
 }
 
-impl From<Status> for Broken {
+impl From<Status> for CheckError {
     fn from(status: Status) -> Self {
         let text = format!("{status}");
-        if reason(&status).is_empty() { Self::NoAnswer(text) } else { Self::Wrong(text) }
+        if reason(&status).is_empty() { Self::NoAnswer(text) } else { Self::Mismatch(text) }
     }
 }
 
 /// Asks for every token of unknown fate until it is settled, then reads the counters that were written since the last
-/// look, and looks at what was read meanwhile.
-pub fn settle_and_compare(server: &Server, records: &mut Records, seed: u64) -> Result<(), Broken> {
+/// check, and checks what was read meanwhile.
+pub fn settle_and_compare(server: &Server, records: &mut Records, seed: u64) -> Result<(), CheckError> {
     settle_all(server, records, seed)?;
     let ledger = &mut records.ledger;
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let connected = connect(&[server]).await;
-        let [mut client, ..] = connected.map_err(|error| Broken::NoAnswer(error.to_string()))?;
+        let [mut client, ..] = connected.map_err(|error| CheckError::NoAnswer(error.to_string()))?;
         let mut wrong = Vec::new();
-        for counter in ledger.to_look_at() {
+        for counter in ledger.unchecked() {
             let read = read(&mut client, &counter, Freshness::UpToDate).await?;
             wrong.extend(ledger.compare(&counter, read).err());
         }
-        ledger.looked_at_all();
+        ledger.mark_all_checked();
         if wrong.is_empty() {
             return Ok(());
         }
         let shown = wrong.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
-        Err(Broken::Wrong(format!("{} counters are wrong\n{shown}", wrong.len())))
+        Err(CheckError::Mismatch(format!("{} counters are wrong\n{shown}", wrong.len())))
     })
 }
 
 /// Asks for every token of unknown fate until it is settled, for some of the others once more, and compares what was read
 /// meanwhile with what became of the tokens.
-pub fn settle_all(server: &Server, records: &mut Records, seed: u64) -> Result<(), Broken> {
+pub fn settle_all(server: &Server, records: &mut Records, seed: u64) -> Result<(), CheckError> {
     let runtime = Runtime::new().expect("a runtime");
     let ledger = &mut records.ledger;
     runtime.block_on(async {
         let connected = connect(&[server]).await;
-        let [mut client, ..] = connected.map_err(|error| Broken::NoAnswer(error.to_string()))?;
-        let mut chance = Chance::new(seed);
+        let [mut client, ..] = connected.map_err(|error| CheckError::NoAnswer(error.to_string()))?;
+        let mut rng = Rng::new(seed);
         for tagged in ledger.unknown() {
-            let fate = settle(&mut client, &tagged, chance.below(2) == 0).await?;
+            let fate = settle(&mut client, &tagged, rng.below(2) == 0).await?;
             ledger.settle(&tagged, fate);
         }
-        ask_again(&mut client, ledger, &mut chance).await
+        ask_again(&mut client, ledger, &mut rng).await
     })?;
     let mut history = records.history();
     let checked = history.check(&records.ledger);
     println!("{}", history.summary());
     history.forget();
-    checked.map(|_| ()).map_err(Broken::Wrong)
+    checked.map(|_| ()).map_err(CheckError::Mismatch)
 }
 
 /// Settles one token, by sending its change again or by CheckToken; both must be final.
-async fn settle(client: &mut Client, tagged: &Tagged, by_sending: bool) -> Result<Fate, Broken> {
+async fn settle(client: &mut Client, tagged: &Tagged, by_sending: bool) -> Result<Fate, CheckError> {
     let deadline = Instant::now() + SETTLED_WITHIN;
     loop {
         let by_sending = by_sending && tagged.what != What::Clear;
@@ -93,18 +93,18 @@ async fn settle(client: &mut Client, tagged: &Tagged, by_sending: bool) -> Resul
             return Ok(fate);
         }
         if Instant::now() > deadline {
-            return Err(Broken::Wrong(format!("{tagged:?} is not settled within {SETTLED_WITHIN:?}")));
+            return Err(CheckError::Mismatch(format!("{tagged:?} is not settled within {SETTLED_WITHIN:?}")));
         }
         tokio::task::yield_now().await;
     }
 }
 
 /// A verdict that was given, and an answer that was final, stand for ever: asks about some tokens again.
-async fn ask_again(client: &mut Client, ledger: &Ledger, chance: &mut Chance) -> Result<(), Broken> {
-    let counters = ledger.to_look_at();
+async fn ask_again(client: &mut Client, ledger: &Ledger, rng: &mut Rng) -> Result<(), CheckError> {
+    let counters = ledger.unchecked();
     let known: Vec<&(Tagged, Fate)> = counters.iter().flat_map(|counter| ledger.of(counter)).collect();
     for _ in 0..ASKED_AGAIN_MAX.min(known.len()) {
-        let (tagged, fate) = known[chance.index(known.len())];
+        let (tagged, fate) = known[rng.index(known.len())];
         let wanted = if *fate == Fate::Refused { Fate::NotApplied } else { *fate };
         let deadline = Instant::now() + SETTLED_WITHIN;
         let mut told = check(client, tagged).await?;
@@ -112,13 +112,13 @@ async fn ask_again(client: &mut Client, ledger: &Ledger, chance: &mut Chance) ->
             told = check(client, tagged).await?;
         }
         if told != wanted {
-            return Err(Broken::Wrong(format!("{tagged:?} was {fate:?}, and is told {told:?} later")));
+            return Err(CheckError::Mismatch(format!("{tagged:?} was {fate:?}, and is told {told:?} later")));
         }
     }
     Ok(())
 }
 
-async fn check(client: &mut Client, tagged: &Tagged) -> Result<Fate, Broken> {
+async fn check(client: &mut Client, tagged: &Tagged) -> Result<Fate, CheckError> {
     let request = CheckTokenRequest {
         namespace: NAMESPACE.to_owned(),
         counter_name: tagged.counter.clone(),
@@ -139,7 +139,7 @@ async fn check(client: &mut Client, tagged: &Tagged) -> Result<Fate, Broken> {
         Verdict::NotApplied => Ok(Fate::NotApplied),
         Verdict::Pending => Ok(Fate::Unknown),
         Verdict::Applied | Verdict::TooOld | Verdict::Unspecified => {
-            Err(Broken::Wrong(format!("{tagged:?}: {answer:?}")))
+            Err(CheckError::Mismatch(format!("{tagged:?}: {answer:?}")))
         }
     }
 }
@@ -147,7 +147,7 @@ async fn check(client: &mut Client, tagged: &Tagged) -> Result<Fate, Broken> {
 /// Refusals that end by themselves when a store or a server is back.
 const MAY_PASS: [&str; 4] = ["STORE_UNAVAILABLE", "OUTCOME_UNKNOWN", "RETRY_LATER", "DEADLINE_EXCEEDED"];
 
-async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Result<i64, Broken> {
+async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Result<i64, CheckError> {
     let request = GetCountRequest {
         namespace: NAMESPACE.to_owned(),
         counter_name: counter.to_owned(),
@@ -156,7 +156,7 @@ async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Resul
     };
     let answer = client.get_count(request).await?.into_inner();
     if freshness == Freshness::UpToDate && answer.exactness() != Exactness::UpToDate {
-        return Err(Broken::Wrong(format!("{counter}: asked for UP_TO_DATE, got {:?}", answer.exactness())));
+        return Err(CheckError::Mismatch(format!("{counter}: asked for UP_TO_DATE, got {:?}", answer.exactness())));
     }
     Ok(answer.count)
 }
@@ -171,7 +171,7 @@ pub fn wait_until_rolled_up(server: &Server, ledger: &Ledger) -> Result<(), Stri
             let read = runtime.block_on(read(&mut client, &counter, Freshness::RolledUp));
             last = match read {
                 Ok(read) => ledger.compare(&counter, read),
-                Err(Broken::Wrong(text) | Broken::NoAnswer(text)) => Err(text),
+                Err(CheckError::Mismatch(text) | CheckError::NoAnswer(text)) => Err(text),
             };
             last.is_ok()
         });

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use super::asking::{self, Broken};
+use super::checks::{self, CheckError};
 use super::load::{self, Plan};
-use super::{World, rounds};
+use super::{CrashTest, rounds};
 use crate::servers::cassandra;
 use crate::support::harness::{Launch, Server, eventually};
 
@@ -36,23 +36,23 @@ fn start(node: SocketAddr) -> Server {
 #[test]
 fn no_fault_of_a_member_loses_or_doubles_an_add() {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
-    let mut world = World::new("no_fault_of_a_member_loses_or_doubles_an_add");
+    let mut test = CrashTest::new("no_fault_of_a_member_loses_or_doubles_an_add");
     let (mut victim, mut witness) = (start(node), start(node));
     for round in 0..rounds(3, 40) {
-        world.round = round;
+        test.round = round;
         let fault = FAULTS[round as usize % FAULTS.len()];
-        let plan = Plan { then: 100, ..world.plan(100) };
+        let plan = Plan { then: 100, ..test.plan(100) };
         let mut pause = None;
-        load::run_on(&[&victim, &witness], &mut world.records, plan, |_| pause = begin(fault, &victim));
+        load::run_on(&[&victim, &witness], &mut test.records, plan, |_| pause = begin(fault, &victim));
         victim = end(fault, pause, victim, || start(node));
-        settle(&mut world, &witness);
+        settle(&mut test, &witness);
         nothing_was_told_too_early(&victim);
         nothing_was_told_too_early(&witness);
         std::mem::swap(&mut victim, &mut witness);
     }
     for server in [&mut victim, &mut witness] {
-        world.records.ledger.look_at_all();
-        assert!(world.checked(server), "nobody touches it any more");
+        test.records.ledger.mark_all_unchecked();
+        assert!(test.check(server), "nobody touches it any more");
     }
     for server in [victim, witness] {
         nothing_was_told_too_early(&server);
@@ -102,16 +102,16 @@ fn end(fault: Fault, pause: Option<Child>, mut server: Server, another: impl Fn(
 
 /// Settles every token, holds what was read meanwhile to that, and waits until all counts are what they say. A row that came late is counted a while after it was
 /// found: its mark stands in a step that has to be over.
-pub fn settle(world: &mut World, server: &Server) {
-    let seed = world.chance.below(u64::MAX);
-    match asking::settle_all(server, &mut world.records, seed) {
+pub fn settle(test: &mut CrashTest, server: &Server) {
+    let seed = test.rng.below(u64::MAX);
+    match checks::settle_all(server, &mut test.records, seed) {
         Ok(()) => {}
-        Err(Broken::Wrong(wrong) | Broken::NoAnswer(wrong)) => {
-            world.fail(&format!("in round {}: {wrong}\n{}", world.round, server.printed()))
+        Err(CheckError::Mismatch(wrong) | CheckError::NoAnswer(wrong)) => {
+            test.fail(&format!("in round {}: {wrong}\n{}", test.round, server.printed()))
         }
     }
-    if let Err(wrong) = asking::wait_until_rolled_up(server, &world.records.ledger) {
-        world.fail(&format!("in round {}, rolled up: {wrong}\n{}", world.round, server.printed()));
+    if let Err(wrong) = checks::wait_until_rolled_up(server, &test.records.ledger) {
+        test.fail(&format!("in round {}, rolled up: {wrong}\n{}", test.round, server.printed()));
     }
 }
 

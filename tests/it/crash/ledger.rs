@@ -58,13 +58,13 @@ impl Tagged {
 pub struct Ledger {
     tokens: BTreeMap<String, Vec<(Tagged, Fate)>>,
     unknown: BTreeSet<(String, usize)>,
-    to_look_at: BTreeSet<String>,
+    unchecked: BTreeSet<String>,
 }
 
 impl Ledger {
     /// Notes a token that was sent; the bits of a counter come in their order.
     pub fn note(&mut self, tagged: Tagged, fate: Fate) {
-        self.to_look_at.insert(tagged.counter.clone());
+        self.unchecked.insert(tagged.counter.clone());
         let tokens = self.tokens.entry(tagged.counter.clone()).or_default();
         if let What::Bit(bit) = tagged.what {
             let before = tokens.iter().filter(|(tagged, _)| tagged.what != What::Clear).count();
@@ -90,19 +90,19 @@ impl Ledger {
         tokens[at].1 = fate;
     }
 
-    /// The counters that were written since the last look.
-    pub fn to_look_at(&self) -> Vec<String> {
-        self.to_look_at.iter().cloned().collect()
+    /// The counters that were written since the last check.
+    pub fn unchecked(&self) -> Vec<String> {
+        self.unchecked.iter().cloned().collect()
     }
 
-    /// Notes that all of them have been looked at.
-    pub fn looked_at_all(&mut self) {
-        self.to_look_at.clear();
+    /// Marks all counters as checked.
+    pub fn mark_all_checked(&mut self) {
+        self.unchecked.clear();
     }
 
-    /// Has every counter looked at next time.
-    pub fn look_at_all(&mut self) {
-        self.to_look_at = self.tokens.keys().cloned().collect();
+    /// Marks all counters for the next check.
+    pub fn mark_all_unchecked(&mut self) {
+        self.unchecked = self.tokens.keys().cloned().collect();
     }
 
     /// All counters.

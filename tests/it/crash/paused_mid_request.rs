@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::on_a_fleet::nothing_was_told_too_early;
+use super::fleet::nothing_was_told_too_early;
 use super::rounds;
 use crate::fleet::several_servers::{add_to, metric};
 use crate::servers::cassandra;

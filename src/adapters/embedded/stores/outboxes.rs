@@ -1,0 +1,84 @@
+//! The counts and outboxes of the shards of an open store.
+
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+
+use super::queues::EmbeddedQueues;
+use crate::adapters::codec::queues::history::decode_rows;
+use crate::adapters::embedded::disk::read::rows;
+use crate::adapters::embedded::error::ReadError;
+use crate::adapters::embedded::inbox::queue_command::QueueStoreCommand;
+use crate::adapters::embedded::limits::OUTBOX_BYTES_MAX;
+use crate::adapters::embedded::queues::key;
+use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
+use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
+use crate::domain::queue::ShardId;
+use crate::domain::queue::transition::{HistoryRow, RowPosition};
+use crate::domain::time::Timestamp;
+use crate::ports::{OutboxPage, OutboxUsage, ScanOrder, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
+
+/// After every row: a dropped shard has no more.
+const NO_MORE_ROWS: RowPosition = RowPosition { epoch: u32::MAX, position: u64::MAX - 1 };
+
+#[async_trait]
+impl ShardOutbox for EmbeddedQueues {
+    async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
+        self.read_shard(shard, move |kept, at| ShardReport::of(&kept.shard, since, at)).await
+    }
+
+    async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {
+        const OP: &str = "read outbox";
+        // The answer of this read comes after the commit of all rows up to the position, so they are durable.
+        let newest = match self.read_shard(shard, |kept, at| (kept.shard.position(), at)).await {
+            Err(error) if error.kind == StoreErrorKind::Conflict => (NO_MORE_ROWS, Timestamp::MAX),
+            newest => newest?,
+        };
+        let (through, at) = newest;
+        let Some(spaces) = self.keyspaces() else { return Ok(OutboxPage { rows: Vec::new(), through, at }) };
+        let limit = limit.min(OUTBOX_PAGE_ROWS_MAX);
+        let read = move |_: &_, _: &_| read_rows(&spaces, shard, (after, through), limit);
+        let (rows, is_whole) = self.core().read_long(OP, read).await?;
+        let last = rows.last().map(HistoryRow::position);
+        let (through, at) = match rows.last() {
+            Some(last) if !is_whole => (last.position(), last.transition.at),
+            _ if through == NO_MORE_ROWS => {
+                (last.unwrap_or(after), rows.last().map_or(Timestamp::MAX, |last| last.transition.at))
+            }
+            _ => (through, at),
+        };
+        Ok(OutboxPage { rows, through, at })
+    }
+
+    async fn forget_outbox(&self, shard: ShardId, through: RowPosition) -> Result<(), StoreError> {
+        self.request("forget outbox", |answer| QueueStoreCommand::ForgetOutbox(shard, through, answer)).await
+    }
+
+    async fn outboxes(&self) -> Result<Vec<ShardId>, StoreError> {
+        self.request("list outboxes", QueueStoreCommand::ListOutboxes).await
+    }
+
+    fn outbox_usage(&self) -> OutboxUsage {
+        let bytes = self.core().queues.outbox_bytes.load(Ordering::Relaxed);
+        OutboxUsage { bytes, capacity: OUTBOX_BYTES_MAX }
+    }
+}
+
+/// The rows after a position up to another, and whether these are all.
+fn read_rows(
+    spaces: &QueueKeyspaces,
+    shard: ShardId,
+    (after, through): (RowPosition, RowPosition),
+    limit: usize,
+) -> Result<(Vec<HistoryRow>, bool), ReadError> {
+    let mut found = Vec::new();
+    for row in rows(&spaces.outbox, key::outbox_after(shard, after, through), ScanOrder::OldestFirst) {
+        if found.len() >= limit {
+            return Ok((found, false));
+        }
+        let (_, value) = row?;
+        let rows = decode_rows(shard.number, &value)?;
+        found.extend(rows.into_iter().filter(|row| row.position() > after));
+    }
+    Ok((found, true))
+}
