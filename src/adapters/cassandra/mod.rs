@@ -206,12 +206,12 @@ impl Cassandra {
         read.map(|_| ()).map_err(|fault| fault.during("look whether it answers"))
     }
 
-    /// What the keyspace offers by role: counters only. Best-effort counters are kept in `fast`.
-    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>) -> Opened {
+    /// What the keyspace offers by role: counters and the history of messages. Best-effort counters are kept in `fast`.
+    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>, history_retention: Duration) -> Opened {
         Opened {
             counters: Some(self.stores(fast)),
             queues: None,
-            history: None,
+            history: Some(self.history(history_retention)),
             cache: None,
             backups: None,
             handle: Arc::clone(self) as Arc<dyn StoreHandle>,

@@ -122,7 +122,7 @@ impl CqlHistory {
         let (queue, number) = (stored_queue(queue), i64::from(shard));
         let mut after = (i64::MAX, i64::MAX, i64::MAX, i64::MAX, i64::MAX);
         let mut gaps = Vec::new();
-        loop {
+        while gaps.len() < limit {
             let asked = (limit - gaps.len()).min(FOUND_PAGE_ROWS_MAX);
             let most = i32::try_from(asked).unwrap_or(i32::MAX);
             let (to_time, epoch, from_position, to_position, from_time) = after;
@@ -133,10 +133,11 @@ impl CqlHistory {
             for row in rows {
                 gaps.push(gap_from(shard, row).ok_or_else(|| out_of_range(OP))?);
             }
-            if is_last || gaps.len() >= limit {
-                return Ok(gaps);
+            if is_last {
+                break;
             }
         }
+        Ok(gaps)
     }
 }
 
@@ -191,20 +192,17 @@ impl HistoryStore for CqlHistory {
     ) -> Result<Vec<HistoryRow>, StoreError> {
         let mut after = after.map_or((i64::MIN, i64::MIN), stored_position);
         let mut found = Vec::new();
-        loop {
+        while found.len() < limit {
             let asked = (limit - found.len()).min(TRACE_PAGE_ROWS_MAX);
-            if asked == 0 {
-                return Ok(found);
-            }
             let rows = self.read_trace(queue, message, after, asked).await?;
-            let Some(last) = rows.last() else { return Ok(found) };
-            after = stored_position(last.position());
+            after = rows.last().map_or(after, |last| stored_position(last.position()));
             let is_last = rows.len() < asked;
             found.extend(rows);
             if is_last {
-                return Ok(found);
+                break;
             }
         }
+        Ok(found)
     }
 
     async fn last(&self, queue: QueueId, messages: Vec<MessageKey>) -> Result<Vec<Option<HistoryRow>>, StoreError> {
