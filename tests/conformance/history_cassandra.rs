@@ -168,6 +168,8 @@ async fn a_node_that_is_killed_amid_appends_keeps_every_row_once() {
     let settings = tokio::task::block_in_place(|| node.kill());
     while answered.recv().await.expect("the relays go on until the node is back") {}
     let node = tokio::task::block_in_place(|| Cassandra::start_again(settings)).expect("the node comes back");
+    // The driver connects again in its own time.
+    while !answered.recv().await.expect("the relays go on until all is written") {}
     check_below_cursor(&*history, &all.concat()).await;
     for ended in join_all(relays).await {
         ended.expect("a relay ends");
