@@ -157,3 +157,68 @@ pub fn stored_term(term: &HistoryTerm) -> String {
         HistoryTerm::Value { key, value } => format!("value:{}:{key}={value}", key.len()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::transition::{Transition, TransitionDetail};
+    use crate::domain::queue::{MessageState, Trigger};
+
+    fn row(position: u64, at: Timestamp) -> HistoryRow {
+        let detail = TransitionDetail { position: RowPosition { epoch: 3, position }, ..TransitionDetail::default() };
+        let key = MessageKey { shard: 1, epoch: 2, sequence: 9 };
+        let (from, to) = (Some(MessageState::Pending), Some(MessageState::Running));
+        let transition = Transition { key, version: 2, trigger: Trigger::Dequeue, from, to, at, detail };
+        HistoryRow { transition, enqueued: None }
+    }
+
+    #[test]
+    fn terms_have_forms_of_their_own() {
+        let value = |key: &str, value: &str| HistoryTerm::Value { key: key.into(), value: value.into() };
+        let mut terms = vec![
+            HistoryTerm::Enqueued,
+            HistoryTerm::Error("pending".into()),
+            HistoryTerm::Error("".into()),
+            value("a", "b=c"),
+            value("a=b", "c"),
+            value("a", ""),
+            value("", "a="),
+        ];
+        terms.extend(MessageState::ALL.map(HistoryTerm::Entered));
+        let forms: std::collections::BTreeSet<String> = terms.iter().map(stored_term).collect();
+        assert_eq!(forms.len(), terms.len());
+        // Stored for ever.
+        assert_eq!(stored_term(&value("tenant", "acme")), "value:6:tenant=acme");
+        assert_eq!(stored_term(&HistoryTerm::Entered(MessageState::Errored)), "entered:errored");
+    }
+
+    #[test]
+    fn a_partition_of_a_term_is_bounded_in_time_and_in_positions() {
+        let chunk = |position, secs| FoundChunk::of(&row(position, Timestamp::from_secs(secs)));
+        let first = chunk(16_384, 1_200);
+        assert_eq!(first, FoundChunk { period: 2, epoch: 3, chunk: 1 });
+        assert_eq!(chunk(32_767, 1_799), first);
+        assert_ne!(chunk(32_768, 1_799), first);
+        assert_ne!(chunk(32_767, 1_800), first);
+        assert_eq!(chunk(1, -1).period, -1, "before 1970 as well");
+        assert_eq!(first.timestamp(), Timestamp::from_secs(1_200).micros());
+    }
+
+    #[test]
+    fn a_row_is_written_the_same_whenever_it_is_written() {
+        let shard = ShardId { queue: QueueId(5), number: 1 };
+        let (one, other) = (row(7, Timestamp::from_secs(50)), row(8, Timestamp::from_secs(40)));
+        let alone = HistoryWrites::of(shard, std::slice::from_ref(&one), 60);
+        let both = HistoryWrites::of(shard, &[other, one.clone()], 60);
+        let of_one = &alone.trace[&one.transition.key][0];
+        assert!(both.trace[&one.transition.key].contains(of_one));
+        for (partition, rows) in &alone.found {
+            assert!(both.found[partition].contains(&rows[0]));
+        }
+        // The last two values are the lifetime and the cell timestamp: the time of the row.
+        let times = [Timestamp::from_secs(40), Timestamp::from_secs(50)].map(|at| (60_i32, at.micros()).bind());
+        let mut written: Vec<CqlRow> = both.trace.values().flatten().map(|row| row[row.len() - 2..].to_vec()).collect();
+        written.reverse();
+        assert!(written.iter().all(|end| times.contains(end)) && written[0] != written[1]);
+    }
+}

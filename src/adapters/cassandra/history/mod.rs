@@ -8,6 +8,8 @@ mod append;
 mod kept;
 mod keys;
 mod search;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
