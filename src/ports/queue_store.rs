@@ -271,7 +271,7 @@ pub struct OutboxUsage {
 ///
 /// Laws, beside 1, 2 and 8 of [`ShardStore`]:
 /// 14. `report` returns the totals at one position, and of the counts by value and by signature at least those that changed
-///     after the asked position. Two reports at one position are equal.
+///     after the asked position. Two reports at one position have equal counts.
 /// 15. Each row that a command applied to a shard is in its outbox, in the step that applied it, if the settings keep its
 ///     history. It leaves by `forget_outbox`, or because the outboxes together are too large; then the oldest of the largest
 ///     leave first. Commands are never refused for it.

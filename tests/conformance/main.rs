@@ -32,6 +32,7 @@ mod queue_durable;
 mod queue_given;
 mod queue_items;
 mod queue_linear;
+mod queue_outbox;
 mod queue_store;
 mod racing;
 mod rollup_store;

@@ -9,6 +9,7 @@ use tallystone::adapters::embedded::queue_key;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
 use tallystone::domain::queue::messages::message::{MessageId, RoutingValue, SessionId};
+use tallystone::domain::queue::transition::RowPosition;
 use tallystone::domain::queue::{QueueId, ShardId};
 
 use super::allocated::bounded;
@@ -68,7 +69,7 @@ fn read_value(kind: &str, bytes: &[u8]) -> Option<String> {
         "StoredQueueBody" => read(bytes, queues::decode_body, queues::encode_body),
         "StoredQueueAnswer" => read(bytes, |bytes| queues::decode_answer(7, bytes), queues::encode_answer),
         "StoredTransitions" => {
-            read(bytes, |bytes| queues::decode_transitions(7, bytes), |rows| queues::encode_transitions(rows))
+            read(bytes, |bytes| queues::history::decode_rows(7, bytes), |rows| queues::history::encode_rows(rows))
         }
         "StoredQueue" => read(bytes, queues::catalog::decode_queue, queues::catalog::encode_queue),
         "StoredQueueChange" => read(bytes, queues::catalog::decode_change, queues::catalog::encode_change),
@@ -190,7 +191,7 @@ fn real_keys() -> Vec<(&'static str, Vec<u8>)> {
         ("session", queue_key::of_session(shard, SessionId(9))),
         ("place", queue_key::of_message(shard, 5 << 40).to_vec()),
         ("answer", queue_key::of_answer(shard, &token, time)),
-        ("outbox", queue_key::of_outbox(shard, 12, 34)),
+        ("outbox", queue_key::of_outbox(shard, RowPosition { epoch: 1, position: 34 }, 12)),
     ]
 }
 

@@ -6,6 +6,10 @@ use std::time::Duration;
 pub const QUEUE_NAME_BYTES_MAX: usize = 128;
 /// The most shards of a queue.
 pub const QUEUE_SHARDS_MAX: u32 = 256;
+/// The totals that queues report to their counters in one append.
+pub const QUEUE_TOTALS_AT_ONCE_MAX: usize = 5_000;
+/// The counters of queues whose known totals are read at a time.
+pub const KNOWN_TOTALS_PAGE_MAX: usize = 256;
 /// The most queues and templates of one catalog.
 pub const QUEUES_MAX: usize = 10_000;
 /// The queues that templates have made for the first enqueues of one caller since the server started, and that are there.
@@ -201,3 +205,11 @@ pub const HISTORY_BATCH_ROWS_MAX: usize = 10_000;
 pub const HISTORY_RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 86_400);
 /// The most rows that one read of an outbox returns.
 pub const OUTBOX_PAGE_ROWS_MAX: usize = 5_000;
+/// The most shards whose counts the bridge reads at once.
+pub const BRIDGE_READS_AT_ONCE_MAX: usize = 64;
+/// The most queues that the bridge takes over at once.
+pub const BRIDGE_TAKEOVERS_AT_ONCE_MAX: usize = 16;
+/// The most queues whose counters the bridge reads back in one step.
+pub const BRIDGE_READ_BACKS_MAX: usize = 16;
+/// The longest pause before the bridge tries a failed report again.
+pub const BRIDGE_BACKOFF_MAX: Duration = Duration::from_secs(5);

@@ -19,7 +19,8 @@ use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessa
 use crate::domain::queue::messages::message::{MessageId, Metadata, SessionId};
 use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
+use crate::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId};
 use crate::ports::{
     Clock as _, EffectOutcome, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError, StoreErrorKind,
@@ -52,6 +53,9 @@ pub fn settings() -> Settings {
         metadata_max_bytes: 1_280,
         classes: Vec::new(),
         exclusivity: None,
+        count_by: Vec::new(),
+        count_by_values_max: 1_000,
+        history: HistoryKept::All,
         shapes: Vec::new(),
     }
 }
@@ -164,6 +168,11 @@ async fn a_dropped_queue_leaves_no_row_also_if_its_removal_was_cut_off() {
     // The removals of the startup are queued before these commands.
     for _ in 0..4 {
         assert_eq!(stores.shards.queues().await.expect("a list"), []);
+    }
+    assert_eq!(rows_left(&store), [0, 0, 2], "the rows of the history stay until it has them");
+    for number in 0..2 {
+        let all = RowPosition { epoch: u32::MAX, position: 0 };
+        stores.outbox.forget_outbox(ShardId { queue: QUEUE, number }, all).await.expect("forgotten");
     }
     assert_eq!(rows_left(&store), [0, 0, 0]);
 }
@@ -286,8 +295,9 @@ async fn the_outbox_has_every_row_in_the_order_of_commits() {
     let mut found = Vec::new();
     for row in rows(&spaces.outbox, key::everything(), ScanOrder::OldestFirst) {
         let (_, value) = row.expect("readable");
-        found.extend(crate::adapters::codec::queues::decode_transitions(0, &value).expect("whole"));
+        found.extend(crate::adapters::codec::queues::history::decode_rows(0, &value).expect("whole"));
     }
+    let found: Vec<_> = found.into_iter().map(|row| row.transition).collect();
     assert_eq!(found, expected);
 }
 

@@ -332,8 +332,9 @@ impl ShardTally {
     ) {
         for (key, value, counted_as) in counted_keys(&self.key_sets, message) {
             let tally = self.keys.entry(key.into()).or_default();
-            tally.count(counted_as, value, row, position);
-            self.changed_values.insert((key.into(), counted_value(value, counted_as)));
+            if tally.count(counted_as, value, row, position) {
+                self.changed_values.insert((key.into(), counted_value(value, counted_as)));
+            }
         }
     }
 

@@ -120,7 +120,7 @@ impl KeyTally {
         }
         let gave_way = if self.own.len() >= values_max { self.evict(position) } else { None };
         if self.own.len() >= values_max {
-            return (CountedAs::Other, None);
+            return (CountedAs::Other, gave_way);
         }
         let value: Arc<str> = value.into();
         self.idle.insert((position, Arc::clone(&value)));
@@ -138,14 +138,19 @@ impl KeyTally {
         Some(value)
     }
 
-    /// Counts one row of a message. O(log n).
+    /// Counts one row of a message. Returns whether it changed a count: a value of which only completed and canceled
+    /// messages are left may be gone, and their removal changes nothing. O(log n).
     pub fn count(
         &mut self,
         under: CountedAs,
         value: Option<&str>,
         (trigger, from, to): (Trigger, Option<MessageState>, Option<MessageState>),
         position: u64,
-    ) {
+    ) -> bool {
+        let moves = from.and_then(place) != to.and_then(place);
+        if !moves && flow_of(trigger, from, to).is_none() {
+            return false;
+        }
         let (counts, changed_at) = match under {
             CountedAs::None => (&mut self.none.0, &mut self.none.1),
             CountedAs::Other => (&mut self.other.0, &mut self.other.1),
@@ -162,11 +167,12 @@ impl KeyTally {
                 if !entry.counts.has_messages() {
                     self.idle.insert((position, name));
                 }
-                return;
+                return true;
             }
         };
         counts.apply(trigger, from, to);
         *changed_at = position;
+        true
     }
 
     /// The counts that changed after a position, or all, by value. O(values).

@@ -15,6 +15,7 @@ use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{
     BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage,
 };
+use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::dedupe_index::DedupeRecord;
 use crate::domain::queue::index::shard_index::ShardIndex;
@@ -24,9 +25,14 @@ use crate::domain::queue::messages::message::{
 use crate::domain::queue::messages::settlement::{SettleAction, UpdateToken};
 use crate::domain::queue::messages::state_machine::rows;
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};
+use crate::domain::queue::setup::settings::HistoryKept;
 use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention};
 use crate::domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
+use crate::domain::queue::tally::errors::SignatureCounts;
+use crate::domain::queue::tally::values::ValueCounts;
+use crate::domain::queue::tests::counts::CountsOracle;
 use crate::domain::queue::tests::oracle::Oracle;
+use crate::domain::queue::transition::TransitionDetail;
 use crate::domain::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
 use crate::domain::time::Timestamp;
 
@@ -52,6 +58,9 @@ pub(in crate::domain::queue) fn settings() -> Settings {
         metadata_max_bytes: 1_280,
         classes: Vec::new(),
         exclusivity: None,
+        count_by: vec!["team".into()],
+        count_by_values_max: 2,
+        history: HistoryKept::All,
         shapes: Vec::new(),
     }
 }
@@ -108,6 +117,8 @@ struct Stored {
     limits: BTreeMap<RoutingValue, u32>,
     sessions: BTreeMap<SessionId, SessionRecord>,
     answers: Vec<DedupeRecord>,
+    values: BTreeMap<(Box<str>, CountedValue), (ValueCounts, u64)>,
+    signatures: BTreeMap<CountedValue, SignatureCounts>,
 }
 
 impl Stored {
@@ -119,6 +130,8 @@ impl Stored {
             limits: BTreeMap::new(),
             sessions: BTreeMap::new(),
             answers: Vec::new(),
+            values: BTreeMap::new(),
+            signatures: BTreeMap::new(),
         }
     }
 
@@ -147,6 +160,14 @@ impl Stored {
             };
         }
         self.answers.extend(applied.changes.answers.iter().cloned());
+        for (key, value, counts) in &applied.changes.tally.values {
+            let name = (key.clone(), value.clone());
+            match counts {
+                Some(counts) => self.values.insert(name, *counts),
+                None => self.values.remove(&name),
+            };
+        }
+        self.signatures.extend(applied.changes.tally.signatures.iter().cloned());
     }
 
     fn restore(&self) -> Result<Shard, ShardRestoreError> {
@@ -156,6 +177,10 @@ impl Stored {
         self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
         self.limits.iter().for_each(|(value, limit)| restoring.value_limit(value.clone(), *limit));
         self.sessions.iter().for_each(|(id, session)| restoring.session(*id, session.clone()));
+        for ((key, value), (counts, changed_at)) in &self.values {
+            restoring.value_counts(key.clone(), value.clone(), *counts, *changed_at);
+        }
+        self.signatures.iter().for_each(|(of, counts)| restoring.signature_counts(of.clone(), *counts));
         restoring.finish()
     }
 }
@@ -177,6 +202,7 @@ struct Pair {
     seen: HashSet<Walked>,
     partial: u64,
     refused: Vec<Refusal>,
+    counts: CountsOracle,
 }
 
 impl Pair {
@@ -197,6 +223,7 @@ impl Pair {
             seen,
             partial: 0,
             refused: Vec::new(),
+            counts: CountsOracle::default(),
         }
     }
 
@@ -227,7 +254,9 @@ impl Pair {
         if let Some(stored) = &mut self.stored {
             stored.take(&self.shard, &applied);
         }
-        let ApplyResult { reply, transitions, .. } = applied;
+        let ApplyResult { reply, mut transitions, .. } = applied;
+        self.counts.take(&self.shard, &transitions)?;
+        transitions.iter_mut().for_each(|row| row.detail = TransitionDetail::default());
         let (expected, records) = self.oracle.apply(command.clone(), at);
         prop_assert_eq!(&reply, &expected, "the answer to {:?}", command);
         prop_assert_eq!(&transitions, &records, "the records of {:?}", command);
@@ -327,7 +356,7 @@ impl Pair {
         let filter = Self::filter(draw);
         let look_at = draw.pick(&[0, 3, 1]);
         let session = (draw.below(4) > 0).then(|| self.session(draw));
-        let mut asked = Dequeue { max, lease, message, filter, cursor: None, session, look_at };
+        let mut asked = Dequeue { max, lease, message, filter, cursor: None, session, look_at, worker: None };
         if let Some((filter, cursor)) = self.walk.clone().filter(|_| draw.below(3) > 0) {
             (asked.filter, asked.cursor) = (filter, Some(cursor));
         }
@@ -366,6 +395,11 @@ impl Pair {
         if draw.below(2) == 1 {
             let shapes: &[&[&str]] = draw.pick(&[&[&["team"]], &[], &[&["zone"], &["team"]], &[&["team", "zone"]]]);
             changed.shapes = shapes.iter().map(|keys| shape(keys)).collect();
+        }
+        if draw.below(2) == 1 {
+            let keys: &[&str] = draw.pick(&[&["team"], &[], &["zone", "team"], &["zone"]]);
+            changed.count_by = keys.iter().map(|key| (*key).into()).collect();
+            changed.count_by_values_max = draw.pick(&[1, 2, 10]);
         }
         changed
     }
@@ -468,6 +502,7 @@ impl Pair {
             let total = self.shard.totals().of(state);
             prop_assert_eq!((total.messages, total.bytes), (counted.count() as u64, bytes), "{}", state);
         }
+        self.counts.check(&self.shard)?;
         let ranks: Vec<_> = self.shard.peek().map(|message| (message.priority, message.key.sequence)).collect();
         prop_assert!(ranks.is_sorted(), "{:?}", ranks);
         Ok(())

@@ -2,6 +2,7 @@
 
 mod admin;
 mod calls;
+mod counts;
 mod explain;
 mod filters;
 mod laws;

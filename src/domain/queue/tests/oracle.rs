@@ -8,7 +8,7 @@ use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX}
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::command::{
     BulkRequest, Command, Completeness, Dequeue, FailureReport, LeaseGrant, MessageUpdate, NewMessage, Refusal, Reply,
-    ShardCapacity, Transition,
+    ShardCapacity,
 };
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{
@@ -17,6 +17,7 @@ use crate::domain::queue::messages::message::{
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::setup::settings::{Exclusivity, Settings};
+use crate::domain::queue::transition::{Transition, TransitionDetail};
 use crate::domain::time::Timestamp;
 
 use super::calls::Known;
@@ -212,7 +213,15 @@ impl Oracle {
             item.visible_at = now;
         }
         let (key, version) = (Self::key(item.sequence), item.version);
-        self.out.push(Transition { key, version, trigger, from, to: Some(to), at: now });
+        self.out.push(Transition {
+            key,
+            version,
+            trigger,
+            from,
+            to: Some(to),
+            at: now,
+            detail: TransitionDetail::default(),
+        });
         self.note(at, was_pending, now);
         if to != Running
             && let Some(session) = self.items[at].session.take()
@@ -391,7 +400,15 @@ impl Oracle {
             sent: sent.clone(),
         });
         let key = Self::key(self.sequence);
-        let record = Transition { key, version: 1, trigger: Trigger::Enqueue, from: None, to: Some(state), at: now };
+        let record = Transition {
+            key,
+            version: 1,
+            trigger: Trigger::Enqueue,
+            from: None,
+            to: Some(state),
+            at: now,
+            detail: TransitionDetail::default(),
+        };
         self.out.push(record);
         let at = self.items.len() - 1;
         self.note(at, false, now);
@@ -663,7 +680,15 @@ impl Oracle {
     fn gone(&mut self, at: usize, trigger: Trigger, now: Timestamp) {
         let item = self.items.remove(at);
         let (key, version) = (Self::key(item.sequence), item.version + 1);
-        self.out.push(Transition { key, version, trigger, from: Some(item.state), to: None, at: now });
+        self.out.push(Transition {
+            key,
+            version,
+            trigger,
+            from: Some(item.state),
+            to: None,
+            at: now,
+            detail: TransitionDetail::default(),
+        });
     }
 
     fn bulk(

@@ -8,7 +8,7 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage};
 use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
+use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
     CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Settings, ShardId,
 };
@@ -95,6 +95,9 @@ fn spec() -> QueueSpec {
             metadata_max_bytes: 1_280,
             classes: Vec::new(),
             exclusivity: None,
+            count_by: vec!["k".into()],
+            count_by_values_max: 1_000,
+            history: HistoryKept::All,
             shapes: Vec::new(),
         },
         enqueue_blocked: None,
