@@ -15,6 +15,7 @@ mod connect;
 mod counting_store;
 mod data_center;
 mod fleet;
+mod history;
 mod limits;
 mod log;
 mod ownership;
@@ -38,11 +39,13 @@ mod wide_rows;
 mod write_batcher;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::adapters::Opened;
 use crate::adapters::cassandra::append::Appender;
 use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
 use crate::adapters::cassandra::fleet::CqlFleetStore;
+use crate::adapters::cassandra::history::CqlHistory;
 use crate::adapters::cassandra::log::Log;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::rollups::Rollups;
@@ -60,8 +63,8 @@ use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
 use crate::domain::rollup::CachedCount;
 use crate::ports::{
-    CacheLease, Clock, CountCache, FastCounts, Metric, SharedStores, StoreCheck, StoreError, StoreHandle, Stores,
-    metrics,
+    CacheLease, Clock, CountCache, FastCounts, HistoryStore, Metric, SharedStores, StoreCheck, StoreError, StoreHandle,
+    Stores, metrics,
 };
 
 pub use catalog::Catalog;
@@ -193,6 +196,11 @@ impl Cassandra {
         }
     }
 
+    /// The history of messages in the keyspace. Rows written from now on are kept for `retention`.
+    pub fn history(&self, retention: Duration) -> Arc<dyn HistoryStore> {
+        Arc::new(CqlHistory::new(Arc::clone(&self.requests), retention))
+    }
+
     /// Reads one row at a quorum, once: an error while the keyspace does not answer that in the time of a request.
     pub async fn check_responsive(&self) -> Result<(), StoreError> {
         let values = (stored_dataset(DatasetId(0)),).bind();
@@ -201,12 +209,12 @@ impl Cassandra {
         read.map(|_| ()).map_err(|fault| fault.during("look whether it answers"))
     }
 
-    /// What the keyspace offers by role: counters only. Best-effort counters are kept in `fast`.
-    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>) -> Opened {
+    /// What the keyspace offers by role: counters and the history of messages. Best-effort counters are kept in `fast`.
+    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>, history_retention: Duration) -> Opened {
         Opened {
             counters: Some(self.stores(fast)),
             queues: None,
-            history: None,
+            history: Some(self.history(history_retention)),
             cache: None,
             backups: None,
             handle: Arc::clone(self) as Arc<dyn StoreHandle>,
