@@ -358,7 +358,7 @@ mod tests {
             open_steps in proptest::collection::vec(step(), 0..4),
             repairs in any::<u64>(),
             sources in proptest::collection::btree_map(any::<bool>(), source(), 0..3),
-            rolled in proptest::option::of((any::<i64>(), proptest::option::of("[a-z0-9.:-]{1,40}"))),
+            writer in proptest::option::of((any::<i64>(), proptest::option::of("[a-z0-9.:-]{1,40}"))),
         ) -> Checkpoint {
             Checkpoint {
                 count,

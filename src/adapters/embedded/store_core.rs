@@ -58,8 +58,7 @@ impl StoreCore {
         series: SeriesKeyspaces,
         book: MetaState,
         (catalog, rules): (CatalogIndex, RuleIndex),
-        queues: QueueSharedState,
-        history: HistoryPeriods,
+        (queues, history): (QueueSharedState, HistoryPeriods),
     ) -> Self {
         Self {
             inbox: CommitInbox::default(),

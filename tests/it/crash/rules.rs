@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{World, rounds};
+use super::{CrashTest, rounds};
 use crate::support::harness::{Launch, Server, eventually, http};
 
 const CLIENTS: usize = 5;
@@ -105,7 +105,7 @@ fn covered(server: &Server) -> BTreeMap<u64, u32> {
 
 #[test]
 fn no_kill_skips_or_doubles_a_crossing_of_a_rule() {
-    let mut world = World::new("no_kill_skips_or_doubles_a_crossing_of_a_rule");
+    let mut world = CrashTest::new("no_kill_skips_or_doubles_a_crossing_of_a_rule");
     let lives = u64::from(rounds(5, 20));
     let mut count = 0;
     for life in 1..=lives {
