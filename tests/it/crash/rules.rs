@@ -115,7 +115,7 @@ fn no_kill_skips_or_doubles_a_crossing_of_a_rule() {
         let next = GOAL * life / lives / STEP * STEP;
         let tokens: Vec<String> = (count / STEP..next / STEP).map(|_| new_token()).collect();
         count = next;
-        let killed_after = 1 + world.chance.index(tokens.len() - CLIENTS);
+        let killed_after = 1 + world.rng.index(tokens.len() - CLIENTS);
         let left = add(&server, tokens, Some(killed_after));
         server.kill();
         let server = Launch::dev(&world.data).start();
@@ -124,7 +124,7 @@ fn no_kill_skips_or_doubles_a_crossing_of_a_rule() {
         server.kill();
         // The next start evaluates the rule at once, so these kills come before, between and after its steps.
         for _ in 0..rounds(4, 8) {
-            let moment = Duration::from_micros(world.chance.below(900_000));
+            let moment = Duration::from_micros(world.rng.below(900_000));
             Launch::dev(&world.data).start_and_kill_after(moment);
         }
     }
