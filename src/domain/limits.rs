@@ -83,6 +83,10 @@ pub const WATCHES_MAX: usize = 16_384;
 pub const CALLER_WATCHES_MAX: usize = 4_096;
 /// The most rows of one series answer.
 pub const SERIES_ROWS_MAX: usize = 10_000;
+/// The most counters whose series are read in one call. Together they have at most `SERIES_ROWS_MAX` rows.
+pub const SERIES_COUNTERS_MAX: usize = 200;
+/// The counters that `counter series` shows. Beyond it, it says that there are more.
+pub const SERIES_SHOWN_MAX: usize = 1_000;
 /// The most resolutions of series a namespace keeps.
 pub const SERIES_RESOLUTIONS_MAX: usize = 8;
 /// The most hot counters a namespace names.

@@ -13,6 +13,7 @@ pub mod driver;
 mod fleet;
 pub mod loops;
 pub mod namespaces;
+mod queue_report_frontier;
 pub mod queues;
 pub mod rolling;
 mod rollup_queues;
@@ -35,6 +36,7 @@ use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
 use crate::engine::namespaces::NamespaceCatalog;
+use crate::engine::queue_report_frontier::QueueReportFrontier;
 use crate::engine::queues::Queues;
 use crate::engine::rolling::{Roller, SignalReceiver};
 use crate::engine::scopes::NamespaceScopes;
@@ -128,7 +130,8 @@ impl Engine {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
         let EngineParts { signals, seal_delay, rules, progress, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
-        let context = Arc::new(EngineContext { clock, entropy, driver, stats });
+        let context =
+            Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
         let (name, started_at) = (profile.name.clone(), context.now());
         let options = FleetOptions { rules, profile, signals, seal_delay };
         let fleet = stores.fleet.clone().map(|shared| FleetMembership::new(Arc::clone(&context), shared, options));
@@ -163,6 +166,12 @@ impl Engine {
     /// The queue use cases, unless this process has no queues.
     pub fn queues(&self) -> Option<Queues> {
         self.queues.clone()
+    }
+
+    /// Sets how far the queues of this server are reported to their counters. `None`: it reports for no queue.
+    /// `Timestamp::MIN`: how far is not known yet.
+    pub fn set_queues_reported_to(&self, reported_to: Option<Timestamp>) {
+        self.context.queue_reports.set(reported_to);
     }
 
     /// Whether other servers may share the store of counters.

@@ -299,6 +299,7 @@ async fn start_engine(
             cause(error).context(format!("cannot create namespace default{advice}"))
         })?;
     }
+    ensure_queue_namespace(&namespaces).await;
     let parts = EngineParts {
         stores: backend.stores.clone(),
         queue_stores: backend.queue_stores.clone(),
@@ -324,6 +325,13 @@ fn cause(error: NamespaceError) -> anyhow::Error {
     match error {
         NamespaceError::Reject(reject) => reject.into(),
         NamespaceError::Store(error) => error.into(),
+    }
+}
+
+/// Creates the namespace of the counters of queues. The server starts even if this fails.
+async fn ensure_queue_namespace(namespaces: &NamespaceCatalog) {
+    if let Err(error) = namespaces.ensure_queue_namespace().await {
+        tracing::warn!(%error, "cannot create the namespace of the counters of queues; the next start tries again");
     }
 }
 

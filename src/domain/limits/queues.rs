@@ -6,6 +6,10 @@ use std::time::Duration;
 pub const QUEUE_NAME_BYTES_MAX: usize = 128;
 /// The most shards of a queue.
 pub const QUEUE_SHARDS_MAX: u32 = 256;
+/// The totals that queues report to their counters in one append.
+pub const QUEUE_TOTALS_AT_ONCE_MAX: usize = 5_000;
+/// The counters of queues whose known totals are read at a time.
+pub const KNOWN_TOTALS_PAGE_MAX: usize = 256;
 /// The most queues and templates of one catalog.
 pub const QUEUES_MAX: usize = 10_000;
 /// The queues that templates have made for the first enqueues of one caller since the server started, and that are there.

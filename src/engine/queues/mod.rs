@@ -96,7 +96,11 @@ impl Queues {
         driver: Driver,
         stats: Arc<Stats>,
     ) -> Result<Self, StoreError> {
-        Self::start_in(stores, Arc::new(EngineContext { clock, entropy, driver, stats })).await
+        Self::start_in(
+            stores,
+            Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: Default::default() }),
+        )
+        .await
     }
 
     /// The same, as a part of an engine.

@@ -18,6 +18,7 @@ mod logs;
 mod long_exports;
 mod long_folds;
 mod namespaces;
+mod queue_totals;
 mod races;
 mod reads;
 mod retention;
