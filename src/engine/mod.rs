@@ -11,6 +11,7 @@ pub mod counting;
 mod dataset;
 pub mod driver;
 mod fleet;
+pub mod history;
 pub mod loops;
 pub mod namespaces;
 mod queue_report_frontier;
@@ -35,6 +36,7 @@ use crate::engine::fleet::{FleetMembership, FleetOptions};
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
+use crate::engine::history::History;
 use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queue_report_frontier::QueueReportFrontier;
 use crate::engine::queues::Queues;
@@ -42,7 +44,7 @@ use crate::engine::rolling::{Roller, SignalReceiver};
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
+use crate::ports::{Clock, Entropy, ExportSink, HistoryStore, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
 
 pub use fleet::MemberProfile;
 
@@ -50,6 +52,8 @@ pub struct EngineParts {
     pub stores: Stores,
     /// The stores of queues, unless this process has no queues.
     pub queue_stores: Option<QueueStores>,
+    /// The history of messages, if it is kept.
+    pub history: Option<Arc<dyn HistoryStore>>,
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
@@ -76,6 +80,7 @@ pub struct Engine {
     served: Arc<ServedCounts>,
     counting: Counting,
     queues: Option<Queues>,
+    history: Option<Arc<dyn HistoryStore>>,
 }
 
 /// The fleet membership of this process at one moment.
@@ -128,7 +133,7 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { signals, seal_delay, rules, progress, .. } = parts;
+        let EngineParts { history, signals, seal_delay, rules, progress, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
@@ -155,7 +160,7 @@ impl Engine {
             Some(stores) => Some(Queues::start_in(stores, Arc::clone(&context)).await?),
             None => None,
         };
-        Ok(Self { context, scopes, served, counting, queues })
+        Ok(Self { context, scopes, served, counting, queues, history })
     }
 
     /// The counter use cases.
@@ -172,6 +177,12 @@ impl Engine {
     /// `Timestamp::MIN`: how far is not known yet.
     pub fn set_queues_reported_to(&self, reported_to: Option<Timestamp>) {
         self.context.queue_reports.set(reported_to);
+    }
+
+    /// The reads of the history, unless this process has no queues or keeps no history.
+    pub fn history(&self) -> Option<History> {
+        let (queues, store) = self.queues.clone().zip(self.history.clone())?;
+        Some(History::new(queues, store))
     }
 
     /// Whether other servers may share the store of counters.
