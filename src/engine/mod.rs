@@ -33,10 +33,10 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::history::History;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
-use crate::engine::history::History;
 use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queue_report_frontier::QueueReportFrontier;
 use crate::engine::queues::Queues;
@@ -44,7 +44,9 @@ use crate::engine::rolling::{Roller, SignalReceiver};
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, ExportSink, HistoryStore, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
+use crate::ports::{
+    Clock, Entropy, ExportSink, HistoryStore, QueueStores, RollupSignal, SignalCounts, StoreError, Stores,
+};
 
 pub use fleet::MemberProfile;
 

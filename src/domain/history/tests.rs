@@ -447,7 +447,8 @@ fn a_gap_after_a_message_that_is_gone_makes_its_life_incomplete() {
 
 #[test]
 fn a_search_walks_by_the_rarest_term_that_is_indexed() {
-    let filter = crate::domain::queue::filter::Filter::new([("zone", "a"), ("tenant", "acme")]).expect("a legal filter");
+    let filter =
+        crate::domain::queue::filter::Filter::new([("zone", "a"), ("tenant", "acme")]).expect("a legal filter");
     let query = HistoryQuery { filter, ..HistoryQuery::default() };
     assert_eq!(query.term(&[]), HistoryTerm::Enqueued);
     let value = HistoryTerm::Value { key: "tenant".into(), value: "acme".into() };

@@ -217,3 +217,7 @@ pub const SEARCH_ROWS_MAX: usize = 10_000;
 pub const SEARCH_STEP_ROWS_MAX: usize = 256;
 /// The messages that a search judges concurrently.
 pub const SEARCH_JUDGED_AT_ONCE_MAX: usize = 16;
+/// The most counters of one kind, such as those of error signatures, that `queue stats` lists to find the greatest.
+pub const STATS_NAMES_LISTED_MAX: usize = 10_000;
+/// The most error signatures, and values of a key, that `queue stats` shows: those with the greatest counts.
+pub const STATS_ROWS_SHOWN_MAX: usize = 10;

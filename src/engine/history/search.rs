@@ -104,9 +104,9 @@ impl History {
         let hits = hits.into_iter().map(|hit| {
             // In a search of the present, the newest hit of a message has decided.
             let is_new = walk.judged.insert(hit.message) || walk.query.when == QueryTime::Ever;
-            (hit, last_rows.get(&hit.message).filter(|_| is_new))
+            (hit, last_rows.get(&hit.message).filter(|_| is_new).cloned())
         });
-        let hits: Vec<(FoundRow, Option<&HistoryRow>)> = hits.collect();
+        let hits: Vec<(FoundRow, Option<HistoryRow>)> = hits.collect();
         let (source, query, term) = (walk.source, walk.query, walk.term.clone());
         let judging = hits.into_iter().map(|(hit, last)| self.judge(source, (query, &term), hit, last));
         let mut judging = stream::iter(judging).buffered(SEARCH_JUDGED_AT_ONCE_MAX);
@@ -140,7 +140,7 @@ impl History {
         source: &HistorySource,
         (query, term): (&HistoryQuery, &HistoryTerm),
         hit: FoundRow,
-        last: Option<&HistoryRow>,
+        last: Option<HistoryRow>,
     ) -> Result<JudgedHit, QueueError> {
         let mut judged = JudgedHit { hit, found: None, rows: 0 };
         let Some(last) = last.filter(|last| query.may_match(&last.transition)) else { return Ok(judged) };
@@ -150,10 +150,10 @@ impl History {
         if !query.filter_matches(enqueued.as_ref().map(|message| &message.metadata)) {
             return Ok(judged);
         }
-        let last = &last.transition;
+        let last = last.transition;
         let is_of_enqueue = matches!(term, HistoryTerm::Enqueued | HistoryTerm::Value { .. });
         let rows = if last.detail.position == hit.position || (is_of_enqueue && last.from != last.to) {
-            vec![last.clone()]
+            vec![last]
         } else {
             let rows = self.rows_from(source, hit).await?;
             judged.rows += rows.len();
