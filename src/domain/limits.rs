@@ -1,10 +1,13 @@
-//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues, and `limits.rs` of an
-//! adapter those of its store. `docs/limits.md` is generated from the doc comments of the constants in these files.
+//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues, `limits/history.rs` those of
+//! reads of their history, and `limits.rs` of an adapter those of its store. `docs/limits.md` is generated from the doc
+//! comments of the constants in these files.
 
+mod history;
 mod queues;
 
 use std::time::Duration;
 
+pub use history::*;
 pub use queues::*;
 
 /// The longest counter name, in bytes.

@@ -3,6 +3,7 @@
 //! The composition root builds an `Engine`, and the API calls it. One driver runs all background work. To stop an engine,
 //! take no more calls and call `drain`.
 
+pub mod bridge;
 pub mod caller_quota;
 pub mod catalog;
 mod closed_timestamp;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::ProtocolRules;
+use crate::engine::bridge::{Bridge, BridgeSettings};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
@@ -73,6 +75,8 @@ pub struct EngineParts {
     pub rules: ProtocolRules,
     /// Called for each dataset and namespace that is opened. It extends the startup deadline.
     pub progress: StartupProgress,
+    /// How queues are reported to their counters; `None` for not at all.
+    pub bridge: Option<BridgeSettings>,
 }
 
 /// The running engine.
@@ -135,7 +139,7 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { history, signals, seal_delay, rules, progress, .. } = parts;
+        let EngineParts { history, signals, seal_delay, rules, progress, bridge, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
@@ -159,7 +163,15 @@ impl Engine {
         driver.start(WatchesLoop::new(Arc::clone(&served)));
         let counting = Counting::new(roller, rules, &name, started_at);
         let queues = match queue_stores {
-            Some(stores) => Some(Queues::start_in(stores, Arc::clone(&context)).await?),
+            Some(stores) => {
+                let outbox = Arc::clone(&stores.outbox);
+                let queues = Queues::start_in(stores, Arc::clone(&context)).await?;
+                if let Some(settings) = bridge {
+                    let (context, counting) = (Arc::clone(&context), counting.clone());
+                    driver.start(Bridge::new(context, counting, queues.clone(), outbox, settings));
+                }
+                Some(queues)
+            }
             None => None,
         };
         Ok(Self { context, scopes, served, counting, queues, history })

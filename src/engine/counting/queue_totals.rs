@@ -4,18 +4,19 @@
 //! (epoch, serial), so their order, repeats and several reporters change nothing. Reports take no turns and read nothing.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::domain::counter::{Change, CounterName, Event, EventId, EventKey, Provenance, ReportSource};
 use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, KNOWN_TOTALS_PAGE_MAX, QUEUE_TOTALS_AT_ONCE_MAX};
-use crate::domain::rollup::SourceTotal;
+use crate::domain::rollup::{RollupRow, SliceStatus, SourceTotal};
 use crate::domain::{Reason, Reject};
 use crate::engine::counting::submit::Submission;
 use crate::engine::counting::{Counting, CountingError, WriteOutcome};
 use crate::engine::namespaces::queue_namespace;
-use crate::ports::NewEvent;
+use crate::ports::{NewEvent, StoreError};
 
 /// The bits of a serial that hold the position in the shard.
 const POSITION_BITS: u32 = 48;
@@ -88,6 +89,33 @@ impl Counting {
         };
         let submissions = totals.into_iter().map(submission).collect();
         Ok(self.submit(&scope, submissions, Some(own), Some(permits)).await)
+    }
+
+    /// Forgets counters of queues that no longer exist: their names and checkpoints. A counter that is not 0, or whose events
+    /// are not all gone with their slices, stays as it is, and so does one that is written meanwhile. May be repeated.
+    /// Cost: one read and one deletion of each counter.
+    pub async fn forget_queue_counters(&self, names: Vec<CounterName>) -> Result<(), CountingError> {
+        let scope = self.scope(&queue_namespace()).await?;
+        let (rollups, dataset) = (&self.scopes.stores.rollups, &scope.dataset);
+        let first_live =
+            dataset.slices.rows().iter().find(|row| row.status != SliceStatus::Dropped).map(|row| row.start);
+        let scope = &scope;
+        let silent = |name: CounterName| async move {
+            let counter = scope.counter(name);
+            let RollupRow { checkpoint, last_write_time, .. } = rollups.read(dataset.id(), &counter).await?;
+            let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.count == 0) else { return Ok(None) };
+            let is_silent = first_live > last_write_time;
+            let up_to = last_write_time.map_or(checkpoint.as_of, |last| last.max(checkpoint.as_of));
+            Ok::<_, StoreError>(is_silent.then_some((counter, up_to)))
+        };
+        let silent = stream::iter(names).map(silent).buffered(CALL_READS_AT_ONCE_MAX);
+        let silent: Vec<_> = silent.try_filter_map(|silent| ready(Ok(silent))).try_collect().await?;
+        let counters: Vec<_> = silent.iter().map(|(counter, _)| counter.clone()).collect();
+        rollups.forget_counters(dataset.id(), silent).await?;
+        for counter in counters {
+            scope.cache.delete(&counter).await;
+        }
+        Ok(())
     }
 
     /// The newest total of each source of the counters with a prefix, above a name: everything that was acknowledged before

@@ -83,6 +83,17 @@ pub use work_streams::{StreamLeaseRequest, StreamSession};
 /// The version of a queue that a caller read.
 pub type QueueEtag = Etag<QueueId>;
 
+/// A queue as reports name it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReportedQueue {
+    pub id: QueueId,
+    pub name: QueueName,
+    /// The number of its shards.
+    pub shards: u32,
+    /// The time of its creation, in microseconds since 1970.
+    pub created_micros: u64,
+}
+
 /// The use cases of queues. Cheap to clone.
 #[derive(Clone)]
 pub struct Queues {
@@ -119,6 +130,27 @@ impl Queues {
         driver.start(ClockWatch::new(shared));
         driver.start(FollowLoop::new(queues.clone()));
         Ok(queues)
+    }
+
+    /// The queues that hold messages, for reports about them. O(n log n).
+    pub fn reported(&self) -> Vec<ReportedQueue> {
+        let queues = self.context.all().into_iter().filter(|queue| queue.holds_messages());
+        let reported = |queue: Arc<ServedQueue>| {
+            let record = queue.record.load();
+            let created_micros = u64::try_from(record.created.micros()).unwrap_or(0);
+            ReportedQueue { id: record.id, name: record.spec.name.clone(), shards: queue.shards(), created_micros }
+        };
+        queues.map(reported).collect()
+    }
+
+    /// A number that changes when a queue comes or goes. O(1).
+    pub fn directory_generation(&self) -> u64 {
+        self.context.directory.generation()
+    }
+
+    /// Adds a receiver of the statuses of all shards.
+    pub fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.context.stores.shards.listen(listener);
     }
 
     /// Gives no more leases and ends every wait. Calls in flight are finished.

@@ -137,6 +137,7 @@ impl Wire {
             seal_delay: None,
             rules,
             progress: Arc::new(|| {}),
+            bridge: None,
         };
         let engine = Arc::new(Engine::start(parts).await.expect("the engine starts"));
         Self { address, gateway, engine, queue_stores, history, gate, stop, serving }

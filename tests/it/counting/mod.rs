@@ -100,6 +100,7 @@ impl House {
             seal_delay: None,
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
+            bridge: None,
         };
         let engine = Engine::start(parts).await.expect("the engine starts");
         let counting = engine.counting();

@@ -7,12 +7,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
-use tallystone::domain::counter::{CounterName, ReportSource};
+use tallystone::domain::counter::{CounterName, NamespaceName, ReportSource};
+use tallystone::domain::namespace::SeriesSettings;
 use tallystone::domain::rollup::ReadOptions;
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::counting::{Counting, EventsQuery, KnownTotals, QueueTotal, Repair, SeriesQuery, queue_serial};
-use tallystone::engine::namespaces::queue_namespace;
+use tallystone::engine::namespaces::{NamespaceCatalog, NamespaceDefaults, is_reserved, queue_namespace};
 use tallystone::ports::Entropy;
 
 use super::slow_log::SlowLog;
@@ -196,6 +197,33 @@ async fn a_report_that_is_too_long_or_has_no_namespace_is_refused_whole() {
     assert_eq!(count(&house, "jobs~enqueued").await, 0);
 }
 
+#[tokio::test]
+async fn counters_of_a_deleted_queue_are_forgotten_once_their_events_are_gone() {
+    let house = house().await;
+    let names = ["jobs~depth.pending", "jobs~enqueued", "jobs~left"];
+    report(&house, names.iter().map(|name| total(name, 0, 5, 10, 3)).collect()).await;
+    house.pass(2 * SECOND).await;
+    let zeros = names[..2].iter().map(|name| total(name, 0, 6, 0, 0)).collect();
+    report(&house, zeros).await;
+    let forget = async || {
+        let names = names.iter().map(|name| counter(name)).collect();
+        house.drive(house.counting.forget_queue_counters(names)).await.expect("they are forgotten");
+        known(&house, &house.counting, "jobs~").await.into_keys().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    house.pass(2 * SECOND).await;
+    assert_eq!(forget().await, names, "their events are still there");
+    for _ in 0..27 * 60 {
+        house.clock.advance(Duration::from_secs(60));
+        house.rest().await;
+    }
+    house.pass(30 * SECOND).await;
+    report(&house, vec![total("jobs~enqueued", 0, 7, 1, 0)]).await;
+    assert_eq!(forget().await, names[1..], "one was written again, one is not 0");
+    report(&house, vec![total("jobs~depth.pending", 0, 7, 2, 9)]).await;
+    assert_eq!(count(&house, "jobs~depth.pending").await, 9, "a queue made anew begins from its own totals");
+    assert_eq!(forget().await, names);
+}
+
 #[test]
 fn serials_grow_with_the_store_epoch_first_and_the_position_second() {
     assert!(queue_serial(1, (1 << 48) - 1) < queue_serial(2, 0));
@@ -253,4 +281,46 @@ async fn two_reporters(_: (), seed: u64) {
 #[test]
 fn totals_in_any_order_repeated_by_two_reporters_equal_the_newest_of_each_shard() {
     replay_all(two_reporters, (), 30);
+}
+
+#[tokio::test]
+async fn several_servers_that_start_at_once_make_one_namespace() {
+    let stores = memory::stores();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(0)));
+    let mut catalogs = Vec::new();
+    for _ in 0..4 {
+        // All have read the catalog before the first of them changes it.
+        let store = Arc::clone(&stores.catalog);
+        catalogs.push(NamespaceCatalog::open(store, Arc::clone(&clock) as _).await.expect("it opens"));
+    }
+    let made = futures_util::future::join_all(catalogs.iter().map(NamespaceCatalog::ensure_queue_namespace)).await;
+    let made: Vec<_> = made.into_iter().map(|made| made.expect("made or found")).collect();
+    assert!(made.iter().all(|one| one.id == made[0].id && one.version == 1));
+    assert!(is_reserved(&made[0].spec.name));
+    let kept = stores.catalog.load().await.expect("it loads");
+    assert_eq!((kept.namespaces.len(), kept.datasets.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn defaults_of_the_server_change_none_of_its_settings_and_it_names_no_cache_cluster() {
+    let stores = memory::stores();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(0)));
+    let mut defaults = NamespaceDefaults {
+        cache_cluster: NamespaceName::new("memcached_1").expect("a valid name"),
+        ..NamespaceDefaults::default()
+    };
+    defaults.rollup.coalesce_ms = 10_000;
+    defaults.dataset_settings.accept_limit = Duration::from_secs(1);
+    let catalog = NamespaceCatalog::open_with(stores.catalog, clock, defaults).await.expect("it opens");
+    let spec = catalog.ensure_queue_namespace().await.expect("made").spec.clone();
+    assert_eq!(spec.storage.cache_cluster, spec.storage.event_cluster);
+    assert_eq!((spec.storage.dataset.as_str(), spec.ttl), (queue_namespace().as_str(), None));
+    assert_eq!((spec.dataset.accept_limit, spec.dataset.seconds_per_slice), (Duration::from_millis(500), 3_600));
+    assert_eq!(
+        (spec.dataset.close_after, spec.dataset.delete_after),
+        (Duration::from_secs(7_200), Duration::from_secs(86_400))
+    );
+    let kept = [(10, 1), (60, 7), (3_600, 92)]
+        .map(|(step_seconds, days)| SeriesSettings { step_seconds, keep: Duration::from_secs(days * 86_400) });
+    assert_eq!((spec.rollup.coalesce_ms, spec.series), (250, kept.to_vec()));
 }
