@@ -184,18 +184,19 @@ impl LifePage {
     /// Whether no row is missing from the enqueue to the end of this page. A row is missing after the last one if the queue
     /// knows a newer version, or if the message is not in the queue any more and a gap follows. O(gaps).
     pub fn is_complete(&self, facts: LifeFacts) -> bool {
-        let Some(last) = self.rows.iter().rev().find(|row| !row.undone) else { return false };
-        if !self.is_contiguous || self.next.is_some() {
-            return self.is_contiguous;
+        let Some(last) = self.rows.last().filter(|_| self.is_contiguous && self.version > 0) else { return false };
+        if self.next.is_some() {
+            return true;
         }
         let (place, shard) = (last.transition.detail.position, last.transition.key.shard);
         let follows = |gap: &HistoryGap| {
             let end = RowPosition { epoch: gap.epoch, position: gap.to_position };
             gap.shard == shard && end > place
         };
+        let is_removed = !last.undone && last.transition.to.is_none();
         match facts.version {
             Some(version) => self.version >= version,
-            None => last.transition.to.is_none() || !facts.gaps.iter().any(follows),
+            None => is_removed || !facts.gaps.iter().any(follows),
         }
     }
 }

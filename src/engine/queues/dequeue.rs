@@ -215,8 +215,14 @@ impl Queues {
         }
         let shard = self.shard_of(queue, &message).await?;
         let (message, worker) = (Some(message), self.worker_of(call));
-        let asked =
-            command::Dequeue { max: 1, lease: ask.lease, message, session: call, worker, ..command::Dequeue::default() };
+        let asked = command::Dequeue {
+            max: 1,
+            lease: ask.lease,
+            message,
+            session: call,
+            worker,
+            ..command::Dequeue::default()
+        };
         self.lease_from_shard(queue, shard, asked, &mut found).await?;
         Ok(found)
     }
