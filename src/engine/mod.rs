@@ -12,6 +12,7 @@ pub mod counting;
 mod dataset;
 pub mod driver;
 mod fleet;
+pub mod history;
 pub mod loops;
 pub mod namespaces;
 mod queue_report_frontier;
@@ -35,6 +36,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::history::History;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
@@ -46,7 +48,9 @@ use crate::engine::rules::{Rules, RulesLoop};
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
+use crate::ports::{
+    Clock, Entropy, ExportSink, HistoryStore, QueueStores, RollupSignal, SignalCounts, StoreError, Stores,
+};
 
 pub use fleet::MemberProfile;
 
@@ -54,6 +58,8 @@ pub struct EngineParts {
     pub stores: Stores,
     /// The stores of queues, unless this process has no queues.
     pub queue_stores: Option<QueueStores>,
+    /// The history of messages, if it is kept.
+    pub history: Option<Arc<dyn HistoryStore>>,
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
@@ -82,6 +88,7 @@ pub struct Engine {
     served: Arc<ServedCounts>,
     counting: Counting,
     queues: Option<Queues>,
+    history: Option<Arc<dyn HistoryStore>>,
     rules: Rules,
 }
 
@@ -135,7 +142,7 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { signals, seal_delay, rules, progress, bridge, .. } = parts;
+        let EngineParts { history, signals, seal_delay, rules, progress, bridge, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
@@ -175,7 +182,7 @@ impl Engine {
         if queues.is_some() {
             context.driver.start(RulesLoop::new(rules.clone()));
         }
-        Ok(Self { context, scopes, served, counting, queues, rules })
+        Ok(Self { context, scopes, served, counting, queues, history, rules })
     }
 
     /// The counter use cases.
@@ -197,6 +204,12 @@ impl Engine {
     /// `Timestamp::MIN`: how far is not known yet.
     pub fn set_queues_reported_to(&self, reported_to: Option<Timestamp>) {
         self.context.queue_reports.set(reported_to);
+    }
+
+    /// The reads of the history, unless this process has no queues or keeps no history.
+    pub fn history(&self) -> Option<History> {
+        let (queues, store) = self.queues.clone().zip(self.history.clone())?;
+        Some(History::new(queues, store))
     }
 
     /// Whether other servers may share the store of counters.

@@ -260,6 +260,7 @@ impl Machines {
         let parts = EngineParts {
             stores,
             queue_stores: Some(memory::queue_stores(Arc::clone(&clock))),
+            history: None,
             clock,
             entropy: Arc::new(entropy),
             export: None,

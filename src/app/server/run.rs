@@ -297,6 +297,7 @@ async fn start_engine(
     let parts = EngineParts {
         stores: backend.stores.clone(),
         queue_stores: backend.queue_stores.clone(),
+        history: backend.history.clone(),
         clock,
         entropy: Arc::new(SystemEntropy),
         export: backend.export.clone(),

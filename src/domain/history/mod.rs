@@ -1,5 +1,10 @@
 //! The history of messages: which rows it keeps, and by which terms they are found.
 
+pub mod search;
+#[cfg(test)]
+mod tests;
+pub mod trace;
+
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{MessageState, Trigger};

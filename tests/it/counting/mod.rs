@@ -90,6 +90,7 @@ impl House {
         let parts = EngineParts {
             stores: stores.clone(),
             queue_stores: Some(memory::queue_stores(Arc::clone(&shared))),
+            history: None,
             clock: shared,
             entropy: Arc::new(SeededEntropy::new(7)),
             export,

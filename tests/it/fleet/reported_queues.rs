@@ -38,6 +38,7 @@ impl Peer {
         let parts = EngineParts {
             stores,
             queue_stores: None,
+            history: None,
             clock,
             entropy: Arc::new(SystemEntropy),
             export: None,
