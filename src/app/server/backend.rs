@@ -236,7 +236,7 @@ fn collectors(
 
 /// Opens the embedded directory off the runtime, because recovery may read a lot.
 async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Embedded>> {
-    let storage = config.storage.clone();
+    let (storage, history_bytes) = (config.storage.clone(), config.bridge.history_max_bytes);
     let began = clock.elapsed();
     let opening = move || {
         let options = embedded::Options {
@@ -244,6 +244,7 @@ async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Resu
             row_bytes: storage.count_cache_bytes,
             tail_bytes: storage.tail_bytes,
             block_bytes: storage.cache_bytes,
+            history_bytes,
             ..embedded::Options::new(&storage.data_dir)
         };
         embedded::open(options).with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))
