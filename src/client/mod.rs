@@ -37,6 +37,7 @@ use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::admin::v1::status_service_client::StatusServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
+use crate::proto::rule::v1::rule_service_client::RuleServiceClient;
 
 pub use batches::BatchError;
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
@@ -126,6 +127,12 @@ impl Client {
     /// The queue service of the preferred server, without retries.
     pub fn queues(&self) -> QueueServiceClient<Channel> {
         queues::queues_on(self.endpoints.channel(self.endpoints.preferred()))
+    }
+
+    /// The rule service of the preferred server, without retries.
+    pub fn rules(&self) -> RuleServiceClient<Channel> {
+        let channel = self.endpoints.channel(self.endpoints.preferred());
+        RuleServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Makes a unique message id, a UUIDv7. An enqueue with it can be repeated.

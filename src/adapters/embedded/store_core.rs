@@ -7,6 +7,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::counters::catalog::CatalogIndex;
 use super::counters::counter_table::CounterTable;
+use super::counters::rules::RuleIndex;
 use super::counters::series::SeriesKeyspaces;
 use super::counters::slices::SliceIndex;
 use super::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
@@ -35,6 +36,8 @@ pub struct StoreCore {
     pub meta_state: MetaState,
     /// Namespaces and datasets.
     pub catalog: CatalogIndex,
+    /// Counter rules.
+    pub rules: RuleIndex,
     /// State of queues shared by committer and readers.
     pub queues: QueueSharedState,
     /// Periods of the history.
@@ -52,6 +55,7 @@ pub struct RecoveredStore {
     pub series: SeriesKeyspaces,
     pub meta_state: MetaState,
     pub catalog: CatalogIndex,
+    pub rules: RuleIndex,
     pub queues: QueueSharedState,
     pub history: HistoryPeriods,
 }
@@ -59,7 +63,7 @@ pub struct RecoveredStore {
 impl StoreCore {
     /// Assembles an open store.
     pub fn new(library: Arc<Library>, memory: CounterTable, recovered: RecoveredStore) -> Self {
-        let RecoveredStore { slices, series, meta_state, catalog, queues, history } = recovered;
+        let RecoveredStore { slices, series, meta_state, catalog, rules, queues, history } = recovered;
         Self {
             inbox: CommitInbox::default(),
             keyspace_jobs: KeyspaceJobs::default(),
@@ -68,6 +72,7 @@ impl StoreCore {
             series,
             meta_state,
             catalog,
+            rules,
             queues,
             history,
             library: RwLock::new(Some(library)),

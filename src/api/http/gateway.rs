@@ -26,12 +26,13 @@ use crate::api::grpc::counters::CountersApi;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
+use crate::api::grpc::rules::RulesApi;
 use crate::api::grpc::status::{StatusApi, StatusSource};
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::{CallContext, call};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
-use crate::api::http::methods::{COUNTERS, Methods, NAMESPACES, QUEUES, ResponseFuture};
+use crate::api::http::methods::{COUNTERS, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
@@ -44,6 +45,7 @@ use crate::proto::admin::v1::status_service_server::{self, StatusServiceServer};
 use crate::proto::counter::v1::counter_service_server::CounterServiceServer;
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use crate::proto::queue::v1::queue_service_server::QueueServiceServer;
+use crate::proto::rule::v1::rule_service_server::RuleServiceServer;
 
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
 const STATUS: &str = status_service_server::SERVICE_NAME;
@@ -55,7 +57,7 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
-const PUBLIC: [&str; 4] = [COUNTERS, NAMESPACES, QUEUES, STATUS];
+const PUBLIC: [&str; 5] = [COUNTERS, NAMESPACES, QUEUES, RULES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -115,6 +117,8 @@ impl Gateway {
             .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
         let queues = QueuesApi::new(engine.queues(), self.calls.drain.clone());
         self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
+        let rules = RulesApi::new(engine.rules());
+        self.methods.mount(RULES, RuleServiceServer::new(rules).max_decoding_message_size(BODY_BYTES_MAX));
         // A server that shares its store with nobody has nobody to hear signals from.
         if engine.is_in_fleet() {
             let signals = RollupSignalsApi::new(engine.signalled());

@@ -20,6 +20,7 @@ use crate::proto;
 use crate::proto::admin::v1::namespace_service_server;
 use crate::proto::counter::v1::counter_service_server;
 use crate::proto::queue::v1::queue_service_server;
+use crate::proto::rule::v1::rule_service_server;
 
 /// The service of counters.
 pub const COUNTERS: &str = counter_service_server::SERVICE_NAME;
@@ -27,6 +28,8 @@ pub const COUNTERS: &str = counter_service_server::SERVICE_NAME;
 pub const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 /// The service of queues.
 pub const QUEUES: &str = queue_service_server::SERVICE_NAME;
+/// The service of counter rules.
+pub const RULES: &str = rule_service_server::SERVICE_NAME;
 
 /// The least similarity at which an existing path is suggested for an unknown one.
 const LIKE_MIN: f64 = 0.9;

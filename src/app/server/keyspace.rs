@@ -17,6 +17,7 @@ use crate::adapters::system::SystemEntropy;
 use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_options, counter_cluster};
 use crate::app::server::preset::Preset;
 use crate::domain::counter::NamespaceName;
+use crate::domain::limits::HISTORY_RETENTION_DEFAULT;
 use crate::domain::namespace::Dataset;
 use crate::ports::{Clock, Entropy, FastCounts, StoreHandle, Stores};
 
@@ -46,7 +47,7 @@ impl Keyspaces {
     /// combined even for one keyspace, so that a dataset of another one is refused and not begun again.
     pub fn opened(&self, fast: &Arc<dyn FastCounts>) -> (Stores, Vec<Arc<dyn StoreHandle>>) {
         let open = |keyspace: &Arc<Cassandra>| {
-            let Opened { counters, handle, .. } = keyspace.opened(Arc::clone(fast));
+            let Opened { counters, handle, .. } = keyspace.opened(Arc::clone(fast), HISTORY_RETENTION_DEFAULT);
             (counters.expect("a keyspace has counters"), handle)
         };
         let (primary, first) = open(&self.primary);

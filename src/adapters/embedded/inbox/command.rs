@@ -13,8 +13,12 @@ use crate::adapters::embedded::history::entries::{HistoryEntry, HistoryPiece};
 use crate::adapters::embedded::history::periods::DroppedPeriod;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
+use crate::domain::limits::RULE_PAYLOAD_BYTES_MAX;
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
-use crate::ports::{AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, StoreError, VerdictOutcome};
+use crate::domain::rules::Rule;
+use crate::ports::{
+    AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, RuleChange, StoreError, VerdictOutcome,
+};
 
 /// The sender of the replies of an append, one for each event.
 pub type AppendReplySender = oneshot::Sender<Vec<Result<AppendOutcome, StoreError>>>;
@@ -39,6 +43,8 @@ pub enum StoreCommand {
     DropSlice(DatasetId, Timestamp, ReplySender<()>),
     /// Changes the catalog.
     Catalog(Box<NamespaceRecord>, ReplySender<()>),
+    /// Changes the rules; with the name of the operation. Returns the rule after the change.
+    Rules(Box<RuleChange>, &'static str, ReplySender<Option<Rule>>),
     /// Drops periods of a series.
     TrimSeries(u32, Timestamp, ReplySender<()>),
     /// Marks a namespace as forgotten.
@@ -125,6 +131,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -151,6 +158,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -176,6 +184,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -193,6 +202,7 @@ impl StoreCommand {
             Self::History(command) => command.piece.bytes + command.piece.entries.len() * size_of::<HistoryEntry>(),
             Self::Queue(command) => command.bytes(),
             Self::CreateSlice(slice, _) => slice.versions.len() * size_of::<(NamespaceId, u64)>(),
+            Self::Rules(..) => size_of::<RuleChange>() + RULE_PAYLOAD_BYTES_MAX,
             Self::Settle(_)
             | Self::PublishLimit(..)
             | Self::Watermarks(..)
@@ -229,6 +239,7 @@ impl StoreCommand {
             Self::SetStatus(_, _, _, answer) => drop(answer.send(Err(error("set slice status")))),
             Self::DropSlice(_, _, answer) => drop(answer.send(Err(error("drop slice")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
+            Self::Rules(_, op, answer) => drop(answer.send(Err(error(op)))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
             Self::ForgetCounters(_, _, answer) => drop(answer.send(Err(error("forget counters")))),

@@ -5,6 +5,7 @@ pub(super) mod history;
 mod outboxes;
 pub(super) mod queues;
 mod rollups;
+mod rules;
 mod structure;
 
 use std::sync::Arc;
