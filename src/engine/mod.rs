@@ -19,6 +19,7 @@ mod queue_report_frontier;
 pub mod queues;
 pub mod rolling;
 mod rollup_queues;
+pub mod rules;
 mod scopes;
 mod served_counts;
 pub mod stats;
@@ -43,6 +44,7 @@ use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queue_report_frontier::QueueReportFrontier;
 use crate::engine::queues::Queues;
 use crate::engine::rolling::{Roller, SignalReceiver};
+use crate::engine::rules::{Rules, RulesLoop};
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
@@ -87,6 +89,7 @@ pub struct Engine {
     counting: Counting,
     queues: Option<Queues>,
     history: Option<Arc<dyn HistoryStore>>,
+    rules: Rules,
 }
 
 /// The fleet membership of this process at one moment.
@@ -174,7 +177,12 @@ impl Engine {
             }
             None => None,
         };
-        Ok(Self { context, scopes, served, counting, queues, history })
+        let rules =
+            Rules::new(Arc::clone(&context), Arc::clone(&scopes.stores.rules), counting.clone(), queues.clone());
+        if queues.is_some() {
+            context.driver.start(RulesLoop::new(rules.clone()));
+        }
+        Ok(Self { context, scopes, served, counting, queues, history, rules })
     }
 
     /// The counter use cases.
@@ -185,6 +193,11 @@ impl Engine {
     /// The queue use cases, unless this process has no queues.
     pub fn queues(&self) -> Option<Queues> {
         self.queues.clone()
+    }
+
+    /// The use cases of counter rules. Without queues, a process keeps rules and runs none.
+    pub fn rules(&self) -> Rules {
+        self.rules.clone()
     }
 
     /// Sets how far the queues of this server are reported to their counters. `None`: it reports for no queue.

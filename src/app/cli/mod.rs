@@ -39,6 +39,7 @@ mod pages;
 mod plan;
 mod queue;
 mod reasons;
+mod rules;
 mod server;
 mod sessions;
 mod status;
@@ -95,6 +96,8 @@ enum CliCommand {
     Dlq(Box<dead_letters::DlqArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(sessions::SessionArgs),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Rule(Box<rules::RuleArgs>),
     Work(Box<work::WorkArgs>),
     Backup(Box<backup::BackupArgs>),
     Restore(backup::RestoreArgs),
@@ -287,6 +290,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Msg(args) => on_a_runtime(args.run(&global)),
         CliCommand::Dlq(args) => on_a_runtime(args.run(&global)),
         CliCommand::Session(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Rule(args) => on_a_runtime(args.run(&global)),
         CliCommand::Work(args) => on_a_runtime(args.run(&global)),
         CliCommand::Backup(args) => args.run(&global),
         CliCommand::Restore(args) => args.run(&global),

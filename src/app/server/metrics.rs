@@ -100,6 +100,13 @@ const COUNTS: &[Metric<Stats>] = metrics! { counts:
     Count "tallystone_queue_commands" = counts.queue_commands.get(), "Commands sent to shards of queues";
     Count "tallystone_queue_store_calls" = counts.queue_store_calls.get(), "Store calls that carried these commands";
     Count "tallystone_queue_panics" = counts.queue_panics.get(), "Store calls of queues that panicked: defects";
+    Count "tallystone_rules_evaluated" = counts.rules.evaluated.get(),
+        "Evaluations of counter rules, one for each rule and round";
+    Count "tallystone_rules_fired" = counts.rules.fired.get(), "Messages of counter rules that were enqueued";
+    Count "tallystone_rules_uncertain" = counts.rules.uncertain.get(),
+        "Messages of counter rules of which nobody knows whether they were enqueued";
+    Count "tallystone_rules_failed" = counts.rules.failed.get(),
+        "Evaluations of counter rules that failed or were refused; tried again";
     Count "tallystone_acknowledged_below_limit" = counts.acknowledged_below_limit.get(),
         "Events acknowledged at or below a limit published while they were held; must stay 0";
 };

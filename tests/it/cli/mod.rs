@@ -10,6 +10,7 @@ mod help;
 mod hot_counters;
 mod hung;
 mod queues;
+mod rules;
 mod series;
 mod settings;
 mod status;
