@@ -26,10 +26,6 @@ use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
 use crate::ports::{
     Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, HistoryStore, QueueStores, RollupSignal,
     StoreError, StoreErrorKind, StoreHandle, Stores,
-=======
-    Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, HistoryStore, QueueStores, RollupSignal, StoreError,
-    StoreErrorKind, StoreHandle, Stores,
->>>>>>> theirs
 };
 
 /// How often the stores are asked whether they have failed.
