@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ports::{Backups, CacheCluster, QueueStores, StoreHandle, Stores};
+use crate::ports::{Backups, CacheCluster, HistoryStore, QueueStores, StoreHandle, Stores};
 
 /// An opened engine: what it offers by role, and how it is watched and closed. A role that the engine lacks is absent.
 pub struct Opened {
@@ -10,6 +10,8 @@ pub struct Opened {
     pub counters: Option<Stores>,
     /// Queues and their catalog.
     pub queues: Option<QueueStores>,
+    /// The history of messages. It lives where the counters live.
+    pub history: Option<Arc<dyn HistoryStore>>,
     /// A count cache and best-effort counters that several processes share.
     pub cache: Option<CacheCluster>,
     /// Online backups.

@@ -17,11 +17,11 @@ use tallystone::adapters::cassandra::{self, Cassandra, RowSettings, SettingsSour
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memcached::{self, Cluster};
-use tallystone::adapters::memory::{self, FastTable};
+use tallystone::adapters::memory::{self, FastTable, MemoryHistory};
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::counter::NamespaceId;
 use tallystone::domain::namespace::{HotCounter, SeriesSettings, TimePartition};
-use tallystone::ports::{StoreError, Stores};
+use tallystone::ports::{HistoryStore, StoreError, Stores};
 use tempfile::TempDir;
 
 use crate::given;
@@ -77,6 +77,8 @@ pub struct Bench {
     backend: Backend,
     /// Its stores.
     pub stores: Stores,
+    /// Its history of messages, where it keeps one in its own way.
+    pub history: Option<Arc<dyn HistoryStore>>,
     /// The clock of its best-effort counters.
     pub clock: ManualClock,
     /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
@@ -165,7 +167,8 @@ impl Bench {
         let bench = match backend {
             Backend::Memory => {
                 let stores = memory::stores_on(Arc::new(clock.clone()));
-                Self { backend, stores, clock, kept: None, keyspace: None, servers: Vec::new() }
+                let history = Some(Arc::new(MemoryHistory::default()) as Arc<dyn HistoryStore>);
+                Self { backend, stores, history, clock, kept: None, keyspace: None, servers: Vec::new() }
             }
             Backend::Cassandra => Self::open_cassandra(clock, Keyspace::make().await?).await?,
             Backend::Memcached => Self::open_memcached(backend, clock, &[1], 0).await?,
@@ -202,7 +205,8 @@ impl Bench {
         }
         let store = embedded::open(options).map_err(|error| error.to_string())?;
         let stores = store.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
-        Ok(Self { backend, stores, clock, kept: Some((store, dir)), keyspace: None, servers: Vec::new() })
+        let history = None;
+        Ok(Self { backend, stores, history, clock, kept: Some((store, dir)), keyspace: None, servers: Vec::new() })
     }
 
     async fn open_cassandra(clock: ManualClock, keyspace: Keyspace) -> Result<Self, String> {
@@ -211,6 +215,7 @@ impl Bench {
         Ok(Self {
             backend: Backend::Cassandra,
             stores,
+            history: None,
             clock,
             kept: None,
             keyspace: Some(keyspace),
@@ -243,7 +248,7 @@ impl Bench {
         let mut stores = memory::stores_on(Arc::new(clock.clone()));
         let cluster = Arc::new(cluster);
         (stores.fast, stores.cache) = (cluster.clone(), cluster);
-        Ok(Self { backend, stores, clock, kept: None, keyspace: None, servers })
+        Ok(Self { backend, stores, history: None, clock, kept: None, keyspace: None, servers })
     }
 
     /// The memcached servers, where there are some.

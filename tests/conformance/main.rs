@@ -13,6 +13,9 @@ mod export;
 mod fast_counts;
 mod fleet_store;
 mod given;
+mod history_given;
+mod history_random;
+mod history_store;
 mod hot_counters;
 mod in_doubt;
 #[allow(dead_code, reason = "each test takes what it needs")]

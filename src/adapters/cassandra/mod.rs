@@ -203,6 +203,7 @@ impl Cassandra {
         Opened {
             counters: Some(self.stores(fast)),
             queues: None,
+            history: None,
             cache: None,
             backups: None,
             handle: Arc::clone(self) as Arc<dyn StoreHandle>,

@@ -289,6 +289,7 @@ impl Embedded {
         Opened {
             counters: Some(self.stores(fast)),
             queues: Some(self.queue_stores(Arc::clone(clock))),
+            history: None,
             cache: None,
             backups: Some(self.backups(Arc::clone(clock))),
             handle: Arc::clone(self) as Arc<dyn StoreHandle>,

@@ -136,6 +136,7 @@ impl Cluster {
         Opened {
             counters: None,
             queues: None,
+            history: None,
             cache: Some(CacheCluster { cache, fast: Arc::clone(self) as Arc<dyn FastCounts> }),
             backups: None,
             handle: Arc::new(ClusterHandle { name: name.to_owned() }),

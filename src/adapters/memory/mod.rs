@@ -8,6 +8,7 @@ mod cache;
 mod catalog;
 mod event_log;
 mod fast_counts;
+mod history;
 mod limits;
 mod outboxes;
 mod queues;
@@ -31,6 +32,7 @@ use crate::ports::{Clock, QueueStores, StoreHandle, Stores};
 pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
+pub use history::MemoryHistory;
 pub use queues::MemoryQueues;
 
 /// The bytes of best-effort counters that `stores` keeps.
@@ -68,6 +70,7 @@ pub fn open(clock: &Arc<dyn Clock>) -> Opened {
     Opened {
         counters: Some(stores_on(Arc::clone(clock))),
         queues: Some(queue_stores(Arc::clone(clock))),
+        history: Some(Arc::new(MemoryHistory::default())),
         cache: None,
         backups: None,
         handle: Arc::new(MemoryHandle),
