@@ -11,6 +11,7 @@ pub mod counting;
 mod dataset;
 pub mod driver;
 mod fleet;
+pub mod historian;
 pub mod loops;
 pub mod namespaces;
 pub mod queues;
@@ -31,6 +32,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::historian::Historian;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
@@ -40,7 +42,10 @@ use crate::engine::rolling::{Roller, SignalReceiver};
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy, ExportSink, QueueStores, RollupSignal, SignalCounts, StoreError, Stores};
+use crate::ports::{
+    Clock, Entropy, ExportSink, HistoryStore, QueueStores, RegisterCodec, RollupSignal, SignalCounts, StoreError,
+    Stores,
+};
 
 pub use fleet::MemberProfile;
 
@@ -48,6 +53,10 @@ pub struct EngineParts {
     pub stores: Stores,
     /// The stores of queues, unless this process has no queues.
     pub queue_stores: Option<QueueStores>,
+    /// The history of messages, if one is kept.
+    pub history: Option<Arc<dyn HistoryStore>>,
+    /// The encoding of what the writer of the history remembers.
+    pub history_registers: Arc<dyn RegisterCodec>,
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
@@ -74,6 +83,7 @@ pub struct Engine {
     served: Arc<ServedCounts>,
     counting: Counting,
     queues: Option<Queues>,
+    historian: Option<Historian>,
 }
 
 /// The fleet membership of this process at one moment.
@@ -126,7 +136,7 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { signals, seal_delay, rules, progress, .. } = parts;
+        let EngineParts { signals, seal_delay, rules, progress, history, history_registers, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context = Arc::new(EngineContext { clock, entropy, driver, stats });
         let (name, started_at) = (profile.name.clone(), context.now());
@@ -148,11 +158,18 @@ impl Engine {
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
         driver.start(WatchesLoop::new(Arc::clone(&served)));
         let counting = Counting::new(roller, rules, &name, started_at);
-        let queues = match queue_stores {
-            Some(stores) => Some(Queues::start_in(stores, Arc::clone(&context)).await?),
-            None => None,
+        let (queues, historian) = match queue_stores {
+            Some(stores) => {
+                let queues = Queues::start_in(stores.clone(), Arc::clone(&context)).await?;
+                let start = |history| {
+                    Historian::start(queues.clone(), &stores, history, history_registers, Arc::clone(&context))
+                };
+                let historian = history.map(start);
+                (Some(queues), historian)
+            }
+            None => (None, None),
         };
-        Ok(Self { context, scopes, served, counting, queues })
+        Ok(Self { context, scopes, served, counting, queues, historian })
     }
 
     /// The counter use cases.
@@ -163,6 +180,11 @@ impl Engine {
     /// The queue use cases, unless this process has no queues.
     pub fn queues(&self) -> Option<Queues> {
         self.queues.clone()
+    }
+
+    /// The writer of the history, unless none is kept.
+    pub fn historian(&self) -> Option<Historian> {
+        self.historian.clone()
     }
 
     /// Whether other servers may share the store of counters.

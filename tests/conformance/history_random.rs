@@ -184,8 +184,10 @@ async fn check(random: &mut Random, history: &dyn HistoryStore, plain: &PlainHis
     for queue in [QUEUE, OTHER_QUEUE] {
         for number in 0..SHARDS {
             let shard = ShardId { queue, number };
-            assert_eq!(history.cursor(shard).await.expect("a cursor").map(|cursor| cursor.position),
-                plain.cursor(shard).map(|cursor| cursor.position));
+            assert_eq!(
+                history.cursor(shard).await.expect("a cursor").map(|cursor| cursor.position),
+                plain.cursor(shard).map(|cursor| cursor.position)
+            );
         }
         check_messages(random, history, plain, queue).await;
         for text in IDS {

@@ -343,7 +343,11 @@ async fn history_store_law_8_no_row_has_left_since_the_time_that_the_store_names
                     assert!(kept, "{place:?} has left, but the history starts at {known:?}");
                 }
                 let trace = if kept { vec![row.clone()] } else { Vec::new() };
-                assert_eq!(whole_trace(history, QUEUE, key).await, trace, "{place:?} is there as a whole or not at all");
+                assert_eq!(
+                    whole_trace(history, QUEUE, key).await,
+                    trace,
+                    "{place:?} is there as a whole or not at all"
+                );
                 let id = &row.enqueued.as_ref().expect("an enqueue").id;
                 assert_eq!(history.lives(QUEUE, id, 9).await.expect("lives").len(), usize::from(kept));
             }

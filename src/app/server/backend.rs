@@ -24,8 +24,8 @@ use crate::app::server::readiness::ServicesOfStore;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
 use crate::ports::{
-    Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, QueueStores, RollupSignal, StoreError,
-    StoreErrorKind, StoreHandle, Stores,
+    Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, HistoryStore, QueueStores, RollupSignal,
+    StoreError, StoreErrorKind, StoreHandle, Stores,
 };
 
 /// How often the stores are asked whether they have failed.
@@ -37,6 +37,8 @@ pub struct Backend {
     pub stores: Stores,
     /// The stores of queues, unless this server has none.
     pub queue_stores: Option<QueueStores>,
+    /// The history of messages. It is where the counters are.
+    pub history: Option<Arc<dyn HistoryStore>>,
     /// The export of slices, if the settings name a directory for it.
     pub export: Option<Arc<dyn ExportSink>>,
     /// Online backups, if an engine has them.
@@ -88,11 +90,13 @@ impl Backend {
         };
         let (queue_stores, queue_handle) = engines.queues(config.queues.engine)?.unzip();
         let backups = engines.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
+        let history = engines.history(config.counters.engine);
         let (counters, counter_handles) = engines.counters(config.counters.engine)?;
         let caches = memcached.iter().filter_map(cache_cluster).collect();
         Ok(Self {
             stores: Stores { fast, caches: Arc::new(caches), ..counters },
             queue_stores,
+            history,
             export: export_sink(config),
             backups,
             handles: with_services(counter_handles, queue_handle),
@@ -191,6 +195,15 @@ impl OpenEngines {
         let opened = one.context("the engine of counters is not open")?;
         let counters = opened.counters.context("the engine of [counters] has no counters")?;
         Ok((counters, vec![opened.handle]))
+    }
+
+    fn history(&self, engine: CounterEngine) -> Option<Arc<dyn HistoryStore>> {
+        let one = match engine {
+            CounterEngine::Memory => self.memory.as_ref(),
+            CounterEngine::Embedded => self.embedded.as_ref(),
+            CounterEngine::Cassandra => None,
+        };
+        one.and_then(|opened| opened.history.clone())
     }
 
     fn queues(&self, engine: QueueEngine) -> anyhow::Result<Option<(QueueStores, Arc<dyn StoreHandle>)>> {

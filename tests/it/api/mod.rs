@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
 use serde_json::Value;
+use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
@@ -124,6 +125,8 @@ impl Wire {
         let parts = EngineParts {
             stores,
             queue_stores: Some(queue_stores),
+            history: None,
+            history_registers: Arc::new(ProtobufRegisters),
             clock,
             entropy,
             export: None,
