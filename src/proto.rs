@@ -42,6 +42,15 @@ pub mod queue {
     }
 }
 
+/// `tallystone.history`
+pub mod history {
+    /// `tallystone.history.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.history.v1");
+    }
+}
+
 /// `tallystone.internal`
 pub mod internal {
     /// `tallystone.internal.v1`

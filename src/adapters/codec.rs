@@ -87,7 +87,7 @@ fn checkpoint_of(checkpoint: &Checkpoint) -> StoredCheckpoint {
         open_steps: checkpoint.open_steps.iter().map(step_of).collect(),
         repairs: checkpoint.repairs,
         sources: checkpoint.sources.iter().map(|(source, total)| source_of(source, *total)).collect(),
-        gone: checkpoint.deleted,
+        gone: false,
         rolled_after_us: checkpoint
             .writer
             .as_ref()
@@ -117,7 +117,6 @@ fn checkpoint_from(stored: StoredCheckpoint) -> Result<Checkpoint, CorruptValue>
         open_steps: stored.open_steps.into_iter().map(step_from).collect::<Result<_, _>>()?,
         repairs: stored.repairs,
         sources,
-        deleted: stored.gone,
         writer,
     })
 }
@@ -358,7 +357,6 @@ mod tests {
             open_steps in proptest::collection::vec(step(), 0..4),
             repairs in any::<u64>(),
             sources in proptest::collection::btree_map(any::<bool>(), source(), 0..3),
-            deleted in any::<bool>(),
             rolled in proptest::option::of((any::<i64>(), proptest::option::of("[a-z0-9.:-]{1,40}"))),
         ) -> Checkpoint {
             Checkpoint {
@@ -370,8 +368,7 @@ mod tests {
                 open_steps,
                 repairs,
                 sources: sources.into_values().collect(),
-                deleted,
-                writer: rolled.map(|(at, server)| CheckpointWriter {
+                rolled: rolled.map(|(at, server)| RolledBy {
                     at: Timestamp::from_micros(at),
                     server: server.map(Into::into),
                 }),

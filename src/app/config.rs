@@ -3,6 +3,7 @@
 //! Parsing is pure: everything comes in as values, so tests need no environment. The default file is the list of what
 //! exists; whatever is not in it is an error with a suggestion.
 
+mod bridge;
 mod cassandra;
 mod cluster_faults;
 mod clusters;
@@ -31,6 +32,7 @@ use crate::engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
 use numbers::{number_of, number_wanted};
 use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
+pub use bridge::BridgeConfig;
 pub use cassandra::{attached_clusters, counter_cluster, options as cassandra_options};
 pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, ReplicasByDataCenter, Servers};
 pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
@@ -60,6 +62,7 @@ pub struct Config {
     pub best_effort: BestEffortConfig,
     pub log: LogConfig,
     pub traces: TracesConfig,
+    pub bridge: BridgeConfig,
     /// `[clusters.NAME]`
     pub clusters: BTreeMap<String, ClusterConfig>,
 }

@@ -19,6 +19,7 @@ mod call;
 mod endpoints;
 mod error;
 mod gather;
+mod history;
 pub mod queues;
 mod reads;
 mod retry;
@@ -36,6 +37,7 @@ use crate::proto::admin::v1::backup_service_client::BackupServiceClient;
 use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::admin::v1::status_service_client::StatusServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
+use crate::proto::history::v1::history_service_client::HistoryServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 
 pub use batches::BatchError;
@@ -126,6 +128,11 @@ impl Client {
     /// The queue service of the preferred server, without retries.
     pub fn queues(&self) -> QueueServiceClient<Channel> {
         queues::queues_on(self.endpoints.channel(self.endpoints.preferred()))
+    }
+
+    /// The history service of the preferred server, without retries.
+    pub fn history(&self) -> HistoryServiceClient<Channel> {
+        history::history_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// Makes a unique message id, a UUIDv7. An enqueue with it can be repeated.

@@ -11,8 +11,8 @@ use crate::client::as_of_cache::{is_before, newest};
 use crate::client::retry::CallKind;
 use crate::client::{CallError, Client, counters_on};
 use crate::proto::counter::v1::{
-    BatchGetCountsRequest, BatchGetCountsResponse, CheckTokenRequest, CheckTokenResponse, GetCountRequest,
-    GetCountResponse, GetResult, Verdict,
+    BatchGetCountSeriesRequest, BatchGetCountSeriesResponse, BatchGetCountsRequest, BatchGetCountsResponse,
+    CheckTokenRequest, CheckTokenResponse, GetCountRequest, GetCountResponse, GetResult, Verdict,
 };
 
 impl Client {
@@ -59,6 +59,15 @@ impl Client {
     async fn batch_get_once(&self, request: &BatchGetCountsRequest) -> Result<BatchGetCountsResponse, CallError> {
         let call = |channel, request| async move { counters_on(channel).batch_get_counts(request).await };
         self.call_with_retries(CallKind::Read, request, call).await
+    }
+
+    /// Reads the series of counters, over one range and in one step.
+    pub async fn batch_get_count_series(
+        &self,
+        request: BatchGetCountSeriesRequest,
+    ) -> Result<BatchGetCountSeriesResponse, CallError> {
+        let call = |channel, request| async move { counters_on(channel).batch_get_count_series(request).await };
+        self.call_with_retries(CallKind::Read, &request, call).await
     }
 
     /// Gets the final verdict on a token: asks until it is known or the time is over, and returns PENDING only then. A token

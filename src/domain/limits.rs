@@ -1,10 +1,13 @@
-//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues, and `limits.rs` of an
-//! adapter those of its store. `docs/limits.md` is generated from the doc comments of the constants in these files.
+//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues, `limits/history.rs` those of
+//! reads of their history, and `limits.rs` of an adapter those of its store. `docs/limits.md` is generated from the doc
+//! comments of the constants in these files.
 
+mod history;
 mod queues;
 
 use std::time::Duration;
 
+pub use history::*;
 pub use queues::*;
 
 /// The longest counter name, in bytes.
@@ -83,6 +86,10 @@ pub const WATCHES_MAX: usize = 16_384;
 pub const CALLER_WATCHES_MAX: usize = 4_096;
 /// The most rows of one series answer.
 pub const SERIES_ROWS_MAX: usize = 10_000;
+/// The most counters whose series are read in one call. Together they have at most `SERIES_ROWS_MAX` rows.
+pub const SERIES_COUNTERS_MAX: usize = 200;
+/// The counters that `counter series` shows. Beyond it, it says that there are more.
+pub const SERIES_SHOWN_MAX: usize = 1_000;
 /// The most resolutions of series a namespace keeps.
 pub const SERIES_RESOLUTIONS_MAX: usize = 8;
 /// The most hot counters a namespace names.

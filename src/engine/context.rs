@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::domain::Timestamp;
 use crate::engine::driver::Driver;
+use crate::engine::queue_report_frontier::QueueReportFrontier;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy};
 
@@ -16,6 +17,8 @@ pub struct EngineContext {
     pub driver: Driver,
     /// Counts for the metrics.
     pub stats: Arc<Stats>,
+    /// How far the queues of this server are reported to their counters.
+    pub queue_reports: QueueReportFrontier,
 }
 
 impl EngineContext {

@@ -36,6 +36,8 @@ pub enum NextActivation {
 pub enum DrainStage {
     /// Stops at once; other stages do not wait for it.
     Upkeep,
+    /// Reports what changed in queues, so that the last rolls find it.
+    Reports,
     /// Rolls the waiting counters.
     Rolls,
     /// Publishes the limit for as long as rolls may need it.
@@ -73,7 +75,7 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Driver {
     clock: Arc<dyn Clock>,
-    stages: Arc<[StageTasks; 4]>,
+    stages: Arc<[StageTasks; 5]>,
     abandon: CancellationToken,
     /// The deadline of the last work, once a drain began.
     until: Arc<OnceLock<Duration>>,
@@ -120,7 +122,7 @@ impl Driver {
         // A second drain waits as long as the first.
         let _ = self.until.set(until);
         self.tasks(DrainStage::Upkeep).stop.cancel();
-        for stage in [DrainStage::Rolls, DrainStage::Limits, DrainStage::Watermarks] {
+        for stage in [DrainStage::Reports, DrainStage::Rolls, DrainStage::Limits, DrainStage::Watermarks] {
             let tasks = self.tasks(stage);
             tasks.stop.cancel();
             tasks.end().await;

@@ -3,6 +3,7 @@
 //! The composition root builds an `Engine`, and the API calls it. One driver runs all background work. To stop an engine,
 //! take no more calls and call `drain`.
 
+pub mod bridge;
 pub mod caller_quota;
 pub mod catalog;
 mod closed_timestamp;
@@ -12,8 +13,10 @@ mod dataset;
 pub mod driver;
 mod fleet;
 pub mod historian;
+pub mod history;
 pub mod loops;
 pub mod namespaces;
+mod queue_report_frontier;
 pub mod queues;
 pub mod rolling;
 mod rollup_queues;
@@ -28,15 +31,18 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::ProtocolRules;
+use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
 use crate::engine::historian::Historian;
+use crate::engine::history::History;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
 use crate::engine::namespaces::NamespaceCatalog;
+use crate::engine::queue_report_frontier::QueueReportFrontier;
 use crate::engine::queues::Queues;
 use crate::engine::rolling::{Roller, SignalReceiver};
 use crate::engine::scopes::NamespaceScopes;
@@ -53,7 +59,7 @@ pub struct EngineParts {
     pub stores: Stores,
     /// The stores of queues, unless this process has no queues.
     pub queue_stores: Option<QueueStores>,
-    /// The history of messages, if one is kept.
+    /// The history of messages, if it is kept.
     pub history: Option<Arc<dyn HistoryStore>>,
     /// The encoding of what the writer of the history remembers.
     pub history_registers: Arc<dyn RegisterCodec>,
@@ -74,6 +80,8 @@ pub struct EngineParts {
     pub rules: ProtocolRules,
     /// Called for each dataset and namespace that is opened. It extends the startup deadline.
     pub progress: StartupProgress,
+    /// How queues are reported to their counters; `None` for not at all.
+    pub bridge: Option<BridgeSettings>,
 }
 
 /// The running engine.
@@ -84,6 +92,7 @@ pub struct Engine {
     counting: Counting,
     queues: Option<Queues>,
     historian: Option<Historian>,
+    history: Option<Arc<dyn HistoryStore>>,
 }
 
 /// The fleet membership of this process at one moment.
@@ -136,9 +145,10 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { signals, seal_delay, rules, progress, history, history_registers, .. } = parts;
+        let EngineParts { history, history_registers, signals, seal_delay, rules, progress, bridge, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
-        let context = Arc::new(EngineContext { clock, entropy, driver, stats });
+        let context =
+            Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
         let (name, started_at) = (profile.name.clone(), context.now());
         let options = FleetOptions { rules, profile, signals, seal_delay };
         let fleet = stores.fleet.clone().map(|shared| FleetMembership::new(Arc::clone(&context), shared, options));
@@ -161,15 +171,21 @@ impl Engine {
         let (queues, historian) = match queue_stores {
             Some(stores) => {
                 let queues = Queues::start_in(stores.clone(), Arc::clone(&context)).await?;
-                let start = |history| {
-                    Historian::start(queues.clone(), &stores, history, history_registers, Arc::clone(&context))
-                };
-                let historian = history.map(start);
+                let written = history.clone();
+                let start =
+                    |store| Historian::start(queues.clone(), &stores, store, history_registers, Arc::clone(&context));
+                let historian = written.map(start);
+                if let Some(settings) = bridge {
+                    let totals = Arc::new(ReportedTotals::new(counting.clone()));
+                    historian.iter().for_each(|historian| historian.compare_counters(Arc::clone(&totals) as _));
+                    let (context, counting) = (Arc::clone(&context), counting.clone());
+                    driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+                }
                 (Some(queues), historian)
             }
             None => (None, None),
         };
-        Ok(Self { context, scopes, served, counting, queues, historian })
+        Ok(Self { context, scopes, served, counting, queues, historian, history })
     }
 
     /// The counter use cases.
@@ -185,6 +201,18 @@ impl Engine {
     /// The writer of the history, unless none is kept.
     pub fn historian(&self) -> Option<Historian> {
         self.historian.clone()
+    }
+
+    /// Sets how far the queues of this server are reported to their counters. `None`: it reports for no queue.
+    /// `Timestamp::MIN`: how far is not known yet.
+    pub fn set_queues_reported_to(&self, reported_to: Option<Timestamp>) {
+        self.context.queue_reports.set(reported_to);
+    }
+
+    /// The reads of the history, unless this process has no queues or keeps no history.
+    pub fn history(&self) -> Option<History> {
+        let (queues, store) = self.queues.clone().zip(self.history.clone())?;
+        Some(History::new(queues, store))
     }
 
     /// Whether other servers may share the store of counters.

@@ -14,7 +14,8 @@ use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
 use crate::engine::context::EngineContext;
 use crate::engine::dataset::datasets::{DatasetState, Datasets};
 use crate::engine::fleet::FleetMembership;
-use crate::engine::namespaces::NamespaceCatalog;
+use crate::engine::namespaces::{NamespaceCatalog, queue_namespace};
+use crate::engine::queue_report_frontier::least_reported;
 use crate::engine::rollup_queues::{NamespaceRollupQueues, RollupQueues};
 use crate::engine::stats::NamespaceCounts;
 use crate::ports::{CacheCluster, CountCache, FastCounts, StoreError, StoreErrorKind, Stores};
@@ -47,6 +48,8 @@ pub struct NamespaceScope {
     /// Whether other servers fill the cache or write the store. A later read may then find an older `as_of` than this
     /// server has served: an old cached copy, or a row below the limit that was not acknowledged at that time.
     pub needs_as_of_floor: bool,
+    /// Whether its counters are those that queues keep about themselves.
+    pub is_of_queues: bool,
     /// Its best-effort counters.
     pub best_effort_counts: Arc<dyn FastCounts>,
     /// Metrics of its counters.
@@ -85,6 +88,16 @@ impl NamespaceScopes {
             None => dataset.pending.rolled_up_to(shard, limit),
         };
         (0..TOUCH_SHARDS).map(of_shard).min().unwrap_or(limit)
+    }
+
+    /// The time up to which all mutations of all queues are in the log of their counters; none while it is not known. To be
+    /// read before the counters for which it is stated.
+    pub fn queues_reported_to(&self) -> Option<Timestamp> {
+        let own = self.context.queue_reports.own();
+        match &self.fleet {
+            None => least_reported([own]),
+            Some(fleet) => least_reported(fleet.queues_reported_by_others()?.into_iter().chain([own])),
+        }
     }
 
     /// Sends a rollup signal to whoever rolls the counter up, in this process or in another one. It never waits, and may be
@@ -134,6 +147,7 @@ impl NamespaceScopes {
             cache: Arc::clone(&self.stores.cache),
             fast: Arc::clone(&self.stores.fast),
         });
+        let is_of_queues = namespace.spec.name == queue_namespace();
         let counts = self.context.stats.by_namespace.of(namespace.spec.name.as_str());
         Ok(NamespaceScope {
             namespace,
@@ -142,6 +156,7 @@ impl NamespaceScopes {
             rollup_queues: queues,
             cache,
             needs_as_of_floor: remembers_told,
+            is_of_queues,
             best_effort_counts: fast,
             counts,
             cluster_fault: kept_elsewhere,

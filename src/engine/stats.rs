@@ -112,6 +112,19 @@ impl QueueCounts {
     }
 }
 
+/// The work of the bridge from queues to their counters.
+#[derive(Default, Debug)]
+pub struct BridgeCounts {
+    /// Reports of a shard that were written.
+    pub reports: Count,
+    /// Totals that were written.
+    pub totals_reported: Count,
+    /// Queues that were taken over, or whose counters were read back.
+    pub takeovers: Count,
+    /// Steps that failed and were tried again.
+    pub failures: Count,
+}
+
 /// Calls on the counters of one namespace since this server's first call of it.
 #[derive(Default, Debug)]
 pub struct NamespaceCounts {
@@ -157,6 +170,8 @@ impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
 /// Counts of the engine's work since its start.
 #[derive(Default, Debug)]
 pub struct Stats {
+    /// The reports of queues to their counters.
+    pub bridge: BridgeCounts,
     /// Adds, clears and totals that were applied.
     pub writes_applied: Count,
     /// Writes whose token had been applied before.

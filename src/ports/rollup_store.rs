@@ -36,6 +36,11 @@ pub struct RollWrite {
 ///    once, up to the limit.
 /// 8. `series_resolutions` returns every resolution with finished steps, finest first.
 /// 9. A result of `rolled_to` was the `as_of` of a checkpoint that this process stored or read.
+/// 10. After `forget_counters`, a counter of the call has no checkpoint and is not listed, if its checkpoint and its last
+///    write lie at or below its given time, and it has no event outside of dropped slices.
+/// 11. Whatever is written above the given time stays, before `forget_counters`, during it or after it: a checkpoint with a
+///    greater `as_of`, and the name of a counter with a mutation above it. A counter that law 10 does not cover stays as it
+///    is. Finished steps stay for their retention, and bucket records go with their slices.
 #[async_trait]
 pub trait RollupStore: Send + Sync + 'static {
     /// Reads the stored state of a counter.
@@ -93,6 +98,10 @@ pub trait RollupStore: Send + Sync + 'static {
 
     /// Lists the namespaces with stored rows, above the given id. Cost: O(limit).
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError>;
+
+    /// Removes the checkpoints and names of counters that were silent up to a time, each with the greater of the `as_of` and
+    /// the last write that the caller read. For counters without repairs. May be repeated. Cost: O(counters).
+    async fn forget_counters(&self, dataset: DatasetId, silent: Vec<(Counter, Timestamp)>) -> Result<(), StoreError>;
 
     /// Removes all rows of a namespace except events, which go with their slices. May be repeated.
     async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError>;

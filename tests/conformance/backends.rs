@@ -251,6 +251,12 @@ impl Bench {
         Ok(Self { backend, stores, history: None, clock, kept: None, keyspace: None, servers })
     }
 
+    /// The stores of another process on the same data, where there may be one.
+    pub async fn beside(&self) -> Option<Stores> {
+        let opened = self.keyspace.as_ref()?.open().await.expect("the keyspace opens again");
+        Some(opened.stores(Arc::new(FastTable::new(Arc::new(self.clock.clone()), 1 << 20))))
+    }
+
     /// The memcached servers, where there are some.
     pub fn servers(&self) -> &[Memcached] {
         &self.servers

@@ -38,7 +38,14 @@ fn beat(number: u64) -> Heartbeat {
     let millis = i64::try_from(number).expect("small");
     let closed = BTreeMap::from([(DATASET, at(millis)), (OTHER_DATASET, Timestamp::MIN)]);
     let secret = Some(FleetSecret([u8::try_from(number % 251).expect("small"); SECRET_BYTES]));
-    Heartbeat { number, roles: Roles { writer: true, roller: true }, address: String::new(), closed, secret }
+    Heartbeat {
+        number,
+        roles: Roles { writer: true, roller: true },
+        address: String::new(),
+        closed,
+        secret,
+        queues_reported_to: Some(at(500)),
+    }
 }
 
 const ONE: MemberId = MemberId([1; 16]);

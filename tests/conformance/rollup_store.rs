@@ -55,11 +55,7 @@ fn full_checkpoint() -> Checkpoint {
             tallystone::domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3, time: at(7) },
         )]
         .into(),
-        deleted: false,
-        writer: Some(tallystone::domain::rollup::CheckpointWriter {
-            at: at(26_000),
-            server: Some("counts-1:7450".into()),
-        }),
+        rolled: Some(tallystone::domain::rollup::RolledBy { at: at(26_000), server: Some("counts-1:7450".into()) }),
     }
 }
 
@@ -426,6 +422,121 @@ async fn rollup_store_law_8_every_resolution_that_has_steps_is_listed_until_they
         assert_eq!(rollups.series_resolutions().await.expect("resolutions"), [60, 3_600]);
         assert_eq!(series(&bench.stores, &counter("views"), 10).await, []);
         assert_eq!(series(&bench.stores, &counter("views"), 60).await.len(), 1);
+    })
+    .await;
+}
+
+/// A counter whose last event, at -5,000 ms, is gone with its slice.
+async fn fill_silent(stores: &Stores, silent: &Counter) {
+    append(stores, silent, event(-5_000, "a", Change::Clear)).await;
+    stores.progress.publish(DATASET, at(0)).await.expect("a limit");
+    let mut write = roll(silent, checkpoint(0, 1));
+    write.checkpoint.last_event_time = Some(at(-5_000));
+    write.finished_steps = vec![step(10, -10_000, 2)];
+    put(stores, write).await;
+}
+
+async fn drop_first_slice(stores: &Stores) {
+    stores.slices.set_status(DATASET, at(-600_000), SliceStatus::Dropped).await.expect("a drop");
+}
+
+async fn forget_counters(stores: &Stores, silent: &[(&Counter, i64)]) {
+    let silent = silent.iter().map(|(counter, millis)| ((*counter).clone(), at(*millis))).collect();
+    stores.rollups.forget_counters(DATASET, silent).await.expect("they are forgotten");
+}
+
+#[tokio::test]
+async fn rollup_store_law_10_a_silent_counter_is_forgotten_and_no_other() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        let [silent, kept] = ["silent", "kept"].map(counter);
+        for counter in [&silent, &kept, &foreign("silent")] {
+            fill_silent(stores, counter).await;
+        }
+        forget_counters(stores, &[(&silent, 0)]).await;
+        assert_eq!(names(stores, NAMESPACE, "").await.len(), 2, "its events are still there");
+        drop_first_slice(stores).await;
+        forget_counters(stores, &[(&silent, -1)]).await;
+        assert_eq!(names(stores, NAMESPACE, "").await.len(), 2, "its checkpoint is newer");
+        forget_counters(stores, &[(&silent, 0), (&counter("unknown"), 0)]).await;
+        forget_counters(stores, &[(&silent, 0)]).await;
+        assert_eq!(names(stores, NAMESPACE, "").await, [counter_name("kept")]);
+        assert_eq!(read(stores, &silent).await, RollupRow::default());
+        assert_eq!(read(stores, &kept).await.checkpoint.map(|checkpoint| checkpoint.count), Some(1));
+        assert_eq!(names(stores, OTHER_NAMESPACE, "").await, [counter_name("silent")]);
+        assert!(read(stores, &foreign("silent")).await.checkpoint.is_some(), "the other namespace is whole");
+        assert_eq!(series(stores, &silent, 10).await.len(), 1, "finished steps stay for their retention");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_10_what_is_forgotten_stays_so_over_a_restart() {
+    on_every_durable_backend(async |bench, ending| {
+        let silent = counter("silent");
+        fill_silent(&bench.stores, &silent).await;
+        drop_first_slice(&bench.stores).await;
+        forget_counters(&bench.stores, &[(&silent, 0)]).await;
+        let bench = bench.reopen(ending).await;
+        assert_eq!(names(&bench.stores, NAMESPACE, "").await, []);
+        assert_eq!(read(&bench.stores, &silent).await, RollupRow::default());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_11_what_is_written_above_the_time_stays_whenever_it_is_written() {
+    on_every_backend(async |bench| {
+        let stores = &bench.stores;
+        let [again, rolled, before] = ["again", "rolled", "before"].map(counter);
+        for counter in [&again, &rolled, &before] {
+            fill_silent(stores, counter).await;
+        }
+        drop_first_slice(stores).await;
+        append(stores, &before, event(5_000, "b", Change::Add(1))).await;
+        forget_counters(stores, &[(&again, 0), (&rolled, 0), (&before, 0)]).await;
+        assert_eq!(names(stores, NAMESPACE, "").await, [counter_name("before")]);
+        assert!(read(stores, &before).await.checkpoint.is_some(), "it stays whole");
+        append(stores, &again, event(7_000, "c", Change::Clear)).await;
+        put(stores, roll(&rolled, checkpoint(8_000, 3))).await;
+        forget_counters(stores, &[(&again, 0), (&rolled, 0), (&before, 0)]).await;
+        assert_eq!(names(stores, NAMESPACE, "").await, ["again", "before", "rolled"].map(counter_name));
+        assert_eq!(read(stores, &rolled).await.checkpoint, Some(checkpoint(8_000, 3)));
+        let row = read(stores, &again).await;
+        assert_eq!((row.checkpoint, row.clear), (None, Some(key(7_000, "c"))));
+        assert!(row.last_write_time >= Some(at(7_000)));
+        assert_eq!(all_events(stores, &again).await.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_11_a_process_that_listed_a_name_lists_it_again_after_another_forgot_it() {
+    on_every_backend(async |bench| {
+        let silent = counter("silent");
+        fill_silent(&bench.stores, &silent).await;
+        let Some(other) = bench.beside().await else { return };
+        drop_first_slice(&other).await;
+        forget_counters(&other, &[(&silent, 0)]).await;
+        assert_eq!(names(&bench.stores, NAMESPACE, "").await, []);
+        append(&bench.stores, &silent, event(5_000, "b", Change::Add(1))).await;
+        assert_eq!(names(&bench.stores, NAMESPACE, "").await, [counter_name("silent")]);
+        assert_eq!(names(&other, NAMESPACE, "").await, [counter_name("silent")]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rollup_store_law_11_a_counter_that_comes_back_is_there_after_a_restart() {
+    on_every_durable_backend(async |bench, ending| {
+        let silent = counter("silent");
+        fill_silent(&bench.stores, &silent).await;
+        drop_first_slice(&bench.stores).await;
+        forget_counters(&bench.stores, &[(&silent, 0)]).await;
+        append(&bench.stores, &silent, event(5_000, "b", Change::Add(1))).await;
+        let bench = bench.reopen(ending).await;
+        assert_eq!(names(&bench.stores, NAMESPACE, "").await, [counter_name("silent")]);
+        assert_eq!(all_events(&bench.stores, &silent).await.len(), 1);
     })
     .await;
 }

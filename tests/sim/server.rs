@@ -278,6 +278,7 @@ impl Machines {
             seal_delay: plan.seal_delay,
             rules: plan.rules,
             progress: Arc::new(|| {}),
+            bridge: None,
         };
         let engine = Arc::new(Engine::start(parts).await.map_err(|error| error.to_string())?);
         let counting = engine.counting();

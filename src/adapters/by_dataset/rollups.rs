@@ -101,6 +101,10 @@ impl RollupStore for ByDataset {
         Ok(merge_first(found, limit))
     }
 
+    async fn forget_counters(&self, dataset: DatasetId, silent: Vec<(Counter, Timestamp)>) -> Result<(), StoreError> {
+        self.stores_of_dataset(dataset).await?.rollups.forget_counters(dataset, silent).await
+    }
+
     async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut failed = Ok(());
         for stores in self.all_stores() {

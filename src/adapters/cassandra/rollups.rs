@@ -101,7 +101,13 @@ impl Rollups {
     async fn put_one(&self, dataset: DatasetId, write: &RollWrite) -> Result<(), StoreError> {
         const OP: &str = "put checkpoint";
         let as_of = write.checkpoint.as_of;
-        self.touch_writer.ensure_name_stored(&write.counter).await?;
+        let last = write.checkpoint.last_event_time;
+        let slice = match last {
+            Some(last) => self.slices.slice_at(dataset, last).await?,
+            None => None,
+        };
+        let slice_start = slice.map_or(Timestamp::MIN, |slice| slice.start());
+        self.touch_writer.ensure_name_stored(&write.counter, slice_start, as_of).await?;
         for bucket in &write.finished_buckets {
             self.put_bucket(dataset, &write.counter, bucket, record_time(&write.checkpoint)).await?;
         }
@@ -213,6 +219,31 @@ impl Rollups {
         self.touch_writer.unname(&counter);
         let shard = stored_shard(counter.touch_shard());
         self.requests.write(OP, self.requests.statement("delete_name"), (ns, shard, name)).await
+    }
+
+    /// Removes the rows of a counter up to a time, if no slice has events of it. The time is that of the deletion, so
+    /// whatever is written above it stays, whenever it arrives.
+    async fn forget_silent(&self, dataset: DatasetId, counter: Counter, up_to: Timestamp) -> Result<(), StoreError> {
+        const OP: &str = "forget counters";
+        let row = self.read(dataset, &counter).await?;
+        if let Some(last) = row.last_write_time
+            && self.slices.slice_at(dataset, last).await?.is_some_and(|slice| !slice.is_dropped())
+        {
+            return Ok(());
+        }
+        let newest = row.checkpoint.map(|checkpoint| checkpoint.as_of).max(row.last_write_time);
+        if newest > Some(up_to) {
+            return Ok(());
+        }
+        let (ns, name) = stored_counter(&counter);
+        let at = up_to.micros();
+        // The name comes last: as long as it is there, an interrupted removal is found again.
+        let values = (at, stored_dataset(dataset), ns, name);
+        self.requests.write(OP, self.requests.statement("forget_rollup"), values).await?;
+        self.versions.remove(&(dataset, counter.clone()));
+        self.touch_writer.unname(&counter);
+        let values = (at, ns, stored_shard(counter.touch_shard()), name);
+        self.requests.write(OP, self.requests.statement("forget_name"), values).await
     }
 
     /// Reads the sealed value of a counter.
@@ -428,6 +459,15 @@ impl RollupStore for Rollups {
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
         self.touch_writer.refresh_namespaces().await?;
         Ok(self.touch_writer.stored_namespaces(above, limit))
+    }
+
+    async fn forget_counters(&self, dataset: DatasetId, silent: Vec<(Counter, Timestamp)>) -> Result<(), StoreError> {
+        let forgetting = silent.into_iter().map(|(counter, up_to)| self.forget_silent(dataset, counter, up_to));
+        let mut forgetting = stream::iter(forgetting).buffer_unordered(PARTITION_WRITES_AT_ONCE_MAX);
+        while let Some(forgotten) = forgetting.next().await {
+            forgotten?;
+        }
+        Ok(())
     }
 
     async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {

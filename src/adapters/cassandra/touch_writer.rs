@@ -23,7 +23,8 @@ pub struct TouchWriter {
     requests: Arc<RequestRunner>,
     slices: Arc<CqlSlices>,
     touched: Cache<(DatasetId, Counter, Timestamp), ()>,
-    stored_names: Cache<Counter, ()>,
+    /// The names that this process has listed, each with the beginning of the newest slice for which it did.
+    stored_names: Cache<Counter, Timestamp>,
     namespaces: RwLock<std::collections::BTreeMap<NamespaceId, NamespacePresence>>,
 }
 
@@ -124,7 +125,7 @@ impl TouchWriter {
             let written = last_write_of(step).micros();
             let values = (self.requests.register_time(written), written, stored_dataset(dataset), ns, name);
             writes.push(self.requests.write(OP, self.requests.statement("set_last_write"), values).boxed());
-            writes.push(self.ensure_name_stored(counter).boxed());
+            writes.push(self.ensure_name_stored(counter, slice.start(), last_write_of(step)).boxed());
         }
         try_join_all(writes).await.map(|_| ())
     }
@@ -140,12 +141,23 @@ impl TouchWriter {
         Ok(())
     }
 
-    /// Lists a counter by its name, unless it is listed.
-    pub async fn ensure_name_stored(&self, counter: &Counter) -> Result<(), StoreError> {
-        self.stored_names.get_or_insert_async(counter, self.store_name(counter)).await
+    /// Lists a counter by its name, once for each slice with its events: another server may forget the counter after all
+    /// slices with its events were dropped. The name stays if `at` lies above the time up to which it is forgotten.
+    pub async fn ensure_name_stored(
+        &self,
+        counter: &Counter,
+        slice_start: Timestamp,
+        at: Timestamp,
+    ) -> Result<(), StoreError> {
+        if self.stored_names.get(counter).is_some_and(|known| known >= slice_start) {
+            return Ok(());
+        }
+        self.store_name(counter, at).await?;
+        self.stored_names.insert(counter.clone(), slice_start);
+        Ok(())
     }
 
-    async fn store_name(&self, counter: &Counter) -> Result<(), StoreError> {
+    async fn store_name(&self, counter: &Counter, at: Timestamp) -> Result<(), StoreError> {
         const OP: &str = "list name";
         let namespace = counter.namespace();
         let is_kept = self.namespaces.read().get(&namespace).is_some_and(|kept| kept.has_rows);
@@ -155,7 +167,7 @@ impl TouchWriter {
             self.update_namespace(namespace, |kept| kept.has_rows = !kept.is_deleted);
         }
         let shard = stored_shard(counter.touch_shard());
-        let values = (stored_namespace(namespace), shard, counter.name().as_str());
+        let values = (stored_namespace(namespace), shard, counter.name().as_str(), at.micros());
         self.requests.write(OP, self.requests.statement("insert_name"), values).await
     }
 }

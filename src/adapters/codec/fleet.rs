@@ -22,6 +22,7 @@ pub fn encode_beat(beat: &Heartbeat) -> Vec<u8> {
         address: beat.address.clone(),
         closed,
         secret: beat.secret.map_or_else(Vec::new, |secret| secret.0.to_vec()),
+        queues_reported_to: beat.queues_reported_to.map(Timestamp::micros),
     }
     .encode_to_vec()
 }
@@ -36,6 +37,7 @@ pub fn decode_beat(bytes: &[u8]) -> Result<Heartbeat, CorruptValue> {
         closed: stored.closed.into_iter().map(closed).collect(),
         // A secret of another length is from a release that this one cannot know; its signals are not trusted.
         secret: FleetSecret::from_bytes(&stored.secret),
+        queues_reported_to: stored.queues_reported_to.map(Timestamp::from_micros),
     })
 }
 
@@ -70,8 +72,12 @@ mod tests {
         let closed = [(DatasetId(1), Timestamp::MIN), (DatasetId(7), Timestamp::from_secs(12))].into();
         let roles = Roles { writer: true, roller: false };
         let secret = Some(FleetSecret([7; SECRET_BYTES]));
-        let beat = Heartbeat { number: u64::MAX, roles, address: "10.0.0.7:7450".to_owned(), closed, secret };
+        let address = "10.0.0.7:7450".to_owned();
+        let queues_reported_to = Some(Timestamp::from_secs(11));
+        let beat = Heartbeat { number: u64::MAX, roles, address, closed, secret, queues_reported_to };
         assert_eq!(decode_beat(&encode_beat(&beat)), Ok(beat));
+        let joining = Heartbeat { queues_reported_to: Some(Timestamp::MIN), ..Heartbeat::default() };
+        assert_eq!(decode_beat(&encode_beat(&joining)), Ok(joining));
         assert_eq!(decode_beat(&encode_beat(&Heartbeat::default())), Ok(Heartbeat::default()));
     }
 

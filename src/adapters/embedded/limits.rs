@@ -30,6 +30,8 @@ pub const TAIL_CHUNK_EVENTS_MAX: usize = 128;
 pub const OUTBOX_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The bodies that a call reads by itself; more are left to a thread of the pool for blocking work.
 pub const BODIES_AT_ONCE_MAX: usize = 64;
+/// The silent counters that one commit of the embedded store looks at and forgets.
+pub const FORGOTTEN_COUNTERS_MAX: usize = 16;
 /// The messages of dropped queues that one commit removes.
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
 /// The percentage of that size beyond which the largest outbox gives way.

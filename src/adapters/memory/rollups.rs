@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::adapters::memory::{MemoryStore, MemoryStoreState};
+use crate::adapters::memory::{MemoryRollupRow, MemoryStore, MemoryStoreState};
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use crate::domain::rollup::{BucketRecord, RollupRow, SliceStatus, StepSum};
 use crate::domain::time::Timestamp;
@@ -93,6 +93,14 @@ impl RollupStore for MemoryStore {
         Ok(all.into_iter().filter(|id| above.is_none_or(|above| *id > above)).take(limit).collect())
     }
 
+    async fn forget_counters(&self, dataset: DatasetId, silent: Vec<(Counter, Timestamp)>) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        for (counter, up_to) in silent {
+            state.forget_counter(dataset, counter, up_to);
+        }
+        Ok(())
+    }
+
     async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         state.forgotten.insert(namespace);
@@ -141,6 +149,20 @@ impl MemoryStoreState {
         for step in finished_steps {
             self.steps.insert((counter.clone(), step.step_seconds, step.start), step);
         }
+    }
+
+    fn forget_counter(&mut self, dataset: DatasetId, counter: Counter, up_to: Timestamp) {
+        let key = (dataset, counter);
+        let is_later = |row: &MemoryRollupRow| {
+            let as_of = row.checkpoint.as_ref().map(|checkpoint| checkpoint.as_of);
+            as_of.max(row.last_write_time) > Some(up_to)
+        };
+        if self.events.contains_key(&key) || self.rows.get(&key).is_some_and(is_later) {
+            return;
+        }
+        self.rows.remove(&key);
+        let (_, counter) = key;
+        self.names.remove(&(counter.namespace(), counter.name().clone()));
     }
 
     fn steps_of(&self, counter: &Counter, step_seconds: u32) -> impl Iterator<Item = &StepSum> {

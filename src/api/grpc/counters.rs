@@ -12,7 +12,7 @@ use crate::api::time;
 use crate::domain::counter::{CounterName, EventId, EventKey};
 use crate::domain::rollup::ReadOptions;
 use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::{Counting, EventsQuery, Repair, SeriesQuery};
+use crate::engine::counting::{Counting, EventsQuery, Repair};
 use crate::proto::counter::v1 as wire;
 use crate::proto::counter::v1::counter_service_server::CounterService;
 
@@ -156,14 +156,27 @@ impl CounterService for CountersApi {
         let request = request.into_inner();
         let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
         let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
-        let from = decode::moment("from", request.from.as_ref())?.ok_or_else(|| {
-            ApiError::new(Reason::InvalidRange, "from is missing; send the beginning of the range").at("from")
-        })?;
-        let to = decode::moment("to", request.to.as_ref())?.unwrap_or_else(|| self.counting.server_time());
-        let step = decode::duration("step", request.step.as_ref())?;
-        let question = SeriesQuery { from, to, step };
+        let range = (request.from.as_ref(), request.to.as_ref());
+        let question = decode::series_query(range, request.step.as_ref(), self.counting.server_time())?;
         let answer = self.counting.series(&namespace, name, question).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::series(&answer, request.cumulative)))
+    }
+
+    async fn batch_get_count_series(
+        &self,
+        request: Request<wire::BatchGetCountSeriesRequest>,
+    ) -> CounterRpcResult<wire::BatchGetCountSeriesResponse> {
+        let request = request.into_inner();
+        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        decode::series_size("counter_names", request.counter_names.len())?;
+        let range = (request.from.as_ref(), request.to.as_ref());
+        let question = decode::series_query(range, request.step.as_ref(), self.counting.server_time())?;
+        let names = request.counter_names.iter().map(|name| decode::counter(name)).collect();
+        let answers = self.counting.batch_series(&namespace, names, question).await.map_err(ApiError::from)?;
+        let results = request.counter_names.into_iter().zip(answers);
+        Ok(Response::new(wire::BatchGetCountSeriesResponse {
+            results: results.map(|(name, answer)| encode::series_result(name, answer, request.cumulative)).collect(),
+        }))
     }
 
     async fn list_counters(

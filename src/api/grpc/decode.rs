@@ -6,11 +6,12 @@ use crate::api::errors::ApiError;
 use crate::api::time;
 use crate::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance, ReportSource};
 use crate::domain::limits::{
-    BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, TOP_COUNTERS_DEFAULT, TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
+    BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, SERIES_COUNTERS_MAX, TOP_COUNTERS_DEFAULT,
+    TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
 };
 use crate::domain::rollup::{Freshness, ReadOptions};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::{Add, Clear, Report};
+use crate::engine::counting::{Add, Clear, Report, SeriesQuery};
 use crate::proto::counter::v1 as wire;
 
 pub fn namespace(name: &str) -> Result<NamespaceName, Reject> {
@@ -95,6 +96,24 @@ pub fn batch_size(field: &str, items: usize) -> Result<(), ApiError> {
 /// Checks the number of counters of a watch.
 pub fn watch_size(field: &str, counters: usize) -> Result<(), ApiError> {
     sized(field, counters, WATCH_COUNTERS_MAX)
+}
+
+/// Checks the number of counters of a batch of series.
+pub fn series_size(field: &str, counters: usize) -> Result<(), ApiError> {
+    sized(field, counters, SERIES_COUNTERS_MAX)
+}
+
+/// Decodes the range and the step of a question about series; `now` is the end if none was sent.
+pub fn series_query(
+    (from, to): (Option<&prost_types::Timestamp>, Option<&prost_types::Timestamp>),
+    step: Option<&prost_types::Duration>,
+    now: Timestamp,
+) -> Result<SeriesQuery, ApiError> {
+    let from = moment("from", from)?.ok_or_else(|| {
+        ApiError::new(Reason::InvalidRange, "from is missing; send the beginning of the range").at("from")
+    })?;
+    let to = moment("to", to)?.unwrap_or(now);
+    Ok(SeriesQuery { from, to, step: duration("step", step)? })
 }
 
 fn sized(field: &str, items: usize, most: usize) -> Result<(), ApiError> {

@@ -91,6 +91,7 @@ pub fn reading(reading: &CountReading) -> wire::GetCountResponse {
         exactness: exactness(reading.exactness),
         saturated: reading.saturated,
         never_written: reading.never_written(),
+        reported_to: reading.reported_to.map(time::write),
     }
 }
 
@@ -162,6 +163,18 @@ pub fn series(answer: &SeriesResult, cumulative: bool) -> wire::GetCountSeriesRe
         rows: answer.rows.iter().map(row).collect(),
         step: Some(time::write_duration(answer.step)),
         as_of: time::write_reached(answer.as_of),
+        reported_to: answer.reported_to.map(time::write),
+    }
+}
+
+pub fn series_result(
+    counter_name: String,
+    answer: Result<SeriesResult, CountingError>,
+    cumulative: bool,
+) -> wire::GetSeriesResult {
+    match answer {
+        Ok(found) => wire::GetSeriesResult { counter_name, series: Some(series(&found, cumulative)), error: None },
+        Err(error) => wire::GetSeriesResult { counter_name, series: None, error: Some(ApiError::from(error).into()) },
     }
 }
 
@@ -236,7 +249,7 @@ mod tests {
     fn a_series_says_where_a_number_it_shows_was_clamped() {
         let row = |sum, value| SeriesRow { start: START, sum, value, open: false };
         let rows = vec![row(1, 1), row(BEYOND, 1), row(1, BEYOND), row(-BEYOND - 1, -BEYOND - 1)];
-        let answer = SeriesResult { rows, step: Duration::from_secs(10), as_of: START };
+        let answer = SeriesResult { rows, step: Duration::from_secs(10), as_of: START, reported_to: None };
         let shown = |cumulative| -> Vec<(i64, Option<i64>, bool)> {
             let rows = series(&answer, cumulative).rows;
             rows.iter().map(|row| (row.sum, row.value, row.saturated)).collect()

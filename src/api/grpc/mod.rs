@@ -5,6 +5,7 @@ pub mod counters;
 mod decode;
 mod encode;
 mod explain_convert;
+pub mod history;
 mod namespace_convert;
 pub mod namespaces;
 pub mod queues;

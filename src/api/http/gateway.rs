@@ -23,6 +23,7 @@ use tower::Layer;
 use crate::api::errors::ApiError;
 use crate::api::grpc::backups::BackupsApi;
 use crate::api::grpc::counters::CountersApi;
+use crate::api::grpc::history::HistoryApi;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
@@ -31,7 +32,7 @@ use crate::api::http::buffers::Caller;
 use crate::api::http::call::{CallContext, call};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
-use crate::api::http::methods::{COUNTERS, Methods, NAMESPACES, QUEUES, ResponseFuture};
+use crate::api::http::methods::{COUNTERS, HISTORY, Methods, NAMESPACES, QUEUES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
@@ -42,6 +43,7 @@ use crate::proto::admin::v1::backup_service_server::{self, BackupServiceServer};
 use crate::proto::admin::v1::namespace_service_server::NamespaceServiceServer;
 use crate::proto::admin::v1::status_service_server::{self, StatusServiceServer};
 use crate::proto::counter::v1::counter_service_server::CounterServiceServer;
+use crate::proto::history::v1::history_service_server::HistoryServiceServer;
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use crate::proto::queue::v1::queue_service_server::QueueServiceServer;
 
@@ -55,7 +57,7 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
-const PUBLIC: [&str; 4] = [COUNTERS, NAMESPACES, QUEUES, STATUS];
+const PUBLIC: [&str; 5] = [COUNTERS, HISTORY, NAMESPACES, QUEUES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -115,6 +117,8 @@ impl Gateway {
             .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
         let queues = QueuesApi::new(engine.queues(), self.calls.drain.clone());
         self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
+        let history = HistoryApi::new(engine);
+        self.methods.mount(HISTORY, HistoryServiceServer::new(history).max_decoding_message_size(BODY_BYTES_MAX));
         // A server that shares its store with nobody has nobody to hear signals from.
         if engine.is_in_fleet() {
             let signals = RollupSignalsApi::new(engine.signalled());

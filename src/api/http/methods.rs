@@ -19,6 +19,7 @@ use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NA
 use crate::proto;
 use crate::proto::admin::v1::namespace_service_server;
 use crate::proto::counter::v1::counter_service_server;
+use crate::proto::history::v1::history_service_server;
 use crate::proto::queue::v1::queue_service_server;
 
 /// The service of counters.
@@ -27,6 +28,8 @@ pub const COUNTERS: &str = counter_service_server::SERVICE_NAME;
 pub const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 /// The service of queues.
 pub const QUEUES: &str = queue_service_server::SERVICE_NAME;
+/// The service of the history of messages.
+pub const HISTORY: &str = history_service_server::SERVICE_NAME;
 
 /// The least similarity at which an existing path is suggested for an unknown one.
 const LIKE_MIN: f64 = 0.9;
@@ -278,6 +281,9 @@ mod tests {
         for name in ["BatchAddCounts", "BatchGetCounts", "BatchEnqueue", "GetMessage", "ListQueues", "TopCounters"] {
             assert_eq!(room(name), ANSWER_LIST_BYTES, "{name}");
         }
+        for name in ["GetMessageTrace", "SearchMessages", "ListFindings"] {
+            assert_eq!(room(name), ANSWER_LIST_BYTES, "{name}");
+        }
         for name in ["AddCount", "GetCount", "Enqueue", "Complete"] {
             assert_eq!(room(name), 0, "{name}");
         }
@@ -289,7 +295,7 @@ mod tests {
         let reads = |method: &Method| {
             let name = method.descriptor.name();
             // A backup is created for its caller; the server stores nothing of it.
-            ["Get", "BatchGet", "List", "Top", "Watch", "Peek", "Explain", "CreateBackup"]
+            ["Get", "BatchGet", "List", "Search", "Top", "Watch", "Peek", "Explain", "CreateBackup"]
                 .iter()
                 .any(|verb| name.starts_with(verb))
         };

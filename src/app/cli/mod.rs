@@ -26,6 +26,7 @@ macro_rules! call {
 mod apply;
 mod arguments;
 mod backup;
+mod check;
 pub mod commands;
 mod counter;
 mod dead_letters;
@@ -93,6 +94,7 @@ enum CliCommand {
     Msg(Box<message::MsgArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Dlq(Box<dead_letters::DlqArgs>),
+    Check(check::CheckArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(sessions::SessionArgs),
     Work(Box<work::WorkArgs>),
@@ -286,6 +288,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Queue(args) => on_a_runtime(args.run(&global)),
         CliCommand::Msg(args) => on_a_runtime(args.run(&global)),
         CliCommand::Dlq(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Check(args) => on_a_runtime(args.run(&global)),
         CliCommand::Session(args) => on_a_runtime(args.run(&global)),
         CliCommand::Work(args) => on_a_runtime(args.run(&global)),
         CliCommand::Backup(args) => args.run(&global),

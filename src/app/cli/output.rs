@@ -292,6 +292,11 @@ impl IncrementalPrinter {
     }
 }
 
+/// Formats rows as a table for people, to be a part of a longer text.
+pub fn table_text(rows: &TableRows) -> String {
+    table(rows, PrintHeader::Yes, &Layout::Natural)
+}
+
 /// Returns the full name of a message of the queue service.
 pub fn full_name(message: &str) -> String {
     format!("tallystone.queue.v1.{message}")

@@ -37,7 +37,7 @@ pub struct Backend {
     pub stores: Stores,
     /// The stores of queues, unless this server has none.
     pub queue_stores: Option<QueueStores>,
-    /// The history of messages. It is where the counters are.
+    /// The history of messages, if the engine of counters has one.
     pub history: Option<Arc<dyn HistoryStore>>,
     /// The export of slices, if the settings name a directory for it.
     pub export: Option<Arc<dyn ExportSink>>,
@@ -197,6 +197,7 @@ impl OpenEngines {
         Ok((counters, vec![opened.handle]))
     }
 
+    /// The history of messages, which lives where the counters live.
     fn history(&self, engine: CounterEngine) -> Option<Arc<dyn HistoryStore>> {
         let one = match engine {
             CounterEngine::Memory => self.memory.as_ref(),

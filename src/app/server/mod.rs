@@ -1,6 +1,7 @@
 //! The life of a server: it opens its stores, serves, judges whether they answer, and closes.
 
 pub mod backend;
+pub mod first_entries;
 pub(super) mod keyspace;
 pub mod memcached;
 pub mod metrics;

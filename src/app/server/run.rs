@@ -29,6 +29,7 @@ use crate::api::serve::ConnectionDrainSummary;
 use crate::app::config::{Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster};
 use crate::app::notices::{print_line, shell_quoted};
 use crate::app::server::backend::Backend;
+use crate::app::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
 use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
 use crate::app::server::preset::Preset;
 use crate::app::server::readiness::Readiness;
@@ -38,11 +39,9 @@ use crate::app::units::counted;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::ProtocolRules;
-use crate::domain::queue::QueueName;
 use crate::engine::catalog::Author;
 use crate::engine::loops::StartupProgress;
 use crate::engine::namespaces::{NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError};
-use crate::engine::queues::{QueueDraft, Queues};
 use crate::engine::{Engine, EngineParts, MemberProfile};
 use crate::ports::Clock;
 
@@ -51,11 +50,6 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// The coalescing time of `dev`.
 const DEV_COALESCE_MS: u32 = 1_000;
 const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
-
-/// The name prefix of queues for timed tasks.
-const TIMED_TASKS: &str = "timed/";
-/// The maximum number of attempts of a timed task.
-const TIMED_TASK_ATTEMPTS: u32 = 16;
 
 /// The warning of a server that listens on an address other than loopback.
 const NO_AUTHENTICATION_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
@@ -300,6 +294,7 @@ async fn start_engine(
             cause(error).context(format!("cannot create namespace default{advice}"))
         })?;
     }
+    ensure_queue_namespace(&namespaces).await;
     let parts = EngineParts {
         stores: backend.stores.clone(),
         queue_stores: backend.queue_stores.clone(),
@@ -314,6 +309,7 @@ async fn start_engine(
         seal_delay: Some(Duration::from_secs(config.storage.seal_delay_seconds)).filter(|delay| !delay.is_zero()),
         rules: ProtocolRules::default(),
         progress,
+        bridge: config.bridge.reports(backend.stores.fleet.is_some()),
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;
     if let Some(queues) = engine.queues() {
@@ -327,18 +323,6 @@ fn cause(error: NamespaceError) -> anyhow::Error {
     match error {
         NamespaceError::Reject(reject) => reject.into(),
         NamespaceError::Store(error) => error.into(),
-    }
-}
-
-/// Creates the queue template for timed tasks, with 16 attempts as in Alibaba's timeout center. The server starts even if
-/// this fails.
-async fn ensure_timed_tasks(queues: &Queues) {
-    let name = QueueName::new("timed-task").expect("a literal name is valid");
-    let (template_for, default_attempts) = (Some(TIMED_TASKS.into()), Some(TIMED_TASK_ATTEMPTS));
-    let draft = QueueDraft { template_for, default_attempts, ..QueueDraft::of(name) };
-    let author = Author { actor: "tallystone".to_owned(), reason: "the template of timed tasks".to_owned() };
-    if let Err(error) = queues.ensure(draft, author).await {
-        tracing::warn!(%error, "cannot create the template of timed tasks; the next start tries again");
     }
 }
 

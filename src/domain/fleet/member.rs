@@ -40,4 +40,7 @@ pub struct Heartbeat {
     /// Its closed timestamp, by dataset. `Timestamp::MIN` while it joins one. A dataset that is not listed does not count
     /// this member, and this member admits no event into it.
     pub closed: BTreeMap<DatasetId, Timestamp>,
+    /// All mutations of the member's queues up to this time are in the log of their counters. `Timestamp::MIN` while the
+    /// member does not know the time; none if it reports for no queue.
+    pub queues_reported_to: Option<Timestamp>,
 }

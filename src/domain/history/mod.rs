@@ -5,6 +5,11 @@
 pub mod audit;
 pub mod run;
 
+pub mod search;
+#[cfg(test)]
+mod tests;
+pub mod trace;
+
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{MessageState, Trigger};

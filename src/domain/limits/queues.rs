@@ -6,6 +6,10 @@ use std::time::Duration;
 pub const QUEUE_NAME_BYTES_MAX: usize = 128;
 /// The most shards of a queue.
 pub const QUEUE_SHARDS_MAX: u32 = 256;
+/// The totals that queues report to their counters in one append.
+pub const QUEUE_TOTALS_AT_ONCE_MAX: usize = 5_000;
+/// The counters of queues whose known totals are read at a time.
+pub const KNOWN_TOTALS_PAGE_MAX: usize = 256;
 /// The most queues and templates of one catalog.
 pub const QUEUES_MAX: usize = 10_000;
 /// The queues that templates have made for the first enqueues of one caller since the server started, and that are there.
@@ -197,27 +201,13 @@ pub const COUNTED_KEY_SETS_MAX: usize = 64;
 pub const TALLIED_SIGNATURES_MAX: usize = 1_000;
 /// The most rows of one batch of the history.
 pub const HISTORY_BATCH_ROWS_MAX: usize = 10_000;
-/// The longest register beside a cursor of the history, in bytes.
-pub const REGISTER_BYTES_MAX: usize = 4_096;
-/// The shards whose rows are carried to the history in one round.
-pub const RELAY_SHARDS_OF_A_ROUND_MAX: usize = 256;
-/// The outboxes that a round reads at once.
-pub const RELAY_READS_AT_ONCE_MAX: usize = 16;
-/// The appends to the history at once, each of other shards.
-pub const RELAY_APPENDS_AT_ONCE_MAX: usize = 4;
-/// The shards whose cursors the relay keeps in memory between rounds.
-pub const RELAY_SHARDS_KEPT_MAX: usize = 65_536;
-/// The pages of an outbox that are compared with the history to find where a shard went back.
-pub const RELAY_COMPARED_PAGES_MAX: usize = 256;
-/// The findings that a check keeps; more are counted only.
-pub const CHECK_FINDINGS_MAX: usize = 10_000;
-/// The messages of a check whose versions are read again once the history has caught up.
-pub const CHECK_SUSPECTS_MAX: usize = 10_000;
-/// The messages that a check compares with the history at once.
-pub const CHECK_TRACES_AT_ONCE_MAX: usize = 16;
-/// The messages of one page of a check, and the rows of one page of a trace.
-pub const CHECK_PAGE_MAX: usize = 500;
-/// The gaps of a queue that a check takes into account.
-pub const CHECK_GAPS_MAX: usize = 10_000;
 /// The most rows that one read of an outbox returns.
 pub const OUTBOX_PAGE_ROWS_MAX: usize = 5_000;
+/// The most shards whose counts the bridge reads at once.
+pub const BRIDGE_READS_AT_ONCE_MAX: usize = 64;
+/// The most queues that the bridge takes over at once.
+pub const BRIDGE_TAKEOVERS_AT_ONCE_MAX: usize = 16;
+/// The most queues whose counters the bridge reads back in one step.
+pub const BRIDGE_READ_BACKS_MAX: usize = 16;
+/// The longest pause before the bridge tries a failed report again.
+pub const BRIDGE_BACKOFF_MAX: Duration = Duration::from_secs(5);

@@ -51,6 +51,31 @@ pub fn queue_of(counter_name: &str) -> Option<(&str, &str)> {
     counter_name.split_once('~').filter(|(queue, counter)| !queue.is_empty() && !counter.is_empty())
 }
 
+/// The beginning of all pairs of a key, as names have them. For a key of more than 59 bytes so written, other keys may begin the
+/// same.
+pub fn key_text(key: &str) -> String {
+    uncut_head(&format!("{}=", escaped(key))).to_owned()
+}
+
+/// A text as it was before it was escaped for a name. Bytes that are no UTF-8 are shown as U+FFFD.
+pub fn unescaped(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.filter(|_| first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// A key and a value as names have them, at most 100 bytes.
 pub fn pair_text(key: &str, value: &CountedValue) -> String {
     let own = match value {
@@ -171,7 +196,13 @@ mod tests {
                 prop_assert!(name.len() <= COUNTER_NAME_BYTES_MAX, "{}", name);
                 prop_assert!(name.is_ascii());
                 let known = names.entry(name).or_insert((key.clone(), value.clone()));
-                prop_assert_eq!(known, &(key, value));
+                prop_assert_eq!(&known.0, &key);
+                prop_assert_eq!(&known.1, &value);
+                let pair = pair_text(&key, &own(&value));
+                prop_assert!(pair.starts_with(&key_text(&key)), "{}", pair);
+                if !pair.contains('~') {
+                    prop_assert_eq!(unescaped(&pair), format!("{key}={value}"));
+                }
             }
         }
     }

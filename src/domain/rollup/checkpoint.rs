@@ -26,8 +26,6 @@ pub struct Checkpoint {
     pub repairs: u64,
     /// For a cumulative counter: the newest reported total of each source.
     pub sources: BTreeMap<Box<str>, SourceTotal>,
-    /// Whether the counter was deleted.
-    pub deleted: bool,
     /// Who wrote the checkpoint and when; `None` if that was not recorded. For display only.
     pub writer: Option<CheckpointWriter>,
 }
@@ -106,7 +104,6 @@ impl Checkpoint {
             open_steps: Vec::new(),
             repairs: 0,
             sources: BTreeMap::new(),
-            deleted: false,
             writer: None,
         }
     }

@@ -396,6 +396,7 @@ impl Look {
             last_write_time,
             behind: last_write_time.is_some_and(|written| written > as_of),
             exactness,
+            reported_to: None,
         }
     }
 

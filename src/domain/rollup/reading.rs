@@ -56,6 +56,9 @@ pub struct CountReading {
     pub behind: bool,
     /// What kind of number it is.
     pub exactness: Exactness,
+    /// For a counter of queues: all their mutations up to this time are in the log. None for all other counters, and while
+    /// the time is not known.
+    pub reported_to: Option<Timestamp>,
 }
 
 impl CountReading {

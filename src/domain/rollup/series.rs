@@ -57,14 +57,23 @@ pub fn plan(
     };
     let step = step.unwrap_or_else(|| seconds(resolution.step_seconds));
     let (from, to) = (from.floor_to(step), to.ceil_to(step));
-    let rows = to.since(from).as_micros() / step.as_micros().max(1);
-    if rows > SERIES_ROWS_MAX as u128 {
+    let plan = SeriesPlan { resolution, step, from, to };
+    let rows = plan.steps();
+    if rows > SERIES_ROWS_MAX {
         return Err(Reject::new(
             Reason::InvalidRange,
             format!("the range has {rows} steps; at most {SERIES_ROWS_MAX} are allowed: use a longer step"),
         ));
     }
-    Ok(SeriesPlan { resolution, step, from, to })
+    Ok(plan)
+}
+
+impl SeriesPlan {
+    /// The number of steps, and so of rows at most.
+    pub fn steps(&self) -> usize {
+        let steps = self.to.since(self.from).as_micros() / self.step.as_micros().max(1);
+        usize::try_from(steps).unwrap_or(usize::MAX)
+    }
 }
 
 fn divides(series: &SeriesSettings, step: Duration) -> bool {

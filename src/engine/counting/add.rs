@@ -247,6 +247,7 @@ impl Counting {
             last_write_time: None,
             behind: false,
             exactness: Exactness::Estimate,
+            reported_to: None,
         }
     }
 }

@@ -27,10 +27,12 @@ pub enum CountingError {
         what: String,
     },
     /// The namespace belongs to the service itself and is read-only.
-    #[error("the service maintains namespace {name}; callers can only read it")]
+    #[error("{writer} namespace {name}; callers can only read it")]
     NamespaceReadOnly {
         /// The namespace.
         name: String,
+        /// Who writes it instead of callers, with the verb.
+        writer: &'static str,
     },
     /// The token's time is too far ahead of the server's clock.
     #[error("the token's time is {ahead:?} ahead of the server's clock; at most {limit:?} are allowed")]
@@ -176,7 +178,9 @@ impl CountingError {
             Self::SerialBack { known_epoch, known_serial, .. } => {
                 vec![("known_epoch", known_epoch.to_string()), ("known_serial", known_serial.to_string())]
             }
-            Self::NamespaceNotFound { name } | Self::NamespaceReadOnly { name } | Self::UnknownCluster { name, .. } => {
+            Self::NamespaceNotFound { name }
+            | Self::NamespaceReadOnly { name, .. }
+            | Self::UnknownCluster { name, .. } => {
                 vec![("namespace", name.clone())]
             }
             _ => Vec::new(), // the text says it all

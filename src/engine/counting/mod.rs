@@ -7,6 +7,7 @@ mod error;
 mod explain;
 mod inline_rolls;
 mod list;
+mod queue_totals;
 mod read;
 mod report;
 mod series;
@@ -28,7 +29,7 @@ use crate::domain::namespace::{CounterType, Temporality};
 use crate::domain::{Reason, Reject};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::inline_rolls::InlineRolls;
-use crate::engine::namespaces::{NamespaceError, is_reserved};
+use crate::engine::namespaces::{NamespaceError, is_reserved, reserved_writer};
 use crate::engine::rolling::Roller;
 use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
 use crate::engine::served_counts::ServedCounts;
@@ -36,6 +37,7 @@ use crate::engine::served_counts::ServedCounts;
 pub use add::{AddTarget, SubmittedBatch};
 pub use error::{ChangeText, CountingError};
 pub use explain::*;
+pub use queue_totals::{KnownTotals, KnownTotalsPage, QueueTotal, queue_serial};
 pub use types::*;
 pub use watch::ReadingStream;
 
@@ -135,7 +137,9 @@ fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
 /// Refuses writes to namespaces that users may only read.
 fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
     match is_reserved(namespace) {
-        true => Err(CountingError::NamespaceReadOnly { name: namespace.to_string() }),
+        true => {
+            Err(CountingError::NamespaceReadOnly { name: namespace.to_string(), writer: reserved_writer(namespace) })
+        }
         false => Ok(()),
     }
 }

@@ -70,6 +70,8 @@ impl Counting {
         budget: WaitBudget,
     ) -> Result<CountReading, CountingError> {
         scope.counts.reads.increment();
+        // Read before the count: a count that is read later contains everything up to this time, too.
+        let reported_to = self.queues_reported_to(scope);
         if is_best_effort(scope) {
             return Ok(self.fast_reading(scope.best_effort_counts.get(counter).await?));
         }
@@ -87,7 +89,12 @@ impl Counting {
         if scope.needs_as_of_floor {
             self.served.as_of_floor.note(counter, reading.as_of);
         }
-        Ok(reading)
+        Ok(CountReading { reported_to, ..reading })
+    }
+
+    /// The time up to which all mutations of queues are in the log, for the counters of queues.
+    pub(super) fn queues_reported_to(&self, scope: &NamespaceScope) -> Option<Timestamp> {
+        scope.is_of_queues.then(|| self.scopes.queues_reported_to()).flatten()
     }
 
     /// The rolled-up reading of a counter, and the row from which it comes.

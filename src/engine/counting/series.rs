@@ -1,12 +1,17 @@
-//! GetCountSeries: finished steps from the store, open ones from the checkpoint.
+//! GetCountSeries and BatchGetCountSeries: finished steps from the store, open ones from the checkpoint.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
+use futures_util::{StreamExt, stream};
+
 use crate::domain::counter::{Counter, CounterName, NamespaceName};
+use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, SERIES_ROWS_MAX};
 use crate::domain::rollup::series::{self, SeriesPlan};
 use crate::domain::rollup::{Checkpoint, StepSum};
+use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::{Counting, CountingError, SeriesQuery, SeriesResult};
+use crate::engine::scopes::NamespaceScope;
 
 /// Number of steps in the first search for the next step after a range.
 const STEPS_READ_FIRST: u32 = 64;
@@ -20,23 +25,62 @@ impl Counting {
         question: SeriesQuery,
     ) -> Result<SeriesResult, CountingError> {
         let scope = self.durable_scope(namespace, "GetCountSeries").await?;
-        let counter = scope.counter(name);
+        let plan = self.series_plan(&scope, question)?;
+        self.series_of(&scope, scope.counter(name), &plan).await
+    }
+
+    /// Reads the series of several counters at a time, over one range and in one step. The results have the order of the
+    /// names. Refused whole if they have more than `SERIES_ROWS_MAX` rows together. Cost: that of each series.
+    pub async fn batch_series(
+        &self,
+        namespace: &NamespaceName,
+        names: Vec<Result<CounterName, Reject>>,
+        question: SeriesQuery,
+    ) -> Result<Vec<Result<SeriesResult, CountingError>>, CountingError> {
+        let scope = self.durable_scope(namespace, "BatchGetCountSeries").await?;
+        let plan = self.series_plan(&scope, question)?;
+        let steps = plan.steps();
+        if steps.saturating_mul(names.len()) > SERIES_ROWS_MAX {
+            let what = format!(
+                "{} counters with {steps} steps each are more than {SERIES_ROWS_MAX} rows: send fewer counters, a \
+                 shorter range or a longer step",
+                names.len()
+            );
+            return Err(Reject::new(Reason::InvalidRange, what).into());
+        }
+        let (this, scope, plan) = (self, &scope, &plan);
+        let read =
+            |name: Result<CounterName, Reject>| async move { this.series_of(scope, scope.counter(name?), plan).await };
+        Ok(stream::iter(names).map(read).buffered(CALL_READS_AT_ONCE_MAX).collect().await)
+    }
+
+    fn series_plan(&self, scope: &NamespaceScope, question: SeriesQuery) -> Result<SeriesPlan, Reject> {
         let kept = &scope.namespace.spec.series;
-        let plan = series::plan(kept, question.from, question.to, question.step, self.context.now())?;
+        series::plan(kept, question.from, question.to, question.step, self.context.now())
+    }
+
+    async fn series_of(
+        &self,
+        scope: &Arc<NamespaceScope>,
+        counter: Counter,
+        plan: &SeriesPlan,
+    ) -> Result<SeriesResult, CountingError> {
+        // Read before the rows: rows that are read later contain everything up to this time, too.
+        let reported_to = self.queues_reported_to(scope);
         // The `as_of` of the reading may lie above that of the checkpoint: then nothing was written in between.
-        let (reading, row) = self.read_with_row(&scope, &counter).await?;
+        let (reading, row) = self.read_with_row(scope, &counter).await?;
         let checkpoint = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(reading.as_of));
         let as_of = reading.as_of.max(checkpoint.as_of);
-        let mut known = self.steps(&counter, &plan, &checkpoint).await?;
+        let mut known = self.steps(&counter, plan, &checkpoint).await?;
         let mut newest = checkpoint.newest();
         if newest.is_some_and(|newest| newest.time >= plan.to)
-            && let Some(next) = self.step_after(&counter, &plan, &checkpoint).await?
+            && let Some(next) = self.step_after(&counter, plan, &checkpoint).await?
         {
             known.push(next);
             newest = None;
         }
-        let rows = series::rows(&plan, &known, newest, as_of, &scope.rules);
-        Ok(SeriesResult { rows, step: plan.step, as_of })
+        let rows = series::rows(plan, &known, newest, as_of, &scope.rules);
+        Ok(SeriesResult { rows, step: plan.step, as_of, reported_to })
     }
 
     /// The steps of the plan's range and the one before it, finished and open, oldest first.

@@ -93,6 +93,8 @@ pub struct SeriesResult {
     pub step: Duration,
     /// Every event up to here is in the rows.
     pub as_of: Timestamp,
+    /// For a counter of queues: all their mutations up to this time are in the log.
+    pub reported_to: Option<Timestamp>,
 }
 
 /// A counter with its rolled-up count.

@@ -248,6 +248,14 @@ impl FleetMembership {
         (is_member && others.are_known(now)).then_some(others.live.len())
     }
 
+    /// How far the queues of each other member are reported, by its last heartbeat. None while the members are not known.
+    pub fn queues_reported_by_others(&self) -> Option<Vec<Option<Timestamp>>> {
+        let (now, own) = (self.context.clock.elapsed(), self.incarnation.lock().id);
+        let others = self.peers.lock();
+        let times = others.live.iter().filter(|(id, _)| *id != own).map(|(_, beat)| beat.queues_reported_to);
+        others.are_known(now).then(|| times.collect())
+    }
+
     /// Whether a secret is that of a live member. False for all secrets while the members could not be read for longer than a
     /// store may be silent. Cost: O(members), independent of the position of the member.
     pub fn is_member_secret(&self, shown: &FleetSecret) -> bool {

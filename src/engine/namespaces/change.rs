@@ -11,7 +11,7 @@ use crate::engine::namespaces::difference::{dataset_differences, fixed_differenc
 use crate::engine::namespaces::snapshot::CatalogSnapshot;
 use crate::engine::namespaces::{
     DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceCatalogInner, NamespaceDefaults,
-    NamespaceDraft, NamespaceError, NamespaceEtag, differences, is_reserved, never_existed, not_found,
+    NamespaceDraft, NamespaceError, NamespaceEtag, differences, is_reserved, never_existed, not_found, reserved_writer,
 };
 use crate::ports::{CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
 
@@ -321,7 +321,13 @@ fn unchanged(live: Arc<Namespace>) -> NamespaceDecision {
 
 fn refuse_reserved_draft(draft: NamespaceDraft) -> Result<NamespaceDraft, Reject> {
     refuse_reserved(&draft.name)?;
-    Ok(draft)
+    match draft.storage.dataset.as_ref().filter(|dataset| is_reserved(dataset)) {
+        None => Ok(draft),
+        Some(dataset) => Err(Reject::new(
+            Reason::NamespaceReadOnly,
+            format!("the service maintains dataset {dataset} for its own namespaces: set another storage.dataset"),
+        )),
+    }
 }
 
 fn refuse_reserved(name: &NamespaceName) -> Result<(), Reject> {
@@ -330,7 +336,7 @@ fn refuse_reserved(name: &NamespaceName) -> Result<(), Reject> {
     }
     Err(Reject::new(
         Reason::NamespaceReadOnly,
-        format!("the service maintains namespace {name}; callers can only read it: choose another name"),
+        format!("{} namespace {name}; callers can only read it: choose another name", reserved_writer(name)),
     ))
 }
 

@@ -7,6 +7,7 @@ mod change;
 mod clusters;
 mod difference;
 mod draft;
+mod queue_namespace;
 mod snapshot;
 
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::ports::{Clock, NamespaceChange, NamespaceStore, StoreError};
 pub use clusters::{ClusterUse, Clusters, UnlistedClusters};
 pub use difference::differences;
 pub use draft::{DatasetDraft, NamespaceDefaults, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
+pub use queue_namespace::queue_namespace;
 use snapshot::CatalogSnapshot;
 
 /// The prefix of the names of the service's own namespaces.
@@ -99,6 +101,11 @@ pub fn is_reserved(name: &NamespaceName) -> bool {
     name.as_str().starts_with(RESERVED_PREFIX)
 }
 
+/// Who writes a reserved namespace, with the verb, for messages.
+pub fn reserved_writer(name: &NamespaceName) -> &'static str {
+    if *name == queue_namespace() { "the queues write" } else { "the service maintains" }
+}
+
 /// The version of a namespace that a caller read.
 pub type NamespaceEtag = Etag<NamespaceId>;
 
@@ -150,6 +157,11 @@ impl NamespaceCatalog {
     /// Checks whether this server can serve a namespace with these clusters.
     pub fn check_clusters(&self, storage: &Storage) -> Result<(), Reject> {
         self.shared.defaults.clusters.check(storage)
+    }
+
+    /// The cluster name that stands for the store of this server.
+    fn default_store(&self) -> NamespaceName {
+        self.shared.defaults.cluster.clone()
     }
 
     /// Finds a live namespace by its name.

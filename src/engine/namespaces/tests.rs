@@ -337,8 +337,11 @@ async fn reserved_names_are_read_only_to_users() {
     namespaces.ensure(NamespaceDraft::of(own.clone()), author()).await.expect("the service makes its own");
     assert!(namespaces.get(&own).is_ok());
     assert_eq!(reason_of(namespaces.delete(&own, None, author()).await), Reason::NamespaceReadOnly);
-    let update = namespaces.update(NamespaceDraft::of(own), None, author()).await;
+    let update = namespaces.update(NamespaceDraft::of(own.clone()), None, author()).await;
     assert_eq!(reason_of(update), Reason::NamespaceReadOnly);
+    let mut guest = NamespaceDraft::of(name("shop"));
+    guest.storage.dataset = Some(own);
+    assert_eq!(reason_of(namespaces.create(guest, author()).await), Reason::NamespaceReadOnly);
 }
 
 #[tokio::test]

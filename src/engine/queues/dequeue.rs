@@ -168,6 +168,7 @@ impl Queues {
                 cursor: queue.shard(shard).filter_cursors.cursor(&ask.filter),
                 filter: ask.filter.clone(),
                 session: call,
+                worker: self.worker_of(call),
                 ..command::Dequeue::default()
             };
             let (count, completeness) = self.lease_from_shard(queue, shard, asked, found).await?;
@@ -213,11 +214,22 @@ impl Queues {
             }
         }
         let shard = self.shard_of(queue, &message).await?;
-        let message = Some(message);
-        let asked =
-            command::Dequeue { max: 1, lease: ask.lease, message, session: call, ..command::Dequeue::default() };
+        let (message, worker) = (Some(message), self.worker_of(call));
+        let asked = command::Dequeue {
+            max: 1,
+            lease: ask.lease,
+            message,
+            session: call,
+            worker,
+            ..command::Dequeue::default()
+        };
         self.lease_from_shard(queue, shard, asked, &mut found).await?;
         Ok(found)
+    }
+
+    /// The label of a call's session, for the history of the messages; none if it has no label, or the server does not know it.
+    fn worker_of(&self, call: Option<SessionCall>) -> Option<Box<str>> {
+        call.map(|call| self.context.sessions.label(call.id)).filter(|label| !label.is_empty())
     }
 
     async fn lease_from_shard(

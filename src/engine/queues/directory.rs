@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
 use hashbrown::HashMap;
@@ -20,6 +21,8 @@ pub struct QueueDirectory {
     by_name: DashMap<QueueName, Arc<ServedQueue>>,
     by_id: DashMap<QueueId, Arc<ServedQueue>>,
     order: RwLock<QueuesByName>,
+    /// Changes with every queue that comes or goes.
+    generation: AtomicU64,
 }
 
 #[derive(Default)]
@@ -41,6 +44,12 @@ impl QueueDirectory {
         }
         self.by_id.insert(record.id, Arc::clone(queue));
         self.by_name.insert(spec.name.clone(), Arc::clone(queue));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// A number that changes when a queue comes or goes.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Removes a queue or template. O(log n).
@@ -59,6 +68,7 @@ impl QueueDirectory {
         }
         self.by_name.remove(&spec.name);
         self.by_id.remove(&record.id);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Finds a queue or template by its name.

@@ -17,6 +17,7 @@ mod enqueue;
 mod error;
 mod explain;
 mod history_scope;
+mod history_source;
 mod inspect;
 mod lease_batch;
 mod limited_resource;
@@ -68,6 +69,7 @@ pub use draft::QueueDraft;
 pub use enqueue::{EnqueueOutcome, SentMessage};
 pub use error::QueueError;
 pub(in crate::engine) use history_scope::CheckedQueue;
+pub use history_source::{HistorySource, PresentMessage, RecentRows};
 pub use inspect::{LeaseHolder, ListCursor, MessageView, Payloads};
 pub use lease_batch::{LeaseBatch, LeasedMessage};
 pub use operations::{
@@ -86,6 +88,17 @@ pub use work_streams::{StreamLeaseRequest, StreamSession};
 /// The version of a queue that a caller read.
 pub type QueueEtag = Etag<QueueId>;
 
+/// A queue as reports name it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReportedQueue {
+    pub id: QueueId,
+    pub name: QueueName,
+    /// The number of its shards.
+    pub shards: u32,
+    /// The time of its creation, in microseconds since 1970.
+    pub created_micros: u64,
+}
+
 /// The use cases of queues. Cheap to clone.
 #[derive(Clone)]
 pub struct Queues {
@@ -101,7 +114,11 @@ impl Queues {
         driver: Driver,
         stats: Arc<Stats>,
     ) -> Result<Self, StoreError> {
-        Self::start_in(stores, Arc::new(EngineContext { clock, entropy, driver, stats })).await
+        Self::start_in(
+            stores,
+            Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: Default::default() }),
+        )
+        .await
     }
 
     /// The same, as a part of an engine.
@@ -118,6 +135,27 @@ impl Queues {
         driver.start(ClockWatch::new(shared));
         driver.start(FollowLoop::new(queues.clone()));
         Ok(queues)
+    }
+
+    /// The queues that hold messages, for reports about them. O(n log n).
+    pub fn reported(&self) -> Vec<ReportedQueue> {
+        let queues = self.context.all().into_iter().filter(|queue| queue.holds_messages());
+        let reported = |queue: Arc<ServedQueue>| {
+            let record = queue.record.load();
+            let created_micros = u64::try_from(record.created.micros()).unwrap_or(0);
+            ReportedQueue { id: record.id, name: record.spec.name.clone(), shards: queue.shards(), created_micros }
+        };
+        queues.map(reported).collect()
+    }
+
+    /// A number that changes when a queue comes or goes. O(1).
+    pub fn directory_generation(&self) -> u64 {
+        self.context.directory.generation()
+    }
+
+    /// Adds a receiver of the statuses of all shards.
+    pub fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.context.stores.shards.listen(listener);
     }
 
     /// Gives no more leases and ends every wait. Calls in flight are finished.

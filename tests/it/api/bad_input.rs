@@ -219,6 +219,18 @@ async fn questions_with_bad_bounds_are_refused() {
             Reason::SeriesNotKept,
             &["keeps no series", "series setting"],
         ),
+        (
+            "BatchGetCountSeries",
+            r#"{"namespace": "exact", "counter_names": ["a"]}"#.to_owned(),
+            Reason::InvalidRange,
+            &["from is missing"],
+        ),
+        (
+            "BatchGetCountSeries",
+            format!("{{\"namespace\": \"exact\", \"from\": \"{now}\"}}"),
+            Reason::InvalidBatchSize,
+            &["send 1 to 200"],
+        ),
         ("CheckToken", format!("{{{counter}}}"), Reason::InvalidToken, &["send the token"]),
         (
             "RecountCounter",

@@ -281,6 +281,7 @@ async fn reflection_lists_the_services_in_both_versions() {
         "tallystone.admin.v1.NamespaceService",
         "tallystone.admin.v1.StatusService",
         "tallystone.counter.v1.CounterService",
+        "tallystone.history.v1.HistoryService",
         "tallystone.queue.v1.QueueService",
     ];
     assert_eq!(names, public, "all that callers may call, and nothing that servers say to each other");

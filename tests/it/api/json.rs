@@ -2,6 +2,7 @@
 
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
+use tallystone::domain::Timestamp;
 use tonic::body::Body;
 use tonic::codegen::Service;
 
@@ -69,6 +70,31 @@ async fn a_batch_answers_each_item() {
 }
 
 #[tokio::test]
+async fn counts_and_series_of_queues_say_in_json_how_far_queues_are_reported() {
+    let wire = Wire::start().await;
+    wire.engine.namespaces().ensure_queue_namespace().await.expect("the service makes it");
+    wire.engine.set_queues_reported_to(Some(Timestamp::from_secs(1_795_132_800)));
+    let ago = rfc3339(&at(-60.0));
+    let counter = r#""namespace": "tallystone.queues", "counter_name": "jobs~enqueued""#;
+    let names = r#""namespace": "tallystone.queues", "counter_names": ["jobs~enqueued"]"#;
+    for (method, body, path) in [
+        ("GetCount", format!("{{{counter}}}"), "/reportedTo"),
+        ("BatchGetCounts", format!("{{{names}}}"), "/results/0/reading/reportedTo"),
+        ("GetCountSeries", format!("{{{counter}, \"from\": \"{ago}\"}}"), "/reportedTo"),
+        ("BatchGetCountSeries", format!("{{{names}, \"from\": \"{ago}\"}}"), "/results/0/series/reportedTo"),
+    ] {
+        let (status, answer) = wire.post(method, &body).await;
+        assert_eq!(status, 200, "{method}: {answer}");
+        assert_eq!(answer.pointer(path), Some(&Value::from("2026-11-20T00:00:00Z")), "{method}: {answer}");
+    }
+    let (_, answer) = wire.post("GetCount", r#"{"namespace": "shop", "counter_name": "views"}"#).await;
+    assert_eq!(answer.get("reportedTo"), None, "{answer}");
+    let add = format!("{{{counter}, \"delta\": 1}}");
+    let (_, refused) = wire.post("AddCount", &add).await;
+    assert!(refused.to_string().contains("the queues write namespace tallystone.queues"), "{refused}");
+}
+
+#[tokio::test]
 async fn every_unary_method_takes_json() {
     let wire = Wire::start().await;
     let now = rfc3339(&at(0.0));
@@ -92,6 +118,10 @@ async fn every_unary_method_takes_json() {
             format!("{{{counter}, \"idempotency_token\": {{\"token\": \"t\", \"generation_time\": \"{now}\"}}}}"),
         ),
         ("GetCountSeries", format!("{{{counter}, \"from\": \"{ago}\", \"to\": \"{now}\", \"cumulative\": true}}")),
+        (
+            "BatchGetCountSeries",
+            format!("{{\"namespace\": \"shop\", \"counter_names\": [\"seen\"], \"from\": \"{ago}\"}}"),
+        ),
         ("ListCounters", r#"{"namespace": "shop", "prefix": "se", "page_size": 5}"#.to_owned()),
         ("TopCounters", r#"{"namespace": "shop", "n": 3}"#.to_owned()),
         ("ListCountEvents", format!("{{{counter}}}")),

@@ -30,7 +30,7 @@ use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, 
 use tallystone::engine::catalog::Author;
 use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::engine::{Engine, EngineParts, MemberProfile};
-use tallystone::ports::{Clock, QueueStores, Stores};
+use tallystone::ports::{Clock, HistoryStore, QueueStores, Stores};
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
 use tokio::net::TcpListener;
@@ -52,6 +52,8 @@ struct Wire {
     address: SocketAddr,
     gateway: Arc<Gateway>,
     engine: Arc<Engine>,
+    queue_stores: QueueStores,
+    history: Arc<dyn HistoryStore>,
     gate: Gate,
     stop: CancellationToken,
     serving: JoinHandle<ConnectionDrainSummary>,
@@ -122,10 +124,11 @@ impl Wire {
         }
         let entropy = Arc::new(SystemEntropy);
         let (profile, rules) = (MemberProfile::default(), ProtocolRules::default());
+        let history: Arc<dyn HistoryStore> = Arc::new(memory::MemoryHistory::default());
         let parts = EngineParts {
             stores,
-            queue_stores: Some(queue_stores),
-            history: None,
+            queue_stores: Some(queue_stores.clone()),
+            history: Some(Arc::clone(&history)),
             history_registers: Arc::new(ProtobufRegisters),
             clock,
             entropy,
@@ -136,9 +139,10 @@ impl Wire {
             seal_delay: None,
             rules,
             progress: Arc::new(|| {}),
+            bridge: None,
         };
         let engine = Arc::new(Engine::start(parts).await.expect("the engine starts"));
-        Self { address, gateway, engine, gate, stop, serving }
+        Self { address, gateway, engine, queue_stores, history, gate, stop, serving }
     }
 
     async fn open(&mut self) {

@@ -10,6 +10,7 @@ mod help;
 mod hot_counters;
 mod hung;
 mod queues;
+mod series;
 mod settings;
 mod status;
 mod tables;

@@ -492,6 +492,13 @@ impl CounterService for Scripted {
         unscripted()
     }
 
+    async fn batch_get_count_series(
+        &self,
+        _: Request<pb::BatchGetCountSeriesRequest>,
+    ) -> Unimplemented<pb::BatchGetCountSeriesResponse> {
+        unscripted()
+    }
+
     async fn list_counters(&self, _: Request<pb::ListCountersRequest>) -> Unimplemented<pb::ListCountersResponse> {
         unscripted()
     }

@@ -112,6 +112,10 @@ impl RollupStore for Refusing {
         self.inner.namespaces(above, limit).await
     }
 
+    async fn forget_counters(&self, dataset: DatasetId, silent: Vec<(Counter, Timestamp)>) -> Result<(), StoreError> {
+        self.inner.forget_counters(dataset, silent).await
+    }
+
     async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         self.inner.remove_namespace(namespace).await
     }

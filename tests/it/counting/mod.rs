@@ -18,6 +18,7 @@ mod logs;
 mod long_exports;
 mod long_folds;
 mod namespaces;
+mod queue_totals;
 mod races;
 mod reads;
 mod retention;
@@ -101,6 +102,7 @@ impl House {
             seal_delay: None,
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
+            bridge: None,
         };
         let engine = Engine::start(parts).await.expect("the engine starts");
         let counting = engine.counting();

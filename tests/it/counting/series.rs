@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tallystone::domain::counter::CounterName;
 use tallystone::domain::namespace::{CounterType, SeriesSettings};
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::caller_quota::CallerId;
@@ -26,6 +27,34 @@ async fn a_series_has_a_row_for_each_step_and_says_which_is_open() {
     let rows: Vec<_> = answer.rows.iter().map(|row| (row.sum, row.value)).collect();
     assert_eq!(rows[..5], [(1, 1), (0, 1), (2, 3), (0, 3), (4, 7)]);
     assert!(!answer.rows[0].open && answer.rows.last().expect("rows").open);
+}
+
+#[tokio::test]
+async fn a_batch_of_series_answers_each_counter_in_order_and_keeps_to_its_rows() {
+    let mut kept = spec("shop");
+    kept.series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(864_000) }];
+    let house = House::with(kept).await;
+    let from = house.now();
+    for (name, delta) in [("a", 1), ("b", 2), ("a", 4)] {
+        house.add(name, delta, None).await.expect("an add that works");
+        house.pass(10 * SECOND).await;
+    }
+    let question = SeriesQuery { from, to: house.now(), step: None };
+    let bad = CounterName::new("not a name");
+    let names = vec![Ok(counter("b")), bad, Ok(counter("a")), Ok(counter("unknown"))];
+    let answers = house.counting.batch_series(&house.shop, names, question).await.expect("answers");
+    let sums = |at: usize| answers[at].as_ref().expect("a series").rows.iter().map(|row| row.sum).collect::<Vec<_>>();
+    assert_eq!((sums(0)[..3].to_vec(), sums(2)[..3].to_vec()), (vec![0, 2, 0], vec![1, 0, 4]));
+    assert_eq!(answers[1].as_ref().expect_err("no name").reason(), Reason::InvalidCounterName);
+    assert!(sums(3).iter().all(|sum| *sum == 0));
+    let single = house.counting.series(&house.shop, counter("a"), question).await.expect("a series");
+    assert_eq!(answers[2].as_ref().expect("a series").rows, single.rows, "the same as alone");
+    let range = |steps: u32| SeriesQuery { from: house.now() - 10 * SECOND * steps, to: house.now(), step: None };
+    let many = |count: usize| (0..count).map(|_| Ok(counter("a"))).collect::<Vec<_>>();
+    house.counting.batch_series(&house.shop, many(200), range(50)).await.expect("10,000 rows");
+    let refused = house.counting.batch_series(&house.shop, many(200), range(51)).await.expect_err("200 rows more");
+    assert_eq!(refused.reason(), Reason::InvalidRange);
+    assert!(refused.to_string().contains("send fewer counters"), "{refused}");
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ pub struct SlowLog {
     under_way: AtomicUsize,
     most_at_once: AtomicUsize,
     scans: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl SlowLog {
@@ -39,6 +40,7 @@ impl SlowLog {
             under_way: AtomicUsize::new(0),
             most_at_once: AtomicUsize::new(0),
             scans: AtomicUsize::new(0),
+            waiting: Arc::default(),
         });
         stores.log = log.clone();
         log
@@ -84,6 +86,11 @@ impl SlowLog {
         self.scans.load(Ordering::Relaxed)
     }
 
+    /// The appends that are at the gate.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     async fn take_a_while(&self) {
         if !self.lingers.load(Ordering::Relaxed) {
             return;
@@ -109,8 +116,11 @@ impl EventLog for SlowLog {
     ) -> Vec<Result<AppendOutcome, StoreError>> {
         let (inner, gate) = (Arc::clone(&self.inner), Arc::clone(&self.gate));
         // On a task of its own, because a caller that goes away leaves the write running.
+        let waiting = Arc::clone(&self.waiting);
         let write = tokio::spawn(async move {
+            waiting.fetch_add(1, Ordering::Relaxed);
             let _passed = gate.acquire().await.expect("the gate is never closed for good");
+            waiting.fetch_sub(1, Ordering::Relaxed);
             inner.append(dataset, events, held).await
         });
         write.await.expect("the log does not panic")

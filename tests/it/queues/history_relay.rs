@@ -199,6 +199,7 @@ impl Shop {
             seal_delay: None,
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
+            bridge: None,
         };
         Engine::start(parts).await.expect("the engine starts")
     }

@@ -125,6 +125,7 @@ impl Committer {
             | StoreCommand::Catalog(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)
+            | StoreCommand::ForgetCounters(..)
             | StoreCommand::PurgeRows(..)
             | StoreCommand::Snapshot(_)) => {
                 self.flush(group);
@@ -139,7 +140,7 @@ impl Committer {
     fn has_disk_space_for(&self, command: &StoreCommand) -> bool {
         let frees = matches!(
             command,
-            StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::PurgeRows(..)
+            StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::ForgetCounters(..) | StoreCommand::PurgeRows(..)
                 // Needs no disk space.
                 | StoreCommand::Snapshot(_)
                 // Queue commands are checked individually.

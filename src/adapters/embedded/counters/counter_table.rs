@@ -292,6 +292,17 @@ impl CounterTable {
         shard.entry_bytes = shard.entry_bytes + after - before;
     }
 
+    /// Drops the row and the name of a counter.
+    pub fn forget_row(&self, dataset: DatasetId, counter: &Counter) {
+        let mut shard = self.shard(counter);
+        let stamp = shard.next_stamp();
+        let Some(entry) = shard.get_mut(dataset, counter) else { return };
+        entry.stamp = stamp;
+        entry.name_listing = NameListing::Unknown;
+        let freed = entry.drop_row();
+        shard.entry_bytes -= freed;
+    }
+
     /// Drops the rows of a namespace; its events stay.
     pub fn forget_rows(&self, namespace: NamespaceId) {
         for shard in &self.shards {

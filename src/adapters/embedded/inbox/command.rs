@@ -40,6 +40,8 @@ pub enum StoreCommand {
     TrimSeries(u32, Timestamp, ReplySender<()>),
     /// Marks a namespace as forgotten.
     Forget(NamespaceId, ReplySender<()>),
+    /// Forgets counters that were silent up to a time each.
+    ForgetCounters(DatasetId, Vec<(Counter, Timestamp)>, ReplySender<()>),
     /// Removes up to a number of rows of a forgotten namespace. Returns whether there may be more.
     PurgeRows(NamespaceId, usize, ReplySender<bool>),
     /// Takes a snapshot for a backup.
@@ -110,6 +112,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::Snapshot(_) => AdmissionClass::Upkeep,
         }
@@ -133,6 +136,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::Snapshot(_) => CommitLane::General,
         }
@@ -153,6 +157,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::Snapshot(_) => 1,
         }
@@ -173,6 +178,7 @@ impl StoreCommand {
             | Self::Catalog(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
+            | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
             | Self::Snapshot(_) => 0,
         };
@@ -201,6 +207,7 @@ impl StoreCommand {
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
+            Self::ForgetCounters(_, _, answer) => drop(answer.send(Err(error("forget counters")))),
             Self::PurgeRows(_, _, answer) => drop(answer.send(Err(error("forget")))),
             Self::Snapshot(answer) => drop(answer.send(Err(error("back up")))),
             Self::Queue(command) => command.fail(error),

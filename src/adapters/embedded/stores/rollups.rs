@@ -6,7 +6,7 @@ use super::EmbeddedStore;
 use crate::adapters::embedded::counters::counter_row::CounterRow;
 use crate::adapters::embedded::counters::read;
 use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::limits::ROW_LOADS_MAX;
+use crate::adapters::embedded::limits::{FORGOTTEN_COUNTERS_MAX, ROW_LOADS_MAX};
 use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
@@ -103,6 +103,15 @@ impl RollupStore for EmbeddedStore {
 
     async fn namespaces(&self, above: Option<NamespaceId>, limit: usize) -> Result<Vec<NamespaceId>, StoreError> {
         self.core.read_long("namespaces", move |_, library| read::namespaces(library, above, limit)).await
+    }
+
+    async fn forget_counters(&self, dataset: DatasetId, silent: Vec<(Counter, Timestamp)>) -> Result<(), StoreError> {
+        for some in silent.chunks(FORGOTTEN_COUNTERS_MAX) {
+            let some = some.to_vec();
+            let command = |answer| StoreCommand::ForgetCounters(dataset, some, answer);
+            self.core.inbox.request("forget counters", command).await?;
+        }
+        Ok(())
     }
 
     async fn remove_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {

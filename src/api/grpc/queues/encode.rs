@@ -5,7 +5,7 @@ use crate::api::grpc::saturating_i64;
 use crate::api::time;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::Completeness;
-use crate::domain::queue::messages::message::{CanceledBy, RoutingValue};
+use crate::domain::queue::messages::message::{AttemptError, CanceledBy, RoutingValue};
 use crate::domain::queue::{MessageHead, MessageState, QueueId, QueueName};
 use crate::engine::queues::{
     Depth, DepthUpdate, EnqueueOutcome, LeaseOutcome, LeasedMessage, LiveSession, MessageView, Operation,
@@ -48,7 +48,8 @@ pub fn completeness(completeness: Completeness) -> i32 {
     completeness.into()
 }
 
-fn signed(number: u32) -> i32 {
+/// Encodes a number as the signed wire type, capped at its maximum.
+pub fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
@@ -83,15 +84,17 @@ pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
         lease_start_time: lease.map(|lease| time::write(lease.since)),
         cancel_requested: lease.is_some_and(|lease| lease.cancel_requested),
         cancel_reason: cancel_reason(&head),
-        error: head
-            .error
-            .as_ref()
-            .map(|error| wire::WorkerError { signature: error.signature.to_string(), text: error.text.to_string() }),
+        error: head.error.as_ref().map(attempt_error),
         payload_bytes: signed(head.payload_bytes),
         worker_label: String::new(),
         session_ref: String::new(),
         end_time: head.ended_at.get().filter(|_| head.state.is_terminal()).map(time::write),
     }
+}
+
+/// Encodes the error of an attempt.
+pub fn attempt_error(error: &AttemptError) -> wire::WorkerError {
+    wire::WorkerError { signature: error.signature.to_string(), text: error.text.to_string() }
 }
 
 fn cancel_reason(head: &MessageHead) -> String {

@@ -1,7 +1,7 @@
 //! The gRPC QueueService: each method decodes the request, calls a use case, and encodes the response.
 
-mod decode;
-mod encode;
+pub(super) mod decode;
+pub(super) mod encode;
 mod service;
 mod settings;
 mod work;
@@ -26,6 +26,7 @@ use crate::engine::queues::{DeletionRequest, ListCursor, Payloads, QueueEtag, Se
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
+pub(super) use service::NO_QUEUES;
 pub use service::QueuesApi;
 
 type QueueRpcResult<T> = Result<Response<T>, Status>;

@@ -10,7 +10,7 @@ use crate::domain::queue::messages::settlement::Settlement;
 use crate::engine::queues::{Queues, SettleRequest};
 
 /// The error message of every call to a server without queues.
-const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
+pub(in crate::api::grpc) const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
     \"embedded\" and storage.data_dir on this server";
 
 /// The queue service.

@@ -1,9 +1,10 @@
-//! `counter`: add, read, clear, follow, audit and explain counters. The commands are in `write`, `read`, `audit` and
-//! `explain`.
+//! `counter`: add, read, clear, follow, audit and explain counters. The commands are in `write`, `read`, `series`,
+//! `audit` and `explain`.
 
 mod audit;
 mod explain;
 mod read;
+mod series;
 mod write;
 
 use clap::{Args, Subcommand};
@@ -43,8 +44,11 @@ enum CounterCommand {
     #[command(after_help = "Example:\n  tallystone counter top 3")]
     Top(read::TopArgs),
     /// Show the sum added in each time step; the namespace must keep series.
-    #[command(after_help = "Example:\n  tallystone counter series views -n views --from 10m --step 1m")]
-    Series(read::SeriesArgs),
+    #[command(
+        after_help = "Example:\n  tallystone counter series views -n views --from 10m --step 1m\n  tallystone counter \
+                      series -n views --prefix vi --totals --no-zero"
+    )]
+    Series(series::SeriesArgs),
     /// List the events of a counter, newest first; with --all, export all events.
     #[command(after_help = "Example:\n  tallystone counter events --all -o jsonl > events.jsonl")]
     Events(audit::EventsArgs),

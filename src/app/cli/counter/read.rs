@@ -57,24 +57,6 @@ pub struct TopArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct SeriesArgs {
-    /// The counter.
-    name: String,
-    /// The start: a time, or a duration before now.
-    #[arg(long, default_value = "1h", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    from: TimeArg,
-    /// The end: a time, or a duration before now.
-    #[arg(long, default_value = "now", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
-    to: TimeArg,
-    /// The step [default: the shortest one kept for the whole range].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    step: Option<Duration>,
-    /// Also show the count at the end of each step.
-    #[arg(long)]
-    cumulative: bool,
-}
-
-#[derive(Debug, Args)]
 pub struct CounterWatchArgs {
     /// The counters.
     #[arg(required = true, value_name = "NAME")]
@@ -86,6 +68,18 @@ pub struct CounterWatchArgs {
 
 const READING: &[&str] =
     &["counter_name", "count", "exactness", "as_of", "behind", "last_write_time", "checked_at", "saturated"];
+/// The same with the time up to which queues are reported.
+const READING_OF_QUEUES: &[&str] = &[
+    "counter_name",
+    "count",
+    "exactness",
+    "as_of",
+    "behind",
+    "last_write_time",
+    "checked_at",
+    "saturated",
+    "reported_to",
+];
 /// The greatest widths of a reading's columns, without the name.
 const READING_WIDTHS: &[usize] = &[20, 11, 27, 6, 27, 27, 9];
 const SUMMARY: &[&str] = &["counter_name", "count", "as_of", "saturated"];
@@ -107,7 +101,7 @@ impl CounterContext {
                 freshness: freshness.into(),
             };
             let reading = self.get_one(&request).await?;
-            let rows = TableRows { columns: READING, cells: vec![reading_cells(name, &reading)] };
+            let rows = reading_rows([(name.as_str(), &reading)].into_iter());
             return self.session.output.answer(&CliResponse::one(&full_name("GetCountResponse"), &reading), &rows);
         }
         let request = pb::BatchGetCountsRequest {
@@ -139,7 +133,7 @@ impl CounterContext {
     async fn get_many(&self, request: &pb::BatchGetCountsRequest) -> Result<(), Failure> {
         let read = self.session.client.batch_get_counts(request.clone()).await;
         let read = read.map_err(|error| self.session.failed(&error))?;
-        let mut cells = Vec::with_capacity(read.results.len());
+        let mut readings = Vec::with_capacity(read.results.len());
         let mut refused = Vec::new();
         for result in &read.results {
             match (&result.error, &result.reading) {
@@ -147,11 +141,11 @@ impl CounterContext {
                     print_notice(&format!("{}: {} ({})", result.counter_name, error.message, error.reason));
                     refused.push(error);
                 }
-                (None, Some(reading)) => cells.push(reading_cells(&result.counter_name, reading)),
+                (None, Some(reading)) => readings.push((result.counter_name.as_str(), reading)),
                 (None, None) => return Err(Failure::other("the server returned neither a reading nor an error")),
             }
         }
-        let rows = TableRows { columns: READING, cells };
+        let rows = reading_rows(readings.into_iter());
         let answer = CliResponse::many(&full_name("BatchGetCountsResponse"), &read, "results");
         self.session.output.answer(&answer, &rows)?;
         all_or_partial(&refused, read.results.len(), "counters could not be read")
@@ -195,26 +189,6 @@ impl CounterContext {
         self.session.output.answer(&CliResponse::many(&full_name("TopCountersResponse"), &top, "counters"), &rows)
     }
 
-    pub(super) async fn series(&self, args: SeriesArgs) -> Result<(), Failure> {
-        let now = SystemClock.now();
-        let request = pb::GetCountSeriesRequest {
-            namespace: self.namespace.clone(),
-            counter_name: args.name,
-            from: Some(args.from.to_proto(now)),
-            to: Some(args.to.to_proto(now)),
-            step: args.step.map(write_duration),
-            cumulative: args.cumulative,
-        };
-        let series = call!(ask self.session, counters.get_count_series, &request)?;
-        let cells = series.rows.iter().map(|row| {
-            let value = row.value.map(|value| value.to_string()).unwrap_or_default();
-            let (sum, open) = (row.sum.to_string(), row.open.to_string());
-            vec![time_cell(row.step_start.as_ref()), sum, value, open, row.saturated.to_string()]
-        });
-        let rows = TableRows { columns: &["step_start", "sum", "value", "open", "saturated"], cells: cells.collect() };
-        self.session.output.answer(&CliResponse::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
-    }
-
     /// Watches without a deadline, except for the first reading. A broken stream is a failure: changes may have been
     /// missed.
     pub(super) async fn watch(&self, args: CounterWatchArgs) -> Result<(), Failure> {
@@ -250,6 +224,22 @@ impl CounterContext {
         }
         Ok(())
     }
+}
+
+/// The rows of readings; with the time up to which queues are reported, if a reading has one.
+fn reading_rows<'a>(readings: impl Iterator<Item = (&'a str, &'a pb::GetCountResponse)> + Clone) -> TableRows {
+    if readings.clone().all(|(_, reading)| reading.reported_to.is_none()) {
+        return TableRows {
+            columns: READING,
+            cells: readings.map(|(name, reading)| reading_cells(name, reading)).collect(),
+        };
+    }
+    let cells = |(name, reading): (&str, &pb::GetCountResponse)| {
+        let mut cells = reading_cells(name, reading);
+        cells.push(time_cell(reading.reported_to.as_ref()));
+        cells
+    };
+    TableRows { columns: READING_OF_QUEUES, cells: readings.map(cells).collect() }
 }
 
 fn reading_cells(name: &str, reading: &pb::GetCountResponse) -> Vec<String> {

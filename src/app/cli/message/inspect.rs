@@ -1,5 +1,6 @@
 //! Commands that inspect messages and change their times.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -223,9 +224,9 @@ fn worker_cell(message: &pb::Message) -> String {
     }
 }
 
-/// The metadata in a cell, in the order of the keys.
-fn metadata_cell(message: &pb::Message) -> String {
-    let mut pairs: Vec<_> = message.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+/// Metadata in a cell, in the order of the keys.
+pub fn pairs_cell(metadata: &HashMap<String, String>) -> String {
+    let mut pairs: Vec<_> = metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.sort();
     pairs.join(" ")
 }
@@ -247,7 +248,7 @@ fn cells(message: &pb::Message, error: String) -> Vec<String> {
         message.attempt_number.to_string(),
         message.attempts_left.to_string(),
         time_cell(message.enqueue_time.as_ref()),
-        metadata_cell(message),
+        pairs_cell(&message.metadata),
         message.payload_bytes.to_string(),
         error,
     ]
@@ -271,7 +272,7 @@ fn fields(message: &pb::Message, output: Output) -> Vec<Vec<String>> {
         ("state", state(message.state)),
         ("version", message.version.to_string()),
         ("priority", message.priority().to_string()),
-        ("metadata", metadata_cell(message)),
+        ("metadata", pairs_cell(&message.metadata)),
         ("shard_key", message.shard_key.clone()),
         ("type", message.r#type.clone()),
         ("attempt_number", message.attempt_number.to_string()),

@@ -1,9 +1,11 @@
-//! `msg`: enqueues messages, leases and settles them, inspects them. The commands are in `push`, `consume` and
-//! `inspect`.
+//! `msg`: enqueues messages, leases and settles them, inspects them. The commands are in `push`, `consume`, `inspect` and
+//! `history`.
 
 mod consume;
+mod history;
 mod inspect;
 mod push;
+mod trace_text;
 
 use clap::{Args, Subcommand};
 
@@ -69,6 +71,14 @@ enum MsgCommand {
     /// Explain why a message is not served, and how to change that.
     #[command(after_help = "Example:\n  tallystone msg explain -q emails order-17")]
     Explain(inspect::MsgExplainArgs),
+    /// Show everything that happened to a message: its changes, attempts, workers and errors, also after it is gone.
+    #[command(after_help = "Example:\n  tallystone msg trace -q emails order-17")]
+    Trace(history::MsgTraceArgs),
+    /// Find messages by state, error and metadata in the history.
+    #[command(
+        after_help = "Example:\n  tallystone msg search -q emails --state errored --error timeout --meta tenant=acme --since 1h"
+    )]
+    Search(history::MsgSearchArgs),
 }
 
 impl MsgArgs {
@@ -87,6 +97,8 @@ impl MsgArgs {
             MsgCommand::Ls(args) => session.list_messages(args.queue, args.state, args.limit).await,
             MsgCommand::Update(args) => session.update_message(args).await,
             MsgCommand::Explain(args) => session.explain_message(args).await,
+            MsgCommand::Trace(args) => session.trace_message(args).await,
+            MsgCommand::Search(args) => session.search_messages(args).await,
         }
     }
 }

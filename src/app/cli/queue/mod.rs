@@ -5,6 +5,8 @@ mod change;
 mod clock;
 mod settings;
 mod show;
+mod stats;
+mod stats_text;
 
 use clap::{Args, Subcommand};
 
@@ -71,6 +73,9 @@ enum QueueCommand {
     /// Show the changes of a queue with author and time, newest first.
     #[command(after_help = "Example:\n  tallystone queue history emails")]
     History(show::HistoryArgs),
+    /// Show what a queue does, from its counters: depths, flows with rates, attempts, times, errors, values of count_by.
+    #[command(after_help = "Example:\n  tallystone queue stats emails")]
+    Stats(stats::StatsArgs),
 }
 
 impl QueueArgs {
@@ -91,6 +96,7 @@ impl QueueArgs {
             QueueCommand::Limit(args) => session.limit_value(args).await,
             QueueCommand::ResetClock(args) => session.reset_clock(args).await,
             QueueCommand::History(args) => session.history_of_queue(args).await,
+            QueueCommand::Stats(args) => Box::pin(session.queue_stats(args)).await,
         }
     }
 }

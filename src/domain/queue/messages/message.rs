@@ -21,7 +21,7 @@ use crate::domain::queue::messages::state_machine::{MessageState, TransitionInpu
 use crate::domain::time::Timestamp;
 
 /// The prefix of a message key; no message id begins with it.
-pub(super) const KEY_PREFIX: &str = "m.";
+pub const KEY_PREFIX: &str = "m.";
 
 /// The name of a message, chosen by the caller or the server, and the token of its enqueue: 1 to 64 bytes, not
 /// beginning `m.`.

@@ -4,6 +4,7 @@ mod bad_input;
 mod busy;
 mod counts;
 mod fields;
+mod history;
 mod items;
 mod mapping;
 mod names;

@@ -5,7 +5,8 @@ use fjall::Keyspace;
 
 use super::slices::no_slice;
 use super::{Committer, SyncMode};
-use crate::adapters::codec::encode_slice;
+use crate::adapters::codec::{decode_checkpoint, encode_slice};
+use crate::adapters::embedded::counters::read;
 use crate::adapters::embedded::counters::slices::SliceKeyspaces;
 use crate::adapters::embedded::disk::backup_snapshot::BackupSnapshot;
 use crate::adapters::embedded::disk::key::{self, KeyRange};
@@ -16,9 +17,9 @@ use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::inbox::admission::ReplySender;
 use crate::adapters::embedded::inbox::command::StoreCommand;
 use crate::domain::Timestamp;
-use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::rollup::SliceStatus;
-use crate::ports::{NamespaceRecord, ScanOrder, StoreError, StoreErrorKind};
+use crate::ports::{NamespaceRecord, ScanOrder, ScanRange, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Runs a command with a commit of its own.
@@ -30,6 +31,9 @@ impl Committer {
                 reply(answer, self.trim_series(step_seconds, before));
             }
             StoreCommand::Forget(namespace, answer) => reply(answer, self.forget(namespace)),
+            StoreCommand::ForgetCounters(dataset, silent, answer) => {
+                reply(answer, self.forget_counters(dataset, &silent));
+            }
             StoreCommand::PurgeRows(namespace, rows_max, answer) => reply(answer, self.purge_rows(namespace, rows_max)),
             StoreCommand::Snapshot(answer) => reply(answer, self.snapshot()),
             StoreCommand::Append(_)
@@ -109,6 +113,55 @@ impl Committer {
         self.core.meta_state.forget(namespace);
         self.core.counters.forget_rows(namespace);
         Ok(())
+    }
+
+    /// Removes the rows of counters that were silent up to a time each and have no events.
+    fn forget_counters(&mut self, dataset: DatasetId, silent: &[(Counter, Timestamp)]) -> Result<(), StoreError> {
+        const OP: &str = "forget counters";
+        let mut forgotten = Vec::with_capacity(silent.len());
+        for (counter, up_to) in silent {
+            if self.is_silent(dataset, counter, *up_to).map_err(|error| error.into_store_error(OP))? {
+                forgotten.push(counter);
+            }
+        }
+        if forgotten.is_empty() {
+            return Ok(());
+        }
+        let mut batch = self.writer.batch(forgotten.len() * 3);
+        let library = self.writer.library();
+        for counter in &forgotten {
+            let row = key::of_row(dataset, counter);
+            batch.remove(&library.rollups, row.clone());
+            batch.remove(&library.registers, row);
+            batch.remove(&library.names, key::of_counter(counter));
+        }
+        for keyspace in [&library.rollups, &library.registers, &library.names] {
+            batch.put(keyspace, key::TIDIED, &b""[..]);
+        }
+        self.commit_separately(batch, OP)?;
+        for counter in forgotten {
+            self.core.counters.forget_row(dataset, counter);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing of a counter lies above a time, and no slice has an event of it. A counter with events keeps its name:
+    /// without one, it would be taken for a counter without rows.
+    fn is_silent(&self, dataset: DatasetId, counter: &Counter, up_to: Timestamp) -> Result<bool, ReadError> {
+        let range = ScanRange {
+            after: Timestamp::MIN,
+            to: Timestamp::MAX,
+            order: ScanOrder::NewestFirst,
+            beyond: None,
+            limit: 1,
+        };
+        if !read::scan(&self.core.slices, dataset, counter, &range)?.is_empty() {
+            return Ok(false);
+        }
+        // Without events, the last write is that of the checkpoint, and lies below its `as_of`.
+        let stored = self.writer.library().rollups.get(key::of_row(dataset, counter))?;
+        let checkpoint = stored.map(|bytes| decode_checkpoint(&bytes)).transpose()?;
+        Ok(checkpoint.is_none_or(|checkpoint| checkpoint.as_of <= up_to))
     }
 
     /// Removes up to a number of rows of a forgotten namespace. Returns whether there may be more.

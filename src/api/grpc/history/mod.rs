@@ -1,0 +1,109 @@
+//! The gRPC HistoryService: what happened to the messages of queues.
+
+mod cursor;
+mod decode;
+mod encode;
+
+use tonic::{Request, Response, Status};
+
+use crate::api::errors::ApiError;
+use crate::api::grpc::caller_of;
+use crate::api::grpc::queues::NO_QUEUES;
+use crate::api::grpc::queues::encode::operation as operation_on_wire;
+use crate::api::paging::{self, PagedRequest};
+use crate::domain::Reason;
+use crate::engine::Engine;
+use crate::engine::historian::Historian;
+use crate::engine::history::History;
+use crate::proto::history::v1 as wire;
+use crate::proto::history::v1::history_service_server::HistoryService;
+
+/// The error message of every call to a server that keeps no history.
+const NO_HISTORY: &str = "this server keeps no history of messages; send the call to a server whose engine of counters keeps \
+    one";
+
+/// The history service.
+pub struct HistoryApi {
+    history: Result<History, ApiError>,
+    historian: Result<Historian, ApiError>,
+}
+
+impl HistoryApi {
+    /// Reads the history of an engine, if it keeps one.
+    pub fn new(engine: &Engine) -> Self {
+        let missing = match engine.queues() {
+            Some(_) => ApiError::new(Reason::UnknownMethod, NO_HISTORY),
+            None => ApiError::new(Reason::QueuesNotKept, NO_QUEUES),
+        };
+        let historian = engine.historian().ok_or_else(|| missing.clone());
+        Self { history: engine.history().ok_or(missing), historian }
+    }
+
+    fn history(&self) -> Result<&History, Status> {
+        self.history.as_ref().map_err(|missing| missing.clone().into())
+    }
+
+    fn historian(&self) -> Result<&Historian, Status> {
+        self.historian.as_ref().map_err(|missing| missing.clone().into())
+    }
+}
+
+fn to_status(error: impl Into<ApiError>) -> Status {
+    error.into().into()
+}
+
+#[tonic::async_trait]
+impl HistoryService for HistoryApi {
+    async fn get_message_trace(
+        &self,
+        request: Request<wire::GetMessageTraceRequest>,
+    ) -> Result<Response<wire::GetMessageTraceResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
+        let (name, message, paged) = decode::trace(&request).map_err(to_status)?;
+        let from = paged.cursor(&request.page_token).map_err(to_status)?;
+        let from = from.map(|from| cursor::read_trace(&from).ok_or_else(paging::refuse)).transpose();
+        let trace = self.history()?.trace(&name, &message, from.map_err(to_status)?, rows).await.map_err(to_status)?;
+        let next = trace.next.map(|next| paged.token(&cursor::write_trace(&next)));
+        Ok(Response::new(encode::trace(trace, next.unwrap_or_default())))
+    }
+
+    async fn search_messages(
+        &self,
+        request: Request<wire::SearchMessagesRequest>,
+    ) -> Result<Response<wire::SearchMessagesResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
+        let (name, query, paged) = decode::search(&request).map_err(to_status)?;
+        let after = paged.cursor(&request.page_token).map_err(to_status)?;
+        let after = after.map(|after| cursor::read_hit(&after).ok_or_else(paging::refuse)).transpose();
+        let page = self.history()?.search(&name, &query, after.map_err(to_status)?, rows).await.map_err(to_status)?;
+        let next = page.next.map(|next| paged.token(&cursor::write_hit(&next)));
+        Ok(Response::new(encode::searched(page, next.unwrap_or_default())))
+    }
+
+    async fn check_queues(
+        &self,
+        request: Request<wire::CheckQueuesRequest>,
+    ) -> Result<Response<wire::CheckQueuesResponse>, Status> {
+        let caller = caller_of(&request);
+        let asked = decode::check(request.into_inner()).map_err(to_status)?;
+        let operation = self.historian()?.check(caller, asked).map_err(to_status)?;
+        Ok(Response::new(wire::CheckQueuesResponse { operation: Some(operation_on_wire(operation)) }))
+    }
+
+    async fn list_findings(
+        &self,
+        request: Request<wire::ListFindingsRequest>,
+    ) -> Result<Response<wire::ListFindingsResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
+        let paged = PagedRequest::new("ListFindings", &[request.operation_id.as_bytes()]);
+        let from = paged.cursor(&request.page_token).map_err(to_status)?;
+        let from = from.map_or(Some(0), |from| cursor::read_index(&from)).ok_or_else(paging::refuse);
+        let page = self.historian()?.findings(&request.operation_id, from.map_err(to_status)?, rows);
+        let page = page.map_err(to_status)?;
+        let next = page.next.map(|next| paged.token(&cursor::write_index(next)));
+        Ok(Response::new(encode::findings(page, next.unwrap_or_default())))
+    }
+}

@@ -1,0 +1,401 @@
+//! The loop that reports shards, takes queues over, and makes the counters of deleted queues zero.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use hashbrown::HashMap;
+
+use crate::domain::limits::{
+    BRIDGE_BACKOFF_MAX, BRIDGE_READ_BACKS_MAX, BRIDGE_READS_AT_ONCE_MAX, BRIDGE_TAKEOVERS_AT_ONCE_MAX,
+    QUEUE_TOTALS_AT_ONCE_MAX,
+};
+use crate::domain::queue::counter_names::{self, CountedValue};
+use crate::domain::queue::{QueueId, QueueName, ShardId};
+use crate::domain::time::Timestamp;
+use crate::engine::bridge::BridgeSettings;
+use crate::engine::bridge::dirty::DirtyShards;
+use crate::engine::bridge::shard_state::{ReportScope, ReportedShard};
+use crate::engine::bridge::takeover::{self, KnownBySource};
+use crate::engine::bridge::tidier::CounterTidier;
+use crate::engine::context::EngineContext;
+use crate::engine::counting::{Counting, CountingError, QueueTotal};
+use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::engine::queues::{Queues, ReportedQueue};
+use crate::ports::{ShardOutbox, ShardReport, StoreError, StoreErrorKind};
+
+/// After this time without a report, the counters by attempt, time and error follow the others.
+const SLOW_AFTER: Duration = Duration::from_secs(10);
+/// The pause between two reads of what the counters know of a queue.
+const READ_BACK_AFTER: Duration = Duration::from_secs(30);
+/// The same for a queue whose values give way to others.
+const EVICTION_PAUSE: Duration = Duration::from_secs(2);
+
+/// The reporter of the queues of this server.
+pub struct Bridge {
+    context: Arc<EngineContext>,
+    counting: Counting,
+    queues: Queues,
+    outbox: Arc<dyn ShardOutbox>,
+    settings: BridgeSettings,
+    dirty: Arc<DirtyShards>,
+    /// The queues that are reported, by their ids.
+    tracked: HashMap<QueueId, TrackedQueue>,
+    /// Names whose queue is gone and whose counters are not zero yet.
+    gone: BTreeSet<QueueName>,
+    /// The generation of the directory of queues at the last look.
+    generation: Option<u64>,
+    /// Whether every queue that was there at the start was taken over.
+    has_started: bool,
+    failures: u32,
+    tidier: CounterTidier,
+    /// How many queues may be read back in this step.
+    read_backs_left: usize,
+}
+
+struct TrackedQueue {
+    queue: ReportedQueue,
+    /// What was reported of each shard; `None` until the queue is taken over.
+    shards: Option<Vec<ReportedShard>>,
+    /// When the counters by attempt, time and error are due, by elapsed time.
+    slow_due: Option<Duration>,
+    /// When the counters are read again, by elapsed time.
+    read_back: Option<Duration>,
+}
+
+/// A queue that is taken over: the state of its shards, and the totals to write first.
+type Takeover = (QueueId, Vec<ReportedShard>, Vec<QueueTotal>);
+
+/// A report of a shard that is ready to be written.
+struct ReadyReport {
+    shard: ShardId,
+    since: Timestamp,
+    scope: ReportScope,
+    report: ShardReport,
+    totals: Vec<QueueTotal>,
+}
+
+impl Bridge {
+    /// A reporter. It reports nothing before its loop starts.
+    pub fn new(
+        context: Arc<EngineContext>,
+        counting: Counting,
+        queues: Queues,
+        outbox: Arc<dyn ShardOutbox>,
+        settings: BridgeSettings,
+    ) -> Self {
+        let dirty = Arc::new(DirtyShards::new(Arc::clone(&context.clock)));
+        context.queue_reports.set(Some(Timestamp::MIN));
+        queues.listen(Arc::clone(&dirty) as _);
+        let (tracked, gone) = (HashMap::new(), BTreeSet::new());
+        Self {
+            context,
+            counting,
+            queues,
+            outbox,
+            settings,
+            dirty,
+            tracked,
+            gone,
+            generation: None,
+            has_started: false,
+            failures: 0,
+            tidier: CounterTidier::default(),
+            read_backs_left: 0,
+        }
+    }
+
+    /// One step: the queues that came and went, takeovers, then reports within the budget of the step.
+    async fn step(&mut self, budget: usize) -> Result<(), CountingError> {
+        let now = self.context.now();
+        self.read_backs_left = BRIDGE_READ_BACKS_MAX;
+        self.follow_queues();
+        self.zero_gone().await?;
+        let waiting = self.dirty.take();
+        let outcome = self.report(&waiting, budget).await;
+        let left = match &outcome {
+            Ok(left) => left.clone(),
+            Err(_) => waiting,
+        };
+        self.dirty.put_back(left.iter().copied());
+        self.publish(now);
+        outcome?;
+        if self.has_started && self.dirty.oldest().is_none() {
+            let live = self.tracked.values().map(|tracked| tracked.queue.name.clone());
+            self.gone.extend(self.tidier.look(&self.counting, live.collect(), now).await?);
+        }
+        Ok(())
+    }
+
+    /// Says how far the queues are reported.
+    fn publish(&mut self, at: Timestamp) {
+        self.has_started |= self.tracked.values().all(|tracked| tracked.shards.is_some());
+        let reported_to = match self.dirty.oldest() {
+            _ if !self.has_started => Timestamp::MIN,
+            Some(oldest) => oldest.min(at),
+            None => at,
+        };
+        self.context.queue_reports.set(Some(reported_to));
+    }
+
+    /// Notes the queues that came and went since the last look.
+    fn follow_queues(&mut self) {
+        let generation = self.queues.directory_generation();
+        if self.generation == Some(generation) {
+            return;
+        }
+        self.generation = Some(generation);
+        let live = self.queues.reported();
+        let now = self.context.now();
+        let mut gone = std::mem::take(&mut self.tracked);
+        for queue in live {
+            self.gone.remove(&queue.name);
+            let tracked = gone.remove(&queue.id).unwrap_or_else(|| {
+                self.dirty.put_back((0..queue.shards).map(|number| (ShardId { queue: queue.id, number }, now)));
+                TrackedQueue { queue: queue.clone(), shards: None, slow_due: None, read_back: None }
+            });
+            self.tracked.insert(queue.id, tracked);
+        }
+        let names: BTreeSet<&QueueName> = self.tracked.values().map(|tracked| &tracked.queue.name).collect();
+        let gone = gone.into_values().map(|tracked| tracked.queue.name).filter(|name| !names.contains(name));
+        self.gone.extend(gone);
+    }
+
+    /// Reports 0 for all counters of deleted queues.
+    async fn zero_gone(&mut self) -> Result<(), CountingError> {
+        while let Some(name) = self.gone.first().cloned() {
+            let known = self.known(&name).await?;
+            self.write(takeover::zeros(&name, 0, &known)).await?;
+            self.gone.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// What the counters know of a queue.
+    async fn known(&self, queue: &QueueName) -> Result<KnownBySource, CountingError> {
+        let prefix = counter_names::prefix_of(queue);
+        let (mut known, mut above) = (KnownBySource::new(), None);
+        loop {
+            let page = self.counting.known_queue_totals(&prefix, above.as_ref()).await?;
+            for counter in page.counters {
+                let Some((_, name)) = counter_names::queue_of(counter.counter.as_str()) else { continue };
+                for (source, total) in counter.sources {
+                    known.entry(source).or_default().insert(name.to_owned(), total);
+                }
+            }
+            match page.next_above {
+                Some(next) => above = Some(next),
+                None => return Ok(known),
+            }
+        }
+    }
+
+    /// Writes totals, in as few appends as their bound allows. All or an error: a repeat changes nothing.
+    async fn write(&self, totals: Vec<QueueTotal>) -> Result<(), CountingError> {
+        let mut totals = totals.into_iter().peekable();
+        while totals.peek().is_some() {
+            let some: Vec<QueueTotal> = totals.by_ref().take(QUEUE_TOTALS_AT_ONCE_MAX).collect();
+            let count = some.len() as u64;
+            for outcome in self.counting.report_queue_totals(some).await? {
+                outcome?;
+            }
+            self.context.stats.bridge.totals_reported.add(count);
+        }
+        Ok(())
+    }
+
+    /// Reports shards within the budget, those that wait longest first. Returns the shards that have to wait.
+    async fn report(
+        &mut self,
+        waiting: &[(ShardId, Timestamp)],
+        budget: usize,
+    ) -> Result<Vec<(ShardId, Timestamp)>, CountingError> {
+        let (mut left, mut spent) = (Vec::new(), 0);
+        let mut waiting = waiting.iter().copied().peekable();
+        while waiting.peek().is_some() {
+            if spent >= budget {
+                left.extend(waiting);
+                break;
+            }
+            let some: Vec<_> = waiting.by_ref().take(BRIDGE_READS_AT_ONCE_MAX).collect();
+            spent += self.report_some(&some).await?;
+        }
+        Ok(left)
+    }
+
+    /// Reports some shards in one append. Returns the number of totals.
+    async fn report_some(&mut self, shards: &[(ShardId, Timestamp)]) -> Result<usize, CountingError> {
+        let due: BTreeSet<QueueId> = shards.iter().map(|(shard, _)| shard.queue).collect();
+        let mut count = self.take_over_due(due).await?;
+        let reports = stream::iter(shards.iter().copied()).map(|waiting| self.read(waiting));
+        let reports: Vec<_> = reports.buffered(BRIDGE_READS_AT_ONCE_MAX).collect().await;
+        let reports = reports.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        let totals: Vec<QueueTotal> = reports.iter().flat_map(|ready| ready.totals.iter().cloned()).collect();
+        count += totals.len();
+        self.write(totals).await?;
+        reports.iter().for_each(|ready| self.record(ready));
+        Ok(count)
+    }
+
+    /// Reads a shard and finds what changed. `None` for a shard whose queue is gone.
+    async fn read(&self, (shard, since): (ShardId, Timestamp)) -> Result<Option<ReadyReport>, CountingError> {
+        let Some(tracked) = self.tracked.get(&shard.queue) else { return Ok(None) };
+        let Some(reported) = tracked.shards.as_ref().and_then(|shards| shards.get(shard.number as usize)) else {
+            return Ok(None);
+        };
+        let is_slow_due = tracked.slow_due.is_some_and(|due| due <= self.context.clock.elapsed());
+        let scope = if is_slow_due { ReportScope::All } else { ReportScope::Fast };
+        let Some(report) = self.read_report(shard, Some(reported.since(scope))).await? else { return Ok(None) };
+        let totals = reported.changed_totals(&tracked.queue.name, &report, scope);
+        Ok(Some(ReadyReport { shard, since, scope, report, totals }))
+    }
+
+    async fn read_report(&self, shard: ShardId, since: Option<u64>) -> Result<Option<ShardReport>, CountingError> {
+        match self.outbox.report(shard, since).await {
+            Ok(report) => Ok(Some(report)),
+            // The queue was dropped; the directory will say so.
+            Err(StoreError { kind: StoreErrorKind::Conflict, .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Records a written report, and when the queue has to be looked at again.
+    fn record(&mut self, ready: &ReadyReport) {
+        let elapsed = self.context.clock.elapsed();
+        let Some(tracked) = self.tracked.get_mut(&ready.shard.queue) else { return };
+        let Some(reported) = tracked.shards.as_mut().and_then(|shards| shards.get_mut(ready.shard.number as usize))
+        else {
+            return;
+        };
+        if reported.is_behind(&ready.report) {
+            tracked.shards = None; // the store went back: take the queue over again
+            self.dirty.put_back([(ready.shard, ready.since)]);
+            return;
+        }
+        reported.record(&ready.report, ready.scope);
+        if tracked.shards.iter().flatten().any(ReportedShard::is_slow_behind) {
+            tracked.slow_due.get_or_insert(elapsed + SLOW_AFTER);
+        } else {
+            tracked.slow_due = None;
+        }
+        let is_evicted = ready.report.values.iter().any(|(_, value, _)| *value == CountedValue::Gone);
+        let pause = if is_evicted { EVICTION_PAUSE } else { READ_BACK_AFTER };
+        let due = tracked.read_back.get_or_insert(elapsed + pause);
+        *due = (*due).min(elapsed + pause);
+        self.context.stats.bridge.reports.increment();
+    }
+
+    /// Takes the queues over that were not yet, or whose counters are to be read again. Returns the number of totals.
+    async fn take_over_due(&mut self, queues: BTreeSet<QueueId>) -> Result<usize, CountingError> {
+        let due: Vec<ReportedQueue> = queues.into_iter().filter_map(|queue| self.due_takeover(queue)).collect();
+        let this = &*self;
+        let takeovers = stream::iter(due).map(|queue| this.differences(queue)).buffered(BRIDGE_TAKEOVERS_AT_ONCE_MAX);
+        let takeovers: Vec<_> = takeovers.collect::<Vec<_>>().await.into_iter().collect::<Result<_, _>>()?;
+        let (mut count, mut totals, mut taken) = (0, Vec::new(), Vec::new());
+        for (queue, shards, differs) in takeovers.into_iter().flatten() {
+            count += differs.len();
+            totals.extend(differs);
+            taken.push((queue, shards));
+        }
+        self.write(totals).await?;
+        for (queue, shards) in taken {
+            self.context.stats.bridge.takeovers.increment();
+            if let Some(tracked) = self.tracked.get_mut(&queue) {
+                (tracked.shards, tracked.slow_due, tracked.read_back) = (Some(shards), None, None);
+            }
+        }
+        Ok(count)
+    }
+
+    fn due_takeover(&mut self, queue: QueueId) -> Option<ReportedQueue> {
+        let elapsed = self.context.clock.elapsed();
+        let tracked = self.tracked.get(&queue)?;
+        if tracked.shards.is_some() {
+            if self.read_backs_left == 0 || tracked.read_back.is_none_or(|due| due > elapsed) {
+                return None;
+            }
+            self.read_backs_left -= 1;
+        }
+        Some(tracked.queue.clone())
+    }
+
+    /// What the counters of a queue lack, with the state of its shards after that is written. `None` if the queue is gone.
+    async fn differences(&self, queue: ReportedQueue) -> Result<Option<Takeover>, CountingError> {
+        let known = self.known(&queue.name).await?;
+        let mut totals = takeover::zeros(&queue.name, queue.shards, &known);
+        let mut shards = Vec::with_capacity(queue.shards as usize);
+        for number in 0..queue.shards {
+            // Read after the counters: a position below a known serial is a store that went back.
+            let shard = ShardId { queue: queue.id, number };
+            let Some(report) = self.read_report(shard, None).await? else { return Ok(None) };
+            let (epoch, differs) = takeover::differences(&queue.name, number, queue.created_micros, &known, &report);
+            totals.extend(differs);
+            shards.push(ReportedShard::at(number, epoch, &report));
+        }
+        Ok(Some((queue.id, shards, totals)))
+    }
+
+    /// The queues whose other counters are due although nothing changed since, as dirty shards.
+    fn wake_due(&self) {
+        let elapsed = self.context.clock.elapsed();
+        let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= elapsed);
+        let now = self.context.now();
+        let due = self.tracked.iter().filter(|(_, tracked)| is_due(tracked.slow_due) || is_due(tracked.read_back));
+        for (id, tracked) in due {
+            self.dirty.put_back((0..tracked.queue.shards).map(|number| (ShardId { queue: *id, number }, now)));
+        }
+    }
+
+    fn budget(&self) -> usize {
+        let per_step = self.settings.step.as_secs_f64() * f64::from(self.settings.totals_per_second);
+        (per_step as usize).max(1)
+    }
+}
+
+#[async_trait]
+impl BackgroundLoop for Bridge {
+    fn name(&self) -> &'static str {
+        "queue reports"
+    }
+
+    async fn activate(&mut self) -> NextActivation {
+        self.wake_due();
+        match self.step(self.budget()).await {
+            Ok(()) => self.failures = 0,
+            Err(error) => {
+                self.failures += 1;
+                self.context.stats.bridge.failures.increment();
+                let pause = (self.settings.step * 2_u32.pow(self.failures.min(10))).min(BRIDGE_BACKOFF_MAX);
+                tracing::warn!(%error, pause_ms = pause.as_millis(), "cannot report queues to their counters; trying again");
+                return NextActivation::After(pause);
+            }
+        }
+        NextActivation::After(self.settings.step)
+    }
+
+    fn stage(&self) -> DrainStage {
+        DrainStage::Reports
+    }
+
+    /// Reports everything that changed, so that the last rolls find it.
+    async fn finish(&mut self, until: Duration) {
+        let elapsed = self.context.clock.elapsed();
+        for tracked in self.tracked.values_mut() {
+            tracked.slow_due = tracked.slow_due.map(|_| elapsed);
+        }
+        self.wake_due();
+        let (clock, left) = (Arc::clone(&self.context.clock), until.saturating_sub(elapsed));
+        let last = self.step(usize::MAX);
+        tokio::select! {
+            biased;
+            outcome = last => if let Err(error) = outcome {
+                tracing::warn!(%error, "some changes of queues are not reported; the next start reports them");
+            },
+            () = clock.sleep(left) => {
+                tracing::warn!("some changes of queues are not reported in time; the next start reports them");
+            }
+        }
+    }
+}

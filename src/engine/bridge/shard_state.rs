@@ -1,0 +1,127 @@
+//! What was reported of a shard, and what the next report has to say.
+
+use crate::domain::counter::{CounterName, ReportSource};
+use crate::domain::queue::QueueName;
+use crate::domain::queue::counter_names::counter_name;
+use crate::engine::bridge::totals::{fast_names, fast_totals, signature_totals, slow_names, slow_totals, value_totals};
+use crate::engine::counting::{QueueTotal, queue_serial};
+use crate::ports::ShardReport;
+
+/// What was reported of a shard.
+#[derive(Clone, Debug)]
+pub struct ReportedShard {
+    source: ReportSource,
+    /// The epoch of its totals.
+    epoch: u64,
+    /// The position of the last report of levels, flows and values.
+    position: u64,
+    fast: Vec<i64>,
+    /// The position of the last report of the other counters.
+    slow_position: u64,
+    slow: Vec<i64>,
+}
+
+/// The counters of a report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReportScope {
+    /// Levels, flows and counts by value.
+    Fast,
+    /// All counters.
+    All,
+}
+
+impl ReportedShard {
+    /// A shard of which the log knows everything up to a report.
+    pub fn at(number: u32, epoch: u64, report: &ShardReport) -> Self {
+        let position = report.position.position;
+        let (fast, slow) = (fast_totals(report), slow_totals(report));
+        Self { source: source_of(number), epoch, position, fast, slow_position: position, slow }
+    }
+
+    /// The position from which counts by value and by error are missing.
+    pub fn since(&self, scope: ReportScope) -> u64 {
+        match scope {
+            ReportScope::Fast => self.position,
+            ReportScope::All => self.position.min(self.slow_position),
+        }
+    }
+
+    /// Whether counters by attempt, time and error are older than the others.
+    pub fn is_slow_behind(&self) -> bool {
+        self.slow_position < self.position
+    }
+
+    /// Whether a report lies before what was reported: the store went back.
+    pub fn is_behind(&self, report: &ShardReport) -> bool {
+        report.position.position < self.position
+    }
+
+    /// The totals that a report changes. O(counters).
+    pub fn changed_totals(&self, queue: &QueueName, report: &ShardReport, scope: ReportScope) -> Vec<QueueTotal> {
+        let position = report.position.position;
+        let names = fast_names().iter().cloned();
+        let changed = |(before, now): (&i64, &i64)| before != now;
+        let fast = fast_totals(report);
+        let fast = names.zip(self.fast.iter().zip(&fast)).filter(|(_, pair)| changed(*pair));
+        let fast = fast.map(|(name, (_, now))| (name, *now)).collect::<Vec<_>>();
+        let mut totals: Vec<QueueTotal> = fast
+            .into_iter()
+            .chain(value_totals(report))
+            .map(|(name, total)| self.total(queue, &name, total, report, (self.position + 1, position)))
+            .collect();
+        if scope == ReportScope::All {
+            let slow = slow_totals(report);
+            let names = slow_names().iter().cloned();
+            let slow = names.zip(self.slow.iter().zip(&slow)).filter(|(_, pair)| changed(*pair));
+            let slow = slow.map(|(name, (_, now))| (name, *now)).collect::<Vec<_>>();
+            let positions = (self.slow_position + 1, position);
+            let slow = slow.into_iter().chain(signature_totals(report));
+            totals.extend(slow.map(|(name, total)| self.total(queue, &name, total, report, positions)));
+        }
+        totals
+    }
+
+    fn total(
+        &self,
+        queue: &QueueName,
+        name: &str,
+        total: i64,
+        report: &ShardReport,
+        (first, last): (u64, u64),
+    ) -> QueueTotal {
+        QueueTotal {
+            counter: counter_of(queue, name),
+            source: self.source.clone(),
+            epoch: self.epoch,
+            serial: serial_of(report),
+            total,
+            positions: (first.min(last), last),
+        }
+    }
+
+    /// Records that a report was written.
+    pub fn record(&mut self, report: &ShardReport, scope: ReportScope) {
+        self.position = report.position.position;
+        self.fast = fast_totals(report);
+        if scope == ReportScope::All {
+            self.slow_position = self.position;
+            self.slow = slow_totals(report);
+        }
+    }
+}
+
+/// The counter of a queue with this name.
+pub fn counter_of(queue: &QueueName, name: &str) -> CounterName {
+    CounterName::new(&counter_name(queue, name)).expect("names of queues and pairs are bounded")
+}
+
+/// The source of the totals of a shard.
+pub fn source_of(number: u32) -> ReportSource {
+    ReportSource::new(&format!("s{number}")).expect("a short name is valid")
+}
+
+/// The serial of a report: the epoch of the shard and its position.
+pub fn serial_of(report: &ShardReport) -> u64 {
+    let epoch = u16::try_from(report.position.epoch).unwrap_or(u16::MAX);
+    queue_serial(epoch, report.position.position)
+}
