@@ -51,6 +51,15 @@ pub mod history {
     }
 }
 
+/// `tallystone.rule`
+pub mod rule {
+    /// `tallystone.rule.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.rule.v1");
+    }
+}
+
 /// `tallystone.internal`
 pub mod internal {
     /// `tallystone.internal.v1`

@@ -3,12 +3,13 @@
 //! Encoding never fails. Decoding returns `CorruptValue` for a value that no encoder wrote: an unknown kind, a
 //! provenance that is too long, a missing part. Only values are encoded here; keys and rows belong to each engine.
 //! Catalog values are in `catalog`, values of shared caches in `count`, values of fleets in `fleet`, values of queues
-//! in `queues`.
+//! in `queues`, rules in `rules`.
 
 pub mod catalog;
 pub mod count;
 mod fleet;
 pub mod queues;
+pub mod rules;
 
 use prost::Message;
 
@@ -357,7 +358,7 @@ mod tests {
             open_steps in proptest::collection::vec(step(), 0..4),
             repairs in any::<u64>(),
             sources in proptest::collection::btree_map(any::<bool>(), source(), 0..3),
-            rolled in proptest::option::of((any::<i64>(), proptest::option::of("[a-z0-9.:-]{1,40}"))),
+            writer in proptest::option::of((any::<i64>(), proptest::option::of("[a-z0-9.:-]{1,40}"))),
         ) -> Checkpoint {
             Checkpoint {
                 count,
@@ -368,7 +369,7 @@ mod tests {
                 open_steps,
                 repairs,
                 sources: sources.into_values().collect(),
-                rolled: rolled.map(|(at, server)| RolledBy {
+                writer: writer.map(|(at, server)| CheckpointWriter {
                     at: Timestamp::from_micros(at),
                     server: server.map(Into::into),
                 }),

@@ -17,6 +17,7 @@ use crate::domain::{Reason, Reject};
 use crate::engine::counting::CountingError;
 use crate::engine::namespaces::NamespaceError;
 use crate::engine::queues::QueueError;
+use crate::engine::rules::RuleError;
 use crate::ports::StoreError;
 use crate::proto::error::v1::ItemError;
 
@@ -127,6 +128,28 @@ impl From<QueueError> for ApiError {
         match error.field() {
             Some(field) => refusal.at(field),
             None => refusal,
+        }
+    }
+}
+
+impl From<RuleError> for ApiError {
+    fn from(error: RuleError) -> Self {
+        match error {
+            RuleError::Reject(reject) => reject.into(),
+            RuleError::Counting(error) => error.into(),
+            RuleError::Store(error) => error.into(),
+            RuleError::Queue(error) => {
+                let mut refusal = Self::from(error);
+                // The message of a rule is part of the rule.
+                let of_message = |field: &&mut String| field.starts_with("message.");
+                refusal.fields.iter_mut().map(|(field, _)| field).filter(of_message).for_each(|field| {
+                    field.insert_str(0, "rule.");
+                });
+                refusal
+            }
+            RuleError::NotFound { .. } | RuleError::Exists { .. } | RuleError::NoQueues => {
+                Self::new(error.reason(), error.to_string())
+            }
         }
     }
 }

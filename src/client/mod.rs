@@ -39,6 +39,7 @@ use crate::proto::admin::v1::status_service_client::StatusServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
 use crate::proto::history::v1::history_service_client::HistoryServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
+use crate::proto::rule::v1::rule_service_client::RuleServiceClient;
 
 pub use batches::BatchError;
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
@@ -133,6 +134,12 @@ impl Client {
     /// The history service of the preferred server, without retries.
     pub fn history(&self) -> HistoryServiceClient<Channel> {
         history::history_on(self.endpoints.channel(self.endpoints.preferred()))
+    }
+
+    /// The rule service of the preferred server, without retries.
+    pub fn rules(&self) -> RuleServiceClient<Channel> {
+        let channel = self.endpoints.channel(self.endpoints.preferred());
+        RuleServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Makes a unique message id, a UUIDv7. An enqueue with it can be repeated.

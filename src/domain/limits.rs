@@ -1,14 +1,16 @@
 //! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues, `limits/history.rs` those of
-//! reads of their history, and `limits.rs` of an adapter those of its store. `docs/limits.md` is generated from the doc
-//! comments of the constants in these files.
+//! reads of their history, `limits/rules.rs` those of counter rules, and `limits.rs` of an adapter those of its store.
+//! `docs/limits.md` is generated from the doc comments of the constants in these files.
 
 mod history;
 mod queues;
+mod rules;
 
 use std::time::Duration;
 
 pub use history::*;
 pub use queues::*;
+pub use rules::*;
 
 /// The longest counter name, in bytes.
 pub const COUNTER_NAME_BYTES_MAX: usize = 256;

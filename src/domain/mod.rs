@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod queue;
 pub mod reason;
 pub mod rollup;
+pub mod rules;
 pub mod time;
 
 pub use reason::{Reason, Reject};

@@ -20,6 +20,7 @@ mod queue_report_frontier;
 pub mod queues;
 pub mod rolling;
 mod rollup_queues;
+pub mod rules;
 mod scopes;
 mod served_counts;
 pub mod stats;
@@ -36,7 +37,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
-use crate::engine::historian::Historian;
+use crate::engine::historian::{CounterTotals, Historian};
 use crate::engine::history::History;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
@@ -45,6 +46,7 @@ use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queue_report_frontier::QueueReportFrontier;
 use crate::engine::queues::Queues;
 use crate::engine::rolling::{Roller, SignalReceiver};
+use crate::engine::rules::{Rules, RulesLoop};
 use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
@@ -93,6 +95,7 @@ pub struct Engine {
     queues: Option<Queues>,
     historian: Option<Historian>,
     history: Option<Arc<dyn HistoryStore>>,
+    rules: Rules,
 }
 
 /// The fleet membership of this process at one moment.
@@ -168,24 +171,20 @@ impl Engine {
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
         driver.start(WatchesLoop::new(Arc::clone(&served)));
         let counting = Counting::new(roller, rules, &name, started_at);
+        let written = history.clone().map(|store| (store, history_registers));
         let (queues, historian) = match queue_stores {
             Some(stores) => {
-                let queues = Queues::start_in(stores.clone(), Arc::clone(&context)).await?;
-                let written = history.clone();
-                let start =
-                    |store| Historian::start(queues.clone(), &stores, store, history_registers, Arc::clone(&context));
-                let historian = written.map(start);
-                if let Some(settings) = bridge {
-                    let totals = Arc::new(ReportedTotals::new(counting.clone()));
-                    historian.iter().for_each(|historian| historian.compare_counters(Arc::clone(&totals) as _));
-                    let (context, counting) = (Arc::clone(&context), counting.clone());
-                    driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
-                }
+                let (queues, historian) = start_queues(&context, &counting, stores, written, bridge).await?;
                 (Some(queues), historian)
             }
             None => (None, None),
         };
-        Ok(Self { context, scopes, served, counting, queues, historian, history })
+        let rules =
+            Rules::new(Arc::clone(&context), Arc::clone(&scopes.stores.rules), counting.clone(), queues.clone());
+        if queues.is_some() {
+            context.driver.start(RulesLoop::new(rules.clone()));
+        }
+        Ok(Self { context, scopes, served, counting, queues, historian, history, rules })
     }
 
     /// The counter use cases.
@@ -201,6 +200,11 @@ impl Engine {
     /// The writer of the history, unless none is kept.
     pub fn historian(&self) -> Option<Historian> {
         self.historian.clone()
+    }
+
+    /// The use cases of counter rules. Without queues, a process keeps rules and runs none.
+    pub fn rules(&self) -> Rules {
+        self.rules.clone()
     }
 
     /// Sets how far the queues of this server are reported to their counters. `None`: it reports for no queue.
@@ -313,4 +317,25 @@ impl Engine {
     pub async fn abandon(&self) {
         self.context.driver.abandon().await;
     }
+}
+
+/// Starts the queues, with the relay of their history and the reports to their counters.
+async fn start_queues(
+    context: &Arc<EngineContext>,
+    counting: &Counting,
+    stores: QueueStores,
+    history: Option<(Arc<dyn HistoryStore>, Arc<dyn RegisterCodec>)>,
+    bridge: Option<BridgeSettings>,
+) -> Result<(Queues, Option<Historian>), StoreError> {
+    let queues = Queues::start_in(stores.clone(), Arc::clone(context)).await?;
+    let historian = history
+        .map(|(store, registers)| Historian::start(queues.clone(), &stores, store, registers, Arc::clone(context)));
+    if let Some(settings) = bridge {
+        let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
+        historian.iter().for_each(|historian| historian.compare_counters(Arc::clone(&totals)));
+        let (context, counting) = (Arc::clone(context), counting.clone());
+        let driver = context.driver.clone();
+        driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+    }
+    Ok((queues, historian))
 }

@@ -112,6 +112,19 @@ impl QueueCounts {
     }
 }
 
+/// What this server did for counter rules.
+#[derive(Default, Debug)]
+pub struct RuleCounts {
+    /// Evaluations: one for each rule and round.
+    pub evaluated: Count,
+    /// Messages that were sent and settled.
+    pub fired: Count,
+    /// Messages that met TOKEN_EXPIRED, so that nobody knows whether they were enqueued.
+    pub uncertain: Count,
+    /// Evaluations that failed or were refused, and rounds that could not read the rules.
+    pub failed: Count,
+}
+
 /// The work of the bridge from queues to their counters.
 #[derive(Default, Debug)]
 pub struct BridgeCounts {
@@ -253,6 +266,8 @@ pub struct Stats {
     pub queue_clock_ahead: GaugeValue,
     /// The time that judges the age of tokens minus wall time, in microseconds.
     pub queue_tokens_ahead: GaugeValue,
+    /// Counter rules.
+    pub rules: RuleCounts,
     /// Messages that dequeues examined because their filters have no index.
     pub undeclared_filters: UndeclaredFilters,
     /// Events of messages, by queue.

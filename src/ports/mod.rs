@@ -24,6 +24,7 @@ mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
 mod rollup_store;
+mod rules;
 mod store_handle;
 mod time_slices;
 mod touches;
@@ -57,6 +58,7 @@ pub use queue_store::{
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};
+pub use rules::{NewRule, RuleChange, RuleStore, RulesBefore};
 pub use store_handle::{StoreCheck, StoreDisk, StoreHandle};
 pub use time_slices::TimeSlices;
 pub use touches::{Touch, Touches};
@@ -82,6 +84,8 @@ pub struct Stores {
     pub caches: Arc<BTreeMap<NamespaceName, CacheCluster>>,
     /// Namespaces and datasets.
     pub catalog: Arc<dyn NamespaceStore>,
+    /// Counter rules.
+    pub rules: Arc<dyn RuleStore>,
     /// The state that servers share through the store; none where one process owns it.
     pub fleet: Option<SharedStores>,
 }

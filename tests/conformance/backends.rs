@@ -33,6 +33,9 @@ const CALL_WITHIN: Duration = Duration::from_secs(10);
 /// How long a node may take to drop a keyspace of some hundred tables.
 const DROPPED_WITHIN: Duration = Duration::from_secs(120);
 
+/// How long a keyspace keeps the history of messages.
+const HISTORY_KEPT: Duration = Duration::from_secs(7 * 86_400);
+
 /// A backend of the suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
@@ -205,7 +208,7 @@ impl Bench {
         }
         let store = embedded::open(options).map_err(|error| error.to_string())?;
         let stores = store.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
-        let history = None;
+        let history = Some(store.history());
         Ok(Self { backend, stores, history, clock, kept: Some((store, dir)), keyspace: None, servers: Vec::new() })
     }
 
@@ -215,7 +218,7 @@ impl Bench {
         Ok(Self {
             backend: Backend::Cassandra,
             stores,
-            history: None,
+            history: Some(opened.history(HISTORY_KEPT)),
             clock,
             kept: None,
             keyspace: Some(keyspace),

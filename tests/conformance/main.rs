@@ -13,8 +13,10 @@ mod export;
 mod fast_counts;
 mod fleet_store;
 mod given;
+mod history_cassandra;
 mod history_given;
 mod history_random;
+mod history_search;
 mod history_store;
 mod hot_counters;
 mod in_doubt;
@@ -34,6 +36,7 @@ mod queue_outbox;
 mod queue_store;
 mod racing;
 mod rollup_store;
+mod rule_store;
 #[path = "../servers/mod.rs"]
 mod servers;
 mod simulated_cache;

@@ -163,9 +163,6 @@ pub fn settings() -> Settings {
         history: HistoryKept::All,
         shapes: Vec::new(),
         classes: Vec::new(),
-        count_by: Vec::new(),
-        count_by_values_max: 1_000,
-        history: HistoryKept::All,
     }
 }
 

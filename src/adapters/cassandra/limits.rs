@@ -50,3 +50,27 @@ pub const PREPARED_AT_ONCE_MAX: usize = 16;
 pub const HOLD_GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 /// The counters with larger partitions whose warning one process remembers.
 pub const WIDE_COUNTERS_TOLD_MAX: usize = 4_096;
+/// The time of the rows in one partition of a term of the history. Stored keys depend on it.
+pub const HISTORY_PERIOD: Duration = Duration::from_secs(600);
+/// The positions of a shard in one partition of a term of the history. Stored keys depend on it.
+pub const HISTORY_CHUNK_POSITIONS: u64 = 16_384;
+/// How much longer than `bridge.history_retention_days` rows of the history live on Cassandra: clocks may err by as much.
+pub const HISTORY_TTL_SPARE: Duration = Duration::from_secs(6 * 3_600);
+/// The longest lifetime of rows of the history on Cassandra: ten years.
+pub const HISTORY_TTL_SECONDS_MAX: i32 = 10 * 366 * 86_400;
+/// The rows of a batch of the history that are written before the next ones.
+pub const HISTORY_STEP_ROWS_MAX: usize = 1_000;
+/// The shards whose history one call writes concurrently.
+pub const HISTORY_SHARDS_AT_ONCE_MAX: usize = 8;
+/// The partitions of one shard's history that one call writes concurrently.
+pub const HISTORY_WRITES_AT_ONCE_MAX: usize = 64;
+/// The partitions with rows of a term that one process remembers, to avoid writing them again.
+pub const HISTORY_CHUNKS_REMEMBERED_MAX: usize = 131_072;
+/// The rows of a message that one request reads.
+pub const TRACE_PAGE_ROWS_MAX: usize = 100;
+/// The keys of rows that one request of a search reads, at most.
+pub const FOUND_PAGE_ROWS_MAX: usize = 500;
+/// The keys of rows that one request of a search reads, at least.
+pub const FOUND_PAGE_ROWS_MIN: usize = 16;
+/// The partitions with few rows that a search reads ahead in one shard.
+pub const FOUND_CHUNKS_AHEAD_MAX: usize = 8;

@@ -15,6 +15,7 @@ mod connect;
 mod counting_store;
 mod data_center;
 mod fleet;
+mod history;
 mod limits;
 mod log;
 mod ownership;
@@ -22,6 +23,7 @@ mod request_failure;
 mod request_runner;
 mod rollups;
 mod row_keys;
+mod rules;
 mod scan;
 pub mod schema;
 mod series;
@@ -37,15 +39,18 @@ mod wide_rows;
 mod write_batcher;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::adapters::Opened;
 use crate::adapters::cassandra::append::Appender;
 use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
 use crate::adapters::cassandra::fleet::CqlFleetStore;
+use crate::adapters::cassandra::history::CqlHistory;
 use crate::adapters::cassandra::log::Log;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::rollups::Rollups;
 use crate::adapters::cassandra::row_keys::stored_dataset;
+use crate::adapters::cassandra::rules::CqlRules;
 use crate::adapters::cassandra::scan::LogReader;
 use crate::adapters::cassandra::session::CqlStore;
 use crate::adapters::cassandra::slices::CqlSlices;
@@ -58,8 +63,8 @@ use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::ProtocolRules;
 use crate::domain::rollup::CachedCount;
 use crate::ports::{
-    CacheLease, Clock, CountCache, FastCounts, Metric, SharedStores, StoreCheck, StoreError, StoreHandle, Stores,
-    metrics,
+    CacheLease, Clock, CountCache, FastCounts, HistoryStore, Metric, SharedStores, StoreCheck, StoreError, StoreHandle,
+    Stores, metrics,
 };
 
 pub use catalog::Catalog;
@@ -186,8 +191,14 @@ impl Cassandra {
             progress: Arc::new(PublishedLimits::new(Arc::clone(link), Arc::clone(slices))),
             fast,
             catalog: Arc::clone(&self.catalog) as Arc<_>,
+            rules: Arc::new(CqlRules::new(Arc::clone(link))),
             fleet: Some(SharedStores { members: fleet.clone(), counters: fleet }),
         }
+    }
+
+    /// The history of messages in the keyspace. Rows written from now on are kept for `retention`.
+    pub fn history(&self, retention: Duration) -> Arc<dyn HistoryStore> {
+        Arc::new(CqlHistory::new(Arc::clone(&self.requests), retention))
     }
 
     /// Reads one row at a quorum, once: an error while the keyspace does not answer that in the time of a request.
@@ -198,12 +209,12 @@ impl Cassandra {
         read.map(|_| ()).map_err(|fault| fault.during("look whether it answers"))
     }
 
-    /// What the keyspace offers by role: counters only. Best-effort counters are kept in `fast`.
-    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>) -> Opened {
+    /// What the keyspace offers by role: counters and the history of messages. Best-effort counters are kept in `fast`.
+    pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>, history_retention: Duration) -> Opened {
         Opened {
             counters: Some(self.stores(fast)),
             queues: None,
-            history: None,
+            history: Some(self.history(history_retention)),
             cache: None,
             backups: None,
             handle: Arc::clone(self) as Arc<dyn StoreHandle>,

@@ -11,9 +11,10 @@ use crate::adapters::cassandra::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::statements::Statements;
 use crate::adapters::cassandra::store::{ConditionalResult, PreparedCql, ReadConsistency, WideStore};
-use crate::adapters::cassandra::value::{Bind, FromRow};
+use crate::adapters::cassandra::value::{Bind, CqlValue, FromRow};
 use crate::adapters::cassandra::write_batcher::{PartitionRows, WriteAttempt, WriteBatcher};
 use crate::domain::fleet::{ProtocolRule, ProtocolRules};
+use crate::domain::time::Timestamp;
 use crate::ports::{Clock, EffectOutcome, StoreError};
 
 /// A store, its prepared statements, and the clock that measures pauses.
@@ -52,6 +53,11 @@ impl RequestRunner {
     /// Waits before the next attempt; the pause doubles after each attempt.
     pub async fn pause(&self, attempt: u32) {
         self.clock.sleep(pause_after(attempt)).await;
+    }
+
+    /// Returns the time of the clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Returns the time since some fixed moment.
@@ -110,7 +116,18 @@ impl RequestRunner {
 
     /// Writes with retries up to the bound; the statement must carry its own timestamp.
     pub async fn write(&self, op: &'static str, statement: &PreparedCql, values: impl Bind) -> Result<(), StoreError> {
-        let rows = Arc::new(vec![values.bind()]);
+        self.write_rows(op, statement, vec![values.bind()]).await
+    }
+
+    /// Writes rows of one partition with retries up to the bound; the statement must carry its own timestamp. After a
+    /// failure some of more than `PARTITION_BATCH_ROWS_MAX` rows may be written.
+    pub async fn write_rows(
+        &self,
+        op: &'static str,
+        statement: &PreparedCql,
+        rows: Vec<Vec<CqlValue>>,
+    ) -> Result<(), StoreError> {
+        let rows = Arc::new(rows);
         let mut attempt = WriteAttempt::First;
         self.retry(op, || {
             self.write_once(statement, Arc::clone(&rows), std::mem::replace(&mut attempt, WriteAttempt::Repeat))

@@ -29,6 +29,8 @@ pub struct Migration {
 pub const MIGRATIONS: &[Migration] = &[
     Migration { number: 1, name: "counters", text: include_str!("../../../cql/schema/0001_counters.cql") },
     Migration { number: 2, name: "sealing", text: include_str!("../../../cql/schema/0002_sealing.cql") },
+    Migration { number: 3, name: "rules", text: include_str!("../../../cql/schema/0003_rules.cql") },
+    Migration { number: 4, name: "history", text: include_str!("../../../cql/schema/0004_history.cql") },
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS {keyspace}.schema_migrations (slot int, number int, name \

@@ -12,6 +12,7 @@ use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::store::{PreparedCql, WideStore};
 
 const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
+const HISTORY: &str = include_str!("../../../cql/statements/history.cql");
 const SLICES: &str = include_str!("../../../cql/statements/slices.cql");
 
 /// Prepared statements by name.
@@ -20,8 +21,8 @@ pub struct Statements(HashMap<&'static str, PreparedCql>);
 impl Statements {
     /// Prepares the statements on the tables of the schema.
     pub async fn of_schema(store: &dyn WideStore, keyspace: &str) -> Result<Self, RequestFailure> {
-        let texts =
-            parse_statements(COUNTERS).into_iter().map(|(name, text)| (name, text.replace("{keyspace}", keyspace)));
+        let texts = [COUNTERS, HISTORY].into_iter().flat_map(parse_statements);
+        let texts = texts.map(|(name, text)| (name, text.replace("{keyspace}", keyspace)));
         Self::prepared(store, texts.collect()).await
     }
 
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_statement_has_a_name_of_its_own_and_is_one() {
-        let all = [parse_statements(COUNTERS), parse_statements(SLICES)].concat();
+        let all = [COUNTERS, HISTORY, SLICES].map(parse_statements).concat();
         let names: BTreeSet<_> = all.iter().map(|(name, _)| *name).collect();
         assert_eq!(names.len(), all.len());
         for (name, text) in &all {

@@ -157,6 +157,9 @@ tuples!(A B C D E F);
 tuples!(A B C D E F G);
 tuples!(A B C D E F G H);
 tuples!(A B C D E F G H I);
+tuples!(A B C D E F G H I J);
+tuples!(A B C D E F G H I J K);
+tuples!(A B C D E F G H I J K L);
 
 #[cfg(test)]
 mod tests {

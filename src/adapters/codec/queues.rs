@@ -266,7 +266,8 @@ pub fn decode_answer(shard: u32, bytes: &[u8]) -> Result<FirstResponse, CorruptV
     Ok(FirstResponse { fingerprint: stored.fingerprint, key, state: state_from(WHAT, stored.state)? })
 }
 
-fn state_code(state: MessageState) -> u32 {
+/// The stored number of a state; it never changes.
+pub fn state_code(state: MessageState) -> u32 {
     match state {
         MessageState::Invisible => 1,
         MessageState::Pending => 2,

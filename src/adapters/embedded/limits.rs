@@ -18,6 +18,9 @@ pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
 pub const VERIFY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+/// The bytes of table files of the history that the embedded store compares with their checksums before it opens, the newest
+/// first.
+pub const HISTORY_VERIFY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The rows of one chunk of a backup, in bytes. A longer row is a chunk of its own.
 pub const BACKUP_PIECE_BYTES_MAX: usize = 256 * 1024;
 /// The bytes of one block of a backup file that is read, far above the longest row.
@@ -36,3 +39,15 @@ pub const FORGOTTEN_COUNTERS_MAX: usize = 16;
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
 /// The percentage of that size beyond which the largest outbox gives way.
 pub const OUTBOX_KEPT_PERCENT: u64 = 60;
+/// The periods of the history of the embedded store. Beyond it, the oldest leave.
+pub const HISTORY_PERIODS_MAX: usize = 512;
+/// The parts of the size of the history. A period that has outgrown one ends early.
+pub const HISTORY_PERIOD_PARTS: u64 = 16;
+/// The bytes of the history at which a commit has enough of them; more go to the next commit.
+pub const HISTORY_PIECE_BYTES_MAX: usize = 256 * 1024;
+/// The rows of one message that the history keeps in one stored value.
+pub const HISTORY_GROUP_ROWS_MAX: usize = 16;
+/// The attempts to place a row of the history in a period while periods leave.
+pub const HISTORY_PLACEMENTS_MAX: usize = 8;
+/// The size of the history of the embedded store by default, in bytes. Beyond it, the oldest period leaves.
+pub const HISTORY_BYTES_DEFAULT: u64 = 16 * 1024 * 1024 * 1024;

@@ -17,6 +17,7 @@ mod commit;
 mod counters;
 pub mod disk;
 mod error;
+mod history;
 mod inbox;
 mod limits;
 mod queues;
@@ -35,8 +36,10 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::adapters::Opened;
-use crate::adapters::embedded::limits::{JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
-use crate::ports::{Backups, Clock, FastCounts, Metric, QueueStores, StoreDisk, StoreHandle, Stores, metrics};
+use crate::adapters::embedded::limits::{HISTORY_BYTES_DEFAULT, JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
+use crate::ports::{
+    Backups, Clock, FastCounts, HistoryStore, Metric, QueueStores, StoreDisk, StoreHandle, Stores, metrics,
+};
 use commit::committer::Committer;
 use counters::counter_table::CounterTable;
 use counters::series::SeriesKeyspaces;
@@ -46,9 +49,11 @@ use disk::library::Library;
 use disk::manifest::{Manifest, ManifestError};
 use disk::memtable_reclaimer::MemtableReclaimer;
 use disk::writer::{CommitRow, Writer};
+use history::periods::HistoryPeriods;
 use queues::store_time::{Moment, StoreTime};
 use store_core::StoreCore;
 use stores::EmbeddedStore;
+use stores::history::EmbeddedHistory;
 use stores::queues::EmbeddedQueues;
 
 pub use error::OpenError;
@@ -75,6 +80,8 @@ pub struct Options {
     /// The bytes of files that are compared with their checksums before the store opens, the newest first. Whatever is
     /// beyond is compared block by block when it is read.
     pub verify_bytes: u64,
+    /// The bytes of the history of messages. Beyond it, the oldest period leaves.
+    pub history_bytes: u64,
 }
 
 impl Options {
@@ -90,6 +97,7 @@ impl Options {
             memtable_bytes: 16 * MIB,
             journal_bytes: JOURNAL_BYTES_MAX,
             verify_bytes: VERIFY_BYTES_MAX,
+            history_bytes: HISTORY_BYTES_DEFAULT,
         }
     }
 }
@@ -190,8 +198,10 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     recover::check_newest_rows(&library, dir, &verified.newest_rows)?;
     let slices = recover::slices(&library, dir)?;
     let series = SeriesKeyspaces::open(&library).map_err(OpenError::library(disk::library::folder(dir)))?;
+    let history = HistoryPeriods::open(&library, dir, options.history_bytes)?;
     let book = disk::meta_state::MetaState::open(&library).map_err(unreadable)?;
     let catalog = counters::catalog::CatalogIndex::open(&library).map_err(unreadable)?;
+    let rules = counters::rules::RuleIndex::open(&library).map_err(unreadable)?;
     let memory = CounterTable::new(options.row_bytes);
     recover::set_floors(&memory, &slices, &book.limits()).map_err(unreadable)?;
     let writer = Writer::new(dir, Arc::clone(&library), mark, last, MemtableReclaimer::start()?);
@@ -200,7 +210,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let queues = queues::recover::recover(&library, dir)?;
     let queue_moment = queues.moment;
     let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
-    let core = Arc::new(StoreCore::new(library, memory, slices, series, book, catalog, shared));
+    let core = Arc::new(StoreCore::new(library, memory, slices, series, book, (catalog, rules), (shared, history)));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
     let maker = commit::keyspace_worker::start(Arc::clone(&core))?;
     let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)
@@ -267,7 +277,8 @@ impl Embedded {
             progress: store.clone(),
             fast,
             caches: Arc::default(),
-            catalog: store,
+            catalog: store.clone(),
+            rules: store,
             fleet: None,
         }
     }
@@ -277,6 +288,11 @@ impl Embedded {
         let time = StoreTime::new(clock, self.queue_moment);
         let queues = Arc::new(EmbeddedQueues::new(Arc::clone(&self.core), time));
         QueueStores::of(queues.clone(), queues)
+    }
+
+    /// The history of messages. After `close` every call answers that it is closed.
+    pub fn history(&self) -> Arc<dyn HistoryStore> {
+        Arc::new(EmbeddedHistory::new(Arc::clone(&self.core)))
     }
 
     /// The way to back the store up while it is written; backups carry the time of this clock.
@@ -289,7 +305,7 @@ impl Embedded {
         Opened {
             counters: Some(self.stores(fast)),
             queues: Some(self.queue_stores(Arc::clone(clock))),
-            history: None,
+            history: Some(self.history()),
             cache: None,
             backups: Some(self.backups(Arc::clone(clock))),
             handle: Arc::clone(self) as Arc<dyn StoreHandle>,

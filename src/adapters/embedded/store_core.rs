@@ -7,12 +7,14 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::counters::catalog::CatalogIndex;
 use super::counters::counter_table::CounterTable;
+use super::counters::rules::RuleIndex;
 use super::counters::series::SeriesKeyspaces;
 use super::counters::slices::SliceIndex;
 use super::disk::disk_space::{DiskSpaceLevel, DiskSpaceMonitor};
 use super::disk::library::Library;
 use super::disk::meta_state::MetaState;
 use super::error::ReadError;
+use super::history::periods::HistoryPeriods;
 use super::inbox::commit_inbox::CommitInbox;
 use super::inbox::keyspace_jobs::KeyspaceJobs;
 use super::queues::QueueSharedState;
@@ -34,8 +36,12 @@ pub struct StoreCore {
     pub meta_state: MetaState,
     /// Namespaces and datasets.
     pub catalog: CatalogIndex,
+    /// Counter rules.
+    pub rules: RuleIndex,
     /// State of queues shared by committer and readers.
     pub queues: QueueSharedState,
+    /// Periods of the history.
+    pub history: HistoryPeriods,
     /// Store library; `None` once the store is closed.
     library: RwLock<Option<Arc<Library>>>,
     failure: OnceLock<String>,
@@ -51,8 +57,8 @@ impl StoreCore {
         slices: SliceIndex,
         series: SeriesKeyspaces,
         book: MetaState,
-        catalog: CatalogIndex,
-        queues: QueueSharedState,
+        (catalog, rules): (CatalogIndex, RuleIndex),
+        (queues, history): (QueueSharedState, HistoryPeriods),
     ) -> Self {
         Self {
             inbox: CommitInbox::default(),
@@ -62,7 +68,9 @@ impl StoreCore {
             series,
             meta_state: book,
             catalog,
+            rules,
             queues,
+            history,
             library: RwLock::new(Some(library)),
             failure: OnceLock::new(),
             disk_space_level: AtomicU8::new(DiskSpaceLevel::Plenty as u8),
@@ -94,12 +102,20 @@ impl StoreCore {
         }
     }
 
+    /// Leaves the store to commits for a moment, if any wait.
+    pub fn yield_to_commits(&self) {
+        if self.inbox.is_busy() {
+            self.keyspace_jobs.pause();
+        }
+    }
+
     /// Releases the store library, after the last reader.
     pub fn release(&self) {
         let library = self.library.write().take();
         self.slices.clear();
         self.series.clear();
         self.queues.clear();
+        self.history.clear();
         drop(library);
     }
 

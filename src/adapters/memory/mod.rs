@@ -13,6 +13,7 @@ mod limits;
 mod outboxes;
 mod queues;
 mod rollups;
+mod rules;
 mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,7 @@ pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
 pub use history::MemoryHistory;
 pub use queues::MemoryQueues;
+pub use rules::MemoryRules;
 
 /// The bytes of best-effort counters that `stores` keeps.
 const FAST_BYTES: usize = 64 * 1024 * 1024;
@@ -56,6 +58,7 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
         caches: Arc::default(),
         catalog: Arc::new(Catalog::default()),
+        rules: Arc::new(MemoryRules::default()),
         fleet: None,
     }
 }

@@ -10,6 +10,7 @@ mod namespace_convert;
 pub mod namespaces;
 pub mod queues;
 pub mod rollup_signals;
+pub mod rules;
 pub mod status;
 mod stream_adds;
 

@@ -27,12 +27,13 @@ use crate::api::grpc::history::HistoryApi;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
+use crate::api::grpc::rules::RulesApi;
 use crate::api::grpc::status::{StatusApi, StatusSource};
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::{CallContext, call};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
-use crate::api::http::methods::{COUNTERS, HISTORY, Methods, NAMESPACES, QUEUES, ResponseFuture};
+use crate::api::http::methods::{COUNTERS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
@@ -46,6 +47,7 @@ use crate::proto::counter::v1::counter_service_server::CounterServiceServer;
 use crate::proto::history::v1::history_service_server::HistoryServiceServer;
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use crate::proto::queue::v1::queue_service_server::QueueServiceServer;
+use crate::proto::rule::v1::rule_service_server::RuleServiceServer;
 
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
 const STATUS: &str = status_service_server::SERVICE_NAME;
@@ -57,7 +59,7 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
-const PUBLIC: [&str; 5] = [COUNTERS, HISTORY, NAMESPACES, QUEUES, STATUS];
+const PUBLIC: [&str; 6] = [COUNTERS, HISTORY, NAMESPACES, QUEUES, RULES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -119,6 +121,8 @@ impl Gateway {
         self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
         let history = HistoryApi::new(engine);
         self.methods.mount(HISTORY, HistoryServiceServer::new(history).max_decoding_message_size(BODY_BYTES_MAX));
+        let rules = RulesApi::new(engine.rules());
+        self.methods.mount(RULES, RuleServiceServer::new(rules).max_decoding_message_size(BODY_BYTES_MAX));
         // A server that shares its store with nobody has nobody to hear signals from.
         if engine.is_in_fleet() {
             let signals = RollupSignalsApi::new(engine.signalled());

@@ -21,6 +21,7 @@ use crate::proto::admin::v1::namespace_service_server;
 use crate::proto::counter::v1::counter_service_server;
 use crate::proto::history::v1::history_service_server;
 use crate::proto::queue::v1::queue_service_server;
+use crate::proto::rule::v1::rule_service_server;
 
 /// The service of counters.
 pub const COUNTERS: &str = counter_service_server::SERVICE_NAME;
@@ -30,6 +31,8 @@ pub const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 pub const QUEUES: &str = queue_service_server::SERVICE_NAME;
 /// The service of the history of messages.
 pub const HISTORY: &str = history_service_server::SERVICE_NAME;
+/// The service of counter rules.
+pub const RULES: &str = rule_service_server::SERVICE_NAME;
 
 /// The least similarity at which an existing path is suggested for an unknown one.
 const LIKE_MIN: f64 = 0.9;

@@ -40,6 +40,7 @@ mod pages;
 mod plan;
 mod queue;
 mod reasons;
+mod rules;
 mod server;
 mod sessions;
 mod status;
@@ -97,6 +98,8 @@ enum CliCommand {
     Check(check::CheckArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(sessions::SessionArgs),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Rule(Box<rules::RuleArgs>),
     Work(Box<work::WorkArgs>),
     Backup(Box<backup::BackupArgs>),
     Restore(backup::RestoreArgs),
@@ -290,6 +293,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Dlq(args) => on_a_runtime(args.run(&global)),
         CliCommand::Check(args) => on_a_runtime(args.run(&global)),
         CliCommand::Session(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Rule(args) => on_a_runtime(args.run(&global)),
         CliCommand::Work(args) => on_a_runtime(args.run(&global)),
         CliCommand::Backup(args) => args.run(&global),
         CliCommand::Restore(args) => args.run(&global),

@@ -26,6 +26,11 @@ pub struct BridgeConfig {
 }
 
 impl BridgeConfig {
+    /// How long rows of the history are kept.
+    pub fn history_retention(&self) -> Duration {
+        Duration::from_secs(u64::from(self.history_retention_days.max(1)) * 86_400)
+    }
+
     /// The settings of the reports; `None` if they are off.
     pub fn reports(&self, is_shared: bool) -> Option<BridgeSettings> {
         let step = if is_shared { SHARED_STEP } else { OWN_STEP };

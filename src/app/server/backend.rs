@@ -16,7 +16,7 @@ use crate::adapters::memory::{self, FastTable};
 use crate::adapters::rollup_rpc::RollupRpc;
 use crate::adapters::system::SystemEntropy;
 use crate::app::config::{Config, CounterEngine, QueueEngine};
-use crate::app::server::keyspace::{self, Keyspaces};
+use crate::app::server::keyspace::{self, Keyspaces, OpenedKeyspaces};
 use crate::app::server::memcached::{MemcachedClusters, open_memcached};
 use crate::app::server::metrics::MetricCollector;
 use crate::app::server::preset::Preset;
@@ -37,7 +37,7 @@ pub struct Backend {
     pub stores: Stores,
     /// The stores of queues, unless this server has none.
     pub queue_stores: Option<QueueStores>,
-    /// The history of messages, if the engine of counters has one.
+    /// The history of messages; none if it is off.
     pub history: Option<Arc<dyn HistoryStore>>,
     /// The export of slices, if the settings name a directory for it.
     pub export: Option<Arc<dyn ExportSink>>,
@@ -86,17 +86,17 @@ impl Backend {
         let engines = OpenEngines {
             memory: config.uses_memory().then(|| memory::open(clock)),
             embedded: directory.as_ref().map(|directory| directory.opened(Arc::clone(&fast), clock)),
-            keyspaces: keyspaces.as_ref().map(|keyspaces| keyspaces.opened(&fast)),
+            keyspaces: keyspaces.as_ref().map(|keyspaces| keyspaces.opened(&fast, config.bridge.history_retention())),
         };
         let (queue_stores, queue_handle) = engines.queues(config.queues.engine)?.unzip();
         let backups = engines.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
-        let history = engines.history(config.counters.engine);
-        let (counters, counter_handles) = engines.counters(config.counters.engine)?;
+        let OpenedKeyspaces { stores: counters, handles: counter_handles, history } =
+            engines.counters(config.counters.engine)?;
         let caches = memcached.iter().filter_map(cache_cluster).collect();
         Ok(Self {
             stores: Stores { fast, caches: Arc::new(caches), ..counters },
+            history: history.filter(|_| config.bridge.enabled),
             queue_stores,
-            history,
             export: export_sink(config),
             backups,
             handles: with_services(counter_handles, queue_handle),
@@ -181,30 +181,20 @@ impl FleetLink {
 struct OpenEngines {
     memory: Option<Opened>,
     embedded: Option<Opened>,
-    keyspaces: Option<(Stores, Vec<Arc<dyn StoreHandle>>)>,
+    keyspaces: Option<OpenedKeyspaces>,
 }
 
 impl OpenEngines {
-    /// The counters of an engine, and the handles of its stores: that with the catalog first.
-    fn counters(self, engine: CounterEngine) -> anyhow::Result<(Stores, Vec<Arc<dyn StoreHandle>>)> {
+    /// The counters of an engine with the history beside them, and the handles of its stores: that with the catalog first.
+    fn counters(self, engine: CounterEngine) -> anyhow::Result<OpenedKeyspaces> {
         let one = match engine {
             CounterEngine::Memory => self.memory,
             CounterEngine::Embedded => self.embedded,
             CounterEngine::Cassandra => return self.keyspaces.context("no keyspace is open"),
         };
         let opened = one.context("the engine of counters is not open")?;
-        let counters = opened.counters.context("the engine of [counters] has no counters")?;
-        Ok((counters, vec![opened.handle]))
-    }
-
-    /// The history of messages, which lives where the counters live.
-    fn history(&self, engine: CounterEngine) -> Option<Arc<dyn HistoryStore>> {
-        let one = match engine {
-            CounterEngine::Memory => self.memory.as_ref(),
-            CounterEngine::Embedded => self.embedded.as_ref(),
-            CounterEngine::Cassandra => None,
-        };
-        one.and_then(|opened| opened.history.clone())
+        let stores = opened.counters.context("the engine of [counters] has no counters")?;
+        Ok(OpenedKeyspaces { stores, handles: vec![opened.handle], history: opened.history })
     }
 
     fn queues(&self, engine: QueueEngine) -> anyhow::Result<Option<(QueueStores, Arc<dyn StoreHandle>)>> {
@@ -250,7 +240,7 @@ fn collectors(
 
 /// Opens the embedded directory off the runtime, because recovery may read a lot.
 async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Embedded>> {
-    let storage = config.storage.clone();
+    let (storage, history_bytes) = (config.storage.clone(), config.bridge.history_max_bytes);
     let began = clock.elapsed();
     let opening = move || {
         let options = embedded::Options {
@@ -258,6 +248,7 @@ async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Resu
             row_bytes: storage.count_cache_bytes,
             tail_bytes: storage.tail_bytes,
             block_bytes: storage.cache_bytes,
+            history_bytes,
             ..embedded::Options::new(&storage.data_dir)
         };
         embedded::open(options).with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))

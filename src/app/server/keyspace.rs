@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use scylla::client::session::Session;
@@ -18,7 +19,7 @@ use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_opt
 use crate::app::server::preset::Preset;
 use crate::domain::counter::NamespaceName;
 use crate::domain::namespace::Dataset;
-use crate::ports::{Clock, Entropy, FastCounts, StoreHandle, Stores};
+use crate::ports::{Clock, Entropy, FastCounts, HistoryStore, StoreHandle, Stores};
 
 /// A setting cannot be used, which shows only when it is.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,14 @@ pub struct UnusableSetting(String);
 pub struct Keyspaces {
     primary: Arc<Cassandra>,
     attached: BTreeMap<NamespaceName, Arc<Cassandra>>,
+}
+
+/// What keyspaces offer together.
+pub struct OpenedKeyspaces {
+    pub stores: Stores,
+    /// In the order of `Keyspaces::all`.
+    pub handles: Vec<Arc<dyn StoreHandle>>,
+    pub history: Option<Arc<dyn HistoryStore>>,
 }
 
 impl Keyspaces {
@@ -44,21 +53,24 @@ impl Keyspaces {
 
     /// Their stores as one, with best-effort counters in `fast`, and their handles in the order of `all`. The stores are
     /// combined even for one keyspace, so that a dataset of another one is refused and not begun again.
-    pub fn opened(&self, fast: &Arc<dyn FastCounts>) -> (Stores, Vec<Arc<dyn StoreHandle>>) {
+    ///
+    /// The history of messages is that of the keyspace with the catalog. Its rows are kept for `history_retention`.
+    pub fn opened(&self, fast: &Arc<dyn FastCounts>, history_retention: Duration) -> OpenedKeyspaces {
         let open = |keyspace: &Arc<Cassandra>| {
-            let Opened { counters, handle, .. } = keyspace.opened(Arc::clone(fast));
-            (counters.expect("a keyspace has counters"), handle)
+            let Opened { counters, handle, history, .. } = keyspace.opened(Arc::clone(fast), history_retention);
+            (counters.expect("a keyspace has counters"), handle, history)
         };
-        let (primary, first) = open(&self.primary);
+        let (primary, first, history) = open(&self.primary);
         let (attached, handles): (BTreeMap<_, _>, Vec<_>) = self
             .attached
             .iter()
             .map(|(name, keyspace)| {
-                let (stores, handle) = open(keyspace);
+                let (stores, handle, _) = open(keyspace);
                 ((name.clone(), stores), handle)
             })
             .unzip();
-        (by_dataset(primary, attached), std::iter::once(first).chain(handles).collect())
+        let handles = std::iter::once(first).chain(handles).collect();
+        OpenedKeyspaces { stores: by_dataset(primary, attached), handles, history }
     }
 }
 

@@ -108,6 +108,13 @@ const COUNTS: &[Metric<Stats>] = metrics! { counts:
     Count "tallystone_history_failures" = counts.history_failures.get(),
         "Failures on the way from the outboxes to the history; retried";
     Count "tallystone_history_gaps" = counts.history_gaps.get(), "Gaps written to the history: rows that are lost";
+    Count "tallystone_rules_evaluated" = counts.rules.evaluated.get(),
+        "Evaluations of counter rules, one for each rule and round";
+    Count "tallystone_rules_fired" = counts.rules.fired.get(), "Messages of counter rules that were enqueued";
+    Count "tallystone_rules_uncertain" = counts.rules.uncertain.get(),
+        "Messages of counter rules of which nobody knows whether they were enqueued";
+    Count "tallystone_rules_failed" = counts.rules.failed.get(),
+        "Evaluations of counter rules that failed or were refused; tried again";
     Count "tallystone_acknowledged_below_limit" = counts.acknowledged_below_limit.get(),
         "Events acknowledged at or below a limit published while they were held; must stay 0";
 };

@@ -201,6 +201,8 @@ pub const COUNTED_KEY_SETS_MAX: usize = 64;
 pub const TALLIED_SIGNATURES_MAX: usize = 1_000;
 /// The most rows of one batch of the history.
 pub const HISTORY_BATCH_ROWS_MAX: usize = 10_000;
+/// How long rows of the history are kept, unless `bridge.history_retention_days` says otherwise.
+pub const HISTORY_RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 86_400);
 /// The most rows that one read of an outbox returns.
 pub const OUTBOX_PAGE_ROWS_MAX: usize = 5_000;
 /// The most shards whose counts the bridge reads at once.

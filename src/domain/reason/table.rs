@@ -465,4 +465,16 @@ reasons! {
         help: "This call is for servers that share a store, not for applications. The servers authenticate with the secret in their heartbeats. A server is refused for a moment after its start, and always if its release is older than these secrets. The counters that it writes are then rolled up about ten seconds later; no count is wrong.",
         ..DENIED
     },
+    RuleNotFound => ReasonInfo {
+        name: "RULE_NOT_FOUND",
+        advice: Some("check its name, for example with tallystone rule ls"),
+        help: "No rule has this name. List the rules with ListRules (rule ls).",
+        ..NOT_FOUND
+    },
+    RuleExists => ReasonInfo {
+        name: "RULE_EXISTS",
+        advice: Some("delete it first, or choose another name"),
+        help: "A rule of this name exists with other settings. A rule is never changed: delete it and create it again, or choose another name. A rule that is created again begins with crossing 1.",
+        ..EXISTS
+    },
 }

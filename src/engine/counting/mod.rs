@@ -4,6 +4,7 @@ mod add;
 mod audit;
 mod clear;
 mod error;
+mod exact;
 mod explain;
 mod inline_rolls;
 mod list;

@@ -123,7 +123,12 @@ impl Queues {
     }
 
     /// Checks a message against a new queue, so that a refused message leaves no new queue behind.
-    fn check_on_empty_shard(&self, spec: &QueueSpec, sent: SentMessage, step: StepTime) -> Result<(), QueueError> {
+    pub(super) fn check_on_empty_shard(
+        &self,
+        spec: &QueueSpec,
+        sent: SentMessage,
+        step: StepTime,
+    ) -> Result<(), QueueError> {
         let (id, now) = (QueueId(0), step.now);
         let queue = CatalogQueue { id, spec: spec.clone(), version: 1, created: now, updated: now };
         let queue = ServedQueue::new(queue);

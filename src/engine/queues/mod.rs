@@ -25,6 +25,7 @@ mod next_steps;
 mod operations;
 mod overview;
 mod registry;
+mod rule_messages;
 mod served_queue;
 mod session_list;
 mod session_registry;

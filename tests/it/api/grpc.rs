@@ -283,6 +283,7 @@ async fn reflection_lists_the_services_in_both_versions() {
         "tallystone.counter.v1.CounterService",
         "tallystone.history.v1.HistoryService",
         "tallystone.queue.v1.QueueService",
+        "tallystone.rule.v1.RuleService",
     ];
     assert_eq!(names, public, "all that callers may call, and nothing that servers say to each other");
     use tonic_reflection::pb::v1alpha as alpha;

@@ -7,6 +7,7 @@ mod json;
 mod life;
 mod queues;
 mod readiness;
+mod rules;
 mod shares;
 mod stores;
 mod stream_adds;

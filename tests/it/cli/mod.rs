@@ -11,6 +11,7 @@ mod help;
 mod hot_counters;
 mod hung;
 mod queues;
+mod rules;
 mod series;
 mod settings;
 mod status;

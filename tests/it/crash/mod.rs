@@ -22,6 +22,7 @@ mod paused_mid_request;
 mod queues;
 mod repeats;
 mod rolling;
+mod rules;
 mod sessions;
 mod skewed;
 mod values;

@@ -125,6 +125,10 @@ fn both_work(server: &Server, queues: &str) {
                 refused.body
             );
         }
+        let rule =
+            json!({"rule": {"name": "a", "namespace": "default", "counter_name": "views", "at": "1", "queue": "mail"}});
+        let refused = server.post("/tallystone.rule.v1.RuleService/CreateRule", &rule.to_string());
+        assert!(refused.status == 412 && refused.body.contains("QUEUES_NOT_KEPT"), "{}", refused.body);
     } else {
         push(server, "timed/mail", "m");
         assert_eq!(work(server, "timed/mail"), json!("m"));

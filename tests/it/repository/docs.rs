@@ -83,6 +83,7 @@ fn the_page_of_limits_is_the_list() {
         ("Service", include_str!("../../../src/domain/limits.rs")),
         ("Queues", include_str!("../../../src/domain/limits/queues.rs")),
         ("History of messages", include_str!("../../../src/domain/limits/history.rs")),
+        ("Counter rules", include_str!("../../../src/domain/limits/rules.rs")),
         ("Embedded store", include_str!("../../../src/adapters/embedded/limits.rs")),
         ("Cassandra", include_str!("../../../src/adapters/cassandra/limits.rs")),
         ("Stores in memory", include_str!("../../../src/adapters/memory/limits.rs")),

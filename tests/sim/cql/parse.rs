@@ -22,7 +22,7 @@ enum Token {
     Sign(&'static str),
 }
 
-const SIGNS: [&str; 11] = ["<=", ">=", "(", ")", ",", "=", "<", ">", "?", ".", "{"];
+const SIGNS: [&str; 12] = ["<=", ">=", "(", ")", ",", "=", "<", ">", "?", ".", "{", ":"];
 
 fn tokens(text: &str) -> Parsed<Vec<Token>> {
     let mut found = Vec::new();

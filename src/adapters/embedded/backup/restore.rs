@@ -245,12 +245,12 @@ fn epoch_after(epoch: u32, now: Timestamp) -> u32 {
 fn kind_of(name: &str) -> Option<KeyspaceKind> {
     let begins = |start: &str| name.starts_with(start);
     Some(match name {
-        "meta" | "catalog" | "registers" | "queue.shards" | "queue.catalog" => KeyspaceKind::Small,
+        "meta" | "catalog" | "registers" | "queue.shards" | "queue.catalog" | "history.state" => KeyspaceKind::Small,
         "names" | "rollups" => KeyspaceKind::Rows,
         "queue.heads" | "queue.outbox" => KeyspaceKind::QueueRanges,
         "queue.bodies" => KeyspaceKind::QueueRows,
         _ if begins("queue.answers.") => KeyspaceKind::QueueRanges,
-        _ if begins("events.") => KeyspaceKind::Events,
+        _ if begins("events.") || begins(library::HISTORY_PREFIX) => KeyspaceKind::Events,
         _ if begins("touches.") || begins("buckets.") || begins("series.") => KeyspaceKind::Ranges,
         _ => return None, // a keyspace of a newer release
     })

@@ -23,6 +23,7 @@ use crate::ports::{AppendGuard, StoreError, StoreErrorKind};
 use group::{CommitGroup, StagedCommand};
 
 mod group;
+mod history;
 mod queues;
 mod slices;
 mod stage;
@@ -117,16 +118,19 @@ impl Committer {
             StoreCommand::Roll(dataset, writes, answer) => self.stage_roll(group, dataset, writes, answer),
             StoreCommand::Watermarks(dataset, moved, answer) => self.stage_watermarks(group, dataset, moved, answer),
             StoreCommand::Queue(command) => self.stage_queue(group, command),
+            StoreCommand::History(command) => self.stage_history(group, command),
             StoreCommand::CreateSlice(slice, answer) => self.stage_slice(group, slice, answer),
             StoreCommand::SetStatus(dataset, start, status, answer) => {
                 self.stage_status(group, dataset, start, status, answer);
             }
             command @ (StoreCommand::DropSlice(..)
             | StoreCommand::Catalog(..)
+            | StoreCommand::Rules(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)
             | StoreCommand::ForgetCounters(..)
             | StoreCommand::PurgeRows(..)
+            | StoreCommand::TrimHistory(..)
             | StoreCommand::Snapshot(_)) => {
                 self.flush(group);
                 self.run_separately(command);
@@ -141,6 +145,7 @@ impl Committer {
         let frees = matches!(
             command,
             StoreCommand::SetStatus(..) | StoreCommand::DropSlice(..) | StoreCommand::TrimSeries(..) | StoreCommand::Forget(..) | StoreCommand::ForgetCounters(..) | StoreCommand::PurgeRows(..)
+                | StoreCommand::TrimHistory(..)
                 // Needs no disk space.
                 | StoreCommand::Snapshot(_)
                 // Queue commands are checked individually.
@@ -217,6 +222,7 @@ impl Committer {
             }
             // The in-memory shards were updated during staging; only this thread reads them.
             StagedCommand::Apply { .. } | StagedCommand::ReadShard(_) | StagedCommand::ListQueues { .. } => {}
+            StagedCommand::History { rows, row_bytes, .. } => self.core.history.count_written(*rows, *row_bytes),
             StagedCommand::Slice { row, .. } => self.core.slices.upsert_row(row),
             StagedCommand::Watermarks { dataset, moved, .. } => {
                 for (shard, to) in moved {

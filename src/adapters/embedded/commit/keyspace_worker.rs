@@ -34,11 +34,7 @@ pub fn start(core: Arc<StoreCore>) -> Result<JoinHandle<()>, OpenError> {
 }
 
 fn run(core: &StoreCore) {
-    let rest = || {
-        if core.inbox.is_busy() {
-            core.keyspace_jobs.pause();
-        }
-    };
+    let rest = || core.yield_to_commits();
     while let Some(job) = core.keyspace_jobs.next() {
         match job {
             KeyspaceJob::Make(slice) => {

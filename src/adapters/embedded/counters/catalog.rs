@@ -5,6 +5,7 @@
 //! d dataset u32                        dataset
 //! n namespace u64                      live namespace
 //! h name | 0 | namespace u64 version   change, never deleted
+//! g, r name                            rules, see `rules`
 //! v namespace u64 version u64          settings of a version, never deleted
 //! ```
 

@@ -5,6 +5,7 @@ pub(super) mod counter_row;
 pub(super) mod counter_table;
 pub(super) mod event_tail;
 pub(super) mod read;
+pub(super) mod rules;
 pub(super) mod series;
 pub(super) mod slices;
 #[cfg(test)]

@@ -42,6 +42,11 @@ impl DiskSpaceMonitor {
         }
     }
 
+    /// Whether this many reserves are free. A file system that does not answer counts as full.
+    pub fn has_free(&self, reserves: u64) -> bool {
+        self.free_bytes().is_ok_and(|free| free >= self.reserve_bytes.saturating_mul(reserves))
+    }
+
     /// Logs a change of the level: the folder, the free bytes, and the required bytes.
     pub fn report(&self, room: DiskSpaceLevel) {
         let (path, reserve_bytes) = (self.dir.display(), self.reserve_bytes);

@@ -5,6 +5,7 @@
 //! catalog                     datasets, namespaces, their history
 //! names  registers  rollups   one row per counter: name, newest clear, checkpoint
 //! events.D.S  touches.D.S  buckets.D.S      dataset D, slice that starts at second S; dropped with the slice
+//! history.T.P  history.N.P  history.F.P  history.state      history of messages, period P; dropped by the period
 //! series.W.P                  finished steps of W seconds, period P; dropped by the period
 //! ```
 //! The keyspace worker creates and deletes the keyspaces of slices, the committer all others.
@@ -22,6 +23,9 @@ use crate::adapters::embedded::disk::background;
 use crate::adapters::embedded::disk::manifest::Manifest;
 use crate::adapters::embedded::error::OpenError;
 use crate::domain::limits::DESCRIPTORS_RESERVED;
+
+/// Prefix of the names of the keyspaces of the history.
+pub const HISTORY_PREFIX: &str = "history.";
 
 /// Folder of the store library.
 pub fn folder(dir: &Path) -> PathBuf {
@@ -56,7 +60,7 @@ pub enum KeyspaceKind {
     Rows,
     /// Rows read in ranges.
     Ranges,
-    /// Events: many rows, read in ranges.
+    /// Events and rows of the history: many rows, read in ranges.
     Events,
     /// Rows of all queues together, read by key.
     QueueRows,

@@ -8,10 +8,17 @@ use super::queue_command::QueueStoreCommand;
 use crate::adapters::codec::encode_event;
 use crate::adapters::embedded::disk::backup_snapshot::BackupSnapshot;
 use crate::adapters::embedded::disk::key;
+use crate::adapters::embedded::disk::writer::SyncMode;
+use crate::adapters::embedded::history::entries::{HistoryEntry, HistoryPiece};
+use crate::adapters::embedded::history::periods::DroppedPeriod;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
+use crate::domain::limits::RULE_PAYLOAD_BYTES_MAX;
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
-use crate::ports::{AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, StoreError, VerdictOutcome};
+use crate::domain::rules::Rule;
+use crate::ports::{
+    AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, RuleChange, StoreError, VerdictOutcome,
+};
 
 /// The sender of the replies of an append, one for each event.
 pub type AppendReplySender = oneshot::Sender<Vec<Result<AppendOutcome, StoreError>>>;
@@ -36,6 +43,8 @@ pub enum StoreCommand {
     DropSlice(DatasetId, Timestamp, ReplySender<()>),
     /// Changes the catalog.
     Catalog(Box<NamespaceRecord>, ReplySender<()>),
+    /// Changes the rules; with the name of the operation. Returns the rule after the change.
+    Rules(Box<RuleChange>, &'static str, ReplySender<Option<Rule>>),
     /// Drops periods of a series.
     TrimSeries(u32, Timestamp, ReplySender<()>),
     /// Marks a namespace as forgotten.
@@ -44,6 +53,10 @@ pub enum StoreCommand {
     ForgetCounters(DatasetId, Vec<(Counter, Timestamp)>, ReplySender<()>),
     /// Removes up to a number of rows of a forgotten namespace. Returns whether there may be more.
     PurgeRows(NamespaceId, usize, ReplySender<bool>),
+    /// Writes a piece of the history.
+    History(HistoryCommand),
+    /// Lets the periods of the history leave that end at or before a time, and the oldest while it exceeds its size.
+    TrimHistory(Timestamp, ReplySender<Vec<DroppedPeriod>>),
     /// Takes a snapshot for a backup.
     Snapshot(ReplySender<BackupSnapshot>),
     Queue(QueueStoreCommand),
@@ -56,6 +69,14 @@ pub struct AppendCommand {
     /// The guard of the writer, kept until the outcome is decided.
     pub guard: AppendGuard,
     pub answer: AppendReplySender,
+}
+
+/// A piece of the history.
+pub struct HistoryCommand {
+    pub piece: HistoryPiece,
+    /// Whether the answer waits for the disk.
+    pub sync: SyncMode,
+    pub answer: ReplySender<()>,
 }
 
 /// A settlement.
@@ -110,10 +131,13 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
+            | Self::History(_)
+            | Self::TrimHistory(..)
             | Self::Snapshot(_) => AdmissionClass::Upkeep,
         }
     }
@@ -134,11 +158,15 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
+            | Self::TrimHistory(..)
             | Self::Snapshot(_) => CommitLane::General,
+            // Nobody waits for it.
+            Self::History(_) => CommitLane::Bulk,
         }
     }
 
@@ -147,6 +175,7 @@ impl StoreCommand {
         match self {
             Self::Append(append) => append.events.len(),
             Self::Roll(_, writes, _) => writes.len(),
+            Self::History(command) => command.piece.entries.len(),
             Self::Queue(command) => command.items(),
             Self::Settle(_)
             | Self::PublishLimit(..)
@@ -155,10 +184,12 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
+            | Self::TrimHistory(..)
             | Self::Snapshot(_) => 1,
         }
     }
@@ -168,8 +199,10 @@ impl StoreCommand {
         let more = match self {
             Self::Append(append) => append.events.iter().map(EncodedEvent::bytes).sum(),
             Self::Roll(_, writes, _) => writes.iter().map(bytes_of_roll).sum(),
+            Self::History(command) => command.piece.bytes + command.piece.entries.len() * size_of::<HistoryEntry>(),
             Self::Queue(command) => command.bytes(),
             Self::CreateSlice(slice, _) => slice.versions.len() * size_of::<(NamespaceId, u64)>(),
+            Self::Rules(..) => size_of::<RuleChange>() + RULE_PAYLOAD_BYTES_MAX,
             Self::Settle(_)
             | Self::PublishLimit(..)
             | Self::Watermarks(..)
@@ -180,6 +213,7 @@ impl StoreCommand {
             | Self::Forget(..)
             | Self::ForgetCounters(..)
             | Self::PurgeRows(..)
+            | Self::TrimHistory(..)
             | Self::Snapshot(_) => 0,
         };
         let bytes = COMMAND_BYTES + more;
@@ -205,10 +239,13 @@ impl StoreCommand {
             Self::SetStatus(_, _, _, answer) => drop(answer.send(Err(error("set slice status")))),
             Self::DropSlice(_, _, answer) => drop(answer.send(Err(error("drop slice")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
+            Self::Rules(_, op, answer) => drop(answer.send(Err(error(op)))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),
             Self::ForgetCounters(_, _, answer) => drop(answer.send(Err(error("forget counters")))),
             Self::PurgeRows(_, _, answer) => drop(answer.send(Err(error("forget")))),
+            Self::History(command) => drop(command.answer.send(Err(error("write history")))),
+            Self::TrimHistory(_, answer) => drop(answer.send(Err(error("trim history")))),
             Self::Snapshot(answer) => drop(answer.send(Err(error("back up")))),
             Self::Queue(command) => command.fail(error),
         }

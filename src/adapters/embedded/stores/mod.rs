@@ -1,9 +1,11 @@
 //! The ports of an open store. Writes are commands to the committer. Reads go to memory, and to disk for the rest.
 
 mod event_log;
+pub(super) mod history;
 mod outboxes;
 pub(super) mod queues;
 mod rollups;
+mod rules;
 mod structure;
 
 use std::sync::Arc;

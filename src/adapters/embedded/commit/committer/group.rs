@@ -11,7 +11,8 @@ use crate::adapters::embedded::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
 use crate::adapters::embedded::queues::staged_changes::StagedShards;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
-use crate::domain::queue::QueueId;
+use crate::domain::queue::transition::RowPosition;
+use crate::domain::queue::{QueueId, ShardId};
 use crate::domain::rollup::{Checkpoint, TimeSlice};
 use crate::ports::{AppendGuard, AppendOutcome, ShardAnswer, StoreError, StoreErrorKind, VerdictOutcome};
 
@@ -41,6 +42,8 @@ pub struct CommitGroup {
     pub slices: HashMap<(DatasetId, Timestamp), TimeSlice>,
     /// The slice that the last event went to.
     pub last_slice: Option<WritableSlice>,
+    /// The staged cursors of the history.
+    pub history_cursors: HashMap<ShardId, RowPosition>,
     /// The changes of queue shards.
     pub queues: StagedShards,
 }
@@ -89,6 +92,12 @@ pub enum StagedCommand {
         moved: Vec<(u32, Timestamp)>,
         answer: ReplySender<()>,
     },
+    /// A piece of the history, with its rows and their bytes.
+    History {
+        rows: u64,
+        row_bytes: u64,
+        answer: ReplySender<()>,
+    },
     /// A slice after its creation or change of status.
     Slice {
         row: TimeSlice,
@@ -120,6 +129,7 @@ impl CommitGroup {
             frontiers: HashMap::new(),
             slices: HashMap::new(),
             last_slice: None,
+            history_cursors: HashMap::new(),
             queues: StagedShards::default(),
         }
     }
@@ -201,6 +211,7 @@ impl StagedCommand {
             Self::Roll { answer, .. }
             | Self::Watermarks { answer, .. }
             | Self::ReadShard(answer)
+            | Self::History { answer, .. }
             | Self::Slice { answer: SliceReplySender::Moved(answer), .. } => drop(answer.send(Ok(()))),
             Self::Slice { row, answer: SliceReplySender::Created(answer) } => drop(answer.send(Ok(row))),
         }
@@ -229,6 +240,7 @@ impl StagedCommand {
             Self::ReadShard(answer) => drop(answer.send(Err(not_read("read queue")))),
             Self::ListQueues { answer, .. } => drop(answer.send(Err(not_read("list queues")))),
             Self::Watermarks { answer, .. } => drop(answer.send(Err(unknown("put watermarks")))),
+            Self::History { answer, .. } => drop(answer.send(Err(unknown("write history")))),
             Self::Slice { answer: SliceReplySender::Created(answer), .. } => {
                 drop(answer.send(Err(unknown("create slice"))));
             }

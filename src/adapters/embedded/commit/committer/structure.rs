@@ -19,7 +19,8 @@ use crate::adapters::embedded::inbox::command::StoreCommand;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::rollup::SliceStatus;
-use crate::ports::{NamespaceRecord, ScanOrder, ScanRange, StoreError, StoreErrorKind};
+use crate::domain::rules::Rule;
+use crate::ports::{NamespaceRecord, RuleChange, ScanOrder, ScanRange, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Runs a command with a commit of its own.
@@ -27,6 +28,7 @@ impl Committer {
         match command {
             StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
             StoreCommand::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
+            StoreCommand::Rules(change, op, answer) => reply(answer, self.change_rules(&change, op)),
             StoreCommand::TrimSeries(step_seconds, before, answer) => {
                 reply(answer, self.trim_series(step_seconds, before));
             }
@@ -35,6 +37,7 @@ impl Committer {
                 reply(answer, self.forget_counters(dataset, &silent));
             }
             StoreCommand::PurgeRows(namespace, rows_max, answer) => reply(answer, self.purge_rows(namespace, rows_max)),
+            StoreCommand::TrimHistory(before, answer) => reply(answer, self.trim_history(before)),
             StoreCommand::Snapshot(answer) => reply(answer, self.snapshot()),
             StoreCommand::Append(_)
             | StoreCommand::Settle(_)
@@ -43,6 +46,7 @@ impl Committer {
             | StoreCommand::Watermarks(..)
             | StoreCommand::CreateSlice(..)
             | StoreCommand::SetStatus(..)
+            | StoreCommand::History(_)
             | StoreCommand::Queue(_) => {
                 unreachable!("this command is staged with others")
             }
@@ -92,6 +96,15 @@ impl Committer {
         self.commit_separately(batch, OP)?;
         self.core.catalog.publish(record);
         Ok(())
+    }
+
+    fn change_rules(&mut self, change: &RuleChange, op: &'static str) -> Result<Option<Rule>, StoreError> {
+        let after = self.core.rules.decide(change, op)?;
+        let mut batch = self.writer.batch(2);
+        self.core.rules.stage(self.writer.library(), &mut batch, change, after.as_ref());
+        self.commit_separately(batch, op)?;
+        self.core.rules.publish(change, after.as_ref());
+        Ok(after)
     }
 
     fn trim_series(&mut self, step_seconds: u32, before: Timestamp) -> Result<(), StoreError> {

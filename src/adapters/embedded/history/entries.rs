@@ -1,0 +1,146 @@
+//! The entries of batches: what is written for their rows, gaps and cursors, in pieces of a bounded size.
+
+use fjall::Slice;
+use hashbrown::HashMap;
+
+use super::key;
+use super::periods::{HistoryPeriods, PeriodOf};
+use crate::adapters::codec::queues::history::encode_rows;
+use crate::adapters::embedded::disk::library::{KeyspaceError, Library};
+use crate::adapters::embedded::limits::{HISTORY_GROUP_ROWS_MAX, HISTORY_PIECE_BYTES_MAX, HISTORY_PLACEMENTS_MAX};
+use crate::domain::Timestamp;
+use crate::domain::history::{FoundRow, HistoryCursor, HistoryTerm};
+use crate::domain::queue::ShardId;
+use crate::domain::queue::messages::message::MessageKey;
+use crate::domain::queue::transition::HistoryRow;
+use crate::ports::HistoryBatch;
+
+/// The keyspace of an entry within its period.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HistoryTable {
+    Rows,
+    Lives,
+    Found,
+}
+
+/// A row of a keyspace.
+pub struct HistoryEntry {
+    /// The start of its period.
+    pub period: Timestamp,
+    /// Its keyspace.
+    pub table: HistoryTable,
+    pub key: Slice,
+    pub value: Slice,
+}
+
+/// Entries that are committed together.
+#[derive(Default)]
+pub struct HistoryPiece {
+    /// The entries, those of one period mostly next to each other.
+    pub entries: Vec<HistoryEntry>,
+    /// The cursors of batches whose entries are in this piece or in earlier ones.
+    pub cursors: Vec<(ShardId, HistoryCursor)>,
+    /// The bytes of entries and cursors.
+    pub bytes: usize,
+    /// The number of rows.
+    pub rows: u64,
+    /// The bytes of the encoded rows.
+    pub row_bytes: u64,
+}
+
+/// Why rows have no period.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// A keyspace could not be created.
+    #[error(transparent)]
+    Keyspace(#[from] KeyspaceError),
+    /// Periods leave as fast as they are created.
+    #[error("the period of a row has left while it was created")]
+    Leaving,
+}
+
+/// The rows of one message in one batch, of one period and epoch.
+type RowGroup = (Timestamp, MessageKey, u32);
+
+impl HistoryPiece {
+    fn push(&mut self, period: Timestamp, table: HistoryTable, key: Vec<u8>, value: Vec<u8>) {
+        self.bytes += key.len() + value.len();
+        self.entries.push(HistoryEntry { period, table, key: key.into(), value: value.into() });
+    }
+}
+
+/// Encodes batches, and creates the periods that they need; `rest` runs between two keyspaces. The last piece has the
+/// last cursor.
+pub fn encode(
+    periods: &HistoryPeriods,
+    library: &Library,
+    batches: Vec<HistoryBatch>,
+    rest: impl Fn(),
+) -> Result<Vec<HistoryPiece>, PlaceError> {
+    let mut pieces = vec![HistoryPiece::default()];
+    let place = |at| place(periods, library, at, &rest);
+    for HistoryBatch { shard, rows, gaps, cursor } in batches {
+        for gap in gaps {
+            let piece = open_piece(&mut pieces);
+            piece.push(place(gap.to_time)?, HistoryTable::Lives, key::of_gap(shard.queue, &gap), Vec::new());
+        }
+        let mut groups: HashMap<RowGroup, Vec<&HistoryRow>> = HashMap::new();
+        for row in &rows {
+            let group = (place(row.transition.at)?, row.transition.key, row.position().epoch);
+            let grouped = groups.entry(group).or_default();
+            grouped.push(row);
+            if grouped.len() == HISTORY_GROUP_ROWS_MAX {
+                let rows = std::mem::take(grouped);
+                push_group(open_piece(&mut pieces), shard, group, rows);
+            }
+        }
+        for (group, rows) in groups.into_iter().filter(|(_, rows)| !rows.is_empty()) {
+            push_group(open_piece(&mut pieces), shard, group, rows);
+        }
+        let piece = open_piece(&mut pieces);
+        piece.bytes += cursor.register.len();
+        piece.cursors.push((shard, cursor));
+    }
+    Ok(pieces)
+}
+
+/// The last piece, if it has room.
+fn open_piece(pieces: &mut Vec<HistoryPiece>) -> &mut HistoryPiece {
+    if pieces.last().is_none_or(|piece| piece.bytes >= HISTORY_PIECE_BYTES_MAX) {
+        pieces.push(HistoryPiece::default());
+    }
+    pieces.last_mut().expect("there is one")
+}
+
+fn place(periods: &HistoryPeriods, library: &Library, at: Timestamp, rest: impl Fn()) -> Result<Timestamp, PlaceError> {
+    for _ in 0..HISTORY_PLACEMENTS_MAX {
+        match periods.place(at) {
+            PeriodOf::Known(start) => return Ok(start),
+            PeriodOf::Missing(start) => periods.make(library, start, &rest)?,
+        }
+    }
+    Err(PlaceError::Leaving)
+}
+
+fn push_group(piece: &mut HistoryPiece, shard: ShardId, group: RowGroup, mut rows: Vec<&HistoryRow>) {
+    let (period, message, epoch) = group;
+    rows.sort_by_key(|row| row.position());
+    rows.dedup_by_key(|row| row.position());
+    let positions: Vec<u64> = rows.iter().map(|row| row.position().position).collect();
+    let value = encode_rows(rows.iter().copied());
+    piece.rows += rows.len() as u64;
+    piece.row_bytes += value.len() as u64;
+    piece.push(period, HistoryTable::Rows, key::of_rows(shard.queue, message, epoch, &positions), value);
+    for row in rows {
+        let at = row.transition.at;
+        let found = FoundRow { at, shard: shard.number, position: row.position(), message };
+        for term in HistoryTerm::of(row) {
+            let key = key::of_term(shard.queue, &term, &found);
+            piece.push(period, HistoryTable::Found, key, key::message_value(message));
+        }
+        if let Some(enqueued) = &row.enqueued {
+            let key = key::of_life(shard.queue, &enqueued.id, &found);
+            piece.push(period, HistoryTable::Lives, key, key::message_value(message));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The gRPC RuleService: counter rules.
+
+use std::num::NonZeroU64;
+
+use tonic::{Request, Response, Status};
+
+use crate::api::errors::ApiError;
+use crate::api::paging::{self, PagedRequest};
+use crate::api::time;
+use crate::domain::limits::RULE_MESSAGES_PER_MINUTE;
+use crate::domain::queue::QueueName;
+use crate::domain::queue::messages::message::Metadata;
+use crate::domain::rules::{CrossingClaim, Rule, RuleCondition, RuleMessage, RuleName, RuleSpec};
+use crate::domain::{Reason, Reject};
+use crate::engine::rules::{RuleError, Rules};
+use crate::proto::rule::v1 as wire;
+use crate::proto::rule::v1::rule::Threshold;
+use crate::proto::rule::v1::rule_service_server::RuleService;
+
+use super::{decode, saturating_i64};
+
+/// The rule service.
+pub struct RulesApi(Rules);
+
+impl RulesApi {
+    /// Serves these use cases.
+    pub fn new(rules: Rules) -> Self {
+        Self(rules)
+    }
+}
+
+fn status(error: RuleError) -> Status {
+    ApiError::from(error).into()
+}
+
+fn refused(reject: Reject) -> Status {
+    ApiError::from(reject).into()
+}
+
+#[tonic::async_trait]
+impl RuleService for RulesApi {
+    async fn create_rule(
+        &self,
+        request: Request<wire::CreateRuleRequest>,
+    ) -> Result<Response<wire::CreateRuleResponse>, Status> {
+        let spec = spec_of(request.into_inner().rule).map_err(refused)?;
+        let made = self.0.create(spec).await.map_err(status)?;
+        Ok(Response::new(wire::CreateRuleResponse { rule: Some(rule_message(&made)) }))
+    }
+
+    async fn get_rule(
+        &self,
+        request: Request<wire::GetRuleRequest>,
+    ) -> Result<Response<wire::GetRuleResponse>, Status> {
+        let name = RuleName::new(&request.into_inner().name).map_err(refused)?;
+        let found = self.0.get(&name).await.map_err(status)?;
+        Ok(Response::new(wire::GetRuleResponse { rule: Some(rule_message(&found)) }))
+    }
+
+    async fn list_rules(
+        &self,
+        request: Request<wire::ListRulesRequest>,
+    ) -> Result<Response<wire::ListRulesResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(refused)?;
+        let paged = PagedRequest::new("ListRules", &[request.prefix.as_bytes()]);
+        let cursor = paged.cursor(&request.page_token).map_err(refused)?;
+        let after = cursor.map(|cursor| name_cursor(&cursor)).transpose().map_err(refused)?;
+        let listed = self.0.list(&request.prefix, after.as_ref(), rows).await.map_err(status)?;
+        let last = listed.last().filter(|_| listed.len() == rows);
+        Ok(Response::new(wire::ListRulesResponse {
+            next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
+            rules: listed.iter().map(rule_message).collect(),
+        }))
+    }
+
+    async fn delete_rule(
+        &self,
+        request: Request<wire::DeleteRuleRequest>,
+    ) -> Result<Response<wire::DeleteRuleResponse>, Status> {
+        let name = RuleName::new(&request.into_inner().name).map_err(refused)?;
+        self.0.delete(&name).await.map_err(status)?;
+        Ok(Response::new(wire::DeleteRuleResponse {}))
+    }
+}
+
+fn name_cursor(cursor: &[u8]) -> Result<RuleName, Reject> {
+    let name = std::str::from_utf8(cursor).ok().and_then(|name| RuleName::new(name).ok());
+    name.ok_or_else(paging::refuse)
+}
+
+fn invalid(field: &str, what: impl Into<String>) -> Reject {
+    let what = what.into();
+    Reject::new(Reason::InvalidArgument, what.clone()).at(field, what)
+}
+
+/// Decodes the settings of a rule. What is output only is ignored.
+fn spec_of(sent: Option<wire::Rule>) -> Result<RuleSpec, Reject> {
+    let sent = sent.ok_or_else(|| invalid("rule", "rule is missing; send its name, counter, threshold and queue"))?;
+    let max_per_minute = match sent.max_per_minute {
+        0 => RULE_MESSAGES_PER_MINUTE,
+        // A negative number is out of range, as 0 is here.
+        rate => u32::try_from(rate).unwrap_or(0),
+    };
+    Ok(RuleSpec {
+        name: RuleName::new(&sent.name)?,
+        namespace: decode::namespace(&sent.namespace)?,
+        counter: decode::counter(&sent.counter_name)?,
+        condition: condition_of(sent.threshold)?,
+        queue: QueueName::new(&sent.queue)?,
+        message: message_of(sent.message.unwrap_or_default())?,
+        max_per_minute,
+    })
+}
+
+fn condition_of(sent: Option<Threshold>) -> Result<RuleCondition, Reject> {
+    let above_zero = |field: &str, number: i64| {
+        let number = u64::try_from(number).ok().and_then(NonZeroU64::new);
+        number.ok_or_else(|| invalid(&format!("rule.{field}"), format!("{field} must be at least 1")))
+    };
+    match sent {
+        Some(Threshold::At(count)) => above_zero("at", count).map(RuleCondition::At),
+        Some(Threshold::Every(step)) => above_zero("every", step).map(RuleCondition::Every),
+        None => Err(invalid("rule", "the threshold is missing; send at or every")),
+    }
+}
+
+fn message_of(sent: wire::RuleMessage) -> Result<RuleMessage, Reject> {
+    let pairs = sent.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let metadata = Metadata::new(pairs).map_err(|_| {
+        let what = "metadata has at most 2 pairs; a key has 1 to 64 bytes, a value at most 256";
+        invalid("rule.message.metadata", what)
+    })?;
+    let text = |sent: String| (!sent.is_empty()).then(|| sent.into_boxed_str());
+    Ok(RuleMessage {
+        payload: sent.payload.into(),
+        metadata,
+        priority: sent.priority,
+        kind: text(sent.r#type),
+        shard_key: text(sent.shard_key),
+    })
+}
+
+fn rule_message(rule: &Rule) -> wire::Rule {
+    let Rule { spec, home: _, created, stamp: _, progress } = rule;
+    let threshold = match spec.condition {
+        RuleCondition::At(count) => Threshold::At(saturating_i64(count.get())),
+        RuleCondition::Every(step) => Threshold::Every(saturating_i64(step.get())),
+    };
+    let pending = |claim: &CrossingClaim| wire::PendingCrossings {
+        crossing: claim.through,
+        crossed_from: claim.from,
+        message_id: progress.message_id(&spec.name, claim).to_string(),
+        claimed_time: Some(time::write(claim.time)),
+    };
+    let last = progress.last_message.as_ref();
+    wire::Rule {
+        name: spec.name.to_string(),
+        namespace: spec.namespace.to_string(),
+        counter_name: spec.counter.as_str().to_owned(),
+        threshold: Some(threshold),
+        queue: spec.queue.to_string(),
+        message: Some(message_message(&spec.message)),
+        max_per_minute: i32::try_from(spec.max_per_minute).unwrap_or(i32::MAX),
+        fired_through: progress.fired_through,
+        generation: progress.generation,
+        last_message_id: last.map(|message| message.id.to_string()).unwrap_or_default(),
+        last_fired_time: last.map(|message| time::write(message.time)),
+        uncertain: progress.uncertain,
+        pending: progress.pending.as_ref().map(pending),
+        problem: progress.problem.as_deref().unwrap_or_default().to_owned(),
+        create_time: Some(time::write(*created)),
+    }
+}
+
+fn message_message(message: &RuleMessage) -> wire::RuleMessage {
+    let RuleMessage { payload, metadata, priority, kind, shard_key } = message;
+    wire::RuleMessage {
+        payload: payload.to_vec(),
+        metadata: metadata.pairs().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        priority: *priority,
+        r#type: kind.as_deref().unwrap_or_default().to_owned(),
+        shard_key: shard_key.as_deref().unwrap_or_default().to_owned(),
+    }
+}

@@ -1,0 +1,39 @@
+//! Exact counts for counter rules, with what tells that a counter began anew.
+
+use crate::domain::counter::{CounterName, NamespaceName};
+use crate::domain::rollup::{Checkpoint, Exactness};
+use crate::domain::rules::{ExactCount, SourceEpochs};
+use crate::engine::counting::{Counting, CountingError};
+
+impl Counting {
+    /// Fails unless the counters of a namespace keep their events: only those have exact counts.
+    pub(in crate::engine) async fn check_exact(&self, namespace: &NamespaceName) -> Result<(), CountingError> {
+        self.durable_scope(namespace, RULES).await.map(drop)
+    }
+
+    /// Reads a rolled-up count. None if it is not exact now, as between a clear and its roll, or does not fit into 64 bits.
+    /// Cost: one read of the rollup row.
+    pub(in crate::engine) async fn exact_count(
+        &self,
+        namespace: &NamespaceName,
+        name: CounterName,
+    ) -> Result<Option<ExactCount>, CountingError> {
+        let scope = self.durable_scope(namespace, RULES).await?;
+        let (reading, row) = self.read_with_row(&scope, &scope.counter(name)).await?;
+        if reading.exactness != Exactness::ExactAsOf || reading.saturated {
+            return Ok(None);
+        }
+        let checkpoint = row.checkpoint.as_ref();
+        let clear = checkpoint.and_then(|checkpoint| checkpoint.clear.clone());
+        let epochs = checkpoint.and_then(epochs_of);
+        Ok(Some(ExactCount { count: reading.count, as_of: reading.as_of, clear, epochs }))
+    }
+}
+
+/// What a refusal calls the use.
+const RULES: &str = "a counter rule";
+
+fn epochs_of(checkpoint: &Checkpoint) -> Option<SourceEpochs> {
+    let epochs = || checkpoint.sources.values().map(|source| source.epoch);
+    Some(SourceEpochs { lowest: epochs().min()?, highest: epochs().max()? })
+}

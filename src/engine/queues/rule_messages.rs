@@ -1,0 +1,36 @@
+//! What counter rules need of queues: a check of a message before there is one, the clock of tokens, and the mark of the
+//! queue store.
+
+use crate::domain::Timestamp;
+use crate::domain::queue::QueueName;
+use crate::domain::rules::QueueHome;
+use crate::engine::queues::catalog::EnqueueTarget;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::{Queues, SentMessage};
+
+/// The bytes whose seal marks the store. No lease token is made of them.
+const HOME: &[u8] = b"home of counter rules";
+
+impl Queues {
+    /// Fails if a queue would refuse a message even while it is empty. The queue exists, or a template makes it. Nothing is
+    /// enqueued or created.
+    pub(in crate::engine) async fn check_message(&self, name: &QueueName, sent: SentMessage) -> Result<(), QueueError> {
+        let spec = match self.enqueue_target(name)? {
+            EnqueueTarget::Live(queue) => queue.record.load().spec.clone(),
+            EnqueueTarget::Template { spec, .. } => *spec,
+        };
+        let step = self.context.stores.time.clock().await?;
+        self.check_on_empty_shard(&spec, sent, step)
+    }
+
+    /// The time by which queues judge the age of tokens. It is never ahead of the queues, whatever the clock of the machine
+    /// does.
+    pub(in crate::engine) async fn token_time(&self) -> Result<Timestamp, QueueError> {
+        Ok(self.context.stores.time.clock().await?.token_age_clock)
+    }
+
+    /// The mark of the queue store: the same after a restart, and another one for each store.
+    pub(in crate::engine) fn home(&self) -> QueueHome {
+        QueueHome(self.context.lease_key.seal(HOME))
+    }
+}

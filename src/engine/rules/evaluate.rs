@@ -1,0 +1,114 @@
+//! One evaluation of one rule: send what is pending, read the count, claim what is due, send that.
+
+use crate::domain::Reason;
+use crate::domain::limits::RULE_PROBLEM_BYTES_MAX;
+use crate::domain::rules::{CrossingClaim, Rule, RuleProgress, RuleSpec};
+use crate::engine::caller_quota::CallerId;
+use crate::engine::queues::{Queues, SentMessage};
+use crate::engine::rules::{RuleError, Rules};
+
+/// What an evaluation came to.
+enum Evaluated {
+    /// The rule is as stored now.
+    Stored(Box<Rule>),
+    /// There is nothing more to do in this round: the queue or the counter refuses, or another server was first.
+    Over,
+}
+
+impl Rules {
+    /// Evaluates a rule as it was read. A failure leaves it to the next round.
+    pub(super) async fn evaluate(&self, queues: &Queues, rule: Rule) {
+        let counts = &self.context.stats.rules;
+        counts.evaluated.increment();
+        let name = rule.spec.name.clone();
+        match self.run(queues, rule).await {
+            Ok(()) => {}
+            Err(error) if error.is_conflict() => {} // another server evaluates it
+            Err(error) => {
+                counts.failed.increment();
+                tracing::warn!(%error, rule = %name, "cannot evaluate a counter rule; it is tried again");
+            }
+        }
+    }
+
+    async fn run(&self, queues: &Queues, mut rule: Rule) -> Result<(), RuleError> {
+        if let Some(claim) = rule.progress.pending {
+            match self.send(queues, rule, claim).await? {
+                Evaluated::Stored(settled) => rule = *settled,
+                Evaluated::Over => return Ok(()),
+            }
+        }
+        let spec = &rule.spec;
+        let seen = match self.counting.exact_count(&spec.namespace, spec.counter.clone()).await {
+            Ok(Some(seen)) => seen,
+            Ok(None) => return Ok(()), // the next round finds it rolled up
+            Err(error) => return self.note_problem(rule, error.into()).await,
+        };
+        let now = queues.token_time().await?;
+        let well = RuleProgress { problem: None, ..rule.progress.clone() };
+        let next = well.observe(spec, &seen, now).unwrap_or(well);
+        if next == rule.progress {
+            return Ok(());
+        }
+        let claimed = self.store.update(Rule { progress: next, ..rule }).await?;
+        match claimed.progress.pending {
+            Some(claim) => self.send(queues, claimed, claim).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends the message of a stored claim, and settles it. The message, its id and its time come from the claim, so the queue
+    /// recognizes a repeat, whoever sends it.
+    async fn send(&self, queues: &Queues, rule: Rule, claim: CrossingClaim) -> Result<Evaluated, RuleError> {
+        let (counts, spec) = (&self.context.stats.rules, &rule.spec);
+        let id = rule.progress.message_id(&spec.name, &claim);
+        let message = SentMessage { id: Some(id.clone()), ..message_of(spec, &claim) };
+        let (progress, counted) = match queues.enqueue(&CallerId::nobody(), &spec.queue, message).await {
+            Ok(_) => (rule.progress.clone().fired(id), &counts.fired),
+            Err(error) if error.reason() == Reason::TokenExpired => {
+                tracing::warn!(rule = %spec.name, message = %id, "the queue can no longer tell whether it has the message \
+                    of a counter rule; it is not sent again");
+                (rule.progress.clone().expired(), &counts.uncertain)
+            }
+            Err(error) => {
+                self.note_problem(rule, error.into()).await?;
+                return Ok(Evaluated::Over);
+            }
+        };
+        let settled = self.store.update(Rule { progress, ..rule }).await?;
+        counted.increment();
+        Ok(Evaluated::Stored(Box::new(settled)))
+    }
+
+    /// Keeps what stands in the way of a rule, where people see it. What passes by itself is only logged.
+    async fn note_problem(&self, rule: Rule, error: RuleError) -> Result<(), RuleError> {
+        if error.is_passing() {
+            return Err(error);
+        }
+        self.context.stats.rules.failed.increment();
+        let mut text = format!("{}: {error}", error.reason());
+        text.truncate(text.floor_char_boundary(RULE_PROBLEM_BYTES_MAX));
+        let problem = Some(text.into_boxed_str());
+        if rule.progress.problem == problem {
+            return Ok(());
+        }
+        tracing::warn!(%error, rule = %rule.spec.name, "a counter rule cannot fire; it is tried again");
+        let progress = RuleProgress { problem, ..rule.progress.clone() };
+        self.store.update(Rule { progress, ..rule }).await?;
+        Ok(())
+    }
+}
+
+/// The message of a claim, without its id.
+pub(super) fn message_of(spec: &RuleSpec, claim: &CrossingClaim) -> SentMessage {
+    let message = &spec.message;
+    SentMessage {
+        token_time: Some(claim.time),
+        payload: message.payload.clone(),
+        priority: message.priority,
+        metadata: claim.metadata(&message.metadata),
+        shard_key: message.shard_key.clone(),
+        kind: message.kind.clone(),
+        ..SentMessage::default()
+    }
+}

@@ -1,0 +1,43 @@
+//! The use cases of counter rules, and the loop that evaluates them.
+//!
+//! `create`, `list` and `delete` are calls; `evaluate` runs one rule; `rounds` is the loop. Invariant: progress is read
+//! before the count, and stored by compare-and-set before a message is sent. So several servers, kills and retries send one
+//! message for each claim.
+
+mod create;
+mod delete;
+mod error;
+mod evaluate;
+mod list;
+mod rounds;
+
+use std::sync::Arc;
+
+use crate::engine::context::EngineContext;
+use crate::engine::counting::Counting;
+use crate::engine::queues::Queues;
+use crate::ports::RuleStore;
+
+pub use error::RuleError;
+pub(super) use rounds::RulesLoop;
+
+/// The use cases of rules. Cheap to clone.
+#[derive(Clone)]
+pub struct Rules {
+    context: Arc<EngineContext>,
+    store: Arc<dyn RuleStore>,
+    counting: Counting,
+    /// The queues of this process, if it has some. Without them it keeps rules and runs none.
+    queues: Option<Queues>,
+}
+
+impl Rules {
+    pub(super) fn new(
+        context: Arc<EngineContext>,
+        store: Arc<dyn RuleStore>,
+        counting: Counting,
+        queues: Option<Queues>,
+    ) -> Self {
+        Self { context, store, counting, queues }
+    }
+}

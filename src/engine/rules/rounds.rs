@@ -1,0 +1,60 @@
+//! The loop that evaluates the rules of this server: every ten seconds each of them reads its counter again.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+
+use crate::domain::limits::{RULE_INTERVAL, RULES_AT_ONCE_MAX};
+use crate::domain::rules::Rule;
+use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::engine::rules::Rules;
+
+/// The loop of one server. A round is several activations, so that a stop does not wait for all of it.
+pub struct RulesLoop {
+    rules: Rules,
+    /// The rules of the round that wait for their turn, as they were read at its beginning. A rule that has changed since is
+    /// left to the next round, because its stamp is gone.
+    waiting: VecDeque<Rule>,
+}
+
+impl RulesLoop {
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, waiting: VecDeque::new() }
+    }
+
+    /// Reads the rules whose messages go to the queues of this server.
+    async fn begin_round(&mut self) {
+        let Some(queues) = &self.rules.queues else { return };
+        let home = queues.home();
+        match self.rules.store.list().await {
+            Ok(rules) => self.waiting = rules.into_iter().filter(|rule| rule.home == home).collect(),
+            Err(error) => {
+                self.rules.context.stats.rules.failed.increment();
+                tracing::warn!(%error, "cannot read the counter rules; they are read again");
+            }
+        }
+    }
+
+    async fn evaluate_some(&mut self) {
+        let Some(queues) = &self.rules.queues else { return };
+        let some = self.waiting.len().min(RULES_AT_ONCE_MAX);
+        let rules = &self.rules;
+        join_all(self.waiting.drain(..some).map(|rule| rules.evaluate(queues, rule))).await;
+    }
+}
+
+#[async_trait]
+impl BackgroundLoop for RulesLoop {
+    fn name(&self) -> &'static str {
+        "counter rules"
+    }
+
+    async fn activate(&mut self) -> NextActivation {
+        if self.waiting.is_empty() {
+            self.begin_round().await;
+        }
+        self.evaluate_some().await;
+        if self.waiting.is_empty() { NextActivation::After(RULE_INTERVAL) } else { NextActivation::Again }
+    }
+}
