@@ -1,4 +1,4 @@
-//! Reads of the history of messages, on any server that has it.
+//! Reads and checks of the history of messages, on any server that has it.
 
 use tonic::transport::Channel;
 
@@ -28,6 +28,19 @@ impl Client {
         request: pb::SearchMessagesRequest,
     ) -> Result<pb::SearchMessagesResponse, CallError> {
         let call = |channel, request| async move { history_on(channel).search_messages(request).await };
+        self.call_with_retries(CallKind::Read, &request, call).await
+    }
+
+    /// Begins to compare queues with their counts and their history. Send a `request_token`: a retry returns the same
+    /// operation.
+    pub async fn check_queues(&self, request: pb::CheckQueuesRequest) -> Result<pb::CheckQueuesResponse, CallError> {
+        let call = |channel, request| async move { history_on(channel).check_queues(request).await };
+        self.call_with_retries(CallKind::Change, &request, call).await
+    }
+
+    /// Lists what a check has found so far.
+    pub async fn list_findings(&self, request: pb::ListFindingsRequest) -> Result<pb::ListFindingsResponse, CallError> {
+        let call = |channel, request| async move { history_on(channel).list_findings(request).await };
         self.call_with_retries(CallKind::Read, &request, call).await
     }
 }

@@ -12,6 +12,7 @@ pub mod counting;
 mod dataset;
 pub mod driver;
 mod fleet;
+pub mod historian;
 pub mod history;
 pub mod loops;
 pub mod namespaces;
@@ -31,11 +32,12 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::ProtocolRules;
-use crate::engine::bridge::{Bridge, BridgeSettings};
+use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::historian::{CounterTotals, Historian};
 use crate::engine::history::History;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
@@ -49,7 +51,8 @@ use crate::engine::scopes::NamespaceScopes;
 use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
 use crate::ports::{
-    Clock, Entropy, ExportSink, HistoryStore, QueueStores, RollupSignal, SignalCounts, StoreError, Stores,
+    Clock, Entropy, ExportSink, HistoryStore, QueueStores, RegisterCodec, RollupSignal, SignalCounts, StoreError,
+    Stores,
 };
 
 pub use fleet::MemberProfile;
@@ -60,6 +63,8 @@ pub struct EngineParts {
     pub queue_stores: Option<QueueStores>,
     /// The history of messages, if it is kept.
     pub history: Option<Arc<dyn HistoryStore>>,
+    /// The encoding of what the writer of the history remembers.
+    pub history_registers: Arc<dyn RegisterCodec>,
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
@@ -88,6 +93,7 @@ pub struct Engine {
     served: Arc<ServedCounts>,
     counting: Counting,
     queues: Option<Queues>,
+    historian: Option<Historian>,
     history: Option<Arc<dyn HistoryStore>>,
     rules: Rules,
 }
@@ -142,7 +148,7 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { history, signals, seal_delay, rules, progress, bridge, .. } = parts;
+        let EngineParts { history, history_registers, signals, seal_delay, rules, progress, bridge, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
@@ -165,24 +171,20 @@ impl Engine {
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
         driver.start(WatchesLoop::new(Arc::clone(&served)));
         let counting = Counting::new(roller, rules, &name, started_at);
-        let queues = match queue_stores {
+        let written = history.clone().map(|store| (store, history_registers));
+        let (queues, historian) = match queue_stores {
             Some(stores) => {
-                let outbox = Arc::clone(&stores.outbox);
-                let queues = Queues::start_in(stores, Arc::clone(&context)).await?;
-                if let Some(settings) = bridge {
-                    let (context, counting) = (Arc::clone(&context), counting.clone());
-                    driver.start(Bridge::new(context, counting, queues.clone(), outbox, settings));
-                }
-                Some(queues)
+                let (queues, historian) = start_queues(&context, &counting, stores, written, bridge).await?;
+                (Some(queues), historian)
             }
-            None => None,
+            None => (None, None),
         };
         let rules =
             Rules::new(Arc::clone(&context), Arc::clone(&scopes.stores.rules), counting.clone(), queues.clone());
         if queues.is_some() {
             context.driver.start(RulesLoop::new(rules.clone()));
         }
-        Ok(Self { context, scopes, served, counting, queues, history, rules })
+        Ok(Self { context, scopes, served, counting, queues, historian, history, rules })
     }
 
     /// The counter use cases.
@@ -193,6 +195,11 @@ impl Engine {
     /// The queue use cases, unless this process has no queues.
     pub fn queues(&self) -> Option<Queues> {
         self.queues.clone()
+    }
+
+    /// The writer of the history, unless none is kept.
+    pub fn historian(&self) -> Option<Historian> {
+        self.historian.clone()
     }
 
     /// The use cases of counter rules. Without queues, a process keeps rules and runs none.
@@ -310,4 +317,25 @@ impl Engine {
     pub async fn abandon(&self) {
         self.context.driver.abandon().await;
     }
+}
+
+/// Starts the queues, with the relay of their history and the reports to their counters.
+async fn start_queues(
+    context: &Arc<EngineContext>,
+    counting: &Counting,
+    stores: QueueStores,
+    history: Option<(Arc<dyn HistoryStore>, Arc<dyn RegisterCodec>)>,
+    bridge: Option<BridgeSettings>,
+) -> Result<(Queues, Option<Historian>), StoreError> {
+    let queues = Queues::start_in(stores.clone(), Arc::clone(context)).await?;
+    let historian = history
+        .map(|(store, registers)| Historian::start(queues.clone(), &stores, store, registers, Arc::clone(context)));
+    if let Some(settings) = bridge {
+        let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
+        historian.iter().for_each(|historian| historian.compare_counters(Arc::clone(&totals)));
+        let (context, counting) = (Arc::clone(context), counting.clone());
+        let driver = context.driver.clone();
+        driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+    }
+    Ok((queues, historian))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+use crate::domain::history::audit::FindingKind;
 use crate::domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
 use crate::domain::queue::Transition;
 use crate::domain::queue::filter::ShapeKeys;
@@ -273,6 +274,16 @@ pub struct Stats {
     pub by_queue: CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
     /// Calls on counters, by namespace.
     pub by_namespace: CountsBy<NamespaceCounts, METRIC_NAMESPACES_MAX>,
+    /// Rows carried to the history, repeats included.
+    pub history_rows_relayed: Count,
+    /// Batches of rows written to the history.
+    pub history_batches: Count,
+    /// Failed reads and writes on the way to the history; each is retried.
+    pub history_failures: Count,
+    /// Gaps written to the history.
+    pub history_gaps: Count,
+    /// Findings of the audit of queues, in the order of `FindingKind::ALL`.
+    pub audit_findings: [Count; FindingKind::ALL.len()],
     /// Events acknowledged at or below a limit that was published while they were in flight; must stay 0.
     pub acknowledged_below_limit: Count,
 }

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 
+use crate::domain::history::audit::rows::AuditRegister;
 use crate::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
 use crate::domain::queue::messages::message::{MessageId, MessageKey};
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
@@ -29,6 +30,20 @@ pub struct QueueShards {
     pub queue: QueueId,
     /// The number of its shards.
     pub shards: u32,
+}
+
+/// The encoding of registers, the same on every store: see `HistoryCursor::register`.
+///
+/// Laws:
+/// 1. `decode` returns what `encode` was given. The encoding has at most `REGISTER_BYTES_MAX` bytes.
+/// 2. A register of a build with fewer rows of the transition table is read with 0 for the others. Of other bytes, and of a
+///    build with more rows, `decode` returns `None`; it never panics.
+pub trait RegisterCodec: Send + Sync + 'static {
+    /// Encodes a register. O(rows of the table).
+    fn encode(&self, register: &AuditRegister) -> Box<[u8]>;
+
+    /// Decodes a register.
+    fn decode(&self, bytes: &[u8]) -> Option<AuditRegister>;
 }
 
 /// What a history store holds.

@@ -45,7 +45,7 @@ pub use event_log::{
 pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{FleetStore, ReadReplicas};
-pub use history::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards};
+pub use history::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, RegisterCodec};
 pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
 pub(crate) use metric::metrics;

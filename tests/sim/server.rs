@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tallystone::adapters::cassandra::{Cassandra, SettingsSource};
+use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::manual::SeededEntropy;
 use tallystone::adapters::{memcached, memory};
 use tallystone::domain::Timestamp;
@@ -261,6 +262,7 @@ impl Machines {
             stores,
             queue_stores: Some(memory::queue_stores(Arc::clone(&clock))),
             history: None,
+            history_registers: Arc::new(ProtobufRegisters),
             clock,
             entropy: Arc::new(entropy),
             export: None,

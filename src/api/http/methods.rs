@@ -284,7 +284,7 @@ mod tests {
         for name in ["BatchAddCounts", "BatchGetCounts", "BatchEnqueue", "GetMessage", "ListQueues", "TopCounters"] {
             assert_eq!(room(name), ANSWER_LIST_BYTES, "{name}");
         }
-        for name in ["GetMessageTrace", "SearchMessages"] {
+        for name in ["GetMessageTrace", "SearchMessages", "ListFindings"] {
             assert_eq!(room(name), ANSWER_LIST_BYTES, "{name}");
         }
         for name in ["AddCount", "GetCount", "Enqueue", "Complete"] {

@@ -26,6 +26,7 @@ macro_rules! call {
 mod apply;
 mod arguments;
 mod backup;
+mod check;
 pub mod commands;
 mod counter;
 mod dead_letters;
@@ -94,6 +95,7 @@ enum CliCommand {
     Msg(Box<message::MsgArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Dlq(Box<dead_letters::DlqArgs>),
+    Check(check::CheckArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(sessions::SessionArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -289,6 +291,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Queue(args) => on_a_runtime(args.run(&global)),
         CliCommand::Msg(args) => on_a_runtime(args.run(&global)),
         CliCommand::Dlq(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Check(args) => on_a_runtime(args.run(&global)),
         CliCommand::Session(args) => on_a_runtime(args.run(&global)),
         CliCommand::Rule(args) => on_a_runtime(args.run(&global)),
         CliCommand::Work(args) => on_a_runtime(args.run(&global)),

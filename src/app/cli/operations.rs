@@ -29,7 +29,13 @@ impl<'a> OperationFollower<'a> {
     }
 
     /// Polls until the operation is over, then prints it; returns an error if it failed.
-    pub async fn wait_until_done(&self, mut operation: pb::Operation) -> Result<(), Failure> {
+    pub async fn wait_until_done(&self, operation: pb::Operation) -> Result<(), Failure> {
+        let ended = self.follow(operation).await?;
+        self.print(ended)
+    }
+
+    /// Polls until the operation is over.
+    pub async fn follow(&self, mut operation: pb::Operation) -> Result<pb::Operation, Failure> {
         while operation.state() == pb::OperationState::Running {
             progress(&format!("{}: {} of about {}", operation.kind, operation.done, operation.total));
             tokio::time::sleep(ASK_EVERY).await;
@@ -38,7 +44,7 @@ impl<'a> OperationFollower<'a> {
             let answer = call!(ask session, queues.get_operation, &request)?;
             operation = answer.operation.ok_or_else(|| Failure::other("the server returned no operation"))?;
         }
-        self.print(operation)
+        Ok(operation)
     }
 
     /// Prints an operation in its current state.
@@ -54,6 +60,11 @@ impl<'a> OperationFollower<'a> {
             print_notice(&format!("dry run: would {kind} {what} of queue {queue}; nothing was changed"));
         }
         self.show(&operation)?;
+        Self::refuse_incomplete(operation)
+    }
+
+    /// Returns an error for an operation that failed or was cancelled.
+    pub fn refuse_incomplete(operation: pb::Operation) -> Result<(), Failure> {
         match (operation.state(), operation.error) {
             (pb::OperationState::Failed, error) => {
                 let why = error.map(|error| error.message).unwrap_or_default();

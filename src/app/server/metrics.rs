@@ -18,9 +18,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::app::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
+use crate::domain::history::audit::FindingKind;
 use crate::domain::limits::METRIC_DATASETS_MAX;
+use crate::engine::historian::HistorianGauges;
 use crate::engine::queues::Queues;
-use crate::engine::stats::{CountsBy, NamespaceCounts, Stats};
+use crate::engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
 use crate::engine::{DatasetGauges, Engine};
 use crate::ports::{Metric, MetricValue, metrics};
 
@@ -100,6 +102,12 @@ const COUNTS: &[Metric<Stats>] = metrics! { counts:
     Count "tallystone_queue_commands" = counts.queue_commands.get(), "Commands sent to shards of queues";
     Count "tallystone_queue_store_calls" = counts.queue_store_calls.get(), "Store calls that carried these commands";
     Count "tallystone_queue_panics" = counts.queue_panics.get(), "Store calls of queues that panicked: defects";
+    Count "tallystone_history_rows_relayed" = counts.history_rows_relayed.get(),
+        "Rows carried from the outboxes to the history, repeats included";
+    Count "tallystone_history_batches" = counts.history_batches.get(), "Batches of rows written to the history";
+    Count "tallystone_history_failures" = counts.history_failures.get(),
+        "Failures on the way from the outboxes to the history; retried";
+    Count "tallystone_history_gaps" = counts.history_gaps.get(), "Gaps written to the history: rows that are lost";
     Count "tallystone_rules_evaluated" = counts.rules.evaluated.get(),
         "Evaluations of counter rules, one for each rule and round";
     Count "tallystone_rules_fired" = counts.rules.fired.get(), "Messages of counter rules that were enqueued";
@@ -137,6 +145,22 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
         "Queue time minus this machine's clock; negative if queue time is behind";
     Gauge "tallystone_queue_tokens_ahead_seconds" = seconds(engine.stats().queue_tokens_ahead.get() as f64),
         "Time used for token ages minus this machine's clock";
+};
+
+const HISTORIAN: &[Metric<HistorianGauges>] = metrics! { gauges:
+    Gauge "tallystone_outbox_bytes" = gauges.outbox.bytes as f64, "Rows of queues that wait for the history, in bytes";
+    Gauge "tallystone_outbox_capacity_bytes" = gauges.outbox.capacity as f64,
+        "Bytes to which the fill of the outboxes is compared; at 60 % the largest gives way";
+    Gauge "tallystone_history_lag_seconds" = gauges.lag.as_secs_f64(), "Age of the oldest row that is not in the history";
+    KnownGauge "tallystone_history_bytes" = gauges.history.bytes.map(|bytes| bytes as f64),
+        "Size of the history; absent where its store does not know it";
+    Count "tallystone_history_rows_written" = gauges.history.rows_written, "Rows written by the store of the history";
+    Count "tallystone_history_row_bytes" = gauges.history.row_bytes_written, "Bytes of these rows";
+};
+
+const FINDINGS: &[Metric<Count>] = metrics! { found:
+    Count "tallystone_audit_findings" = found.get(),
+        "Findings of the audit of queues: what a shard holds, its counts and its history do not agree";
 };
 
 fn seconds(micros: f64) -> f64 {
@@ -181,6 +205,10 @@ impl MetricSource for Arc<Engine> {
         encode_counts(encoder, &stats.by_queue)?;
         encode_counts_by(encoder, ("namespace", OTHER_NAMESPACES), NAMESPACES, &stats.by_namespace)?;
         encode(encoder, ENGINE, self)?;
+        let historian = self.historian().map(|historian| historian.gauges()).unwrap_or_default();
+        encode(encoder, HISTORIAN, &historian)?;
+        let findings = FindingKind::ALL.map(FindingKind::name).into_iter().zip(&stats.audit_findings);
+        encode_each(encoder, FINDINGS, findings.map(|(kind, found)| ([("kind", kind)], found)))?;
         let overview = self.queues().as_ref().map(Queues::overview).unwrap_or_default();
         encode_backlogs(encoder, &shown_queues(&overview))?;
         let datasets = bounded_datasets(self.datasets());

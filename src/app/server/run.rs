@@ -20,6 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::cassandra::StartupDeadline;
+use crate::adapters::codec::queues::register::ProtobufRegisters;
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
 use crate::api::grpc::saturating_i64;
@@ -298,6 +299,7 @@ async fn start_engine(
         stores: backend.stores.clone(),
         queue_stores: backend.queue_stores.clone(),
         history: backend.history.clone(),
+        history_registers: Arc::new(ProtobufRegisters),
         clock,
         entropy: Arc::new(SystemEntropy),
         export: backend.export.clone(),

@@ -1,4 +1,9 @@
 //! The history of messages: which rows it keeps, and by which terms they are found.
+//!
+//! `run` follows the rows of a shard and finds the holes. `audit` compares what the shard, its counts and its history say.
+
+pub mod audit;
+pub mod run;
 
 pub mod search;
 #[cfg(test)]

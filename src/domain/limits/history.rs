@@ -18,3 +18,25 @@ pub const SEARCH_JUDGED_AT_ONCE_MAX: usize = 16;
 pub const STATS_NAMES_LISTED_MAX: usize = 10_000;
 /// The most error signatures, and values of a key, that `queue stats` shows: those with the greatest counts.
 pub const STATS_ROWS_SHOWN_MAX: usize = 10;
+/// The longest register beside a cursor of the history, in bytes.
+pub const REGISTER_BYTES_MAX: usize = 4_096;
+/// The shards whose rows are carried to the history in one round.
+pub const RELAY_SHARDS_OF_A_ROUND_MAX: usize = 256;
+/// The outboxes that a round reads at once.
+pub const RELAY_READS_AT_ONCE_MAX: usize = 16;
+/// The appends to the history at once, each of other shards.
+pub const RELAY_APPENDS_AT_ONCE_MAX: usize = 4;
+/// The shards whose cursors the relay keeps in memory between rounds.
+pub const RELAY_SHARDS_KEPT_MAX: usize = 65_536;
+/// The pages of an outbox that are compared with the history to find where a shard went back.
+pub const RELAY_COMPARED_PAGES_MAX: usize = 256;
+/// The findings that a check keeps; more are counted only.
+pub const CHECK_FINDINGS_MAX: usize = 10_000;
+/// The messages of a check whose versions are read again once the history has caught up.
+pub const CHECK_SUSPECTS_MAX: usize = 10_000;
+/// The messages that a check compares with the history at once.
+pub const CHECK_TRACES_AT_ONCE_MAX: usize = 16;
+/// The messages of one page of a check, and the rows of one page of a trace.
+pub const CHECK_PAGE_MAX: usize = 500;
+/// The gaps of a queue that a check takes into account.
+pub const CHECK_GAPS_MAX: usize = 10_000;

@@ -36,13 +36,13 @@ impl Totals {
         self.0.map(|total| total.messages)
     }
 
-    pub(super) fn add(&mut self, state: MessageState, bytes: u32) {
+    pub(in crate::domain) fn add(&mut self, state: MessageState, bytes: u32) {
         let total = &mut self.0[state as usize];
         total.messages += 1;
         total.bytes += u64::from(bytes);
     }
 
-    pub(super) fn remove(&mut self, state: MessageState, bytes: u32) {
+    pub(in crate::domain) fn remove(&mut self, state: MessageState, bytes: u32) {
         let total = &mut self.0[state as usize];
         let left = total.messages.checked_sub(1).zip(total.bytes.checked_sub(u64::from(bytes)));
         (total.messages, total.bytes) = left.expect("a message leaves the state it entered");

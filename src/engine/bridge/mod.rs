@@ -9,6 +9,7 @@
 //! ```
 
 mod dirty;
+mod known_totals;
 mod reporter;
 mod shard_state;
 mod takeover;
@@ -17,6 +18,7 @@ mod totals;
 
 use std::time::Duration;
 
+pub use known_totals::ReportedTotals;
 pub use reporter::Bridge;
 
 /// How the bridge reports.

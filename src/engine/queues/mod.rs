@@ -16,6 +16,7 @@ mod draft;
 mod enqueue;
 mod error;
 mod explain;
+mod history_scope;
 mod history_source;
 mod inspect;
 mod lease_batch;
@@ -68,10 +69,14 @@ pub use dequeue::{DequeueRequest, WhenBlocked};
 pub use draft::QueueDraft;
 pub use enqueue::{EnqueueOutcome, SentMessage};
 pub use error::QueueError;
+pub(in crate::engine) use history_scope::CheckedQueue;
 pub use history_source::{HistorySource, PresentMessage, RecentRows};
 pub use inspect::{LeaseHolder, ListCursor, MessageView, Payloads};
 pub use lease_batch::{LeaseBatch, LeasedMessage};
-pub use operations::{DiscardRequest, Operation, OperationState, RedriveRequest};
+pub use operations::{
+    CheckRequest, DiscardRequest, FindingsPage, Operation, OperationState, QueueFinding, RedriveRequest,
+};
+pub(in crate::engine) use operations::{CheckScope, RunningCheck};
 pub use overview::Overview;
 pub use registry::CancelNotice;
 pub use served_queue::Backlog;

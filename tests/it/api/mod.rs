@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
 use serde_json::Value;
+use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
@@ -129,6 +130,7 @@ impl Wire {
             stores,
             queue_stores: Some(queue_stores.clone()),
             history: Some(Arc::clone(&history)),
+            history_registers: Arc::new(ProtobufRegisters),
             clock,
             entropy,
             export: None,

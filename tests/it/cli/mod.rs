@@ -1,6 +1,7 @@
 //! The command line as a user meets it: the real binary, against a real server.
 
 mod answers;
+mod check;
 mod cut_answers;
 mod dead_letters;
 mod examples;

@@ -33,6 +33,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
@@ -91,6 +92,7 @@ impl House {
             stores: stores.clone(),
             queue_stores: Some(memory::queue_stores(Arc::clone(&shared))),
             history: None,
+            history_registers: Arc::new(ProtobufRegisters),
             clock: shared,
             entropy: Arc::new(SeededEntropy::new(7)),
             export,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::adapters::cassandra::Cassandra;
+use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::domain::counter::CounterName;
@@ -39,6 +40,7 @@ impl Peer {
             stores,
             queue_stores: None,
             history: None,
+            history_registers: Arc::new(ProtobufRegisters),
             clock,
             entropy: Arc::new(SystemEntropy),
             export: None,

@@ -1,5 +1,6 @@
 //! Queues on the real binary.
 
+mod history_relay;
 mod queue_catalog;
 mod queue_clock;
 mod undeclared_filters;

@@ -89,6 +89,16 @@ fn take<const BYTES: usize>(rest: &mut &[u8]) -> Option<[u8; BYTES]> {
     Some(*taken)
 }
 
+/// Writes the index of the next finding.
+pub fn write_index(index: usize) -> Vec<u8> {
+    (index as u64).to_be_bytes().to_vec()
+}
+
+/// Reads the index of the next finding.
+pub fn read_index(cursor: &[u8]) -> Option<usize> {
+    usize::try_from(u64::from_be_bytes(cursor.try_into().ok()?)).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use crate::domain::history::search::{HistoryQuery, QueryTime};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::{Reason, Reject};
-use crate::engine::queues::QueueError;
+use crate::engine::queues::{CheckRequest, QueueError};
 use crate::proto::history::v1 as wire;
 use crate::proto::history::v1::get_message_trace_request::Message;
 use crate::proto::queue::v1::MessageState;
@@ -54,4 +54,11 @@ pub fn search(sent: &wire::SearchMessagesRequest) -> Result<(QueueName, HistoryQ
     arguments.extend(pairs.flat_map(|(key, value)| [key.as_bytes().to_vec(), value.as_bytes().to_vec()]));
     let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
     Ok((name, query, PagedRequest::new("SearchMessages", &arguments)))
+}
+
+/// Decodes the request of a check.
+pub fn check(sent: wire::CheckQueuesRequest) -> Result<CheckRequest, QueueError> {
+    let wire::CheckQueuesRequest { queue, full, request_token } = sent;
+    let queue = if queue.is_empty() { None } else { Some(decode::queue(&queue)?) };
+    Ok(CheckRequest { queue, full, token: Some(request_token).filter(|token| !token.is_empty()) })
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::api::grpc::queues::encode::{attempt_error, signed, state};
+use crate::api::grpc::saturating_i64;
 use crate::api::time;
 use crate::domain::history::HistoryGap;
 use crate::domain::history::search::HistoryMatch;
@@ -10,6 +11,7 @@ use crate::domain::history::trace::{AttemptEnd, TracedAttempt, TracedRow};
 use crate::domain::queue::Trigger;
 use crate::domain::queue::messages::message::Metadata;
 use crate::engine::history::{MessageTrace, SearchedPage, TracedLife};
+use crate::engine::queues::{FindingsPage, QueueFinding};
 use crate::proto::history::v1 as wire;
 use crate::proto::history::v1::search_messages_response::Completeness;
 
@@ -32,6 +34,26 @@ pub fn searched(page: SearchedPage, next_page_token: String) -> wire::SearchMess
         gaps: page.extent.gaps.into_iter().map(gap).collect(),
         history_from: page.extent.starts_at.map(time::write),
         next_page_token,
+    }
+}
+
+/// Encodes a page of findings.
+pub fn findings(page: FindingsPage, next_page_token: String) -> wire::ListFindingsResponse {
+    wire::ListFindingsResponse { findings: page.findings.into_iter().map(finding).collect(), next_page_token }
+}
+
+fn finding(found: QueueFinding) -> wire::Finding {
+    let QueueFinding { queue, finding } = found;
+    wire::Finding {
+        queue: queue.to_string(),
+        shard: signed(finding.shard.number),
+        kind: finding.kind.name().to_owned(),
+        state: finding.state.map_or(0, state),
+        message_key: finding.message.map(|key| key.to_string()).unwrap_or_default(),
+        version: finding.version.map_or(0, saturating_i64),
+        expected: finding.expected,
+        found: finding.found,
+        text: finding.text,
     }
 }
 

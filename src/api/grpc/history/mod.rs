@@ -7,10 +7,13 @@ mod encode;
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
+use crate::api::grpc::caller_of;
 use crate::api::grpc::queues::NO_QUEUES;
-use crate::api::paging;
+use crate::api::grpc::queues::encode::operation as operation_on_wire;
+use crate::api::paging::{self, PagedRequest};
 use crate::domain::Reason;
 use crate::engine::Engine;
+use crate::engine::historian::Historian;
 use crate::engine::history::History;
 use crate::proto::history::v1 as wire;
 use crate::proto::history::v1::history_service_server::HistoryService;
@@ -22,6 +25,7 @@ const NO_HISTORY: &str = "this server keeps no history of messages; send the cal
 /// The history service.
 pub struct HistoryApi {
     history: Result<History, ApiError>,
+    historian: Result<Historian, ApiError>,
 }
 
 impl HistoryApi {
@@ -31,11 +35,16 @@ impl HistoryApi {
             Some(_) => ApiError::new(Reason::UnknownMethod, NO_HISTORY),
             None => ApiError::new(Reason::QueuesNotKept, NO_QUEUES),
         };
-        Self { history: engine.history().ok_or(missing) }
+        let historian = engine.historian().ok_or_else(|| missing.clone());
+        Self { history: engine.history().ok_or(missing), historian }
     }
 
     fn history(&self) -> Result<&History, Status> {
         self.history.as_ref().map_err(|missing| missing.clone().into())
+    }
+
+    fn historian(&self) -> Result<&Historian, Status> {
+        self.historian.as_ref().map_err(|missing| missing.clone().into())
     }
 }
 
@@ -71,5 +80,30 @@ impl HistoryService for HistoryApi {
         let page = self.history()?.search(&name, &query, after.map_err(to_status)?, rows).await.map_err(to_status)?;
         let next = page.next.map(|next| paged.token(&cursor::write_hit(&next)));
         Ok(Response::new(encode::searched(page, next.unwrap_or_default())))
+    }
+
+    async fn check_queues(
+        &self,
+        request: Request<wire::CheckQueuesRequest>,
+    ) -> Result<Response<wire::CheckQueuesResponse>, Status> {
+        let caller = caller_of(&request);
+        let asked = decode::check(request.into_inner()).map_err(to_status)?;
+        let operation = self.historian()?.check(caller, asked).map_err(to_status)?;
+        Ok(Response::new(wire::CheckQueuesResponse { operation: Some(operation_on_wire(operation)) }))
+    }
+
+    async fn list_findings(
+        &self,
+        request: Request<wire::ListFindingsRequest>,
+    ) -> Result<Response<wire::ListFindingsResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
+        let paged = PagedRequest::new("ListFindings", &[request.operation_id.as_bytes()]);
+        let from = paged.cursor(&request.page_token).map_err(to_status)?;
+        let from = from.map_or(Some(0), |from| cursor::read_index(&from)).ok_or_else(paging::refuse);
+        let page = self.historian()?.findings(&request.operation_id, from.map_err(to_status)?, rows);
+        let page = page.map_err(to_status)?;
+        let next = page.next.map(|next| paged.token(&cursor::write_index(next)));
+        Ok(Response::new(encode::findings(page, next.unwrap_or_default())))
     }
 }

@@ -238,7 +238,7 @@ pub fn operation(operation: Operation) -> wire::Operation {
     };
     wire::Operation {
         operation_id: operation.id,
-        queue: operation.queue.to_string(),
+        queue: operation.queue.map(|queue| queue.to_string()).unwrap_or_default(),
         kind: operation.kind.to_owned(),
         state: state.into(),
         done: saturating_i64(operation.done),

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::check::KeptFindings;
 use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation};
 use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
 use crate::domain::queue::command::Refusal;
@@ -26,7 +27,7 @@ use crate::ports::QueueRequest;
 impl OperationSpec {
     /// Whether a repeat after a restart must know of it.
     fn outlives_its_server(&self) -> bool {
-        !self.dry_run
+        !self.dry_run && self.kind != OperationKind::Check
     }
 
     /// A hash of the whole request, with every part delimited. The hash is stored.
@@ -38,6 +39,7 @@ impl OperationSpec {
             (OperationKind::Redrive, Some(_)) => 3,
             (OperationKind::Discard, None) => 4,
             (OperationKind::Discard, Some(_)) => 5,
+            (OperationKind::Check, _) => 6,
         };
         hash.update(&[kind]);
         hash.update(&self.rate.to_be_bytes());
@@ -149,7 +151,7 @@ impl Queues {
         let made = RunningOperation {
             id: name_of(record.id, &token.unwrap_or_else(unnamed)),
             caller,
-            queue: record.spec.name.clone(),
+            queue: Some(record.spec.name.clone()),
             work: work.clone(),
             // An operation that continues after a restart keeps its original time.
             ended_by: kept.as_ref().map_or(ended_by, |kept| kept.ended_by),
@@ -160,6 +162,7 @@ impl Queues {
             began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.engine.now()),
             began_elapsed: self.context.engine.clock.elapsed(),
             cancel: CancellationToken::new(),
+            findings: KeptFindings::default(),
             end: watch::Sender::new(None),
         };
         let (running, is_new) = self.context.operations.put(made, self.context.engine.clock.elapsed())?;
@@ -222,13 +225,13 @@ fn longest(queue: &ServedQueue) -> Duration {
 }
 
 /// The id of an operation.
-fn name_of(queue: QueueId, token: &str) -> String {
+pub(super) fn name_of(queue: QueueId, token: &str) -> String {
     format!("{queue}.{token}")
 }
 
 /// The refusal of a token that names another request.
-fn reused() -> QueueError {
-    let what = "this request_token was used for a different purge, redrive or discard of the queue (another kind, \
+pub(super) fn reused() -> QueueError {
+    let what = "this request_token was used for a different purge, redrive, discard or check of the queue (another kind, \
         filter, rate or dry_run); nothing was done";
     Reject::new(Reason::TokenReused, what).into()
 }

@@ -180,6 +180,7 @@ mod tests {
 
     use super::*;
     use crate::domain::queue::QueueName;
+    use crate::engine::queues::operations::check::KeptFindings;
     use crate::engine::queues::operations::{OperationKind, OperationSpec};
 
     fn caller(last: u8) -> CallerId {
@@ -190,7 +191,7 @@ mod tests {
         RunningOperation {
             id,
             caller: caller.clone(),
-            queue: QueueName::new("q").expect("a name"),
+            queue: QueueName::new("q").ok(),
             work: OperationSpec::all(OperationKind::Purge),
             stored_request: None,
             ended_by: None,
@@ -199,6 +200,7 @@ mod tests {
             began: Timestamp::MIN,
             began_elapsed: Duration::ZERO,
             cancel: CancellationToken::new(),
+            findings: KeptFindings::default(),
             end: watch::Sender::new(None),
         }
     }

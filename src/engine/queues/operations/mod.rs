@@ -1,4 +1,4 @@
-//! Purges, redrives and discards: operations that continue after their call, with progress, and that anyone may
+//! Purges, redrives, discards and checks: operations that continue after their call, with progress, and that anyone may
 //! cancel.
 //!
 //! An operation covers the messages that the queue held at its start: each shard up to its sequence at that time. The
@@ -7,6 +7,7 @@
 //! stored too, after which nothing is left to do.
 
 mod begin;
+mod check;
 mod discard;
 mod index;
 
@@ -29,7 +30,11 @@ use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{QueueRequest, ShardCommand};
 
+use check::KeptFindings;
+
 pub(super) use begin::check_token;
+pub use check::{CheckRequest, FindingsPage, QueueFinding};
+pub(in crate::engine) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
 pub(super) use index::Operations;
 
@@ -38,6 +43,7 @@ enum OperationKind {
     Purge,
     Redrive,
     Discard,
+    Check,
 }
 
 impl OperationKind {
@@ -46,6 +52,7 @@ impl OperationKind {
             Self::Purge => "purge",
             Self::Redrive => "redrive",
             Self::Discard => "discard",
+            Self::Check => "check",
         }
     }
 }
@@ -64,13 +71,15 @@ struct OperationSpec {
     dry_run: bool,
     /// The most messages a second; 0 for no limit.
     rate: u32,
+    /// For a check: whether it compares every message.
+    full: bool,
 }
 
 impl OperationSpec {
     /// Everything that a kind may cover.
     fn all(kind: OperationKind) -> Self {
         let (message, filter, signature) = (None, Filter::default(), None);
-        Self { kind, message, filter, signature, until: None, dry_run: false, rate: 0 }
+        Self { kind, message, filter, signature, until: None, dry_run: false, rate: 0, full: false }
     }
 
     /// The effective rate: no limit for a dry run, because the caller waits for the count.
@@ -92,14 +101,15 @@ pub enum OperationState {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
     pub id: String,
-    pub queue: QueueName,
-    /// `purge`, `redrive` or `discard`.
+    /// The queue; none for a check of all.
+    pub queue: Option<QueueName>,
+    /// `purge`, `redrive`, `discard` or `check`.
     pub kind: &'static str,
     /// How far it is.
     pub state: OperationState,
     /// Whether it is a dry run.
     pub dry_run: bool,
-    /// The messages processed so far; for a dry run, those it would process.
+    /// The messages processed so far; for a dry run, those it would process; for a check, shards and messages.
     pub done: u64,
     /// The estimated number of messages to process.
     pub total: u64,
@@ -139,7 +149,7 @@ struct OperationRequest {
 struct RunningOperation {
     id: String,
     caller: CallerId,
-    queue: QueueName,
+    queue: Option<QueueName>,
     work: OperationSpec,
     /// Its stored record, with the sequence of each shard at the start, or with the version of its single message.
     /// Both are empty if nothing is left to do for that message.
@@ -150,6 +160,7 @@ struct RunningOperation {
     began: Timestamp,
     began_elapsed: Duration,
     cancel: CancellationToken,
+    findings: KeptFindings,
     end: watch::Sender<Option<(OperationState, Timestamp)>>,
 }
 
@@ -295,7 +306,7 @@ impl Queues {
             self.redrive_one(&name, message).await?;
         }
         let (kind, state, dry_run) = (work.kind.name(), OperationState::Done, work.dry_run);
-        let (id, queue, ended) = (String::new(), name, Some(self.context.engine.now()));
+        let (id, queue, ended) = (String::new(), Some(name), Some(self.context.engine.now()));
         Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended })
     }
 
@@ -393,6 +404,7 @@ impl Queues {
             OperationKind::Purge => Command::Purge(bulk),
             OperationKind::Redrive => Command::RedriveAll(bulk),
             OperationKind::Discard => Command::DiscardAll(bulk),
+            OperationKind::Check => unreachable!("a check sends no commands"),
         };
         let answer = self.context.call(queue, shard, ShardCommand::of(command)).await?;
         match answer.reply? {

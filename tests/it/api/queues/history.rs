@@ -36,16 +36,26 @@ impl Wire {
         assert_eq!(status, expected.info().http, "{method} {body}: {answer}");
     }
 
-    /// Moves all rows from the outboxes to the history, and these gaps with them.
+    /// Moves the rows that are still in outboxes to the history, and writes these gaps.
     async fn relay(&self, gaps: &[HistoryGap]) {
         let outbox = &self.queue_stores.outbox;
         for shard in outbox.outboxes().await.expect("memory answers") {
             let known = self.history.cursor(shard).await.expect("memory answers").map(|cursor| cursor.position);
             let page = outbox.outbox(shard, known.unwrap_or_default(), 5_000).await.expect("memory answers");
             let cursor = HistoryCursor { position: page.through, register: Box::default() };
-            let gaps = gaps.to_vec();
-            self.history.append(vec![HistoryBatch { shard, rows: page.rows, gaps, cursor }]).await.expect("written");
+            let batch = HistoryBatch { shard, rows: page.rows, gaps: Vec::new(), cursor };
+            self.history.append(vec![batch]).await.expect("written");
             outbox.forget_outbox(shard, page.through).await.expect("forgotten");
+        }
+        // The relay of the server may have moved the rows before.
+        for (queue, _) in self.queue_stores.shards.queues().await.expect("memory answers") {
+            for gap in gaps {
+                let shard = ShardId { queue, number: gap.shard };
+                let known = self.history.cursor(shard).await.expect("memory answers");
+                let none = HistoryCursor { position: RowPosition::default(), register: Box::default() };
+                let (rows, gaps, cursor) = (Vec::new(), vec![*gap], known.unwrap_or(none));
+                self.history.append(vec![HistoryBatch { shard, rows, gaps, cursor }]).await.expect("written");
+            }
         }
     }
 

@@ -1,0 +1,94 @@
+//! The history of messages as it is written, and the audit of queues.
+//!
+//! The relay carries rows from the outboxes of shards into the history and compares them with the counts of the shards.
+//! A check compares more, on request. `step` is the relay's work on one shard, `waiting` the shards that have rows.
+
+mod check;
+mod check_counters;
+mod check_versions;
+mod findings;
+mod relay;
+mod step;
+mod waiting;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::engine::context::EngineContext;
+use crate::engine::historian::relay::Relay;
+use crate::engine::historian::step::StepSources;
+use crate::engine::historian::waiting::WaitingShards;
+use crate::engine::queues::Queues;
+use crate::ports::{HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader};
+
+pub use check_counters::{CounterTotals, KnownCounterTotal};
+
+/// Writes the history of queues, and checks it. Cheap to clone.
+#[derive(Clone)]
+pub struct Historian {
+    context: Arc<HistorianContext>,
+}
+
+/// Shared by the relay and the checks.
+struct HistorianContext {
+    engine: Arc<EngineContext>,
+    sources: StepSources,
+    reader: Arc<dyn ShardReader>,
+    waiting: Arc<WaitingShards>,
+    /// What the counters know of queues; unset where queues report to no counters.
+    counters: OnceLock<Arc<dyn CounterTotals>>,
+}
+
+/// The history at one moment, for metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct HistorianGauges {
+    pub outbox: OutboxUsage,
+    pub history: HistoryUsage,
+    /// The age of the oldest row that is not in the history.
+    pub lag: Duration,
+}
+
+impl Historian {
+    /// Starts the relay.
+    pub(super) fn start(
+        queues: Queues,
+        stores: &QueueStores,
+        history: Arc<dyn HistoryStore>,
+        registers: Arc<dyn RegisterCodec>,
+        engine: Arc<EngineContext>,
+    ) -> Self {
+        let historian = Self::new(queues, stores, history, registers, engine);
+        let context = &historian.context;
+        stores.shards.listen(Arc::clone(&context.waiting) as Arc<dyn QueueListener>);
+        context.engine.driver.start(Relay::new(Arc::clone(context)));
+        historian
+    }
+
+    fn new(
+        queues: Queues,
+        stores: &QueueStores,
+        history: Arc<dyn HistoryStore>,
+        registers: Arc<dyn RegisterCodec>,
+        engine: Arc<EngineContext>,
+    ) -> Self {
+        let clock = Arc::clone(&engine.clock);
+        let waiting = Arc::new(WaitingShards::new(queues.clone(), Arc::clone(&clock)));
+        let (outbox, reader) = (Arc::clone(&stores.outbox), Arc::clone(&stores.reader));
+        let sources = StepSources { queues, outbox, history, registers, clock };
+        let context = HistorianContext { engine, sources, reader, waiting, counters: OnceLock::new() };
+        Self { context: Arc::new(context) }
+    }
+
+    /// Makes full checks compare the counters with the shards. Only the first call has an effect.
+    pub fn compare_counters(&self, totals: Arc<dyn CounterTotals>) {
+        // A second caller would name the same counters.
+        let _ = self.context.counters.set(totals);
+    }
+
+    /// The history at this moment. O(waiting shards).
+    pub fn gauges(&self) -> HistorianGauges {
+        let sources = &self.context.sources;
+        let (outbox, history) = (sources.outbox.outbox_usage(), sources.history.usage());
+        HistorianGauges { outbox, history, lag: self.context.waiting.lag() }
+    }
+}

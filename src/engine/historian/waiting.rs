@@ -1,0 +1,121 @@
+//! The shards whose rows wait for the history, each with the time since when.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::domain::queue::ShardId;
+use crate::engine::queues::Queues;
+use crate::ports::{Clock, QueueListener, ShardStatus};
+
+/// Filled by the store, emptied by the relay.
+pub struct WaitingShards {
+    queues: Queues,
+    clock: Arc<dyn Clock>,
+    shards: Mutex<WaitingSince>,
+    wake: Notify,
+    /// Whether the outboxes were listed since the start. Until then statuses are those of the start and say nothing.
+    is_listed: AtomicBool,
+}
+
+/// The elapsed time at which the oldest row of each shard began to wait.
+#[derive(Default)]
+struct WaitingSince {
+    waiting: HashMap<ShardId, Duration>,
+    /// Those that the relay works on.
+    relayed: HashMap<ShardId, Duration>,
+}
+
+impl WaitingShards {
+    pub fn new(queues: Queues, clock: Arc<dyn Clock>) -> Self {
+        let (shards, wake, is_listed) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
+        Self { queues, clock, shards, wake, is_listed }
+    }
+
+    /// Adds a shard, and wakes the relay. O(1).
+    pub fn mark(&self, shard: ShardId) {
+        let now = self.clock.elapsed();
+        let is_new = self.shards.lock().waiting.try_insert(shard, now).is_ok();
+        if is_new {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Adds all shards of a list of the outboxes.
+    pub fn mark_listed(&self, shards: Vec<ShardId>) {
+        let now = self.clock.elapsed();
+        let mut state = self.shards.lock();
+        for shard in shards {
+            state.waiting.entry(shard).or_insert(now);
+        }
+        drop(state);
+        self.is_listed.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the shards that wait the longest, at most some. O(waiting).
+    pub fn take(&self, most: usize) -> Vec<ShardId> {
+        let mut state = self.shards.lock();
+        let mut oldest: Vec<(Duration, ShardId)> =
+            state.waiting.iter().map(|(shard, since)| (*since, *shard)).collect();
+        if oldest.len() > most {
+            oldest.select_nth_unstable(most);
+            oldest.truncate(most);
+        }
+        for (since, shard) in &oldest {
+            state.waiting.remove(shard);
+            state.relayed.insert(*shard, *since);
+        }
+        oldest.into_iter().map(|(_, shard)| shard).collect()
+    }
+
+    /// Notes that the rows of a taken shard are in the history, up to a time.
+    pub fn settle(&self, shard: ShardId) {
+        self.shards.lock().relayed.remove(&shard);
+    }
+
+    /// Puts a taken shard back: its oldest row still waits.
+    pub fn put_back(&self, shard: ShardId) {
+        let mut state = self.shards.lock();
+        if let Some(since) = state.relayed.remove(&shard) {
+            state.waiting.insert(shard, since);
+        }
+    }
+
+    /// States the age of the oldest waiting row of a taken shard.
+    pub fn set_age(&self, shard: ShardId, age: Duration) {
+        let since = self.clock.elapsed().saturating_sub(age);
+        if let Some(known) = self.shards.lock().relayed.get_mut(&shard) {
+            *known = since;
+        }
+    }
+
+    /// The age of the oldest row that is not in the history, as far as it is known; 0 without one. O(waiting).
+    pub fn lag(&self) -> Duration {
+        let state = self.shards.lock();
+        let oldest = state.waiting.values().chain(state.relayed.values()).min().copied();
+        drop(state);
+        oldest.map_or(Duration::ZERO, |oldest| self.clock.elapsed().saturating_sub(oldest))
+    }
+
+    /// The number of shards that wait.
+    pub fn len(&self) -> usize {
+        self.shards.lock().waiting.len()
+    }
+
+    /// Waits until a shard is added.
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+}
+
+impl QueueListener for WaitingShards {
+    fn changed(&self, shard: ShardId, _view: ShardStatus) {
+        if self.is_listed.load(Ordering::Relaxed) && self.queues.keeps_history(shard.queue) {
+            self.mark(shard);
+        }
+    }
+}

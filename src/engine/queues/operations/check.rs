@@ -1,0 +1,150 @@
+//! Checks: operations that compare and change nothing. What they compare is not decided here.
+//!
+//! A check lives in the memory of its server. A repeat with its token finds it there; after a restart a repeat begins
+//! another one, which harms nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::begin::{check_token, name_of, reused};
+use super::{Operation, OperationKind, OperationSpec, OperationState, RunningOperation};
+use crate::domain::history::audit::Finding;
+use crate::domain::limits::CHECK_FINDINGS_MAX;
+use crate::domain::queue::{QueueId, QueueName};
+use crate::engine::caller_quota::CallerId;
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+
+/// The arguments of a check.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct CheckRequest {
+    /// One queue; none for all.
+    pub queue: Option<QueueName>,
+    /// Whether every message is compared with its history, and the counters with the shards.
+    pub full: bool,
+    /// The request token of the caller.
+    pub token: Option<String>,
+}
+
+/// A finding, with the name that its queue had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueFinding {
+    pub queue: QueueName,
+    pub finding: Finding,
+}
+
+/// Some findings of a check, in the order in which they were made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FindingsPage {
+    pub findings: Vec<QueueFinding>,
+    /// Where the next page begins; none if there is none yet.
+    pub next: Option<usize>,
+}
+
+/// The findings of an operation, at most `CHECK_FINDINGS_MAX`.
+#[derive(Default)]
+pub(super) struct KeptFindings(Mutex<Vec<QueueFinding>>);
+
+/// The size of a check, and the queue that it is about, if it is one.
+pub(in crate::engine) struct CheckScope {
+    pub queue: Option<(QueueId, QueueName)>,
+    /// The parts that the check counts as it does them.
+    pub parts: u64,
+}
+
+/// A check that runs.
+#[derive(Clone)]
+pub(in crate::engine) struct RunningCheck {
+    running: Arc<RunningOperation>,
+    drain: CancellationToken,
+}
+
+impl RunningCheck {
+    /// Counts parts that are done.
+    pub fn advance(&self, parts: u64) {
+        self.running.done.fetch_add(parts, Ordering::Relaxed);
+    }
+
+    /// Keeps a finding. Beyond the bound it is dropped.
+    pub fn keep(&self, found: QueueFinding) {
+        let mut findings = self.running.findings.0.lock();
+        if findings.len() < CHECK_FINDINGS_MAX {
+            findings.push(found);
+        }
+    }
+
+    /// Whether the check is to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.running.cancel.is_cancelled() || self.drain.is_cancelled()
+    }
+}
+
+impl Queues {
+    /// Begins a check, or finds the one that its token names. `run` returns whether it came to its end.
+    pub(in crate::engine) fn begin_check<Work>(
+        &self,
+        caller: CallerId,
+        asked: CheckRequest,
+        scope: CheckScope,
+        run: impl FnOnce(RunningCheck) -> Work,
+    ) -> Result<Operation, QueueError>
+    where
+        Work: Future<Output = Result<bool, QueueError>> + Send + 'static,
+    {
+        check_token(asked.token.as_deref())?;
+        let engine = &self.context.engine;
+        let unnamed = || format!("{:032x}", u128::from_be_bytes(engine.random()));
+        let (id, queue) = scope.queue.map_or((QueueId(0), None), |(id, name)| (id, Some(name)));
+        let work = OperationSpec { full: asked.full, ..OperationSpec::all(OperationKind::Check) };
+        let made = RunningOperation {
+            id: name_of(id, &asked.token.unwrap_or_else(unnamed)),
+            caller,
+            queue,
+            work: work.clone(),
+            stored_request: None,
+            ended_by: None,
+            done: AtomicU64::new(0),
+            total: scope.parts,
+            began: engine.now(),
+            began_elapsed: engine.clock.elapsed(),
+            cancel: CancellationToken::new(),
+            findings: KeptFindings::default(),
+            end: watch::Sender::new(None),
+        };
+        let (running, is_new) = self.context.operations.put(made, engine.clock.elapsed())?;
+        if running.work != work {
+            return Err(reused());
+        }
+        if is_new {
+            let check = RunningCheck { running: Arc::clone(&running), drain: self.context.drain.clone() };
+            let (queues, check_end, work) = (self.clone(), Arc::clone(&running), run(check));
+            engine.driver.start_once(async move { queues.end_check(&check_end, work.await) });
+        }
+        Ok(running.show())
+    }
+
+    fn end_check(&self, running: &Arc<RunningOperation>, end: Result<bool, QueueError>) {
+        let state = match end {
+            Ok(true) => OperationState::Done,
+            Ok(false) => OperationState::Cancelled,
+            Err(error) => OperationState::Failed(error.reason(), error.to_string()),
+        };
+        running.end.send_replace(Some((state, self.context.engine.now())));
+        self.context.operations.ended(running, self.context.engine.clock.elapsed());
+    }
+
+    /// Reads the findings of a check from an index on, at most some. An operation of another kind has none.
+    pub fn findings(&self, operation: &str, from: usize, limit: usize) -> Result<FindingsPage, QueueError> {
+        let running = self.running(operation)?;
+        let findings = running.findings.0.lock();
+        let page: Vec<QueueFinding> = findings.iter().skip(from).take(limit).cloned().collect();
+        let end = from.saturating_add(page.len());
+        let next = (end < findings.len()).then_some(end);
+        drop(findings);
+        Ok(FindingsPage { findings: page, next })
+    }
+}
