@@ -37,7 +37,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
-use crate::engine::historian::{CounterTotals, Historian};
+use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
 use crate::engine::history::History;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
@@ -328,14 +328,35 @@ async fn start_queues(
     bridge: Option<BridgeSettings>,
 ) -> Result<(Queues, Option<Historian>), StoreError> {
     let queues = Queues::start_in(stores.clone(), Arc::clone(context)).await?;
-    let historian = history
-        .map(|(store, registers)| Historian::start(queues.clone(), &stores, store, registers, Arc::clone(context)));
-    if let Some(settings) = bridge {
-        let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
-        historian.iter().for_each(|historian| historian.compare_counters(Arc::clone(&totals)));
-        let (context, counting) = (Arc::clone(context), counting.clone());
-        let driver = context.driver.clone();
-        driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+    let (Some((history, registers)), Some(settings)) = (history, bridge) else { return Ok((queues, None)) };
+    if !is_paired(context, &queues, &stores, &history).await? {
+        tracing::warn!(
+            "the counters and the history belong to another queue store; the queues of this server run without both. \
+             Give each queue store its own keyspace or directory of counters"
+        );
+        return Ok((queues, None));
     }
-    Ok((queues, historian))
+    let driver = context.driver.clone();
+    driver.start(HistoryRetention::new(Arc::clone(context), Arc::clone(&history), settings.history_retention));
+    let historian = Historian::start(queues.clone(), &stores, history, registers, Arc::clone(context));
+    let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
+    historian.compare_counters(totals);
+    let (context, counting) = (Arc::clone(context), counting.clone());
+    driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+    Ok((queues, Some(historian)))
+}
+
+/// Whether the counters belong to these queues. Queues that end with the process pair with counters that do so too; beside
+/// durable counters a later process would find the mark of an earlier one, so such queues leave none.
+async fn is_paired(
+    context: &EngineContext,
+    queues: &Queues,
+    stores: &QueueStores,
+    history: &Arc<dyn HistoryStore>,
+) -> Result<bool, StoreError> {
+    if stores.shards.durability().is_none() {
+        return Ok(true);
+    }
+    let draw = u64::from_be_bytes(context.random()) >> 1;
+    bridge::pairing::claim(history, &queues.home().0, draw).await
 }

@@ -8,6 +8,7 @@ mod check_counters;
 mod check_versions;
 mod findings;
 mod relay;
+mod retention;
 mod step;
 mod waiting;
 
@@ -22,6 +23,7 @@ use crate::engine::queues::Queues;
 use crate::ports::{HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader};
 
 pub use check_counters::{CounterTotals, KnownCounterTotal};
+pub use retention::HistoryRetention;
 
 /// Writes the history of queues, and checks it. Cheap to clone.
 #[derive(Clone)]
