@@ -24,8 +24,8 @@ use crate::app::server::readiness::ServicesOfStore;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
 use crate::ports::{
-    Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, HistoryStore, QueueStores, RollupSignal, StoreError,
-    StoreErrorKind, StoreHandle, Stores,
+    Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, HistoryStore, QueueStores, RollupSignal,
+    StoreError, StoreErrorKind, StoreHandle, Stores,
 };
 
 /// How often the stores are asked whether they have failed.
