@@ -36,7 +36,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
-use crate::engine::history::History;
+use crate::engine::history::HistoryReader;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
@@ -207,9 +207,9 @@ impl Engine {
     }
 
     /// The reads of the history, unless this process has no queues or keeps no history.
-    pub fn history(&self) -> Option<History> {
+    pub fn history(&self) -> Option<HistoryReader> {
         let (queues, store) = self.queues.clone().zip(self.history.clone())?;
-        Some(History::new(queues, store))
+        Some(HistoryReader::new(queues, store))
     }
 
     /// Whether other servers may share the store of counters.
