@@ -55,7 +55,10 @@ fn full_checkpoint() -> Checkpoint {
             tallystone::domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3, time: at(7) },
         )]
         .into(),
-        writer: Some(tallystone::domain::rollup::CheckpointWriter { at: at(26_000), server: Some("counts-1:7450".into()) }),
+        writer: Some(tallystone::domain::rollup::CheckpointWriter {
+            at: at(26_000),
+            server: Some("counts-1:7450".into()),
+        }),
     }
 }
 

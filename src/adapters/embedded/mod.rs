@@ -51,7 +51,7 @@ use disk::memtable_reclaimer::MemtableReclaimer;
 use disk::writer::{CommitRow, Writer};
 use history::periods::HistoryPeriods;
 use queues::store_time::{Moment, StoreTime};
-use store_core::StoreCore;
+use store_core::{RecoveredStore, StoreCore};
 use stores::EmbeddedStore;
 use stores::history::EmbeddedHistory;
 use stores::queues::EmbeddedQueues;
@@ -199,11 +199,11 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let slices = recover::slices(&library, dir)?;
     let series = SeriesKeyspaces::open(&library).map_err(OpenError::library(disk::library::folder(dir)))?;
     let history = HistoryPeriods::open(&library, dir, options.history_bytes)?;
-    let book = disk::meta_state::MetaState::open(&library).map_err(unreadable)?;
+    let meta_state = disk::meta_state::MetaState::open(&library).map_err(unreadable)?;
     let catalog = counters::catalog::CatalogIndex::open(&library).map_err(unreadable)?;
     let rules = counters::rules::RuleIndex::open(&library).map_err(unreadable)?;
     let memory = CounterTable::new(options.row_bytes);
-    recover::set_floors(&memory, &slices, &book.limits()).map_err(unreadable)?;
+    recover::set_floors(&memory, &slices, &meta_state.limits()).map_err(unreadable)?;
     let writer = Writer::new(dir, Arc::clone(&library), mark, last, MemtableReclaimer::start()?);
     let writer = writer.map_err(OpenError::library(disk::library::folder(dir)))?;
     let space = || DiskSpaceMonitor::of(dir, options.reserve_bytes);
@@ -211,6 +211,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let queue_moment = queues.moment;
     let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
     let core = Arc::new(StoreCore::new(library, memory, slices, series, book, (catalog, rules), (shared, history)));
+    let core = Arc::new(StoreCore::new(library, memory, recovered));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
     let maker = commit::keyspace_worker::start(Arc::clone(&core))?;
     let committer = Committer::start(Arc::clone(&core), writer, space(), tail_bytes_max, queues)

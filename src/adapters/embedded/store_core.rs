@@ -49,6 +49,17 @@ pub struct StoreCore {
     commit_number: AtomicU64,
 }
 
+/// The state that a start reads from disk.
+pub struct RecoveredStore {
+    pub slices: SliceIndex,
+    pub series: SeriesKeyspaces,
+    pub meta_state: MetaState,
+    pub catalog: CatalogIndex,
+    pub rules: RuleIndex,
+    pub queues: QueueSharedState,
+    pub history: HistoryPeriods,
+}
+
 impl StoreCore {
     /// Assembles an open store.
     pub fn new(
@@ -66,7 +77,7 @@ impl StoreCore {
             counters: memory,
             slices,
             series,
-            meta_state: book,
+            meta_state,
             catalog,
             rules,
             queues,
