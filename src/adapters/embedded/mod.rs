@@ -210,7 +210,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let queues = queues::recover::recover(&library, dir)?;
     let queue_moment = queues.moment;
     let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
-    let core = Arc::new(StoreCore::new(library, memory, slices, series, book, (catalog, rules), (shared, history)));
+    let recovered = RecoveredStore { slices, series, meta_state, catalog, rules, queues: shared, history };
     let core = Arc::new(StoreCore::new(library, memory, recovered));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
     let maker = commit::keyspace_worker::start(Arc::clone(&core))?;

@@ -62,15 +62,8 @@ pub struct RecoveredStore {
 
 impl StoreCore {
     /// Assembles an open store.
-    pub fn new(
-        library: Arc<Library>,
-        memory: CounterTable,
-        slices: SliceIndex,
-        series: SeriesKeyspaces,
-        book: MetaState,
-        (catalog, rules): (CatalogIndex, RuleIndex),
-        (queues, history): (QueueSharedState, HistoryPeriods),
-    ) -> Self {
+    pub fn new(library: Arc<Library>, memory: CounterTable, recovered: RecoveredStore) -> Self {
+        let RecoveredStore { slices, series, meta_state, catalog, rules, queues, history } = recovered;
         Self {
             inbox: CommitInbox::default(),
             keyspace_jobs: KeyspaceJobs::default(),
