@@ -214,9 +214,9 @@ impl Engine {
     }
 
     /// The reads of the history, unless this process has no queues or keeps no history.
-    pub fn history(&self) -> Option<History> {
+    pub fn history(&self) -> Option<HistoryReader> {
         let (queues, store) = self.queues.clone().zip(self.history.clone())?;
-        Some(History::new(queues, store))
+        Some(HistoryReader::new(queues, store))
     }
 
     /// Whether other servers may share the store of counters.
