@@ -15,7 +15,7 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage};
 use tallystone::domain::queue::messages::message::{MessageId, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
+use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
 use tallystone::ports::{MessageBody, QueueStores, ShardCommand};
 
@@ -111,6 +111,9 @@ fn settings() -> Settings {
         metadata_max_bytes: 1_280,
         classes: Vec::new(),
         exclusivity: None,
+        count_by: Vec::new(),
+        count_by_values_max: 1_000,
+        history: HistoryKept::All,
         shapes: Vec::new(),
     }
 }

@@ -130,8 +130,9 @@ impl Run {
 
     fn enqueue(&mut self, which: u16) {
         let id = MessageId::new(&format!("m-{}", u64::from(which) % MESSAGES)).expect("a legal id");
-        let invisibility = (which % 3 == 0).then_some(SECOND / 2);
-        let metadata = Metadata::new([("team", if which % 2 == 0 { "red" } else { "blue" })]).expect("legal pairs");
+        let invisibility = which.is_multiple_of(3).then_some(SECOND / 2);
+        let metadata =
+            Metadata::new([("team", if which.is_multiple_of(2) { "red" } else { "blue" })]).expect("legal pairs");
         let message = NewMessage {
             id,
             token_time: None,

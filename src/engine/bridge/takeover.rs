@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::domain::counter::ReportSource;
 use crate::domain::queue::QueueName;
 use crate::domain::rollup::SourceTotal;
 use crate::engine::bridge::shard_state::{counter_of, serial_of, source_of};
@@ -57,8 +58,8 @@ pub fn differences(
 pub fn zeros(queue: &QueueName, shards: u32, known: &KnownBySource) -> Vec<QueueTotal> {
     let live: BTreeSet<String> = (0..shards).map(|number| source_of(number).as_str().to_owned()).collect();
     let gone = known.iter().filter(|(source, _)| !live.contains(&***source));
-    let of_source = |(source, totals): (&Box<str>, &BTreeMap<String, SourceTotal>)| {
-        let source = crate::domain::counter::ReportSource::new(source).ok();
+    let of_source = |(source, totals): (&str, &BTreeMap<String, SourceTotal>)| {
+        let source = ReportSource::new(source).ok();
         let epoch = totals.values().map(|total| total.epoch).max().unwrap_or(0) + 1;
         let left = totals.iter().filter(|(_, total)| total.total != 0);
         let zero = |(name, _): (&String, &SourceTotal)| {
@@ -67,7 +68,7 @@ pub fn zeros(queue: &QueueName, shards: u32, known: &KnownBySource) -> Vec<Queue
         };
         left.filter_map(zero).collect::<Vec<_>>()
     };
-    gone.flat_map(of_source).collect()
+    gone.map(|(source, totals)| (&**source, totals)).flat_map(of_source).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition};
 use crate::domain::queue::{QueueName, ShardId};
 use crate::domain::time::Timestamp;
-use crate::engine::history::{HistoryReader, HistoryExtent, shards_of};
+use crate::engine::history::{HistoryExtent, HistoryReader, shards_of};
 use crate::engine::queues::{HistorySource, PresentMessage, QueueError, RecentRows};
 
 /// Where the next page of a trace begins.

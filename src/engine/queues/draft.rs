@@ -360,7 +360,7 @@ fn settings_of(spec: &QueueSpec) -> Vec<SettingText> {
     queue_settings!(of_queue plain);
     values.extend([
         setting("priority_classes", list(settings.classes.iter().map(class_text).collect())),
-        setting("count_by", list(settings.count_by.iter().map(|key| key.to_string()).collect())),
+        setting("count_by", list(settings.count_by.iter().map(ToString::to_string).collect())),
         setting("history", settings.history.to_string()),
         setting("filter_shapes", list(settings.shapes.iter().map(shape).collect())),
         setting("enqueue_blocked", enqueue_blocked.as_deref()),

@@ -96,7 +96,7 @@ fn stored_message(message: &EnqueuedMessage) -> StoredEnqueuedMessage {
         kind: kind.as_deref().map(str::to_owned),
         priority: *priority,
         payload_bytes: *payload_bytes,
-        counted_keys: counted_keys.iter().map(|key| key.to_string()).collect(),
+        counted_keys: counted_keys.iter().map(ToString::to_string).collect(),
     }
 }
 

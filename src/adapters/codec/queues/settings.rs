@@ -78,7 +78,7 @@ pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptVa
 }
 
 fn texts_of(texts: &[Box<str>]) -> Vec<String> {
-    texts.iter().map(|text| text.to_string()).collect()
+    texts.iter().map(ToString::to_string).collect()
 }
 
 fn texts_from(texts: Vec<String>) -> Box<[Box<str>]> {

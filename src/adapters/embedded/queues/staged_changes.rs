@@ -23,8 +23,8 @@ use crate::domain::queue::index::dedupe_index::DedupeRecord;
 use crate::domain::queue::messages::message::{RoutingValue, SessionId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::restore::ShardChanges;
+use crate::domain::queue::tally::ChangedCounts;
 use crate::domain::queue::tally::errors::SignatureCounts;
-use crate::domain::queue::tally::values::ValueCounts;
 use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{ApplyResult, HistoryRow, Refusal, ShardId};
 use crate::ports::QueueListener;
@@ -47,7 +47,7 @@ struct StagedShardChanges {
     /// Sequences of the changed messages, in order of change; may contain duplicates.
     sequences: Vec<u64>,
     rows: Vec<HistoryRow>,
-    values: BTreeMap<(Box<str>, CountedValue), Option<(ValueCounts, u64)>>,
+    values: BTreeMap<(Box<str>, CountedValue), Option<ChangedCounts>>,
     signatures: BTreeMap<CountedValue, SignatureCounts>,
     bodies: BTreeMap<u64, Vec<u8>>,
     answers: Vec<(Keyspace, DedupeRecord)>,

@@ -119,7 +119,7 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         default_ttl: settings.default_ttl.map(write_duration),
         retention: Some(retention_message(&settings.retention)),
         priority_classes: settings.classes.iter().map(class).collect(),
-        count_by: settings.count_by.iter().map(|key| key.to_string()).collect(),
+        count_by: settings.count_by.iter().map(ToString::to_string).collect(),
         history: history_message(settings.history).into(),
         filter_shapes: settings.shapes.iter().map(shape).collect(),
         enqueue_blocked: Some(spec.enqueue_blocked.is_some()),

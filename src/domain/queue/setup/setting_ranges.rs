@@ -106,11 +106,11 @@ const OF_SHARD: &[RangeRule<Settings>] = &[
         setting: "count_by",
         allowed: || format!("up to {COUNT_BY_KEYS_MAX} different keys of 1 to {METADATA_KEY_BYTES_MAX} bytes"),
         fits: |own| {
-            let is_first = |(at, key): (usize, &Box<str>)| !own.count_by[..at].contains(key);
-            let fits = |key: &Box<str>| (1..=METADATA_KEY_BYTES_MAX).contains(&key.len());
+            let keys = own.count_by.iter().map(|key| &**key);
+            let is_first = |(at, key): (usize, &str)| !own.count_by[..at].iter().any(|other| **other == *key);
             own.count_by.len() <= COUNT_BY_KEYS_MAX
-                && own.count_by.iter().all(fits)
-                && own.count_by.iter().enumerate().all(is_first)
+                && keys.clone().all(|key| (1..=METADATA_KEY_BYTES_MAX).contains(&key.len()))
+                && keys.enumerate().all(is_first)
         },
     },
     RangeRule {

@@ -132,11 +132,14 @@ pub struct TalliedRow<'m> {
     pub now: Timestamp,
 }
 
+/// The counts of a value, with the position of their last change.
+pub type ChangedCounts = (ValueCounts, u64);
+
 /// The parts of a tally that changed and are not in the header.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TallyChanges {
     /// Counts of values, by key; none for a value that gave way.
-    pub values: Vec<(Box<str>, CountedValue, Option<(ValueCounts, u64)>)>,
+    pub values: Vec<(Box<str>, CountedValue, Option<ChangedCounts>)>,
     /// Counts of error signatures.
     pub signatures: Vec<(CountedValue, SignatureCounts)>,
 }
@@ -176,12 +179,12 @@ impl ShardTally {
             }
         }
         let stored =
-            self.keys.iter().flat_map(|(key, tally)| tally.changed_after(None).map(move |stored| (key, stored)));
+            self.keys.iter().flat_map(|(key, tally)| tally.changed_after(None).map(move |stored| (&**key, stored)));
         let mut stored = stored.filter(|(_, (_, counts))| counts.has_messages());
         found.retain(|_, counts| counts.has_messages());
         let expected = found.len();
-        let equal = |(key, (value, counts)): (&Box<str>, (CountedValue, ValueCounts))| {
-            found.get(&(&**key, value)).is_some_and(|found| found.depth == counts.depth)
+        let equal = |(key, (value, counts)): (&str, (CountedValue, ValueCounts))| {
+            found.get(&(key, value)).is_some_and(|found| found.depth == counts.depth)
         };
         let mut seen = 0;
         stored.by_ref().all(|stored| {
@@ -207,16 +210,16 @@ impl ShardTally {
 
     /// The counts by value that changed after a position, or all. O(values).
     pub fn values_after(&self, since: Option<u64>) -> Vec<(Box<str>, CountedValue, ValueCounts)> {
-        let of_key = |(key, tally): (&Box<str>, &KeyTally)| {
+        let of_key = |(key, tally): (&str, &KeyTally)| {
             let changed = tally.changed_after(since);
-            changed.map(|(value, counts)| (key.clone(), value, counts)).collect::<Vec<_>>()
+            changed.map(|(value, counts)| (key.into(), value, counts)).collect::<Vec<_>>()
         };
-        self.keys.iter().flat_map(of_key).collect()
+        self.keys().flat_map(of_key).collect()
     }
 
     /// The number of values with counts of their own.
     pub fn own_values(&self) -> usize {
-        self.keys.values().map(KeyTally::len).sum()
+        self.keys.values().map(KeyTally::own_values).sum()
     }
 
     /// Says whether the store has room for another value with counts of its own.
@@ -266,7 +269,7 @@ impl ShardTally {
             self.keys.insert(key.into(), KeyTally::default());
         }
         let tally = self.keys.get_mut(key).expect("it was just inserted");
-        let values_max = if self.is_store_full { tally.len().min(values_max) } else { values_max };
+        let values_max = if self.is_store_full { tally.own_values().min(values_max) } else { values_max };
         // The row of the enqueue follows at the next position.
         let (counted_as, gave_way) = tally.admit(value, values_max, self.counts.position + 1);
         if let Some(value) = gave_way {

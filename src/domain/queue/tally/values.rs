@@ -107,7 +107,7 @@ pub struct KeyTally {
 
 impl KeyTally {
     /// The number of values with counts of their own.
-    pub fn len(&self) -> usize {
+    pub fn own_values(&self) -> usize {
         self.own.len()
     }
 
