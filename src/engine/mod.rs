@@ -37,7 +37,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
-use crate::engine::historian::{CounterTotals, Historian};
+use crate::engine::historian::{CounterTotals, Historian, HistoryToWrite};
 use crate::engine::history::History;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
@@ -65,6 +65,8 @@ pub struct EngineParts {
     pub history: Option<Arc<dyn HistoryStore>>,
     /// The encoding of what the writer of the history remembers.
     pub history_registers: Arc<dyn RegisterCodec>,
+    /// How long rows of the history are kept.
+    pub history_retention: Duration,
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
@@ -148,7 +150,17 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { history, history_registers, signals, seal_delay, rules, progress, bridge, .. } = parts;
+        let EngineParts {
+            history,
+            history_registers,
+            history_retention,
+            signals,
+            seal_delay,
+            rules,
+            progress,
+            bridge,
+            ..
+        } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
@@ -171,7 +183,11 @@ impl Engine {
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
         driver.start(WatchesLoop::new(Arc::clone(&served)));
         let counting = Counting::new(roller, rules, &name, started_at);
-        let written = history.clone().map(|store| (store, history_registers));
+        let written = history.clone().map(|store| HistoryToWrite {
+            store,
+            registers: history_registers,
+            retention: history_retention,
+        });
         let (queues, historian) = match queue_stores {
             Some(stores) => {
                 let (queues, historian) = start_queues(&context, &counting, stores, written, bridge).await?;
@@ -324,12 +340,12 @@ async fn start_queues(
     context: &Arc<EngineContext>,
     counting: &Counting,
     stores: QueueStores,
-    history: Option<(Arc<dyn HistoryStore>, Arc<dyn RegisterCodec>)>,
+    history: Option<HistoryToWrite>,
     bridge: Option<BridgeSettings>,
 ) -> Result<(Queues, Option<Historian>), StoreError> {
     let queues = Queues::start_in(stores.clone(), Arc::clone(context)).await?;
-    let historian = history
-        .map(|(store, registers)| Historian::start(queues.clone(), &stores, store, registers, Arc::clone(context)));
+    let start = |history| Historian::start(queues.clone(), &stores, history, Arc::clone(context));
+    let historian = history.map(start);
     if let Some(settings) = bridge {
         let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
         historian.iter().for_each(|historian| historian.compare_counters(Arc::clone(&totals)));

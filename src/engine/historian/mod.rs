@@ -1,7 +1,8 @@
 //! The history of messages as it is written, and the audit of queues.
 //!
 //! The relay carries rows from the outboxes of shards into the history and compares them with the counts of the shards.
-//! A check compares more, on request. `step` is the relay's work on one shard, `waiting` the shards that have rows.
+//! A check compares more, on request. `step` is the relay's work on one shard, `waiting` the shards that have rows. The
+//! trimmer lets old rows leave.
 
 mod check;
 mod check_counters;
@@ -9,6 +10,7 @@ mod check_versions;
 mod findings;
 mod relay;
 mod step;
+mod trimmer;
 mod waiting;
 
 use std::sync::{Arc, OnceLock};
@@ -17,6 +19,7 @@ use std::time::Duration;
 use crate::engine::context::EngineContext;
 use crate::engine::historian::relay::Relay;
 use crate::engine::historian::step::StepSources;
+use crate::engine::historian::trimmer::Trimmer;
 use crate::engine::historian::waiting::WaitingShards;
 use crate::engine::queues::Queues;
 use crate::ports::{HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader};
@@ -39,6 +42,14 @@ struct HistorianContext {
     counters: OnceLock<Arc<dyn CounterTotals>>,
 }
 
+/// A history that a server writes.
+pub struct HistoryToWrite {
+    pub store: Arc<dyn HistoryStore>,
+    pub registers: Arc<dyn RegisterCodec>,
+    /// How long rows are kept.
+    pub retention: Duration,
+}
+
 /// The history at one moment, for metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HistorianGauges {
@@ -53,22 +64,22 @@ impl Historian {
     pub(super) fn start(
         queues: Queues,
         stores: &QueueStores,
-        history: Arc<dyn HistoryStore>,
-        registers: Arc<dyn RegisterCodec>,
+        history: HistoryToWrite,
         engine: Arc<EngineContext>,
     ) -> Self {
-        let historian = Self::new(queues, stores, history, registers, engine);
+        let trimmer = Trimmer::new(Arc::clone(&history.store), Arc::clone(&engine), history.retention);
+        let historian = Self::new(queues, stores, history, engine);
         let context = &historian.context;
         stores.shards.listen(Arc::clone(&context.waiting) as Arc<dyn QueueListener>);
         context.engine.driver.start(Relay::new(Arc::clone(context)));
+        context.engine.driver.start(trimmer);
         historian
     }
 
     fn new(
         queues: Queues,
         stores: &QueueStores,
-        history: Arc<dyn HistoryStore>,
-        registers: Arc<dyn RegisterCodec>,
+        HistoryToWrite { store: history, registers, .. }: HistoryToWrite,
         engine: Arc<EngineContext>,
     ) -> Self {
         let clock = Arc::clone(&engine.clock);
