@@ -609,7 +609,7 @@ mod tests {
             ),
             (
                 "xyzzy.plugh",
-                "the sections are best_effort, cache, clusters, counters, log, queues, server, storage, \
+                "the sections are best_effort, bridge, cache, clusters, counters, log, queues, server, storage, \
                  traces",
             ),
         ] {

@@ -1,5 +1,5 @@
-//! Every hard bound of the service, in one place; `limits/queues.rs` has the bounds of queues, `limits/history.rs` those of
-//! reads of their history, `limits/rules.rs` those of counter rules, and `limits.rs` of an adapter those of its store.
+//! Every hard bound of the service, in one place. `limits/queues.rs` has the bounds of queues, `limits/rules.rs` those of
+//! counter rules, `limits/history.rs` those of reads of the history, and `limits.rs` of an adapter those of its store.
 //! `docs/limits.md` is generated from the doc comments of the constants in these files.
 
 mod history;

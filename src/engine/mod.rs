@@ -37,8 +37,8 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
-use crate::engine::historian::{CounterTotals, Historian, HistoryToWrite};
-use crate::engine::history::History;
+use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
+use crate::engine::history::HistoryReader;
 use crate::engine::loops::{
     DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
@@ -65,8 +65,6 @@ pub struct EngineParts {
     pub history: Option<Arc<dyn HistoryStore>>,
     /// The encoding of what the writer of the history remembers.
     pub history_registers: Arc<dyn RegisterCodec>,
-    /// How long rows of the history are kept.
-    pub history_retention: Duration,
     pub clock: Arc<dyn Clock>,
     /// Random bytes.
     pub entropy: Arc<dyn Entropy>,
@@ -150,17 +148,7 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts {
-            history,
-            history_registers,
-            history_retention,
-            signals,
-            seal_delay,
-            rules,
-            progress,
-            bridge,
-            ..
-        } = parts;
+        let EngineParts { history, history_registers, signals, seal_delay, rules, progress, bridge, .. } = parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
@@ -183,11 +171,7 @@ impl Engine {
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
         driver.start(WatchesLoop::new(Arc::clone(&served)));
         let counting = Counting::new(roller, rules, &name, started_at);
-        let written = history.clone().map(|store| HistoryToWrite {
-            store,
-            registers: history_registers,
-            retention: history_retention,
-        });
+        let written = history.clone().map(|store| (store, history_registers));
         let (queues, historian) = match queue_stores {
             Some(stores) => {
                 let (queues, historian) = start_queues(&context, &counting, stores, written, bridge).await?;
@@ -230,9 +214,9 @@ impl Engine {
     }
 
     /// The reads of the history, unless this process has no queues or keeps no history.
-    pub fn history(&self) -> Option<History> {
+    pub fn history(&self) -> Option<HistoryReader> {
         let (queues, store) = self.queues.clone().zip(self.history.clone())?;
-        Some(History::new(queues, store))
+        Some(HistoryReader::new(queues, store))
     }
 
     /// Whether other servers may share the store of counters.
@@ -340,18 +324,39 @@ async fn start_queues(
     context: &Arc<EngineContext>,
     counting: &Counting,
     stores: QueueStores,
-    history: Option<HistoryToWrite>,
+    history: Option<(Arc<dyn HistoryStore>, Arc<dyn RegisterCodec>)>,
     bridge: Option<BridgeSettings>,
 ) -> Result<(Queues, Option<Historian>), StoreError> {
     let queues = Queues::start_in(stores.clone(), Arc::clone(context)).await?;
-    let start = |history| Historian::start(queues.clone(), &stores, history, Arc::clone(context));
-    let historian = history.map(start);
-    if let Some(settings) = bridge {
-        let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
-        historian.iter().for_each(|historian| historian.compare_counters(Arc::clone(&totals)));
-        let (context, counting) = (Arc::clone(context), counting.clone());
-        let driver = context.driver.clone();
-        driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+    let (Some((history, registers)), Some(settings)) = (history, bridge) else { return Ok((queues, None)) };
+    if !is_paired(context, &queues, &stores, &history).await? {
+        tracing::warn!(
+            "the counters and the history belong to another queue store; the queues of this server run without both. \
+             Give each queue store its own keyspace or directory of counters"
+        );
+        return Ok((queues, None));
     }
-    Ok((queues, historian))
+    let driver = context.driver.clone();
+    driver.start(HistoryRetention::new(Arc::clone(context), Arc::clone(&history), settings.history_retention));
+    let historian = Historian::start(queues.clone(), &stores, history, registers, Arc::clone(context));
+    let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
+    historian.compare_counters(totals);
+    let (context, counting) = (Arc::clone(context), counting.clone());
+    driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+    Ok((queues, Some(historian)))
+}
+
+/// Whether the counters belong to these queues. Queues that end with the process pair with counters that do so too; beside
+/// durable counters a later process would find the mark of an earlier one, so such queues leave none.
+async fn is_paired(
+    context: &EngineContext,
+    queues: &Queues,
+    stores: &QueueStores,
+    history: &Arc<dyn HistoryStore>,
+) -> Result<bool, StoreError> {
+    if stores.shards.durability().is_none() {
+        return Ok(true);
+    }
+    let draw = u64::from_be_bytes(context.random()) >> 1;
+    bridge::pairing::claim(history, &queues.home().0, draw).await
 }

@@ -11,7 +11,7 @@ use tallystone::domain::history::{HistoryCursor, HistoryTerm};
 use tallystone::domain::queue::messages::message::MessageKey;
 use tallystone::domain::queue::transition::HistoryRow;
 use tallystone::ports::{HistoryBatch, HistoryStore};
-use tokio::sync::mpsc;
+use tokio::sync::watch;
 
 use crate::backends::{Backend, is_selected, not_run};
 use crate::history_given::{
@@ -120,16 +120,23 @@ fn batches(number: u32) -> Vec<HistoryBatch> {
     (0..BATCHES).map(of).collect()
 }
 
-/// Writes batches of a shard in order, each until it is answered, as a relay does: the cursor says where to go on.
-async fn relay(history: Arc<dyn HistoryStore>, batches: Vec<HistoryBatch>, answered: mpsc::UnboundedSender<bool>) {
+/// How calls ended so far.
+#[derive(Clone, Copy, Default)]
+struct Answers {
+    ok: usize,
+    failed: usize,
+}
+
+/// Writes batches of a shard in order, each until it is answered, as a relay does.
+async fn relay(history: Arc<dyn HistoryStore>, batches: Vec<HistoryBatch>, answers: Arc<watch::Sender<Answers>>) {
     for batch in batches {
-        loop {
-            let appended = history.append(vec![batch.clone()]).await;
-            // The test may have heard enough.
-            let _ = answered.send(appended.is_ok());
-            if appended.is_ok() {
-                break;
-            }
+        let mut is_written = false;
+        while !is_written {
+            is_written = history.append(vec![batch.clone()]).await.is_ok();
+            answers.send_modify(|answers| {
+                answers.ok += usize::from(is_written);
+                answers.failed += usize::from(!is_written);
+            });
         }
     }
 }
@@ -157,19 +164,20 @@ async fn a_node_that_is_killed_amid_appends_keeps_every_row_once() {
     let Opened { store, session } = open(&node.address().to_string(), "history_killed").await;
     drop(session);
     let history = store.history(WEEK);
-    let (answers, mut answered) = mpsc::unbounded_channel();
+    let answers = Arc::new(watch::Sender::new(Answers::default()));
+    let mut answered = answers.subscribe();
     let all: Vec<Vec<HistoryBatch>> = (0..SHARDS).map(batches).collect();
-    let relays = all.clone().into_iter().map(|of| tokio::spawn(relay(Arc::clone(&history), of, answers.clone())));
+    let relays = all.clone().into_iter().map(|of| tokio::spawn(relay(Arc::clone(&history), of, Arc::clone(&answers))));
     let relays: Vec<_> = relays.collect();
-    drop(answers);
-    for _ in 0..ANSWERED_BEFORE_KILL {
-        assert_eq!(answered.recv().await, Some(true), "the node is up");
-    }
+    answered.wait_for(|answers| answers.ok >= ANSWERED_BEFORE_KILL).await.expect("the node is up");
+    assert_eq!(answers.borrow().failed, 0, "the node is up");
     let settings = tokio::task::block_in_place(|| node.kill());
-    while answered.recv().await.expect("the relays go on until the node is back") {}
+    answered.wait_for(|answers| answers.failed > 0).await.expect("the relays go on until the node is back");
+    let before = answers.borrow().ok;
+    assert!(before < SHARDS as usize * BATCHES as usize, "batches are left");
     let node = tokio::task::block_in_place(|| Cassandra::start_again(settings)).expect("the node comes back");
     // The driver connects again in its own time.
-    while !answered.recv().await.expect("the relays go on until all is written") {}
+    answered.wait_for(|answers| answers.ok > before).await.expect("the relays go on until all is written");
     check_below_cursor(&*history, &all.concat()).await;
     for ended in join_all(relays).await {
         ended.expect("a relay ends");

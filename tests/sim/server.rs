@@ -263,7 +263,6 @@ impl Machines {
             queue_stores: Some(memory::queue_stores(Arc::clone(&clock))),
             history: None,
             history_registers: Arc::new(ProtobufRegisters),
-            history_retention: Duration::from_secs(7 * 86_400),
             clock,
             entropy: Arc::new(entropy),
             export: None,

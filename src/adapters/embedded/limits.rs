@@ -44,7 +44,7 @@ pub const HISTORY_PERIODS_MAX: usize = 512;
 /// The parts of the size of the history. A period that has outgrown one ends early.
 pub const HISTORY_PERIOD_PARTS: u64 = 16;
 /// The bytes of the history at which a commit has enough of them; more go to the next commit.
-pub const HISTORY_PIECE_BYTES_MAX: usize = 256 * 1024;
+pub const HISTORY_PIECE_BYTES_MAX: usize = 64 * 1024;
 /// The rows of one message that the history keeps in one stored value.
 pub const HISTORY_GROUP_ROWS_MAX: usize = 16;
 /// The attempts to place a row of the history in a period while periods leave.

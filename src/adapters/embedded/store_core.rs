@@ -49,24 +49,28 @@ pub struct StoreCore {
     commit_number: AtomicU64,
 }
 
+/// The state that a start reads from disk.
+pub struct RecoveredStore {
+    pub slices: SliceIndex,
+    pub series: SeriesKeyspaces,
+    pub meta_state: MetaState,
+    pub catalog: CatalogIndex,
+    pub rules: RuleIndex,
+    pub queues: QueueSharedState,
+    pub history: HistoryPeriods,
+}
+
 impl StoreCore {
     /// Assembles an open store.
-    pub fn new(
-        library: Arc<Library>,
-        memory: CounterTable,
-        slices: SliceIndex,
-        series: SeriesKeyspaces,
-        book: MetaState,
-        (catalog, rules): (CatalogIndex, RuleIndex),
-        (queues, history): (QueueSharedState, HistoryPeriods),
-    ) -> Self {
+    pub fn new(library: Arc<Library>, memory: CounterTable, recovered: RecoveredStore) -> Self {
+        let RecoveredStore { slices, series, meta_state, catalog, rules, queues, history } = recovered;
         Self {
             inbox: CommitInbox::default(),
             keyspace_jobs: KeyspaceJobs::default(),
             counters: memory,
             slices,
             series,
-            meta_state: book,
+            meta_state,
             catalog,
             rules,
             queues,

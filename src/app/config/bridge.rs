@@ -35,6 +35,7 @@ impl BridgeConfig {
     pub fn reports(&self, is_shared: bool) -> Option<BridgeSettings> {
         let step = if is_shared { SHARED_STEP } else { OWN_STEP };
         let totals_per_second = self.totals_per_second.max(1);
-        self.enabled.then_some(BridgeSettings { step, totals_per_second })
+        let history_retention = self.history_retention();
+        self.enabled.then_some(BridgeSettings { step, totals_per_second, history_retention })
     }
 }

@@ -300,7 +300,6 @@ async fn start_engine(
         queue_stores: backend.queue_stores.clone(),
         history: backend.history.clone(),
         history_registers: Arc::new(ProtobufRegisters),
-        history_retention: config.bridge.history_retention(),
         clock,
         entropy: Arc::new(SystemEntropy),
         export: backend.export.clone(),

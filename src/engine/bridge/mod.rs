@@ -10,6 +10,7 @@
 
 mod dirty;
 mod known_totals;
+pub mod pairing;
 mod reporter;
 mod shard_state;
 mod takeover;
@@ -28,4 +29,6 @@ pub struct BridgeSettings {
     pub step: Duration,
     /// The most totals in a second, over all queues. The shards that wait longest come first.
     pub totals_per_second: u32,
+    /// How long rows of the history are kept.
+    pub history_retention: Duration,
 }

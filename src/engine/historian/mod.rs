@@ -1,30 +1,31 @@
 //! The history of messages as it is written, and the audit of queues.
 //!
 //! The relay carries rows from the outboxes of shards into the history and compares them with the counts of the shards.
-//! A check compares more, on request. `step` is the relay's work on one shard, `waiting` the shards that have rows. The
-//! trimmer lets old rows leave.
+//! A check compares more, on request. `step` is the relay's work on one shard, `waiting` the shards that have rows.
 
 mod check;
 mod check_counters;
 mod check_versions;
 mod findings;
 mod relay;
+mod retention;
 mod step;
-mod trimmer;
 mod waiting;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::engine::context::EngineContext;
 use crate::engine::historian::relay::Relay;
 use crate::engine::historian::step::StepSources;
-use crate::engine::historian::trimmer::Trimmer;
 use crate::engine::historian::waiting::WaitingShards;
 use crate::engine::queues::Queues;
 use crate::ports::{HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader};
 
 pub use check_counters::{CounterTotals, KnownCounterTotal};
+pub use retention::HistoryRetention;
 
 /// Writes the history of queues, and checks it. Cheap to clone.
 #[derive(Clone)]
@@ -38,16 +39,8 @@ struct HistorianContext {
     sources: StepSources,
     reader: Arc<dyn ShardReader>,
     waiting: Arc<WaitingShards>,
-    /// What the counters know of queues; unset where queues report to no counters.
-    counters: OnceLock<Arc<dyn CounterTotals>>,
-}
-
-/// A history that a server writes.
-pub struct HistoryToWrite {
-    pub store: Arc<dyn HistoryStore>,
-    pub registers: Arc<dyn RegisterCodec>,
-    /// How long rows are kept.
-    pub retention: Duration,
+    /// What the counters know of queues; none where queues report to no counters.
+    counters: Mutex<Option<Arc<dyn CounterTotals>>>,
 }
 
 /// The history at one moment, for metrics.
@@ -64,36 +57,35 @@ impl Historian {
     pub(super) fn start(
         queues: Queues,
         stores: &QueueStores,
-        history: HistoryToWrite,
+        history: Arc<dyn HistoryStore>,
+        registers: Arc<dyn RegisterCodec>,
         engine: Arc<EngineContext>,
     ) -> Self {
-        let trimmer = Trimmer::new(Arc::clone(&history.store), Arc::clone(&engine), history.retention);
-        let historian = Self::new(queues, stores, history, engine);
+        let historian = Self::new(queues, stores, history, registers, engine);
         let context = &historian.context;
         stores.shards.listen(Arc::clone(&context.waiting) as Arc<dyn QueueListener>);
         context.engine.driver.start(Relay::new(Arc::clone(context)));
-        context.engine.driver.start(trimmer);
         historian
     }
 
     fn new(
         queues: Queues,
         stores: &QueueStores,
-        HistoryToWrite { store: history, registers, .. }: HistoryToWrite,
+        history: Arc<dyn HistoryStore>,
+        registers: Arc<dyn RegisterCodec>,
         engine: Arc<EngineContext>,
     ) -> Self {
         let clock = Arc::clone(&engine.clock);
         let waiting = Arc::new(WaitingShards::new(queues.clone(), Arc::clone(&clock)));
         let (outbox, reader) = (Arc::clone(&stores.outbox), Arc::clone(&stores.reader));
         let sources = StepSources { queues, outbox, history, registers, clock };
-        let context = HistorianContext { engine, sources, reader, waiting, counters: OnceLock::new() };
+        let context = HistorianContext { engine, sources, reader, waiting, counters: Mutex::default() };
         Self { context: Arc::new(context) }
     }
 
-    /// Makes full checks compare the counters with the shards. Only the first call has an effect.
+    /// Makes full checks compare these counters with the shards.
     pub fn compare_counters(&self, totals: Arc<dyn CounterTotals>) {
-        // A second caller would name the same counters.
-        let _ = self.context.counters.set(totals);
+        *self.context.counters.lock() = Some(totals);
     }
 
     /// The history at this moment. O(waiting shards).

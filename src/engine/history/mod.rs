@@ -19,7 +19,7 @@ pub use trace::{MessageTrace, TraceCursor, TracedLife};
 
 /// The reads of the history. Cheap to clone.
 #[derive(Clone)]
-pub struct History {
+pub struct HistoryReader {
     queues: Queues,
     store: Arc<dyn HistoryStore>,
 }
@@ -33,7 +33,7 @@ pub struct HistoryExtent {
     pub starts_at: Option<Timestamp>,
 }
 
-impl History {
+impl HistoryReader {
     /// Reads from a store, of the queues that are served here.
     pub fn new(queues: Queues, store: Arc<dyn HistoryStore>) -> Self {
         Self { queues, store }

@@ -11,7 +11,7 @@ use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::transition::{HistoryRow, RowPosition, Transition};
 use crate::domain::time::Timestamp;
-use crate::engine::history::{History, HistoryExtent, shards_of};
+use crate::engine::history::{HistoryExtent, HistoryReader, shards_of};
 use crate::engine::queues::{HistorySource, QueueError};
 
 /// The rows that the first read of a message returns. Most messages have fewer after a hit.
@@ -62,7 +62,7 @@ struct JudgedHit {
     rows: usize,
 }
 
-impl History {
+impl HistoryReader {
     /// Searches the messages of a queue, after the last hit of the page before. Looks at `SEARCH_ROWS_MAX` rows at most,
     /// rounded up to whole steps.
     pub async fn search(

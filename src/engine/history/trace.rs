@@ -11,7 +11,7 @@ use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition};
 use crate::domain::queue::{QueueName, ShardId};
 use crate::domain::time::Timestamp;
-use crate::engine::history::{History, HistoryExtent, shards_of};
+use crate::engine::history::{HistoryExtent, HistoryReader, shards_of};
 use crate::engine::queues::{HistorySource, PresentMessage, QueueError, RecentRows};
 
 /// Where the next page of a trace begins.
@@ -53,7 +53,7 @@ struct LifeContext<'a> {
     gaps: &'a [HistoryGap],
 }
 
-impl History {
+impl HistoryReader {
     /// Reads at most `limit` rows of the lives of a message. Cost: O(rows), and the rows that wait for the history.
     pub async fn trace(
         &self,

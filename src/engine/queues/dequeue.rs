@@ -227,7 +227,7 @@ impl Queues {
         Ok(found)
     }
 
-    /// The label of the session of a call, which the history of the leased messages keeps.
+    /// The label of a call's session, for the history of the messages; none if it has no label, or the server does not know it.
     fn worker_of(&self, call: Option<SessionCall>) -> Option<Box<str>> {
         call.map(|call| self.context.sessions.label(call.id)).filter(|label| !label.is_empty())
     }

@@ -131,7 +131,6 @@ impl Wire {
             queue_stores: Some(queue_stores.clone()),
             history: Some(Arc::clone(&history)),
             history_registers: Arc::new(ProtobufRegisters),
-            history_retention: Duration::from_secs(7 * 86_400),
             clock,
             entropy,
             export: None,

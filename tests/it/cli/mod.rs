@@ -8,6 +8,7 @@ mod examples;
 mod exits;
 mod gone_readers;
 mod help;
+mod history;
 mod hot_counters;
 mod hung;
 mod queues;

@@ -93,7 +93,6 @@ impl House {
             queue_stores: Some(memory::queue_stores(Arc::clone(&shared))),
             history: None,
             history_registers: Arc::new(ProtobufRegisters),
-            history_retention: Duration::from_secs(7 * 86_400),
             clock: shared,
             entropy: Arc::new(SeededEntropy::new(7)),
             export,

@@ -41,7 +41,6 @@ impl Peer {
             queue_stores: None,
             history: None,
             history_registers: Arc::new(ProtobufRegisters),
-            history_retention: Duration::from_secs(7 * 86_400),
             clock,
             entropy: Arc::new(SystemEntropy),
             export: None,

@@ -20,6 +20,7 @@ use tallystone::domain::queue::setup::settings::HistoryKept;
 use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
 use tallystone::domain::queue::{QueueId, QueueName, ShardId};
 use tallystone::domain::time::Timestamp;
+use tallystone::engine::bridge::BridgeSettings;
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
 use tallystone::engine::historian::{CounterTotals, KnownCounterTotal};
@@ -185,12 +186,16 @@ impl Shop {
         let stores = memory::stores_on(Arc::clone(&clock));
         let namespaces = NamespaceCatalog::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("it opens");
         let history = FaultyHistory { inner: Arc::clone(&self.history), faults: Arc::clone(&self.faults) };
+        let settings = BridgeSettings {
+            step: Duration::from_millis(250),
+            totals_per_second: 5_000,
+            history_retention: Duration::from_secs(7 * 86_400),
+        };
         let parts = EngineParts {
             stores,
             queue_stores: Some(self.stores.clone()),
             history: Some(Arc::new(history)),
             history_registers: Arc::new(ProtobufRegisters),
-            history_retention: Duration::from_secs(7 * 86_400),
             clock,
             entropy: Arc::new(SeededEntropy::new(7)),
             export: None,
@@ -200,7 +205,7 @@ impl Shop {
             seal_delay: None,
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
-            bridge: None,
+            bridge: Some(settings),
         };
         Engine::start(parts).await.expect("the engine starts")
     }

@@ -4,9 +4,9 @@ use fjall::Slice;
 use hashbrown::HashMap;
 
 use super::key;
-use super::periods::{HistoryPeriods, PeriodOf};
+use super::periods::{HistoryPeriods, PeriodOf, PlaceError};
 use crate::adapters::codec::queues::history::encode_rows;
-use crate::adapters::embedded::disk::library::{KeyspaceError, Library};
+use crate::adapters::embedded::disk::library::Library;
 use crate::adapters::embedded::limits::{HISTORY_GROUP_ROWS_MAX, HISTORY_PIECE_BYTES_MAX, HISTORY_PLACEMENTS_MAX};
 use crate::domain::Timestamp;
 use crate::domain::history::{FoundRow, HistoryCursor, HistoryTerm};
@@ -46,17 +46,6 @@ pub struct HistoryPiece {
     pub rows: u64,
     /// The bytes of the encoded rows.
     pub row_bytes: u64,
-}
-
-/// Why rows have no period.
-#[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
-    /// A keyspace could not be created.
-    #[error(transparent)]
-    Keyspace(#[from] KeyspaceError),
-    /// Periods leave as fast as they are created.
-    #[error("the period of a row has left while it was created")]
-    Leaving,
 }
 
 /// The rows of one message in one batch, of one period and epoch.

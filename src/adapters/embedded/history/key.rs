@@ -9,9 +9,8 @@
 //! history.state   c queue u128 shard u32                          cursor of a shard
 //!                 s                                               time from which on no row has left
 //!
-//! P               start of a period in microseconds; the period of a row is that of its time
-//! last            epoch u32 position u64 of the last of the rows
-//! distance        to the row before, as a varint: only batches with the same rows of a message write the same key
+//! P               start of a period in microseconds
+//! last distance   epoch u32 position u64 of the last of the rows; varint to the row before. They name the rows.
 //! place           ~(time i64 shard u32 epoch u32 position u64): the newest row has the smallest key
 //! gap             shard u32 epoch u32 from u64 to u64 from_time i64
 //! term            1 | 2 state u8 | 3 signature text | 4 metadata key text, value text

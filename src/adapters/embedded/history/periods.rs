@@ -48,6 +48,20 @@ pub struct DroppedPeriod {
     pub keyspaces: Vec<Keyspace>,
 }
 
+/// Why a row has no period.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// A keyspace could not be created.
+    #[error(transparent)]
+    Keyspace(#[from] KeyspaceError),
+    /// A period could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Periods leave as fast as they are created.
+    #[error("the period of a row has left while it was created")]
+    Leaving,
+}
+
 /// The period of a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeriodOf {
@@ -82,6 +96,9 @@ struct PeriodState {
     newest: Timestamp,
     /// Its approximate bytes when it was last measured.
     bytes: u64,
+    /// Whether it takes no rows after its newest one. It never takes them again, because the next period may be about to
+    /// begin there.
+    is_full: bool,
 }
 
 impl HistoryPeriod {
@@ -102,14 +119,21 @@ impl HistoryPeriod {
     }
 }
 
+impl PeriodState {
+    fn open(keyspaces: HistoryPeriod, start: Timestamp) -> Result<Self, ReadError> {
+        let newest = read_time(&keyspaces.lives, key::NEWEST)?.unwrap_or_else(|| start.just_before());
+        Ok(Self { keyspaces, newest, bytes: 0, is_full: false })
+    }
+}
+
 impl PeriodsState {
-    /// The period that a time belongs to. A period of this size ends after its newest row.
-    fn period_of(&self, at: Timestamp, full_bytes: u64) -> PeriodOf {
+    /// The period that a time belongs to.
+    fn period_of(&self, at: Timestamp) -> PeriodOf {
         let whole = at.floor_to(PERIOD);
         let Some((start, period)) = self.periods.range(whole..=at).next_back() else {
             return PeriodOf::Missing(whole);
         };
-        if period.bytes >= full_bytes && at > period.newest {
+        if period.is_full && at > period.newest {
             return PeriodOf::Missing(period.newest.just_after().max(start.just_after()));
         }
         PeriodOf::Known(*start)
@@ -138,9 +162,8 @@ impl HistoryPeriods {
                 return Err(damaged());
             };
             let keyspaces = HistoryPeriod { rows, lives, found: found_rows };
-            let newest = read_time(&keyspaces.lives, key::NEWEST).map_err(unreadable)?;
-            let newest = newest.unwrap_or_else(|| start.just_before());
-            found.periods.insert(start, PeriodState { keyspaces, newest, bytes: 0 });
+            let period = PeriodState::open(keyspaces, start).map_err(unreadable)?;
+            found.periods.insert(start, period);
         }
         found.state = get(STATE)?;
         if let Some(state) = &found.state {
@@ -169,6 +192,7 @@ impl HistoryPeriods {
         for (start, bytes) in sizes {
             if let Some(period) = state.periods.get_mut(&start) {
                 period.bytes = bytes;
+                period.is_full |= bytes >= self.bytes_max / HISTORY_PERIOD_PARTS;
             }
         }
         let sum = state.periods.values().map(|period| period.bytes).sum();
@@ -179,7 +203,7 @@ impl HistoryPeriods {
     /// Places a row or gap. A period that ends early does not end before it any more.
     pub fn place(&self, at: Timestamp) -> PeriodOf {
         let mut state = self.state.write();
-        let place = state.period_of(at, self.bytes_max / HISTORY_PERIOD_PARTS);
+        let place = state.period_of(at);
         if let PeriodOf::Known(start) = place
             && let Some(period) = state.periods.get_mut(&start)
         {
@@ -189,7 +213,7 @@ impl HistoryPeriods {
     }
 
     /// Creates a period, and calls `between` between two keyspaces. Blocks for some ten syncs.
-    pub fn make(&self, library: &Library, start: Timestamp, between: impl Fn()) -> Result<(), KeyspaceError> {
+    pub fn make(&self, library: &Library, start: Timestamp, between: impl Fn()) -> Result<(), PlaceError> {
         let _held = self.structure.lock();
         if self.state.read().periods.contains_key(&start) {
             return Ok(());
@@ -200,7 +224,8 @@ impl HistoryPeriods {
             between();
         }
         let keyspaces = HistoryPeriod::make(library, start, between)?;
-        let period = PeriodState { keyspaces, newest: start.just_before(), bytes: 0 };
+        // They may be those of a dropped period that is not deleted yet.
+        let period = PeriodState::open(keyspaces, start)?;
         self.state.write().periods.insert(start, period);
         Ok(())
     }

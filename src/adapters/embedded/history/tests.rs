@@ -241,10 +241,13 @@ async fn late_rows_and_trims_at_once_do_not_harm_the_store() {
     racing.join_all().await;
     assert_eq!(store.failure(), None);
     let history = store.history();
-    let row = enqueued(1_000, at(0));
-    history.append(vec![batch(vec![row.clone()])]).await.expect("taken");
-    assert_eq!(trace(&*history, 1_000).await, [row]);
-    assert_eq!(found(&*history).await.iter().filter(|position| **position == 1_000).count(), 1);
+    let rows = (0..3_u64)
+        .flat_map(|part| (0..12).map(move |number| enqueued(part * 100 + number + 1, at((number % 3) as i64 * DAY))));
+    let rows: Vec<HistoryRow> = rows.collect();
+    history.append(vec![batch(rows.clone())]).await.expect("taken");
+    let mut found = found(&*history).await;
+    found.sort_unstable();
+    assert_eq!(found, rows.iter().map(|row| row.position().position).collect::<Vec<_>>(), "each once");
     store.close();
     open(small(dir.path())).expect("it opens again");
 }

@@ -13,8 +13,8 @@ use fjall::Keyspace;
 
 use crate::adapters::embedded::disk::writer::SyncMode;
 use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::history::entries::{HistoryPiece, PlaceError, encode};
-use crate::adapters::embedded::history::periods::DroppedPeriod;
+use crate::adapters::embedded::history::entries::{HistoryPiece, encode};
+use crate::adapters::embedded::history::periods::{DroppedPeriod, PlaceError};
 use crate::adapters::embedded::history::read;
 use crate::adapters::embedded::inbox::command::{HistoryCommand, StoreCommand};
 use crate::adapters::embedded::store_core::StoreCore;
@@ -51,12 +51,10 @@ impl EmbeddedHistory {
                 .and_then(|_| encode(history, library, batches, || core.yield_to_commits()));
             Ok(pieces.map(|pieces| (pieces, is_over)))
         });
-        encoded.await?.map_err(|error| {
-            let kind = match error {
-                PlaceError::Keyspace(_) => StoreErrorKind::Unavailable,
-                PlaceError::Leaving => StoreErrorKind::Busy,
-            };
-            StoreError::not_applied(kind, WRITE).with_source(error)
+        encoded.await?.map_err(|error| match error {
+            PlaceError::Read(error) => error.into_store_error(WRITE),
+            PlaceError::Keyspace(_) => StoreError::not_applied(StoreErrorKind::Unavailable, WRITE).with_source(error),
+            PlaceError::Leaving => StoreError::not_applied(StoreErrorKind::Busy, WRITE).with_source(error),
         })
     }
 

@@ -14,13 +14,13 @@ use crate::api::paging::{self, PagedRequest};
 use crate::domain::Reason;
 use crate::engine::Engine;
 use crate::engine::historian::Historian;
-use crate::engine::history::History;
+use crate::engine::history::HistoryReader;
 use crate::proto::history::v1 as wire;
 use crate::proto::history::v1::history_service_server::HistoryService;
 
 /// The error message of every call to a server that keeps no history.
-const NO_HISTORY: &str = "this server keeps no history of messages; send the call to a server whose engine of counters keeps \
-    one";
+const NO_HISTORY: &str = "this server keeps no history of messages; set bridge.enabled on this server, or send the call to a \
+    server that keeps one";
 
 /// The history service.
 pub struct HistoryApi {
@@ -39,7 +39,7 @@ impl HistoryApi {
         Self { history: engine.history().ok_or(missing), historian }
     }
 
-    fn history(&self) -> Result<&History, Status> {
+    fn history(&self) -> Result<&HistoryReader, Status> {
         self.history.as_ref().map_err(|missing| missing.clone().into())
     }
 

@@ -70,7 +70,7 @@ impl ClientContext {
             }
             Format::Json | Format::Jsonl | Format::Csv => {
                 let cells = readings.results.iter().map(|result| {
-                    let reading = result.reading.clone().unwrap_or_default();
+                    let reading = result.reading.unwrap_or_default();
                     let times = [&reading.as_of, &reading.reported_to].map(|time| time_cell(time.as_ref()));
                     [vec![result.counter_name.clone(), reading.count.to_string()], times.to_vec()].concat()
                 });

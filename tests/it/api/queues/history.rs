@@ -431,31 +431,3 @@ async fn the_history_answers_over_grpc_too() {
     let found = client.search_messages(request).await.expect("an answer").into_inner();
     assert_eq!(found.messages[0].message_id, "a");
 }
-
-#[tokio::test]
-async fn a_check_is_an_operation_with_findings() {
-    let clock = clock();
-    let server = with_orders(&clock).await;
-    push(&server, "a", "acme", "x").await;
-    let ask = json!({"queue": "orders", "full": true, "request_token": "t"});
-    let begun = server.told("CheckQueues", ask.clone()).await["operation"].clone();
-    assert_eq!((&begun["kind"], &begun["queue"], &begun["total"]), (&json!("check"), &json!("orders"), &json!("2")));
-    let id = &begun["operationId"];
-    let mut state = begun["state"].clone();
-    while state == "RUNNING" || state == "OPERATION_STATE_RUNNING" {
-        clock.advance(Duration::from_millis(100));
-        tokio::task::yield_now().await;
-        state = server.done("GetOperation", json!({"operation_id": id})).await["operation"]["state"].clone();
-    }
-    assert!(state.as_str().is_some_and(|state| state.ends_with("DONE")), "{state}");
-    assert_eq!(server.told("CheckQueues", ask).await["operation"]["operationId"], *id, "a repeat");
-    let found = server.told("ListFindings", json!({"operation_id": id})).await;
-    assert_eq!((&found["findings"], &found["nextPageToken"]), (&json!([]), &json!("")), "{found}");
-    let all = server.told("CheckQueues", json!({})).await["operation"].clone();
-    assert_eq!((&all["queue"], &all["total"]), (&json!(""), &json!("1")), "{all}");
-    server.not_told("CheckQueues", json!({"queue": "nobody"}), Reason::QueueNotFound).await;
-    server.not_told("CheckQueues", json!({"request_token": "x".repeat(200)}), Reason::InvalidToken).await;
-    server.not_told("ListFindings", json!({"operation_id": "unknown"}), Reason::OperationNotFound).await;
-    let token = json!({"operation_id": id, "page_token": "AAAA"});
-    server.not_told("ListFindings", token, Reason::InvalidPageToken).await;
-}
