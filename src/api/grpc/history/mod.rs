@@ -24,7 +24,7 @@ const NO_HISTORY: &str = "this server keeps no history of messages; set bridge.e
 
 /// The history service.
 pub struct HistoryApi {
-    history: Result<History, ApiError>,
+    history: Result<HistoryReader, ApiError>,
     historian: Result<Historian, ApiError>,
 }
 
