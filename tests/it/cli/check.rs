@@ -38,7 +38,7 @@ fn a_check_of_an_unknown_queue_is_refused() {
 fn a_check_is_an_operation_that_a_repeat_finds() {
     let desk = Desk::set();
     desk.shell("tallystone queue create orders").ok();
-    desk.shell("tallystone msg push -q orders --id one").ok();
+    desk.shell("tallystone msg push -q orders --id one hi").ok();
     let call = |service: &str, method: &str, body: &Value| {
         let answer = desk.server.post(&format!("/tallystone.{service}/{method}"), &body.to_string());
         (answer.status, answer.json())

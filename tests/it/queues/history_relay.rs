@@ -185,6 +185,7 @@ impl Shop {
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         let stores = memory::stores_on(Arc::clone(&clock));
         let namespaces = NamespaceCatalog::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("it opens");
+        namespaces.ensure_queue_namespace().await.expect("it is made");
         let history = FaultyHistory { inner: Arc::clone(&self.history), faults: Arc::clone(&self.faults) };
         let settings = BridgeSettings {
             step: Duration::from_millis(250),
