@@ -40,3 +40,5 @@ pub const CHECK_TRACES_AT_ONCE_MAX: usize = 16;
 pub const CHECK_PAGE_MAX: usize = 500;
 /// The gaps of a queue that a check takes into account.
 pub const CHECK_GAPS_MAX: usize = 10_000;
+/// The attempts of a step of the relay that other relays overtake.
+pub const RELAY_OVERTAKEN_MAX: usize = 4;

@@ -43,7 +43,8 @@ type TotalsByCounter = BTreeMap<String, i64>;
 
 impl CheckRun {
     pub(super) async fn check_counters(&self, queue: &CheckedQueue) -> Result<(), QueueError> {
-        let Some(counters) = self.context.counters.get() else { return Ok(()) };
+        let counters = self.context.counters.lock().clone();
+        let Some(counters) = counters else { return Ok(()) };
         for attempt in 1..=ATTEMPTS {
             if self.running.is_cancelled() {
                 return Ok(());

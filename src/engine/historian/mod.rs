@@ -12,8 +12,10 @@ mod retention;
 mod step;
 mod waiting;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::engine::context::EngineContext;
 use crate::engine::historian::relay::Relay;
@@ -37,8 +39,8 @@ struct HistorianContext {
     sources: StepSources,
     reader: Arc<dyn ShardReader>,
     waiting: Arc<WaitingShards>,
-    /// What the counters know of queues; unset where queues report to no counters.
-    counters: OnceLock<Arc<dyn CounterTotals>>,
+    /// What the counters know of queues; none where queues report to no counters.
+    counters: Mutex<Option<Arc<dyn CounterTotals>>>,
 }
 
 /// The history at one moment, for metrics.
@@ -77,14 +79,13 @@ impl Historian {
         let waiting = Arc::new(WaitingShards::new(queues.clone(), Arc::clone(&clock)));
         let (outbox, reader) = (Arc::clone(&stores.outbox), Arc::clone(&stores.reader));
         let sources = StepSources { queues, outbox, history, registers, clock };
-        let context = HistorianContext { engine, sources, reader, waiting, counters: OnceLock::new() };
+        let context = HistorianContext { engine, sources, reader, waiting, counters: Mutex::default() };
         Self { context: Arc::new(context) }
     }
 
-    /// Makes full checks compare the counters with the shards. Only the first call has an effect.
+    /// Makes full checks compare these counters with the shards.
     pub fn compare_counters(&self, totals: Arc<dyn CounterTotals>) {
-        // A second caller would name the same counters.
-        let _ = self.context.counters.set(totals);
+        *self.context.counters.lock() = Some(totals);
     }
 
     /// The history at this moment. O(waiting shards).

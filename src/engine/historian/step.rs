@@ -11,7 +11,9 @@ use crate::domain::history::audit::Finding;
 use crate::domain::history::audit::levels::check_levels;
 use crate::domain::history::audit::rows::{AuditRegister, CountedRows};
 use crate::domain::history::run::{PageEnd, ShardRun, TakenRows};
-use crate::domain::limits::{HISTORY_BATCH_ROWS_MAX, OUTBOX_PAGE_ROWS_MAX, RELAY_COMPARED_PAGES_MAX};
+use crate::domain::limits::{
+    HISTORY_BATCH_ROWS_MAX, OUTBOX_PAGE_ROWS_MAX, RELAY_COMPARED_PAGES_MAX, RELAY_OVERTAKEN_MAX,
+};
 use crate::domain::queue::ShardId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::engine::historian::findings::{LastingFindings, new_findings};
@@ -22,8 +24,6 @@ use crate::ports::{
 
 /// The time between two audits of a shard.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(10);
-/// The attempts of a step that other relays overtake.
-const OVERTAKEN_MAX: usize = 4;
 
 /// What steps read from.
 pub struct StepSources {
@@ -78,7 +78,7 @@ impl StepSources {
         };
         let keeps_history = self.queues.is_served(shard.queue) && self.queues.keeps_history(shard.queue);
         let mut findings = self.audit(&mut kept).await?;
-        for _ in 0..OVERTAKEN_MAX {
+        for _ in 0..RELAY_OVERTAKEN_MAX {
             let page = self.outbox.outbox(shard, kept.run.read_after(), OUTBOX_PAGE_ROWS_MAX).await?;
             if kept.run.given_up.is_none() && kept.run.is_beyond(page.through) {
                 self.go_back(&mut kept.run, page.through).await?;

@@ -20,6 +20,7 @@ use tallystone::domain::queue::setup::settings::HistoryKept;
 use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
 use tallystone::domain::queue::{QueueId, QueueName, ShardId};
 use tallystone::domain::time::Timestamp;
+use tallystone::engine::bridge::BridgeSettings;
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
 use tallystone::engine::historian::{CounterTotals, KnownCounterTotal};
@@ -184,7 +185,13 @@ impl Shop {
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         let stores = memory::stores_on(Arc::clone(&clock));
         let namespaces = NamespaceCatalog::open(stores.catalog.clone(), Arc::clone(&clock)).await.expect("it opens");
+        namespaces.ensure_queue_namespace().await.expect("it is made");
         let history = FaultyHistory { inner: Arc::clone(&self.history), faults: Arc::clone(&self.faults) };
+        let settings = BridgeSettings {
+            step: Duration::from_millis(250),
+            totals_per_second: 5_000,
+            history_retention: Duration::from_secs(7 * 86_400),
+        };
         let parts = EngineParts {
             stores,
             queue_stores: Some(self.stores.clone()),
@@ -199,7 +206,7 @@ impl Shop {
             seal_delay: None,
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
-            bridge: None,
+            bridge: Some(settings),
         };
         Engine::start(parts).await.expect("the engine starts")
     }
@@ -256,11 +263,19 @@ impl Shop {
         positions
     }
 
+    /// The missing positions, with adjacent gaps as one.
     async fn gaps(&self, shard: ShardId) -> Vec<(u64, u64)> {
         let of = QueueShards { queue: shard.queue, shards: 1 };
         let mut gaps = self.history.gaps(of, 1_000).await.expect("a read");
         gaps.sort_unstable();
-        gaps.iter().map(|gap| (gap.from_position, gap.to_position)).collect()
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for gap in gaps {
+            match joined.last_mut() {
+                Some((_, to)) if *to + 1 == gap.from_position => *to = gap.to_position,
+                Some(_) | None => joined.push((gap.from_position, gap.to_position)),
+            }
+        }
+        joined
     }
 
     async fn waiting(&self, shard: ShardId) -> usize {
@@ -442,7 +457,7 @@ async fn a_shard_that_went_back_leaves_a_gap_before_it_goes_on() {
     assert_eq!(shop.gaps(shard).await, [(1, 5)]);
     shop.enqueue(&server, 200..220).await;
     shop.pass(Duration::from_secs(15)).await;
-    assert_eq!(shop.gaps(shard).await, [(1, 5), (6, 20)]);
+    assert_eq!(shop.gaps(shard).await, [(1, 20)]);
     let cursor = shop.history.cursor(shard).await.expect("a read").expect("one");
     assert_eq!((cursor.position.position, shop.waiting(shard).await), (25, 0));
     assert_eq!(findings_of(&server), 0);
@@ -579,4 +594,21 @@ async fn a_full_check_compares_the_counters_with_the_shards() {
     let found = shop.check(&server, true).await.findings;
     let texts: Vec<_> = found.iter().map(|one| one.finding.text.as_str()).collect();
     assert_eq!(texts, ["the newest total of enqueued in the log is 4; the shard has 5"]);
+}
+
+#[tokio::test]
+async fn rows_leave_after_the_retention() {
+    let shop = Shop::new();
+    let server = shop.server().await;
+    let shard = shop.create(&server, None).await;
+    shop.enqueue(&server, 0..5).await;
+    shop.pass(A_WHILE).await;
+    shop.clock.advance(Duration::from_secs(7 * 86_400 - 60));
+    shop.pass(Duration::from_secs(10)).await;
+    shop.enqueue(&server, 5..8).await;
+    shop.pass(A_WHILE).await;
+    assert_eq!(shop.positions(shard).await, (1..=8).collect::<Vec<_>>());
+    shop.pass(Duration::from_secs(130)).await;
+    assert_eq!(shop.positions(shard).await, (6..=8).collect::<Vec<_>>());
+    assert_eq!(shop.check(&server, true).await.findings, [], "what left by age is not missed");
 }

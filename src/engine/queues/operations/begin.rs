@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::check::KeptFindings;
+use super::findings::KeptFindings;
 use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation};
 use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
 use crate::domain::queue::command::Refusal;

@@ -6,14 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::begin::{check_token, name_of, reused};
+use super::findings::{FindingsPage, KeptFindings, QueueFinding};
 use super::{Operation, OperationKind, OperationSpec, OperationState, RunningOperation};
-use crate::domain::history::audit::Finding;
-use crate::domain::limits::CHECK_FINDINGS_MAX;
 use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::caller_quota::CallerId;
 use crate::engine::queues::Queues;
@@ -29,25 +27,6 @@ pub struct CheckRequest {
     /// The request token of the caller.
     pub token: Option<String>,
 }
-
-/// A finding, with the name that its queue had.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueFinding {
-    pub queue: QueueName,
-    pub finding: Finding,
-}
-
-/// Some findings of a check, in the order in which they were made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FindingsPage {
-    pub findings: Vec<QueueFinding>,
-    /// Where the next page begins; none if there is none yet.
-    pub next: Option<usize>,
-}
-
-/// The findings of an operation, at most `CHECK_FINDINGS_MAX`.
-#[derive(Default)]
-pub(super) struct KeptFindings(Mutex<Vec<QueueFinding>>);
 
 /// The size of a check, and the queue that it is about, if it is one.
 pub(in crate::engine) struct CheckScope {
@@ -71,10 +50,7 @@ impl RunningCheck {
 
     /// Keeps a finding. Beyond the bound it is dropped.
     pub fn keep(&self, found: QueueFinding) {
-        let mut findings = self.running.findings.0.lock();
-        if findings.len() < CHECK_FINDINGS_MAX {
-            findings.push(found);
-        }
+        self.running.findings.keep(found);
     }
 
     /// Whether the check is to end.
@@ -140,11 +116,6 @@ impl Queues {
     /// Reads the findings of a check from an index on, at most some. An operation of another kind has none.
     pub fn findings(&self, operation: &str, from: usize, limit: usize) -> Result<FindingsPage, QueueError> {
         let running = self.running(operation)?;
-        let findings = running.findings.0.lock();
-        let page: Vec<QueueFinding> = findings.iter().skip(from).take(limit).cloned().collect();
-        let end = from.saturating_add(page.len());
-        let next = (end < findings.len()).then_some(end);
-        drop(findings);
-        Ok(FindingsPage { findings: page, next })
+        Ok(running.findings.page(from, limit))
     }
 }

@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
     use crate::domain::queue::QueueName;
-    use crate::engine::queues::operations::check::KeptFindings;
+    use crate::engine::queues::operations::findings::KeptFindings;
     use crate::engine::queues::operations::{OperationKind, OperationSpec};
 
     fn caller(last: u8) -> CallerId {

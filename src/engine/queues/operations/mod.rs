@@ -9,6 +9,7 @@
 mod begin;
 mod check;
 mod discard;
+mod findings;
 mod index;
 
 use std::sync::Arc;
@@ -30,12 +31,13 @@ use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{QueueRequest, ShardCommand};
 
-use check::KeptFindings;
+use findings::KeptFindings;
 
 pub(super) use begin::check_token;
-pub use check::{CheckRequest, FindingsPage, QueueFinding};
+pub use check::CheckRequest;
 pub(in crate::engine) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
+pub use findings::{FindingsPage, QueueFinding};
 pub(super) use index::Operations;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
