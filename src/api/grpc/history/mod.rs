@@ -14,7 +14,7 @@ use crate::api::paging::{self, PagedRequest};
 use crate::domain::Reason;
 use crate::engine::Engine;
 use crate::engine::historian::Historian;
-use crate::engine::history::History;
+use crate::engine::history::HistoryReader;
 use crate::proto::history::v1 as wire;
 use crate::proto::history::v1::history_service_server::HistoryService;
 
@@ -24,7 +24,7 @@ const NO_HISTORY: &str = "this server keeps no history of messages; set bridge.e
 
 /// The history service.
 pub struct HistoryApi {
-    history: Result<History, ApiError>,
+    history: Result<HistoryReader, ApiError>,
     historian: Result<Historian, ApiError>,
 }
 
