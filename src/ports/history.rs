@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use crate::domain::history::audit::rows::AuditRegister;
-use crate::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use crate::domain::queue::messages::message::{MessageId, MessageKey};
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
@@ -101,9 +101,9 @@ pub trait HistoryStore: Send + Sync + 'static {
         &self,
         queue: QueueShards,
         term: &HistoryTerm,
-        before: Option<FoundRow>,
+        before: Option<HistoryHit>,
         limit: usize,
-    ) -> Result<Vec<FoundRow>, StoreError>;
+    ) -> Result<Vec<HistoryHit>, StoreError>;
 
     /// Reads the gaps of a queue. Cost: O(limit + shards).
     async fn gaps(&self, queue: QueueShards, limit: usize) -> Result<Vec<HistoryGap>, StoreError>;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use tallystone::domain::queue::messages::message::{AttemptError, Fence, MessageId, MessageKey, Metadata, SessionId};
 use tallystone::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
 use tallystone::domain::queue::{MessageState, QueueId, ShardId, Trigger};
@@ -133,7 +133,7 @@ pub async fn whole_trace(history: &dyn HistoryStore, queue: QueueId, message: Me
 }
 
 /// Every row with a term.
-pub async fn find_all(history: &dyn HistoryStore, queue: QueueShards, term: &HistoryTerm) -> Vec<FoundRow> {
+pub async fn find_all(history: &dyn HistoryStore, queue: QueueShards, term: &HistoryTerm) -> Vec<HistoryHit> {
     history.find(queue, term, None, usize::MAX).await.expect("a search")
 }
 
@@ -198,15 +198,15 @@ impl PlainHistory {
         lives.into_iter().rev().map(|(_, message)| message).collect()
     }
 
-    pub fn find(&self, queue: QueueId, term: &HistoryTerm) -> Vec<FoundRow> {
+    pub fn find(&self, queue: QueueId, term: &HistoryTerm) -> Vec<HistoryHit> {
         let of = self.rows.iter().filter(|(shard, row)| shard.queue == queue && HistoryTerm::of(row).contains(term));
-        let found = |(shard, row): &(ShardId, HistoryRow)| FoundRow {
+        let found = |(shard, row): &(ShardId, HistoryRow)| HistoryHit {
             at: row.transition.at,
             shard: shard.number,
             position: row.position(),
             message: row.transition.key,
         };
-        let mut rows: Vec<FoundRow> = of.map(found).collect();
+        let mut rows: Vec<HistoryHit> = of.map(found).collect();
         rows.sort_unstable();
         rows.reverse();
         rows

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tallystone::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use tallystone::domain::queue::messages::message::MessageKey;
 use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
 use tallystone::domain::queue::{QueueId, ShardId};
@@ -167,7 +167,7 @@ async fn check_term(random: &mut Random, history: &dyn HistoryStore, plain: &Pla
     for queue in [QUEUE, OTHER_QUEUE] {
         let whole = QueueShards { queue, shards: SHARDS };
         let limit = 1 + random.below(9);
-        let mut found: Vec<FoundRow> = Vec::new();
+        let mut found: Vec<HistoryHit> = Vec::new();
         loop {
             let page = history.find(whole, term, found.last().copied(), limit).await.expect("a search");
             assert!(page.len() <= limit);

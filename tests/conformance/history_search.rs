@@ -1,6 +1,6 @@
 //! Searches of the history over rows far apart, many rows of one time, and a shard that lived through the same time twice.
 
-use tallystone::domain::history::{FoundRow, HistoryTerm};
+use tallystone::domain::history::{HistoryHit, HistoryTerm};
 use tallystone::domain::queue::messages::message::MessageKey;
 use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
 
@@ -43,7 +43,7 @@ async fn history_store_law_5_a_search_goes_over_rows_far_apart_and_close_togethe
         let expected = plain.find(QUEUE, &term);
         assert_eq!(expected.len(), 60 + 1_400 + 81);
         for limit in [29, 700, usize::MAX] {
-            let mut found: Vec<FoundRow> = Vec::new();
+            let mut found: Vec<HistoryHit> = Vec::new();
             while found.len() < expected.len() {
                 let page = history.find(WHOLE, &term, found.last().copied(), limit).await.expect("a search");
                 assert!(!page.is_empty() && page.len() <= limit);
@@ -53,9 +53,9 @@ async fn history_store_law_5_a_search_goes_over_rows_far_apart_and_close_togethe
         }
         // From any row on, also one that is not there.
         for before in expected.iter().step_by(97) {
-            let other = FoundRow { shard: (before.shard + 1) % 3, ..*before };
+            let other = HistoryHit { shard: (before.shard + 1) % 3, ..*before };
             for before in [*before, other] {
-                let rest: Vec<FoundRow> = expected.iter().filter(|row| **row < before).take(20).copied().collect();
+                let rest: Vec<HistoryHit> = expected.iter().filter(|row| **row < before).take(20).copied().collect();
                 let found = history.find(WHOLE, &term, Some(before), 20).await.expect("a search");
                 assert_eq!(found, rest, "before {before:?}");
             }

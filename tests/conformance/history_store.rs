@@ -1,6 +1,6 @@
 //! The laws of `HistoryStore`, on every backend that keeps a history.
 
-use tallystone::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
 use tallystone::domain::queue::{MessageState, QueueId, ShardId};
 use tallystone::ports::{HistoryBatch, HistoryStore};
@@ -195,7 +195,7 @@ async fn history_store_law_5_a_search_pages_through_rows_of_one_time() {
                     enqueued(key(sequence), position(sequence), millis, &format!("{number}-{sequence}"), "acme")
                 })
                 .collect();
-            expected.extend(rows.iter().map(|row| FoundRow {
+            expected.extend(rows.iter().map(|row| HistoryHit {
                 at: row.transition.at,
                 shard: number,
                 position: row.position(),
@@ -206,7 +206,7 @@ async fn history_store_law_5_a_search_pages_through_rows_of_one_time() {
         expected.sort_unstable_by(|one, other| other.cmp(one));
         let term = HistoryTerm::Value { key: "tenant".into(), value: "acme".into() };
         for limit in 1..=16 {
-            let mut found: Vec<FoundRow> = Vec::new();
+            let mut found: Vec<HistoryHit> = Vec::new();
             while found.len() < expected.len() {
                 let page = history.find(WHOLE, &term, found.last().copied(), limit).await.expect("a search");
                 assert!(!page.is_empty() && page.len() <= limit, "{} rows of {}", found.len(), expected.len());

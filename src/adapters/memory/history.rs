@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::adapters::codec::queues::history::encode_row;
-use crate::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use crate::domain::queue::messages::message::{MessageId, MessageKey};
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
@@ -55,9 +55,9 @@ impl MemoryHistoryState {
     }
 }
 
-fn found(shard: ShardId, row: &HistoryRow) -> FoundRow {
+fn found(shard: ShardId, row: &HistoryRow) -> HistoryHit {
     let (at, message) = (row.transition.at, row.transition.key);
-    FoundRow { at, shard: shard.number, position: row.position(), message }
+    HistoryHit { at, shard: shard.number, position: row.position(), message }
 }
 
 #[async_trait]
@@ -93,10 +93,10 @@ impl HistoryStore for MemoryHistory {
         let state = self.state.lock();
         let is_enqueue = |row: &HistoryRow| row.enqueued.as_ref().is_some_and(|message| message.id == *id);
         let enqueues = state.rows_of(queue).filter(|(_, row)| is_enqueue(row));
-        let mut enqueues: Vec<FoundRow> = enqueues.map(|(shard, row)| found(shard, row)).collect();
+        let mut enqueues: Vec<HistoryHit> = enqueues.map(|(shard, row)| found(shard, row)).collect();
         enqueues.sort_unstable();
         let mut lives = Vec::new();
-        for FoundRow { message, .. } in enqueues.into_iter().rev() {
+        for HistoryHit { message, .. } in enqueues.into_iter().rev() {
             if lives.len() < limit && !lives.contains(&message) {
                 lives.push(message);
             }
@@ -108,14 +108,14 @@ impl HistoryStore for MemoryHistory {
         &self,
         queue: QueueShards,
         term: &HistoryTerm,
-        before: Option<FoundRow>,
+        before: Option<HistoryHit>,
         limit: usize,
-    ) -> Result<Vec<FoundRow>, StoreError> {
+    ) -> Result<Vec<HistoryHit>, StoreError> {
         let state = self.state.lock();
         let has_term = |row: &HistoryRow| HistoryTerm::of(row).contains(term);
         let rows = state.rows_of(queue.queue).filter(|(_, row)| has_term(row));
         let rows = rows.map(|(shard, row)| found(shard, row));
-        let mut rows: Vec<FoundRow> = rows.filter(|row| before.is_none_or(|before| *row < before)).collect();
+        let mut rows: Vec<HistoryHit> = rows.filter(|row| before.is_none_or(|before| *row < before)).collect();
         rows.sort_unstable_by(|one, other| other.cmp(one));
         rows.truncate(limit);
         Ok(rows)

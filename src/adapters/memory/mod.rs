@@ -9,7 +9,6 @@ mod catalog;
 mod event_log;
 mod fast_counts;
 mod history;
-mod limits;
 mod outboxes;
 mod queues;
 mod rollups;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::limits::OUTBOX_ROWS_MAX;
+use crate::domain::limits::MEMORY_OUTBOX_ROWS_MAX;
 use crate::domain::queue::ShardId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::ports::OutboxUsage;
@@ -24,7 +24,7 @@ impl MemoryOutboxes {
         }
         self.count += rows.len();
         self.rows.entry(shard).or_default().extend(rows);
-        while self.count > OUTBOX_ROWS_MAX
+        while self.count > MEMORY_OUTBOX_ROWS_MAX
             && let Some(largest) = self.rows.values_mut().max_by_key(|rows| rows.len())
         {
             // A hundredth at a time, so that the search for the largest stays rare.
@@ -56,6 +56,6 @@ impl MemoryOutboxes {
     }
 
     pub fn usage(&self) -> OutboxUsage {
-        OutboxUsage { bytes: (self.count * ROW_BYTES) as u64, capacity: (OUTBOX_ROWS_MAX * ROW_BYTES) as u64 }
+        OutboxUsage { bytes: (self.count * ROW_BYTES) as u64, capacity: (MEMORY_OUTBOX_ROWS_MAX * ROW_BYTES) as u64 }
     }
 }

@@ -300,7 +300,8 @@ impl ShardOutbox for MemoryQueues {
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {
         let mut state = self.state.lock();
         let at = state.tick(self.clock.as_ref()).now;
-        let rows = state.outboxes.read(shard, after, limit.min(OUTBOX_PAGE_ROWS_MAX));
+        let limit = limit.min(OUTBOX_PAGE_ROWS_MAX);
+        let rows = state.outboxes.read(shard, after, limit);
         let newest = state.shards.get(&shard).map(|kept| kept.shard.position());
         let last = rows.last().map(HistoryRow::position);
         // A full page may not be all. A dropped shard has no rows but those of its outbox.

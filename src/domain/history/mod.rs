@@ -54,7 +54,7 @@ impl HistoryTerm {
 
 /// A found row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct FoundRow {
+pub struct HistoryHit {
     /// The time of the row.
     pub at: Timestamp,
     /// The shard of the row.

@@ -213,3 +213,5 @@ pub const BRIDGE_TAKEOVERS_AT_ONCE_MAX: usize = 16;
 pub const BRIDGE_READ_BACKS_MAX: usize = 16;
 /// The longest pause before the bridge tries a failed report again.
 pub const BRIDGE_BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// The most rows of all outboxes of queues in memory, before the largest gives way.
+pub const MEMORY_OUTBOX_ROWS_MAX: usize = 500_000;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use futures_util::{StreamExt, stream};
 
 use crate::domain::history::search::{HistoryMatch, HistoryQuery, QueryTime};
-use crate::domain::history::{FoundRow, HistoryTerm};
+use crate::domain::history::{HistoryHit, HistoryTerm};
 use crate::domain::limits::{PAGE_ROWS_MAX, SEARCH_JUDGED_AT_ONCE_MAX, SEARCH_ROWS_MAX, SEARCH_STEP_ROWS_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::message::MessageKey;
@@ -26,7 +26,7 @@ pub struct SearchedPage {
     pub is_partial: bool,
     pub extent: HistoryExtent,
     /// The last hit that was looked at, if more may follow.
-    pub next: Option<FoundRow>,
+    pub next: Option<HistoryHit>,
 }
 
 /// A walk of one call.
@@ -35,7 +35,7 @@ struct SearchWalk<'a> {
     query: &'a HistoryQuery,
     term: HistoryTerm,
     /// The last hit that was looked at.
-    before: Option<FoundRow>,
+    before: Option<HistoryHit>,
     /// The rows looked at.
     looked_at: usize,
     /// The messages that a newer hit of this call has judged.
@@ -56,7 +56,7 @@ enum StepEnd {
 
 /// A hit after it was judged.
 struct JudgedHit {
-    hit: FoundRow,
+    hit: HistoryHit,
     found: Option<HistoryMatch>,
     /// The rows read for it.
     rows: usize,
@@ -69,7 +69,7 @@ impl HistoryReader {
         &self,
         name: &QueueName,
         query: &HistoryQuery,
-        after: Option<FoundRow>,
+        after: Option<HistoryHit>,
         limit: usize,
     ) -> Result<SearchedPage, QueueError> {
         let source = self.queues.history_source(name)?;
@@ -106,7 +106,7 @@ impl HistoryReader {
             let is_new = walk.judged.insert(hit.message) || walk.query.when == QueryTime::Ever;
             (hit, last_rows.get(&hit.message).filter(|_| is_new).cloned())
         });
-        let hits: Vec<(FoundRow, Option<HistoryRow>)> = hits.collect();
+        let hits: Vec<(HistoryHit, Option<HistoryRow>)> = hits.collect();
         let (source, query, term) = (walk.source, walk.query, walk.term.clone());
         let judging = hits.into_iter().map(|(hit, last)| self.judge(source, (query, &term), hit, last));
         let mut judging = stream::iter(judging).buffered(SEARCH_JUDGED_AT_ONCE_MAX);
@@ -126,7 +126,7 @@ impl HistoryReader {
     async fn last_rows(
         &self,
         walk: &SearchWalk<'_>,
-        hits: &[FoundRow],
+        hits: &[HistoryHit],
     ) -> Result<HashMap<MessageKey, HistoryRow>, QueueError> {
         let is_open = |key: &MessageKey| walk.query.when == QueryTime::Ever || !walk.judged.contains(key);
         let keys: HashSet<MessageKey> = hits.iter().map(|hit| hit.message).filter(is_open).collect();
@@ -139,7 +139,7 @@ impl HistoryReader {
         &self,
         source: &HistorySource,
         (query, term): (&HistoryQuery, &HistoryTerm),
-        hit: FoundRow,
+        hit: HistoryHit,
         last: Option<HistoryRow>,
     ) -> Result<JudgedHit, QueueError> {
         let mut judged = JudgedHit { hit, found: None, rows: 0 };
@@ -164,7 +164,7 @@ impl HistoryReader {
     }
 
     /// The rows of a message from a hit on, at most `SEARCH_ROWS_MAX`. Nothing if the hit has left the history.
-    async fn rows_from(&self, source: &HistorySource, hit: FoundRow) -> Result<Vec<Transition>, QueueError> {
+    async fn rows_from(&self, source: &HistorySource, hit: HistoryHit) -> Result<Vec<Transition>, QueueError> {
         let (mut rows, mut size) = (Vec::new(), FIRST_ROWS);
         let mut after = RowPosition { position: hit.position.position.saturating_sub(1), ..hit.position };
         while rows.len() < SEARCH_ROWS_MAX {
@@ -183,7 +183,7 @@ impl HistoryReader {
 }
 
 /// Before every row at a time, and after those at earlier times.
-fn first_row_at(at: Timestamp) -> FoundRow {
+fn first_row_at(at: Timestamp) -> HistoryHit {
     let message = MessageKey { shard: 0, epoch: 0, sequence: 0 };
-    FoundRow { at, shard: 0, position: RowPosition::default(), message }
+    HistoryHit { at, shard: 0, position: RowPosition::default(), message }
 }

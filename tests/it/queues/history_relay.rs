@@ -13,7 +13,7 @@ use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory::{self, MemoryHistory};
 use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::history::audit::FindingKind;
-use tallystone::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use tallystone::domain::queue::messages::message::{MessageId, MessageKey};
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::HistoryKept;
@@ -96,9 +96,9 @@ impl HistoryStore for FaultyHistory {
         &self,
         queue: QueueShards,
         term: &HistoryTerm,
-        before: Option<FoundRow>,
+        before: Option<HistoryHit>,
         limit: usize,
-    ) -> Result<Vec<FoundRow>, StoreError> {
+    ) -> Result<Vec<HistoryHit>, StoreError> {
         self.inner.find(queue, term, before, limit).await
     }
 

@@ -86,7 +86,6 @@ fn the_page_of_limits_is_the_list() {
         ("Counter rules", include_str!("../../../src/domain/limits/rules.rs")),
         ("Embedded store", include_str!("../../../src/adapters/embedded/limits.rs")),
         ("Cassandra", include_str!("../../../src/adapters/cassandra/limits.rs")),
-        ("Stores in memory", include_str!("../../../src/adapters/memory/limits.rs")),
         ("memcached", include_str!("../../../src/adapters/memcached/limits.rs")),
     ];
     let mut page = String::from(

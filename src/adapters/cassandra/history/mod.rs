@@ -29,7 +29,7 @@ use crate::adapters::cassandra::limits::{FOUND_PAGE_ROWS_MAX, PARTITION_READS_AT
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::codec::queues::history::decode_row;
-use crate::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use crate::domain::queue::messages::message::{MessageId, MessageKey};
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
@@ -245,9 +245,9 @@ impl HistoryStore for CqlHistory {
         &self,
         queue: QueueShards,
         term: &HistoryTerm,
-        before: Option<FoundRow>,
+        before: Option<HistoryHit>,
         limit: usize,
-    ) -> Result<Vec<FoundRow>, StoreError> {
+    ) -> Result<Vec<HistoryHit>, StoreError> {
         search::find(&self.requests, queue, term, before, limit).await
     }
 

@@ -18,7 +18,7 @@ use crate::adapters::cassandra::limits::{
 };
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::domain::history::{FoundRow, HistoryTerm};
+use crate::domain::history::{HistoryHit, HistoryTerm};
 use crate::domain::queue::QueueId;
 use crate::domain::time::Timestamp;
 use crate::ports::{QueueShards, StoreError};
@@ -33,7 +33,7 @@ struct TermSearch<'a> {
     requests: &'a RequestRunner,
     queue: QueueId,
     term: String,
-    before: Option<FoundRow>,
+    before: Option<HistoryHit>,
     /// The rows of a page.
     page_rows: usize,
 }
@@ -48,7 +48,7 @@ struct ShardSearch {
     /// The rows of the current period, a run for each epoch.
     runs: Vec<EpochRun>,
     /// Pages that were read ahead.
-    pages: BTreeMap<FoundChunk, Vec<FoundRow>>,
+    pages: BTreeMap<FoundChunk, Vec<HistoryHit>>,
     /// How many partitions to read ahead.
     ahead: usize,
 }
@@ -58,7 +58,7 @@ struct EpochRun {
     /// The partitions that were not read yet.
     chunks: VecDeque<FoundChunk>,
     /// The rest of the last page.
-    rows: VecDeque<FoundRow>,
+    rows: VecDeque<HistoryHit>,
     /// The partition whose rest was not read, and where it begins.
     rest: Option<(FoundChunk, RowBound)>,
 }
@@ -68,9 +68,9 @@ pub async fn find(
     requests: &RequestRunner,
     queue: QueueShards,
     term: &HistoryTerm,
-    before: Option<FoundRow>,
+    before: Option<HistoryHit>,
     limit: usize,
-) -> Result<Vec<FoundRow>, StoreError> {
+) -> Result<Vec<HistoryHit>, StoreError> {
     let shards = usize::try_from(queue.shards).unwrap_or(usize::MAX).max(1);
     let page_rows = (limit / shards).saturating_add(1).clamp(FOUND_PAGE_ROWS_MIN, FOUND_PAGE_ROWS_MAX);
     let search = TermSearch { requests, queue: queue.queue, term: stored_term(term), before, page_rows };
@@ -96,7 +96,7 @@ pub async fn find(
 
 impl TermSearch<'_> {
     /// Reads the newest row of a shard.
-    async fn open(&self, shard: u32) -> Result<(ShardSearch, Option<FoundRow>), StoreError> {
+    async fn open(&self, shard: u32) -> Result<(ShardSearch, Option<HistoryHit>), StoreError> {
         let mut shard = ShardSearch {
             shard,
             chunks: VecDeque::new(),
@@ -111,7 +111,7 @@ impl TermSearch<'_> {
     }
 
     /// The next row of a shard, without taking it.
-    async fn head(&self, shard: &mut ShardSearch) -> Result<Option<FoundRow>, StoreError> {
+    async fn head(&self, shard: &mut ShardSearch) -> Result<Option<HistoryHit>, StoreError> {
         loop {
             for index in 0..shard.runs.len() {
                 self.refill(shard, index).await?;
@@ -175,7 +175,7 @@ impl TermSearch<'_> {
         shard: &mut ShardSearch,
         index: usize,
         chunk: FoundChunk,
-    ) -> Result<Vec<FoundRow>, StoreError> {
+    ) -> Result<Vec<HistoryHit>, StoreError> {
         if let Some(page) = shard.pages.remove(&chunk) {
             return Ok(page);
         }
@@ -222,7 +222,7 @@ impl TermSearch<'_> {
         Ok(())
     }
 
-    async fn read_page(&self, shard: u32, chunk: FoundChunk, bound: RowBound) -> Result<Vec<FoundRow>, StoreError> {
+    async fn read_page(&self, shard: u32, chunk: FoundChunk, bound: RowBound) -> Result<Vec<HistoryHit>, StoreError> {
         let statement = self.requests.statement("list_found");
         let FoundChunk { period, epoch, chunk: of_epoch } = chunk;
         let most = i32::try_from(self.page_rows).unwrap_or(i32::MAX);
@@ -230,21 +230,21 @@ impl TermSearch<'_> {
         let values = (queue, self.term.as_str(), number, period, epoch, of_epoch, bound.0, bound.1, most);
         let rows: Vec<(i64, i64, i64, i64)> = self.requests.rows(OP, statement, values).await?;
         let found = rows.into_iter().map(|(at, position, message_epoch, message_sequence)| {
-            Some(FoundRow {
+            Some(HistoryHit {
                 at: Timestamp::from_micros(at),
                 shard,
                 position: position_from(epoch, position)?,
                 message: message_from(shard, message_epoch, message_sequence)?,
             })
         });
-        let found = found.collect::<Option<Vec<FoundRow>>>();
+        let found = found.collect::<Option<Vec<HistoryHit>>>();
         found.ok_or_else(|| RequestFailure::corrupt("a row of history_found has a number out of range").during(OP))
     }
 }
 
 impl ShardSearch {
     /// Takes the row that was the next one.
-    fn take(&mut self, head: FoundRow) {
+    fn take(&mut self, head: HistoryHit) {
         if let Some(run) = self.runs.iter_mut().find(|run| run.rows.front() == Some(&head)) {
             run.rows.pop_front();
         }

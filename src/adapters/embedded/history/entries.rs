@@ -9,7 +9,7 @@ use crate::adapters::codec::queues::history::encode_rows;
 use crate::adapters::embedded::disk::library::Library;
 use crate::adapters::embedded::limits::{HISTORY_GROUP_ROWS_MAX, HISTORY_PIECE_BYTES_MAX, HISTORY_PLACEMENTS_MAX};
 use crate::domain::Timestamp;
-use crate::domain::history::{FoundRow, HistoryCursor, HistoryTerm};
+use crate::domain::history::{HistoryCursor, HistoryHit, HistoryTerm};
 use crate::domain::queue::ShardId;
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::transition::HistoryRow;
@@ -122,7 +122,7 @@ fn push_group(piece: &mut HistoryPiece, shard: ShardId, group: RowGroup, mut row
     piece.push(period, HistoryTable::Rows, key::of_rows(shard.queue, message, epoch, &positions), value);
     for row in rows {
         let at = row.transition.at;
-        let found = FoundRow { at, shard: shard.number, position: row.position(), message };
+        let found = HistoryHit { at, shard: shard.number, position: row.position(), message };
         for term in HistoryTerm::of(row) {
             let key = key::of_term(shard.queue, &term, &found);
             piece.push(period, HistoryTable::Found, key, key::message_value(message));

@@ -8,7 +8,6 @@
 //! history.F.P     queue u128 term place                           message of a row with a term
 //! history.state   c queue u128 shard u32                          cursor of a shard
 //!                 s                                               time from which on no row has left
-//!
 //! P               start of a period in microseconds
 //! last distance   epoch u32 position u64 of the last of the rows; varint to the row before. They name the rows.
 //! place           ~(time i64 shard u32 epoch u32 position u64): the newest row has the smallest key
@@ -23,7 +22,7 @@ use std::ops::Bound;
 
 use crate::adapters::codec::queues::state_code;
 use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
-use crate::domain::history::{FoundRow, HistoryGap, HistoryTerm};
+use crate::domain::history::{HistoryGap, HistoryHit, HistoryTerm};
 use crate::domain::queue::messages::message::{MessageId, MessageKey};
 use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{QueueId, ShardId};
@@ -69,7 +68,7 @@ pub fn rows_after(queue: QueueId, message: MessageKey, after: Option<RowPosition
 }
 
 /// Key of a life under an id.
-pub fn of_life(queue: QueueId, id: &MessageId, row: &FoundRow) -> Vec<u8> {
+pub fn of_life(queue: QueueId, id: &MessageId, row: &HistoryHit) -> Vec<u8> {
     [of_id(queue, id), place_of(row)].concat()
 }
 
@@ -79,12 +78,12 @@ pub fn lives(queue: QueueId, id: &MessageId) -> KeyRange {
 }
 
 /// Key of a row with a term.
-pub fn of_term(queue: QueueId, term: &HistoryTerm, row: &FoundRow) -> Vec<u8> {
+pub fn of_term(queue: QueueId, term: &HistoryTerm, row: &HistoryHit) -> Vec<u8> {
     [term_of(queue, term), place_of(row)].concat()
 }
 
 /// The keys of the rows with a term that lie before a row, newest first.
-pub fn found_before(queue: QueueId, term: &HistoryTerm, before: Option<&FoundRow>) -> KeyRange {
+pub fn found_before(queue: QueueId, term: &HistoryTerm, before: Option<&HistoryHit>) -> KeyRange {
     let term = term_of(queue, term);
     match before {
         Some(before) => {
@@ -96,7 +95,7 @@ pub fn found_before(queue: QueueId, term: &HistoryTerm, before: Option<&FoundRow
 }
 
 /// Decodes the place at the end of a key, and the message of its row.
-pub fn to_found(key: &[u8], message: &[u8]) -> Option<FoundRow> {
+pub fn to_found(key: &[u8], message: &[u8]) -> Option<HistoryHit> {
     let (_, place) = key.split_last_chunk::<PLACE_BYTES>()?;
     let place = place.map(|byte| !byte);
     let (time, rest) = place.split_first_chunk::<8>()?;
@@ -104,7 +103,7 @@ pub fn to_found(key: &[u8], message: &[u8]) -> Option<FoundRow> {
     let (position, rest) = to_position(rest)?;
     let shard = u32::from_be_bytes(*shard);
     let message = to_message(shard, message)?;
-    rest.is_empty().then(|| FoundRow { at: from_sortable(*time), shard, position, message })
+    rest.is_empty().then(|| HistoryHit { at: from_sortable(*time), shard, position, message })
 }
 
 /// The stored form of the message of a row.
@@ -210,7 +209,7 @@ fn push_text(key: &mut Vec<u8>, text: &str) {
     key.extend_from_slice(text.as_bytes());
 }
 
-fn place_of(row: &FoundRow) -> Vec<u8> {
+fn place_of(row: &HistoryHit) -> Vec<u8> {
     let mut place = Vec::with_capacity(PLACE_BYTES);
     place.extend_from_slice(&to_sortable(row.at));
     place.extend_from_slice(&row.shard.to_be_bytes());
@@ -244,9 +243,9 @@ mod tests {
 
     const QUEUE: QueueId = QueueId(7);
 
-    fn found(at: i64, shard: u32, position: u64) -> FoundRow {
+    fn found(at: i64, shard: u32, position: u64) -> HistoryHit {
         let message = MessageKey { shard, epoch: 3, sequence: position };
-        FoundRow { at: Timestamp::from_micros(at), shard, position: RowPosition { epoch: 2, position }, message }
+        HistoryHit { at: Timestamp::from_micros(at), shard, position: RowPosition { epoch: 2, position }, message }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::adapters::embedded::disk::key::KeyRange;
 use crate::adapters::embedded::disk::read::{RawRow, rows};
 use crate::adapters::embedded::error::{ReadError, malformed_key};
 use crate::domain::Timestamp;
-use crate::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use crate::domain::queue::messages::message::{MessageId, MessageKey};
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
@@ -85,9 +85,9 @@ pub fn find(
     periods: &HistoryPeriods,
     queue: QueueId,
     term: &HistoryTerm,
-    before: Option<FoundRow>,
+    before: Option<HistoryHit>,
     limit: usize,
-) -> Result<Vec<FoundRow>, ReadError> {
+) -> Result<Vec<HistoryHit>, ReadError> {
     let to = before.map_or(Timestamp::MAX, |before| before.at);
     let keys = || key::found_before(queue, term, before.as_ref());
     let keyspaces = periods.newest_first(to).into_iter().map(|period| period.found);
@@ -148,6 +148,6 @@ fn rows_of(message: MessageKey, (_, value): &RawRow) -> Result<Vec<HistoryRow>, 
     Ok(found)
 }
 
-fn found_of((key, value): &RawRow) -> Result<FoundRow, ReadError> {
+fn found_of((key, value): &RawRow) -> Result<HistoryHit, ReadError> {
     key::to_found(key, value).ok_or_else(|| malformed_key("row of the history", key))
 }

@@ -13,13 +13,11 @@
 //! queue.bodies    place                                         body of a message
 //! queue.answers.T queue u128 shard u32 time i64 id routing      first answer to a token; T is the second the bucket starts at
 //! queue.outbox    queue u128 shard u32 epoch u32 last u64 first u64    rows of one commit in a shard, by position
-//!
 //! kind            0 an own value, 1 none, 2 other, 3 gone
 //! place           low half of the sequence u32 | queue u128 | shard u32 | high half of the sequence u32
 //! ```
-//! Numbers are big endian; signed numbers have the sign bit flipped. An id and a routing value follow their length in
-//! two bytes, which is 0 without a routing value. A place begins with the bytes in which consecutive messages differ,
-//! because the store library compares the first four bytes of two keys without following a pointer.
+//! Numbers are big endian; signed ones have the sign bit flipped. An id and a routing value follow their length in two bytes.
+//! A place begins with the bytes in which consecutive messages differ: the store library compares the first four bytes fast.
 
 use std::ops::Bound;
 

@@ -18,7 +18,7 @@ use crate::adapters::embedded::history::periods::{DroppedPeriod, PlaceError};
 use crate::adapters::embedded::history::read;
 use crate::adapters::embedded::inbox::command::{HistoryCommand, StoreCommand};
 use crate::adapters::embedded::store_core::StoreCore;
-use crate::domain::history::{FoundRow, HistoryCursor, HistoryGap, HistoryTerm};
+use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
 use crate::domain::queue::messages::message::{MessageId, MessageKey};
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
@@ -136,9 +136,9 @@ impl HistoryStore for EmbeddedHistory {
         &self,
         queue: QueueShards,
         term: &HistoryTerm,
-        before: Option<FoundRow>,
+        before: Option<HistoryHit>,
         limit: usize,
-    ) -> Result<Vec<FoundRow>, StoreError> {
+    ) -> Result<Vec<HistoryHit>, StoreError> {
         let term = term.clone();
         self.read(move |core| read::find(&core.history, queue.queue, &term, before, limit)).await
     }

@@ -1,7 +1,7 @@
 //! The cursors of traces and searches as bytes, inside page tokens.
 
 use crate::domain::Timestamp;
-use crate::domain::history::FoundRow;
+use crate::domain::history::HistoryHit;
 use crate::domain::history::trace::{LifeCursor, OpenLease};
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::transition::RowPosition;
@@ -40,7 +40,7 @@ pub fn read_trace(bytes: &[u8]) -> Option<TraceCursor> {
 }
 
 /// Writes the last hit of a page of a search.
-pub fn write_hit(hit: &FoundRow) -> Vec<u8> {
+pub fn write_hit(hit: &HistoryHit) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(hit.at.micros().to_be_bytes());
     bytes.extend(hit.shard.to_be_bytes());
@@ -50,13 +50,13 @@ pub fn write_hit(hit: &FoundRow) -> Vec<u8> {
 }
 
 /// Reads the last hit of a page of a search.
-pub fn read_hit(bytes: &[u8]) -> Option<FoundRow> {
+pub fn read_hit(bytes: &[u8]) -> Option<HistoryHit> {
     let mut rest = bytes;
     let at = Timestamp::from_micros(i64::from_be_bytes(take(&mut rest)?));
     let shard = u32::from_be_bytes(take(&mut rest)?);
     let (_, position) = take_position(&mut rest)?;
     let message = take_key(&mut rest)?;
-    rest.is_empty().then_some(FoundRow { at, shard, position, message })
+    rest.is_empty().then_some(HistoryHit { at, shard, position, message })
 }
 
 fn put_key(bytes: &mut Vec<u8>, key: MessageKey) {
@@ -115,13 +115,13 @@ mod tests {
             let cursor = TraceCursor { life: KEY, at };
             assert_eq!(read_trace(&write_trace(&cursor)), Some(cursor));
         }
-        let hit = FoundRow { at: Timestamp::from_micros(-5), shard: 3, position: PLACE, message: KEY };
+        let hit = HistoryHit { at: Timestamp::from_micros(-5), shard: 3, position: PLACE, message: KEY };
         assert_eq!(read_hit(&write_hit(&hit)), Some(hit));
     }
 
     #[test]
     fn bytes_of_another_length_are_no_cursor() {
-        let hit = FoundRow { at: Timestamp::from_micros(5), shard: 3, position: PLACE, message: KEY };
+        let hit = HistoryHit { at: Timestamp::from_micros(5), shard: 3, position: PLACE, message: KEY };
         let trace = write_trace(&TraceCursor { life: KEY, at: LifeCursor::default() });
         for length in 0..trace.len() {
             assert_eq!(read_trace(&trace[..length]), None);
