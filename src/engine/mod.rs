@@ -213,6 +213,11 @@ impl Engine {
         self.context.queue_reports.set(reported_to);
     }
 
+    /// How far the reports of this server's queues to their counters lie behind. `None`: it reports for no queue.
+    pub fn queue_report_lag(&self) -> Option<Duration> {
+        self.context.queue_reports.lag(self.context.now())
+    }
+
     /// The reads of the history, unless this process has no queues or keeps no history.
     pub fn history(&self) -> Option<HistoryReader> {
         let (queues, store) = self.queues.clone().zip(self.history.clone())?;

@@ -84,6 +84,12 @@ impl UndeclaredFilters {
 /// Events of one queue's messages since this server serves it.
 #[derive(Default, Debug)]
 pub struct QueueCounts {
+    /// Messages that were enqueued.
+    pub enqueued: Count,
+    /// Leases that were given.
+    pub leased: Count,
+    /// Messages that were completed.
+    pub completed: Count,
     /// Attempts that their workers reported as failed.
     pub failed: Count,
     /// Messages that ran out of attempts.
@@ -100,11 +106,14 @@ impl QueueCounts {
     /// Counts one applied transition.
     pub fn record_transition(&self, row: &Transition) {
         match row.trigger {
+            Trigger::Enqueue => self.enqueued.increment(),
+            Trigger::Dequeue => self.leased.increment(),
+            Trigger::Complete | Trigger::LateComplete => self.completed.increment(),
             Trigger::Fail => self.failed.increment(),
             Trigger::LeaseOver => self.leases_expired.increment(),
             Trigger::TtlOver => self.messages_expired.increment(),
             Trigger::Redrive => self.redriven.increment(),
-            _ => {} // other transitions are no sign of trouble and are not counted
+            _ => {} // other transitions show neither the load nor trouble and are not counted
         }
         if row.to == Some(MessageState::Errored) && row.from != Some(MessageState::Errored) {
             self.errored.increment();
@@ -136,6 +145,8 @@ pub struct BridgeCounts {
     pub takeovers: Count,
     /// Steps that failed and were tried again.
     pub failures: Count,
+    /// Shards that changed and whose report is not written.
+    pub waiting_shards: GaugeValue,
 }
 
 /// Calls on the counters of one namespace since this server's first call of it.

@@ -102,6 +102,12 @@ const COUNTS: &[Metric<Stats>] = metrics! { counts:
     Count "tallystone_queue_commands" = counts.queue_commands.get(), "Commands sent to shards of queues";
     Count "tallystone_queue_store_calls" = counts.queue_store_calls.get(), "Store calls that carried these commands";
     Count "tallystone_queue_panics" = counts.queue_panics.get(), "Store calls of queues that panicked: defects";
+    Count "tallystone_bridge_reports" = counts.bridge.reports.get(),
+        "Reports of shards of queues written to the counters";
+    Count "tallystone_bridge_totals_reported" = counts.bridge.totals_reported.get(), "Totals in these reports";
+    Count "tallystone_bridge_takeovers" = counts.bridge.takeovers.get(),
+        "Comparisons of a queue with its counters: at a takeover, and from time to time";
+    Count "tallystone_bridge_failures" = counts.bridge.failures.get(), "Failed steps of the reports; tried again";
     Count "tallystone_history_rows_relayed" = counts.history_rows_relayed.get(),
         "Rows carried from the outboxes to the history, repeats included";
     Count "tallystone_history_batches" = counts.history_batches.get(), "Batches of rows written to the history";
@@ -141,6 +147,12 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
     Gauge "tallystone_queues" = of_queues(engine, Queues::count), "Queues and templates";
     Gauge "tallystone_dequeues_waiting" = of_queues(engine, Queues::waiting), "Waiting dequeues";
     Gauge "tallystone_queue_sessions" = of_queues(engine, Queues::sessions), "Sessions of workers";
+    Gauge "tallystone_bridge_active" = f64::from(u8::from(engine.queue_report_lag().is_some())),
+        "Whether this server reports queues to counters";
+    Gauge "tallystone_bridge_report_lag_seconds" = engine.queue_report_lag().map_or(0.0, |lag| lag.as_secs_f64()),
+        "Age of the time up to which all changes of queues are in the log of their counters";
+    Gauge "tallystone_bridge_waiting_shards" = engine.stats().bridge.waiting_shards.get() as f64,
+        "Shards of queues that changed and wait for their report";
     Gauge "tallystone_queue_clock_ahead_seconds" = seconds(engine.stats().queue_clock_ahead.get() as f64),
         "Queue time minus this machine's clock; negative if queue time is behind";
     Gauge "tallystone_queue_tokens_ahead_seconds" = seconds(engine.stats().queue_tokens_ahead.get() as f64),

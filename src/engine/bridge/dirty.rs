@@ -36,6 +36,11 @@ impl DirtyShards {
         }
     }
 
+    /// The number of waiting shards. O(1).
+    pub fn len(&self) -> usize {
+        self.since.lock().len()
+    }
+
     /// The time of the first change of the shard that waits longest. O(n).
     pub fn oldest(&self) -> Option<Timestamp> {
         self.since.lock().values().min().copied()

@@ -87,7 +87,7 @@ impl Bridge {
         settings: BridgeSettings,
     ) -> Self {
         let dirty = Arc::new(DirtyShards::new(Arc::clone(&context.clock)));
-        context.queue_reports.set(Some(Timestamp::MIN));
+        context.queue_reports.start(context.now());
         queues.listen(Arc::clone(&dirty) as _);
         let (tracked, gone) = (HashMap::new(), BTreeSet::new());
         Self {
@@ -112,6 +112,7 @@ impl Bridge {
         let now = self.context.now();
         self.read_backs_left = BRIDGE_READ_BACKS_MAX;
         self.follow_queues();
+        self.show_waiting(self.dirty.len());
         self.zero_gone().await?;
         let waiting = self.dirty.take();
         let outcome = self.report(&waiting, budget).await;
@@ -120,6 +121,7 @@ impl Bridge {
             Err(_) => waiting,
         };
         self.dirty.put_back(left.iter().copied());
+        self.show_waiting(self.dirty.len());
         self.publish(now);
         outcome?;
         if self.has_started && self.dirty.oldest().is_none() {
@@ -127,6 +129,11 @@ impl Bridge {
             self.gone.extend(self.tidier.look(&self.counting, live.collect(), now).await?);
         }
         Ok(())
+    }
+
+    /// Shows how many shards wait. A step that hangs leaves the number with which it began.
+    fn show_waiting(&self, shards: usize) {
+        self.context.stats.bridge.waiting_shards.set(i64::try_from(shards).unwrap_or(i64::MAX));
     }
 
     /// Says how far the queues are reported.

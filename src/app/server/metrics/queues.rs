@@ -50,6 +50,9 @@ pub fn encode_backlogs(encoder: &mut DescriptorEncoder<'_>, backlogs: &[Backlog]
 }
 
 const COUNTS: &[Metric<QueueCounts>] = metrics! { counts:
+    Count "tallystone_queue_enqueued" = counts.enqueued.get(), "Messages enqueued, by queue";
+    Count "tallystone_queue_leased" = counts.leased.get(), "Leases issued, by queue";
+    Count "tallystone_queue_completed" = counts.completed.get(), "Messages completed, by queue";
     Count "tallystone_queue_failures" = counts.failed.get(), "Attempts failed by their workers";
     Count "tallystone_queue_errored" = counts.errored.get(), "Messages that ran out of attempts";
     Count "tallystone_queue_leases_expired" = counts.leases_expired.get(),
