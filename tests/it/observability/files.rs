@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use tallystone::app::cli;
 
 use super::firing::settled;
-use super::{alerts, dashboards, metrics_in, root, samples, targets, text, used_server};
+use super::{QUEUE, alerts, dashboards, metrics_in, read_board, root, samples, targets, text, used_server, variables};
 
 /// What every page of the runbook answers, in this order.
 const HEADINGS: [&str; 4] = ["What you see", "What it means", "What to do", "How you know it is over"];
@@ -86,7 +86,20 @@ fn every_dashboard_is_there_in_the_grafana_of_compose() {
         let mounted = format!("./docs/observability/{name}:/var/lib/grafana/dashboards/{name}:ro");
         assert!(compose.contains(&mounted), "docker-compose.yml mounts no {name}");
     }
-    assert_eq!(boards.len(), 3, "{boards:?}");
+    assert_eq!(boards.len(), 5, "{boards:?}");
+}
+
+#[test]
+fn every_dashboard_has_a_title_and_an_address_of_its_own() {
+    let boards: Vec<_> = dashboards().iter().map(|file| read_board(file).1).collect();
+    for key in ["title", "uid"] {
+        let words: BTreeSet<&str> = boards.iter().map(|board| board[key].as_str().expect("a text")).collect();
+        assert_eq!(words.len(), boards.len(), "{key}: {words:?}");
+    }
+    let titles: BTreeSet<&str> = boards.iter().filter_map(|board| board["title"].as_str()).collect();
+    for title in ["Queues", "Queue", "Bridge"] {
+        assert!(titles.contains(title), "{titles:?}");
+    }
 }
 
 #[test]
@@ -99,6 +112,10 @@ fn every_metric_of_panels_and_alerts_is_shown_by_a_real_server() {
         for metric in metrics_in(&target.expression) {
             assert!(there.contains(metric), "{}: no {metric} in\n{page}", target.panel);
         }
+    }
+    for variable in variables() {
+        let wanted = format!("\n{}{{{}=\"{QUEUE}\"", variable.metric, variable.label);
+        assert!(page.contains(&wanted), "{}: no {wanted} in\n{page}", variable.board);
     }
     for alert in alerts() {
         let named = metrics_in(&alert.expression);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::{alerts, metrics_in, root, use_it, used_server};
+use super::{QUEUE, alerts, metrics_in, root, use_it, used_server};
 use crate::fleet::several_servers::{add_to, metric, metric_of};
 use crate::servers::Memcached;
 use crate::servers::cassandra::{Cassandra, shared};
@@ -18,23 +18,25 @@ const STEP: Duration = Duration::from_secs(5);
 /// How long a server was well before trouble began: longer than any range of an alert but the hour of slices.
 const BEFORE: Duration = Duration::from_secs(11 * 60);
 /// How long trouble lasts: longer than an alert waits.
-const TROUBLE: Duration = Duration::from_secs(3 * 60);
+pub const TROUBLE: Duration = Duration::from_secs(3 * 60);
 const WITHIN: Duration = Duration::from_secs(120);
 const CLOSED_LAG: &str = "tallystone_closed_lag_seconds";
 
 /// What Prometheus has seen of one server: pages, each for a time; none where the server did not answer.
 #[derive(Clone)]
-struct Seen {
+pub struct Seen {
     instance: &'static str,
     pages: Vec<(Option<String>, Duration)>,
 }
 
 impl Seen {
-    fn well(instance: &'static str, page: String) -> Self {
+    /// A server that was well until now.
+    pub fn well(instance: &'static str, page: String) -> Self {
         Self { instance, pages: vec![(Some(page), BEFORE)] }
     }
 
-    fn then(mut self, page: Option<String>, time: Duration) -> Self {
+    /// What it showed after that; nothing if it did not answer.
+    pub fn then(mut self, page: Option<String>, time: Duration) -> Self {
         self.pages.push((page, time));
         self
     }
@@ -78,7 +80,7 @@ fn parse(page: &str) -> impl Iterator<Item = (String, String, f64)> {
 }
 
 /// Expects that at the end of what was seen these alerts fire, by name and instance, and no others.
-fn expect_firing(seen: &[Seen], expected: &[(&str, &str)]) {
+pub fn expect_firing(seen: &[Seen], expected: &[(&str, &str)]) {
     let names: BTreeSet<String> =
         alerts().iter().flat_map(|alert| metrics_in(&alert.expression)).map(str::to_owned).collect();
     let end = seen.iter().map(Seen::lasted).max().expect("something was seen") - STEP;
@@ -108,7 +110,7 @@ fn expect_firing(seen: &[Seen], expected: &[(&str, &str)]) {
     promtool(&["test", "rules", &file.display().to_string()], "").unwrap_or_else(|found| panic!("{found}"));
 }
 
-fn page(server: &Server) -> String {
+pub fn page(server: &Server) -> String {
     server.get("/metrics").body
 }
 
@@ -271,10 +273,19 @@ fn a_server_under_a_new_name_that_still_counts_the_one_it_replaces_raises_no_ale
 #[test]
 fn a_stopped_store_raises_its_alerts() {
     let node = Cassandra::start(|settings| settings.survives_kills = false).unwrap_or_else(|why| panic!("{why}"));
-    let server = on_cassandra(node.address(), "stopped");
+    let server = Launch::dev_on_cassandra(node.address())
+        .arg("--memory")
+        .arg("--set")
+        .arg("clusters.cassandra.keyspace=stopped")
+        .start();
     add_to(&server, "default", "views", 1);
+    use_it(&server);
     let mut seen = Seen::well("a", settled(&server));
     node.pause();
+    // Queues go on. What they do now reaches neither their counters nor the history.
+    let message = format!(r#"{{"queue": "{QUEUE}", "message": {{"payload": "Zm9v"}}}}"#);
+    let answer = server.post("/tallystone.queue.v1.QueueService/Enqueue", &message);
+    assert_eq!(answer.status, 200, "{}", answer.body);
     let mut last = Instant::now();
     let mut lags = Vec::new();
     let is_over = eventually(WITHIN, || {
@@ -293,7 +304,10 @@ fn a_stopped_store_raises_its_alerts() {
             last = Instant::now();
         }
         // The store is told of nothing, so what this server has closed stands still, long after its lease is over too.
-        metric(&server, "tallystone_leases_lapsed_total") > 0.0 && metric(&server, CLOSED_LAG) > 70.0
+        metric(&server, "tallystone_leases_lapsed_total") > 0.0
+            && metric(&server, CLOSED_LAG) > 70.0
+            && metric(&server, "tallystone_bridge_report_lag_seconds") > 65.0
+            && metric(&server, "tallystone_history_lag_seconds") > 65.0
     });
     assert!(is_over, "{}", page(&server));
     assert!(lags.len() > 5 && lags.windows(2).all(|two| two[0] < two[1]), "it only grows: {lags:?}");
@@ -305,7 +319,9 @@ fn a_stopped_store_raises_its_alerts() {
         &[
             ("CallsFail", "a"),
             ("CountsStale", "a"),
+            ("HistoryRelayLags", "a"),
             ("MembershipLost", "a"),
+            ("QueueReportsLag", "a"),
             ("ServiceNotReady", "a"),
             ("StoreRequestsFail", "a"),
             ("StoreSilent", "a"),

@@ -1,12 +1,13 @@
 //! What is shipped for those on call: dashboards, alerts and their runbook, held to what a real server shows.
 //!
-//! `files` has what can be said of the files themselves, `prometheus` what a real one makes of them, `firing` which trouble
-//! raises which alerts, `pages` what a server says of itself.
+//! `files` has what can be said of the files themselves, `prometheus` what a real one makes of them, `firing` and
+//! `queue_alerts` which trouble raises which alerts, `pages` what a server says of itself.
 
 mod files;
 mod firing;
 mod pages;
 mod prometheus;
+mod queue_alerts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,6 +41,21 @@ pub struct Target {
     /// How its lines are called; empty for all their labels.
     pub legend: String,
 }
+
+/// A choice on top of a dashboard: the values of a label.
+pub struct Variable {
+    /// The dashboard.
+    pub board: String,
+    /// Its name in expressions, after a dollar sign.
+    pub name: String,
+    /// The metric that has the label.
+    pub metric: String,
+    /// The label whose values can be chosen.
+    pub label: String,
+}
+
+/// The queue of `used_server`.
+pub const QUEUE: &str = "mail";
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -81,19 +97,49 @@ pub fn dashboards() -> Vec<PathBuf> {
     files
 }
 
-/// What all panels of all dashboards show.
-pub fn targets() -> Vec<Target> {
+/// A dashboard as JSON, with its name.
+pub fn read_board(file: &Path) -> (String, Value) {
+    let board = serde_json::from_str(&fs::read_to_string(file).expect("a text")).expect("JSON");
+    (file.file_stem().expect("a file has a name").to_string_lossy().into_owned(), board)
+}
+
+/// The choices of all dashboards.
+pub fn variables() -> Vec<Variable> {
     let mut found = Vec::new();
+    for (name, board) in dashboards().iter().map(|file| read_board(file)) {
+        for variable in board["templating"]["list"].as_array().into_iter().flatten() {
+            let query = variable["query"]["query"].as_str().expect("a variable has a query");
+            let of = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+            let (metric, label) = of.and_then(|of| of.split_once(", ")).unwrap_or_else(|| panic!("{name}: {query}"));
+            assert_eq!(variable["definition"], query, "{name} shows another query than it asks");
+            found.push(Variable {
+                board: name.clone(),
+                name: variable["name"].as_str().expect("a variable has a name").to_owned(),
+                metric: metric.to_owned(),
+                label: label.to_owned(),
+            });
+        }
+    }
+    found
+}
+
+/// What all panels of all dashboards show, with the queue of `used_server` chosen.
+pub fn targets() -> Vec<Target> {
+    let (variables, mut found) = (variables(), Vec::new());
     for file in dashboards() {
-        let board: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a text")).expect("JSON");
+        let (name, board) = read_board(&file);
         for panel in board["panels"].as_array().expect("there are panels") {
             let title = panel["title"].as_str().expect("a panel has a title");
-            let name = file.file_stem().expect("a file has a name").to_string_lossy();
             for target in panel["targets"].as_array().expect("a panel has targets") {
                 let word =
                     |key: &str| target[key].as_str().unwrap_or_else(|| panic!("{title} has no {key}")).to_owned();
                 let legend = target["legendFormat"].as_str().unwrap_or_default().to_owned();
-                let (panel, id, expression) = (format!("{name}: {title}"), word("refId"), word("expr"));
+                let (panel, id, mut expression) = (format!("{name}: {title}"), word("refId"), word("expr"));
+                for variable in variables.iter().filter(|variable| variable.board == name) {
+                    assert_eq!(variable.label, "queue", "{name}: say here which value a test chooses");
+                    expression = expression.replace(&format!("${}", variable.name), QUEUE);
+                }
+                assert!(!expression.contains('$'), "{panel}: no such variable: {expression}");
                 found.push(Target { panel, id, expression, legend });
             }
         }

@@ -1,13 +1,15 @@
-//! What a server says of its namespaces, its build and its process.
+//! What a server says of its namespaces, of the reports of its queues, its build and its process.
 
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tallystone::domain::limits::METRIC_NAMESPACES_MAX;
 
-use super::used_server;
-use crate::fleet::several_servers::metric;
-use crate::support::harness::{Launch, Server};
+use super::{QUEUE, use_it, used_server};
+use crate::fleet::several_servers::{metric, metric_of};
+use crate::support::harness::{Launch, Server, eventually};
+
+const WITHIN: Duration = Duration::from_secs(60);
 
 fn done(server: &Server, method: &str, body: &str) {
     let answer = server.post(&format!("/tallystone.{method}"), body);
@@ -65,6 +67,39 @@ fn namespaces_beyond_the_bound_are_counted_as_one() {
     let sum: usize = lines.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum();
     assert_eq!(sum, all, "nothing is left out: {lines:?}");
     assert!(of(&page, metric, "_other").is_some_and(|others| others >= 3), "{lines:?}");
+}
+
+#[test]
+fn the_reports_of_queues_and_the_flow_of_each_queue_are_told() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let bridge = |name: &str| metric(&server, &format!("tallystone_bridge_{name}"));
+    let is_reported = || bridge("reports_total") > 0.0 && bridge("waiting_shards") == 0.0;
+    assert!(eventually(WITHIN, is_reported), "{}", server.get("/metrics").body);
+    assert!(bridge("totals_reported_total") + bridge("takeovers_total") > 1.0);
+    assert_eq!((bridge("active"), bridge("failures_total")), (1.0, 0.0));
+    // The lag is that of a step, however long nothing happens.
+    assert!(eventually(WITHIN, || bridge("report_lag_seconds") < 2.0), "{}", server.get("/metrics").body);
+    let flow =
+        |name: &str| metric_of(&server, &format!("tallystone_queue_{name}_total"), &format!("queue=\"{QUEUE}\""));
+    assert_eq!((flow("enqueued"), flow("leased"), flow("completed")), (2.0, 1.0, 0.0));
+    let body = format!(r#"{{"queue": "{QUEUE}", "maxMessages": 1}}"#);
+    let held = server.post("/tallystone.queue.v1.QueueService/Dequeue", &body).json();
+    let token = held["leases"][0]["leaseToken"].as_str().expect("a lease");
+    let reports = bridge("reports_total");
+    done(&server, "queue.v1.QueueService/Complete", &format!(r#"{{"queue": "{QUEUE}", "leaseToken": "{token}"}}"#));
+    assert_eq!((flow("leased"), flow("completed")), (2.0, 1.0));
+    assert!(eventually(WITHIN, || bridge("reports_total") > reports), "{}", server.get("/metrics").body);
+}
+
+#[test]
+fn a_server_without_reports_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).arg("--set").arg("bridge.enabled=false").start();
+    use_it(&server);
+    for name in ["active", "report_lag_seconds", "reports_total", "takeovers_total", "waiting_shards"] {
+        assert_eq!(metric(&server, &format!("tallystone_bridge_{name}")), 0.0, "{name}");
+    }
 }
 
 #[test]

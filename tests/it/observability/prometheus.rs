@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::firing::settled;
-use super::{Target, alerts, metrics_in, root, samples, targets, text, use_it, used_server};
+use super::{QUEUE, Target, alerts, metrics_in, root, samples, targets, text, use_it, used_server, variables};
 use crate::servers::prometheus::{Prometheus, promtool};
 use crate::support::harness::{Server, eventually, http};
 
@@ -89,15 +89,21 @@ fn labels_of(expression: &str) -> Option<BTreeSet<&str>> {
     Some(labels.split(',').map(str::trim).filter(|label| *label != "le").collect())
 }
 
+/// The labels with their values by which an expression selects series.
+fn selected(expression: &str) -> Vec<&str> {
+    let within = expression.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    within.map_or(Vec::new(), |(labels, _)| labels.split(',').map(str::trim).collect())
+}
+
 /// How many series a query of a panel has to show: one for each set of labels that the page has.
 fn wanted(target: &Target, page: &str) -> usize {
     let metric = *metrics_in(&target.expression).first().expect("it names one");
-    let by = labels_of(&target.expression);
+    let (by, selected) = (labels_of(&target.expression), selected(&target.expression));
     let lines = page.lines().filter(|line| line.split([' ', '{']).next() == Some(metric));
     let sets: BTreeSet<Vec<&str>> = lines
-        .map(|line| {
-            let labels =
-                line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
+        .map(|line| line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels))
+        .filter(|labels| selected.iter().all(|pair| labels.split(',').any(|label| label == *pair)))
+        .map(|labels| {
             let pairs = labels.split(',').filter(|pair| !pair.is_empty());
             let is_shown = |pair: &&str| {
                 let name = pair.split('=').next().expect("a name");
@@ -131,6 +137,11 @@ fn every_panel_shows_every_series_that_it_names_and_every_alert_is_evaluated() {
             let has = shown.iter().all(|series| series[label].is_string());
             assert!(has, "{}: series of {} have no {label}: {shown:?}", target.panel, target.expression);
         }
+    }
+    for variable in variables() {
+        let values = ask(at, &format!("/api/v1/label/{}/values?match%5B%5D={}", variable.label, variable.metric));
+        let has = values.as_array().is_some_and(|values| values.iter().any(|value| value == QUEUE));
+        assert!(has, "{} cannot choose {QUEUE}: {values}", variable.board);
     }
     use_it(&server);
     let names: BTreeSet<String> = alerts().into_iter().map(|alert| alert.name).collect();
