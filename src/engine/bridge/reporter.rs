@@ -53,6 +53,8 @@ pub struct Bridge {
     tidier: CounterTidier,
     /// How many queues may be read back in this step.
     read_backs_left: usize,
+    /// Whether the server stops: each report then has all counters, because none follows it.
+    is_last: bool,
 }
 
 struct TrackedQueue {
@@ -104,6 +106,7 @@ impl Bridge {
             failures: 0,
             tidier: CounterTidier::default(),
             read_backs_left: 0,
+            is_last: false,
         }
     }
 
@@ -246,7 +249,7 @@ impl Bridge {
             return Ok(None);
         };
         let is_slow_due = tracked.slow_due.is_some_and(|due| due <= self.context.clock.elapsed());
-        let scope = if is_slow_due { ReportScope::All } else { ReportScope::Fast };
+        let scope = if is_slow_due || self.is_last { ReportScope::All } else { ReportScope::Fast };
         let Some(report) = self.read_report(shard, Some(reported.since(scope))).await? else { return Ok(None) };
         let totals = reported.changed_totals(&tracked.queue.name, &report, scope);
         Ok(Some(ReadyReport { shard, since, scope, report, totals }))
@@ -382,6 +385,7 @@ impl BackgroundLoop for Bridge {
     /// Reports everything that changed, so that the last rolls find it.
     async fn finish(&mut self, until: Duration) {
         let elapsed = self.context.clock.elapsed();
+        self.is_last = true;
         for tracked in self.tracked.values_mut() {
             tracked.slow_due = tracked.slow_due.map(|_| elapsed);
         }
