@@ -7,6 +7,7 @@
 mod deleted;
 mod kills;
 mod ledger;
+mod on_cassandra;
 mod values;
 
 use std::collections::BTreeMap;
