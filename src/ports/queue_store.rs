@@ -144,8 +144,8 @@ pub trait QueueListener: Send + Sync + 'static {
 ///    it is a `Conflict`.
 /// 6. After `drop_queue` every command and read of the queue is refused with `Conflict` and `NotApplied`, as for a queue
 ///    that never existed. Its messages and bodies are deleted in the end. Dropping an unknown queue changes nothing.
-/// 7. Every listener receives the status of a shard after each command that changed it, at the latest soon after the
-///    answer. Statuses may be merged: the newest counts.
+/// 7. Every listener receives the status of a shard after each command that changed it, before that command is answered.
+///    Statuses may be merged: the newest counts.
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
 /// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
 /// 10. `queues` answers exactly the queues that were created and not dropped.

@@ -25,17 +25,3 @@ pub async fn claim(history: &Arc<dyn HistoryStore>, mark: &[u8], draw: u64) -> R
     history.append(vec![HistoryBatch { shard: MARK, rows: Vec::new(), gaps: Vec::new(), cursor }]).await?;
     Ok(history.cursor(MARK).await?.is_some_and(|known| *known.register == *mark))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::adapters::memory::MemoryHistory;
-
-    #[tokio::test]
-    async fn counters_belong_to_the_first_queue_store_for_ever() {
-        let history: Arc<dyn HistoryStore> = Arc::new(MemoryHistory::default());
-        assert!(claim(&history, b"first", 7).await.expect("an answer"));
-        assert!(!claim(&history, b"second", 9).await.expect("an answer"), "also with a greater number");
-        assert!(claim(&history, b"first", 1).await.expect("an answer"));
-    }
-}

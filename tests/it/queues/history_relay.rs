@@ -316,7 +316,7 @@ fn caller() -> CallerId {
 const A_WHILE: Duration = Duration::from_secs(2);
 
 fn findings_of(server: &Engine) -> u64 {
-    server.stats().audit_findings.iter().map(|count| count.get()).sum()
+    server.stats().audit_findings.iter().map(tallystone::engine::stats::Count::get).sum()
 }
 
 #[tokio::test]

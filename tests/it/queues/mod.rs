@@ -1,6 +1,7 @@
 //! Queues on the real binary.
 
 mod history_relay;
+mod pairing;
 mod queue_catalog;
 mod queue_clock;
 mod undeclared_filters;
