@@ -2,6 +2,7 @@
 //! once; one module for each behaviour.
 
 mod api;
+mod bridge;
 mod cli;
 mod clients;
 mod counting;

@@ -1,0 +1,129 @@
+//! Counters of queues on Cassandra, with the queues in a directory: the two can be apart in time and in reach.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::{
+    CAUGHT_UP_WITHIN, QUEUE, QUEUES, check_levels, check_series, complete_all, count, create, depths, enqueue,
+    lease_all, number, reading, reported_to, settle, sum, wait_until_reported,
+};
+use crate::engines::cassandra::node;
+use crate::servers::cassandra::Cassandra;
+use crate::support::harness::{Launch, Server, eventually};
+
+/// The limit for a cluster and the server's sessions to come back, on a busy machine.
+const BACK_WITHIN: Duration = Duration::from_secs(120);
+
+fn messages(from: usize, to: usize) -> Vec<Value> {
+    let message = |number: usize| {
+        let tenant = format!("t{}", number % 3);
+        json!({"message_id": format!("m{number}"), "payload": "aGVsbG8=", "metadata": {"tenant": tenant}})
+    };
+    (from..to).map(message).collect()
+}
+
+fn start(nodes: std::net::SocketAddr, keyspace: &str, data: &Path) -> Server {
+    let data = data.to_str().expect("a plain name");
+    let keyspace = format!("clusters.cassandra.keyspace={keyspace}");
+    Launch::dev_on_cassandra(nodes).arg("--data").arg(data).arg("--set").arg(&keyspace).start()
+}
+
+fn complete(server: &Server, messages: usize) {
+    let leases = lease_all(server);
+    settle(server, leases.values().take(messages), &json!({"verb": "VERB_COMPLETE"}));
+}
+
+#[test]
+fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let server = start(node.address(), "away", data.path());
+    create(&server, json!({"shards": 2, "count_by": ["tenant"]}));
+    enqueue(&server, &messages(0, 30));
+    complete(&server, 10);
+    wait_until_reported(&server, BACK_WITHIN);
+    check_levels(&server);
+
+    let left = node.kill();
+    let away = SystemTime::now();
+    let mut acknowledged = Vec::new();
+    for number in 30..90 {
+        enqueue(&server, &messages(number, number + 1));
+        acknowledged.push(SystemTime::now());
+    }
+    let body = json!({"queue": QUEUE, "message": messages(30, 31)[0]}).to_string();
+    let repeated = server.post(&format!("{QUEUES}/Enqueue"), &body);
+    assert_eq!((repeated.status, &repeated.json()["alreadyEnqueued"]), (200, &json!(true)), "{}", repeated.body);
+    complete(&server, 40);
+    assert_eq!(depths(&server)["depth.completed"], 50);
+    assert!(reading(&server, "enqueued").is_none_or(|reading| reported_to(&reading) < Some(away)));
+
+    let node = Cassandra::start_again(left).unwrap_or_else(|why| panic!("{why}"));
+    let last = SystemTime::now();
+    // Until the counters have caught up, each answer contains what its `reported_to` promises.
+    let has_caught_up = || {
+        let Some(reading) = reading(&server, "enqueued") else { return false };
+        let Some(reported_to) = reported_to(&reading) else { return false };
+        let promised = 30 + acknowledged.iter().filter(|at| **at <= reported_to).count();
+        assert!(number(&reading["count"]) >= i64::try_from(promised).expect("few"), "{promised} promised: {reading}");
+        reported_to >= last
+    };
+    assert!(eventually(BACK_WITHIN, has_caught_up), "{}", server.printed());
+    check_levels(&server);
+    assert_eq!((count(&server, "enqueued"), count(&server, "completed")), (90, 50));
+    check_series(&server, "enqueued");
+    assert!(eventually(CAUGHT_UP_WITHIN, || sum(&server, "enqueued~tenant=") == 90));
+    assert!(server.stop().success());
+    drop(node);
+}
+
+/// Copies a directory with everything in it.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp starts");
+    assert!(copied.success(), "{} is copied", from.display());
+}
+
+#[test]
+fn an_older_copy_of_the_queue_directory_put_back_counts_as_the_copy_does() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (data, kept) = (folder.path().join("data"), folder.path().join("kept"));
+    let start = || start(node(), "older_copy", &data);
+    let server = start();
+    create(&server, json!({"shards": 2, "count_by": ["tenant"]}));
+    enqueue(&server, &messages(0, 20));
+    complete(&server, 5);
+    wait_until_reported(&server, BACK_WITHIN);
+    let (levels, dequeued) = (check_levels(&server), count(&server, "dequeued"));
+    assert!(server.stop().success());
+    copy(&data, &kept);
+
+    let server = start();
+    enqueue(&server, &messages(20, 70));
+    let later = complete_all(&server);
+    wait_until_reported(&server, BACK_WITHIN);
+    assert_eq!((count(&server, "enqueued"), later), (70, 50));
+    server.kill();
+    std::fs::remove_dir_all(&data).expect("the newer directory goes");
+    copy(&kept, &data);
+
+    let server = start();
+    wait_until_reported(&server, BACK_WITHIN);
+    assert_eq!(check_levels(&server), levels, "the counters follow the store back");
+    assert_eq!((count(&server, "enqueued"), count(&server, "dequeued")), (20, dequeued));
+    assert_eq!(sum(&server, "depth.pending~tenant="), 0);
+    assert_eq!(sum(&server, "enqueued~tenant="), 20);
+    enqueue(&server, &messages(100, 107));
+    wait_until_reported(&server, BACK_WITHIN);
+    assert_eq!(count(&server, "enqueued"), 27);
+    check_levels(&server);
+    server.kill();
+
+    let server = start();
+    wait_until_reported(&server, BACK_WITHIN);
+    assert_eq!(count(&server, "enqueued"), 27, "the next report has not fallen behind the totals of before");
+    check_levels(&server);
+    assert!(server.stop().success());
+}
