@@ -10,14 +10,16 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    CAUGHT_UP_WITHIN, COUNTERS, NAMESPACE, QUEUE, QUEUES, check_levels, check_series, complete_all, count, create,
-    number, reported_to, wait_until_reported,
+    CAUGHT_UP_WITHIN, COUNTERS, NAMESPACE, QUEUE, QUEUES, check_levels, check_series, check_sums, complete_all, count,
+    create, number, reported_to, wait_until_reported,
 };
 use crate::support::harness::{EndsWith, Launch, Server, http};
 
 const PRODUCERS: usize = 3;
 const WORKERS: usize = 3;
 const ROUNDS: i64 = 6;
+/// More values than have counts of their own.
+const VALUES: u64 = 9;
 
 /// What is known of one flow of the queue.
 #[derive(Default)]
@@ -85,8 +87,10 @@ fn counted(server: &Server, flow: &FlowLedger, method: &str, body: &Value) -> Op
 }
 
 fn produce(server: &Server, flows: &Flows) {
-    loop {
-        let message = json!({"message_id": Uuid::now_v7().to_string(), "payload": "aGVsbG8=", "max_attempts": 10_000});
+    for turn in 0_u64.. {
+        let tenant = json!({"tenant": format!("t{}", turn % VALUES)});
+        let id = Uuid::now_v7().to_string();
+        let message = json!({"message_id": id, "payload": "aGVsbG8=", "max_attempts": 10_000, "metadata": tenant});
         let body = json!({"queue": QUEUE, "message": message});
         if counted(server, &flows.enqueued, "Enqueue", &body).is_none() {
             return;
@@ -166,12 +170,17 @@ fn counters_equal_depths_and_ledger_after_kills_in_the_middle_of_load_and_no_ste
         let server = Launch::dev(data.path()).start();
         if round == 0 {
             let retry = json!({"initial": "1s", "factor_percent": 100, "max": "1s"});
-            create(&server, json!({"shards": 2, "retry_policy": retry, "count_by": ["tenant"]}));
+            create(
+                &server,
+                json!({"shards": 2, "retry_policy": retry, "count_by": ["tenant"],
+                "count_by_values_max": 3}),
+            );
         }
         wait_until_reported(&server, CAUGHT_UP_WITHIN);
         for (name, flow) in flows.named() {
             flow.settle(name, count(&server, name));
         }
+        check_sums(&server, &["tenant"]);
         promises += load_and_kill(server, &flows, 200 + 150 * usize::try_from(round).expect("small"));
     }
     assert!(promises > 0, "readings said how far the queues are reported");
@@ -186,6 +195,7 @@ fn counters_equal_depths_and_ledger_after_kills_in_the_middle_of_load_and_no_ste
     wait_until_reported(&server, CAUGHT_UP_WITHIN);
     assert_eq!(count(&server, "completed"), completed);
     let levels = check_levels(&server);
+    check_sums(&server, &["tenant"]);
     assert_eq!(levels["depth.completed"], completed);
     for flow in ["enqueued", "dequeued", "completed", "failed", "ready", "attempts"] {
         check_series(&server, flow);

@@ -31,6 +31,9 @@ const SLOW_WITHIN: Duration = Duration::from_secs(14);
 /// The limit for a server that has to catch up, on a busy machine.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(60);
 
+/// The time after which a value that gave way reads 0.
+const GIVEN_WAY_WITHIN: Duration = Duration::from_secs(6);
+
 const STATES: [&str; 6] = ["invisible", "pending", "running", "completed", "canceled", "errored"];
 
 /// The counts of a queue, by the name of the counter without the queue.
@@ -173,6 +176,20 @@ fn counts(server: &Server, prefix: &str) -> Counts {
 
 fn sum(server: &Server, prefix: &str) -> i64 {
     counts(server, prefix).values().sum()
+}
+
+/// The sums over all values of a key, each with the counter of the queue.
+fn sums(server: &Server, key: &str) -> BTreeMap<&'static str, (i64, i64)> {
+    let of = ["depth.pending", "depth.running", "depth.errored", "enqueued", "dequeued", "completed", "errored"];
+    of.map(|counter| (counter, (sum(server, &format!("{counter}~{key}")), count(server, counter)))).into()
+}
+
+/// The sums over all values of these keys must equal the counters of the queue.
+fn check_sums(server: &Server, keys: &[&str]) {
+    for key in keys {
+        let equal = || sums(server, key).values().all(|(sum, whole)| sum == whole);
+        assert!(eventually(GIVEN_WAY_WITHIN, equal), "{key}: (sum over values, whole) {:?}", sums(server, key));
+    }
 }
 
 /// What `GetDepth` says, under the names of the counters.

@@ -5,19 +5,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    CAUGHT_UP_WITHIN, Counts, NAMESPACE, QUEUE, WITHIN, check_levels, complete_all, count, counts, counts_of, create,
-    depths, enqueue, lease_all, queue_call, settle, sum, wait_until_reported,
+    CAUGHT_UP_WITHIN, Counts, GIVEN_WAY_WITHIN, NAMESPACE, QUEUE, WITHIN, check_levels, check_sums, complete_all,
+    count, counts, counts_of, create, depths, enqueue, lease_all, queue_call, settle, sum, wait_until_reported,
 };
 use crate::support::harness::{EndsWith, Launch, Server, eventually};
-
-/// The time after which a value that gave way reads 0.
-const GIVEN_WAY_WITHIN: Duration = Duration::from_secs(6);
 
 fn tagged(id: String, key: &str, value: &str) -> Value {
     json!({"message_id": id, "payload": "aGVsbG8=", "metadata": {key: value}})
@@ -61,19 +57,6 @@ fn the_depths_of_fifty_tenants_are_listed_and_add_up_to_the_depth_of_the_queue()
     assert!(eventually(WITHIN, all_gone), "{:?}", listed(&server, &prefix));
     wait_until_reported(&server, WITHIN);
     check_sums(&server, &["tenant"]);
-}
-
-/// The sums over all values of a key must equal the counters of the queue.
-fn sums(server: &Server, key: &str) -> BTreeMap<&'static str, (i64, i64)> {
-    let of = ["depth.pending", "depth.running", "depth.errored", "enqueued", "dequeued", "completed", "errored"];
-    of.map(|counter| (counter, (sum(server, &format!("{counter}~{key}")), count(server, counter)))).into()
-}
-
-fn check_sums(server: &Server, keys: &[&str]) {
-    for key in keys {
-        let equal = || sums(server, key).values().all(|(sum, whole)| sum == whole);
-        assert!(eventually(GIVEN_WAY_WITHIN, equal), "{key}: (sum over values, whole) {:?}", sums(server, key));
-    }
 }
 
 /// A value with the pair that the names of its counters have, as the issue of names says: bytes outside `[A-Za-z0-9._:-]` as
@@ -257,5 +240,26 @@ fn keys_that_change_under_load_count_each_message_under_those_of_its_enqueue() {
         assert_eq!((counted, counted), (completed, dequeued), "{key}");
         assert_eq!(sum(&server, &format!("depth.running~{key}=")), 0);
     }
+    check_levels(&server);
+}
+
+#[test]
+fn thousands_of_values_are_counted_within_their_bound_and_the_sums_hold() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    create(&server, json!({"shards": 2, "count_by": ["tenant"], "count_by_values_max": 500}));
+    let batch = |from: usize, to: usize| -> Vec<Value> {
+        (from..to).map(|number| tagged(format!("m{number}"), "tenant", &format!("t{number}"))).collect()
+    };
+    enqueue(&server, &batch(0, 3_000));
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    check_sums(&server, &["tenant"]);
+    assert_eq!(count(&server, "depth.pending~tenant=~other"), 3_000 - 2 * 500);
+    assert_eq!(complete_all(&server), 3_000);
+    enqueue(&server, &batch(3_000, 4_000));
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    check_sums(&server, &["tenant"]);
+    let own = counts(&server, "enqueued~tenant=t").len();
+    assert_eq!(own, 2 * 500, "values with counts of their own");
     check_levels(&server);
 }
