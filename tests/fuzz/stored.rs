@@ -142,7 +142,7 @@ fn read_key(space: &str, bytes: &[u8]) -> bool {
             queue_key::to_answer(bytes).map(|(shard, token, time)| same(&queue_key::of_answer(shard, &token, time)))
         }
         "outbox" => {
-            queue_key::to_outbox(bytes).map(|(shard, commit, rows)| same(&queue_key::of_outbox(shard, commit, rows)))
+            queue_key::to_outbox(bytes).map(|(shard, last, first)| same(&queue_key::of_outbox(shard, last, first)))
         }
         // Words that a change has made.
         _ => None,
