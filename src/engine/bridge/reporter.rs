@@ -290,11 +290,14 @@ impl Bridge {
         } else {
             tracked.slow_due = None;
         }
+        self.context.stats.bridge.reports.increment();
+        if ready.totals.is_empty() {
+            return; // an idle queue is not read back again
+        }
         let is_evicted = ready.report.values.iter().any(|(_, value, _)| *value == CountedValue::Gone);
         let pause = if is_evicted { EVICTION_PAUSE } else { READ_BACK_AFTER };
         let due = tracked.read_back.get_or_insert(elapsed + pause);
         *due = (*due).min(elapsed + pause);
-        self.context.stats.bridge.reports.increment();
     }
 
     /// Takes the queues over that were not yet, or whose counters are to be read again. Returns the number of totals.
