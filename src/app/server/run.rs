@@ -425,7 +425,8 @@ impl RunSummary {
     fn of(engine: &Engine) -> Self {
         let stats = engine.stats();
         Self {
-            writes_applied: stats.writes_applied.get(),
+            // Those of callers: the reports of queues are writes too.
+            writes_applied: stats.writes_applied.get().saturating_sub(stats.bridge.totals_reported.get()),
             writes_repeated: stats.writes_repeated.get(),
             rollups_written: stats.rolls_written.get(),
             messages_enqueued: stats.messages_enqueued.get(),

@@ -21,7 +21,7 @@ use crate::engine::bridge::shard_state::{ReportScope, ReportedShard};
 use crate::engine::bridge::takeover::{self, KnownBySource};
 use crate::engine::bridge::tidier::CounterTidier;
 use crate::engine::context::EngineContext;
-use crate::engine::counting::{Counting, CountingError, QueueTotal};
+use crate::engine::counting::{Counting, CountingError, QueueTotal, WriteOutcome};
 use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::queues::{Queues, ReportedQueue};
 use crate::ports::{ShardOutbox, ShardReport, StoreError, StoreErrorKind};
@@ -207,11 +207,11 @@ impl Bridge {
         let mut totals = totals.into_iter().peekable();
         while totals.peek().is_some() {
             let some: Vec<QueueTotal> = totals.by_ref().take(QUEUE_TOTALS_AT_ONCE_MAX).collect();
-            let count = some.len() as u64;
             for outcome in self.counting.report_queue_totals(some).await? {
-                outcome?;
+                if outcome? == WriteOutcome::Applied {
+                    self.context.stats.bridge.totals_reported.increment();
+                }
             }
-            self.context.stats.bridge.totals_reported.add(count);
         }
         Ok(())
     }
