@@ -15,7 +15,7 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage};
 use tallystone::domain::queue::messages::message::{MessageId, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
 use tallystone::ports::{MessageBody, QueueStores, ShardCommand};
 
@@ -98,23 +98,13 @@ fn settings() -> Settings {
     Settings {
         default_lease: hour,
         max_run_time: 12 * hour,
-        default_invisibility: Duration::ZERO,
-        default_attempts: 3,
         retry: MessageRetryPolicy { initial: hour, factor_percent: 100, max: hour, jitter_percent: 0 },
-        default_ttl: None,
         retention: Retention { completed: Duration::ZERO, canceled: Duration::ZERO, errored: hour },
         dedupe_window: Duration::ZERO,
         dedupe_max_bytes: 1 << 30,
         quota_messages: u64::MAX,
         quota_bytes: u64::MAX,
-        payload_max_bytes: 32_768,
-        metadata_max_bytes: 1_280,
-        classes: Vec::new(),
-        exclusivity: None,
-        count_by: Vec::new(),
-        count_by_values_max: 1_000,
-        history: HistoryKept::All,
-        shapes: Vec::new(),
+        ..Settings::default()
     }
 }
 

@@ -11,7 +11,7 @@ use tallystone::adapters::memory;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
 use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
     Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId,
 };
@@ -141,28 +141,18 @@ pub fn settings() -> Settings {
     Settings {
         default_lease: Duration::from_secs(30),
         max_run_time: 12 * hour,
-        default_invisibility: Duration::ZERO,
-        default_attempts: 3,
         retry: MessageRetryPolicy {
             initial: Duration::from_secs(1),
             factor_percent: 200,
             max: Duration::from_secs(60),
             jitter_percent: 0,
         },
-        default_ttl: None,
         retention: Retention { completed: hour, canceled: hour, errored: 2 * hour },
         dedupe_window: hour,
         dedupe_max_bytes: 1 << 20,
         quota_messages: 1_000,
         quota_bytes: 1 << 20,
-        payload_max_bytes: 32_768,
-        metadata_max_bytes: 1_280,
-        exclusivity: None,
-        count_by: Vec::new(),
-        count_by_values_max: 1_000,
-        history: HistoryKept::All,
-        shapes: Vec::new(),
-        classes: Vec::new(),
+        ..Settings::default()
     }
 }
 

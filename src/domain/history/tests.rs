@@ -15,7 +15,7 @@ use crate::domain::queue::messages::message::{
     AttemptError, Fence, LeaseToken, MessageHead, MessageId, MessageKey, MessageRef, Metadata,
 };
 use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use crate::domain::queue::shard::restore::{ShardHeader, ShardRestorer};
 use crate::domain::queue::transition::{HistoryRow, Transition};
 use crate::domain::queue::{MessageState, Reply, Settings, Shard, Trigger};
@@ -31,23 +31,14 @@ fn settings() -> Settings {
     Settings {
         default_lease: SECOND,
         max_run_time: 5 * SECOND,
-        default_invisibility: Duration::ZERO,
-        default_attempts: 3,
         retry: MessageRetryPolicy { initial: SECOND / 4, factor_percent: 200, max: SECOND, jitter_percent: 0 },
-        default_ttl: None,
         retention: Retention { completed: 60 * SECOND, canceled: 60 * SECOND, errored: 60 * SECOND },
         dedupe_window: 2 * SECOND,
         dedupe_max_bytes: 64 * 256,
         quota_messages: 60,
         quota_bytes: 4_000,
-        payload_max_bytes: 32_768,
-        metadata_max_bytes: 1_280,
-        classes: Vec::new(),
-        exclusivity: None,
-        count_by: Vec::new(),
         count_by_values_max: 2,
-        history: HistoryKept::All,
-        shapes: Vec::new(),
+        ..Settings::default()
     }
 }
 

@@ -36,7 +36,7 @@ pub struct TransitionDetail {
     pub worker: Option<Box<str>>,
     /// The reason of a cancellation.
     pub reason: Option<Box<str>>,
-    /// The error that the worker reported, in rows that end an attempt by failure.
+    /// The error that the worker reported, in rows of a failure; in other rows to errored, that of the last failure.
     pub error: Option<Box<AttemptError>>,
 }
 

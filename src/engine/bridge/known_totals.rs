@@ -1,16 +1,39 @@
-//! What the counters know of a queue, for the check that compares it with the shards.
+//! What the counters know of a queue.
+
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
 use crate::domain::queue::{QueueName, counter_names};
+use crate::domain::rollup::SourceTotal;
 use crate::domain::{Reason, Reject};
+use crate::engine::bridge::takeover::KnownBySource;
 use crate::engine::bridge::totals::all_totals;
-use crate::engine::counting::Counting;
-use crate::engine::historian::{CounterTotals, KnownCounterTotal};
+use crate::engine::counting::{Counting, CountingError};
+use crate::engine::historian::{CounterTotals, TotalsByCounter, TotalsBySource};
 use crate::engine::queues::QueueError;
 use crate::ports::ShardReport;
 
-/// The totals of queues in the log of their counters.
+/// Reads what the counters know of a queue. Cost: a read of each of its counters.
+pub async fn known_of(counting: &Counting, queue: &QueueName) -> Result<KnownBySource, CountingError> {
+    let prefix = counter_names::prefix_of(queue);
+    let (mut known, mut above) = (KnownBySource::new(), None);
+    loop {
+        let page = counting.known_queue_totals(&prefix, above.as_ref()).await?;
+        for counter in page.counters {
+            let Some((_, name)) = counter_names::queue_of(counter.counter.as_str()) else { continue };
+            for (source, total) in counter.sources {
+                known.entry(source).or_default().insert(name.to_owned(), total);
+            }
+        }
+        match page.next_above {
+            Some(next) => above = Some(next),
+            None => return Ok(known),
+        }
+    }
+}
+
+/// The totals of queues in the log of their counters, for the check that compares them with the shards.
 pub struct ReportedTotals {
     counting: Counting,
 }
@@ -23,31 +46,18 @@ impl ReportedTotals {
 
 #[async_trait]
 impl CounterTotals for ReportedTotals {
-    async fn known(&self, queue: &QueueName) -> Result<Vec<KnownCounterTotal>, QueueError> {
-        let prefix = counter_names::prefix_of(queue);
-        let (mut known, mut above) = (Vec::new(), None);
-        loop {
-            let page = self.counting.known_queue_totals(&prefix, above.as_ref()).await;
-            let page = page.map_err(|error| {
-                let what = format!("the counters of queue {queue} cannot be read: {error}");
-                QueueError::from(Reject::new(Reason::StoreUnavailable, what))
-            })?;
-            for counter in page.counters {
-                let Some((_, name)) = counter_names::queue_of(counter.counter.as_str()) else { continue };
-                known.extend(counter.sources.into_iter().map(|(source, total)| KnownCounterTotal {
-                    counter: name.to_owned(),
-                    source: source.into(),
-                    total: total.total,
-                }));
-            }
-            match page.next_above {
-                Some(next) => above = Some(next),
-                None => return Ok(known),
-            }
-        }
+    async fn known(&self, queue: &QueueName) -> Result<TotalsBySource, QueueError> {
+        let known = known_of(&self.counting, queue).await.map_err(|error| {
+            let what = format!("the counters of queue {queue} cannot be read: {error}");
+            QueueError::from(Reject::new(Reason::StoreUnavailable, what))
+        })?;
+        let only_totals = |totals: BTreeMap<_, SourceTotal>| {
+            totals.into_iter().map(|(counter, known)| (counter, known.total)).collect()
+        };
+        Ok(known.into_iter().map(|(source, totals)| (source.into(), only_totals(totals))).collect())
     }
 
-    fn stated(&self, report: &ShardReport) -> Vec<(String, i64)> {
-        all_totals(report).into_iter().collect()
+    fn stated(&self, report: &ShardReport) -> TotalsByCounter {
+        all_totals(report)
     }
 }

@@ -12,13 +12,14 @@ use crate::domain::limits::{
     BRIDGE_BACKOFF_MAX, BRIDGE_READ_BACKS_MAX, BRIDGE_READS_AT_ONCE_MAX, BRIDGE_TAKEOVERS_AT_ONCE_MAX,
     QUEUE_TOTALS_AT_ONCE_MAX,
 };
-use crate::domain::queue::counter_names::{self, CountedValue};
+use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::{QueueId, QueueName, ShardId};
 use crate::domain::time::Timestamp;
 use crate::engine::bridge::BridgeSettings;
 use crate::engine::bridge::dirty::DirtyShards;
+use crate::engine::bridge::known_totals::known_of;
 use crate::engine::bridge::shard_state::{ReportScope, ReportedShard};
-use crate::engine::bridge::takeover::{self, KnownBySource};
+use crate::engine::bridge::takeover;
 use crate::engine::bridge::tidier::CounterTidier;
 use crate::engine::context::EngineContext;
 use crate::engine::counting::{Counting, CountingError, QueueTotal, WriteOutcome};
@@ -74,9 +75,10 @@ type Takeover = (QueueId, Vec<ReportedShard>, Vec<QueueTotal>);
 struct ReadyReport {
     shard: ShardId,
     since: Timestamp,
-    scope: ReportScope,
     report: ShardReport,
     totals: Vec<QueueTotal>,
+    /// The shard after the totals are written.
+    after: ReportedShard,
 }
 
 impl Bridge {
@@ -119,15 +121,11 @@ impl Bridge {
         self.zero_gone().await?;
         let waiting = self.dirty.take();
         let outcome = self.report(&waiting, budget).await;
-        let left = match &outcome {
-            Ok(left) => left.clone(),
-            Err(_) => waiting,
-        };
-        self.dirty.put_back(left.iter().copied());
+        self.dirty.put_back(outcome.as_ref().unwrap_or(&waiting).iter().copied());
         self.show_waiting(self.dirty.len());
         self.publish(now);
         // Shards change all the time on a busy server, so it is enough that none had to wait.
-        if outcome?.is_empty() && self.has_started {
+        if outcome?.is_empty() && self.has_started && self.tidier.is_due(now) {
             let live = self.tracked.values().map(|tracked| tracked.queue.name.clone());
             self.gone.extend(self.tidier.look(&self.counting, live.collect(), now).await?);
         }
@@ -141,7 +139,7 @@ impl Bridge {
 
     /// Says how far the queues are reported.
     fn publish(&mut self, at: Timestamp) {
-        self.has_started |= self.tracked.values().all(|tracked| tracked.shards.is_some());
+        self.has_started = self.has_started || self.tracked.values().all(|tracked| tracked.shards.is_some());
         let reported_to = match self.dirty.oldest() {
             _ if !self.has_started => Timestamp::MIN,
             Some(oldest) => oldest.min(at),
@@ -176,30 +174,11 @@ impl Bridge {
     /// Reports 0 for all counters of deleted queues.
     async fn zero_gone(&mut self) -> Result<(), CountingError> {
         while let Some(name) = self.gone.first().cloned() {
-            let known = self.known(&name).await?;
+            let known = known_of(&self.counting, &name).await?;
             self.write(takeover::zeros(&name, 0, &known)).await?;
             self.gone.remove(&name);
         }
         Ok(())
-    }
-
-    /// What the counters know of a queue.
-    async fn known(&self, queue: &QueueName) -> Result<KnownBySource, CountingError> {
-        let prefix = counter_names::prefix_of(queue);
-        let (mut known, mut above) = (KnownBySource::new(), None);
-        loop {
-            let page = self.counting.known_queue_totals(&prefix, above.as_ref()).await?;
-            for counter in page.counters {
-                let Some((_, name)) = counter_names::queue_of(counter.counter.as_str()) else { continue };
-                for (source, total) in counter.sources {
-                    known.entry(source).or_default().insert(name.to_owned(), total);
-                }
-            }
-            match page.next_above {
-                Some(next) => above = Some(next),
-                None => return Ok(known),
-            }
-        }
     }
 
     /// Writes totals, in as few appends as their bound allows. All or an error: a repeat changes nothing.
@@ -245,7 +224,7 @@ impl Bridge {
         let totals: Vec<QueueTotal> = reports.iter().flat_map(|ready| ready.totals.iter().cloned()).collect();
         count += totals.len();
         self.write(totals).await?;
-        reports.iter().for_each(|ready| self.record(ready));
+        reports.into_iter().for_each(|ready| self.record(ready));
         Ok(count)
     }
 
@@ -258,8 +237,8 @@ impl Bridge {
         let is_slow_due = tracked.slow_due.is_some_and(|due| due <= self.context.clock.elapsed());
         let scope = if is_slow_due || self.is_last { ReportScope::All } else { ReportScope::Fast };
         let Some(report) = self.read_report(shard, Some(reported.since(scope))).await? else { return Ok(None) };
-        let totals = reported.changed_totals(&tracked.queue.name, &report, scope);
-        Ok(Some(ReadyReport { shard, since, scope, report, totals }))
+        let (after, totals) = reported.next(&tracked.queue.name, &report, scope);
+        Ok(Some(ReadyReport { shard, since, report, totals, after }))
     }
 
     async fn read_report(&self, shard: ShardId, since: Option<u64>) -> Result<Option<ShardReport>, CountingError> {
@@ -272,7 +251,7 @@ impl Bridge {
     }
 
     /// Records a written report, and when the queue has to be looked at again.
-    fn record(&mut self, ready: &ReadyReport) {
+    fn record(&mut self, ready: ReadyReport) {
         let elapsed = self.context.clock.elapsed();
         let Some(tracked) = self.tracked.get_mut(&ready.shard.queue) else { return };
         let Some(reported) = tracked.shards.as_mut().and_then(|shards| shards.get_mut(ready.shard.number as usize))
@@ -284,7 +263,7 @@ impl Bridge {
             self.dirty.put_back([(ready.shard, ready.since)]);
             return;
         }
-        reported.record(&ready.report, ready.scope);
+        *reported = ready.after;
         if tracked.shards.iter().flatten().any(ReportedShard::is_slow_behind) {
             tracked.slow_due.get_or_insert(elapsed + SLOW_AFTER);
         } else {
@@ -336,7 +315,7 @@ impl Bridge {
 
     /// What the counters of a queue lack, with the state of its shards after that is written. `None` if the queue is gone.
     async fn differences(&self, queue: ReportedQueue) -> Result<Option<Takeover>, CountingError> {
-        let known = self.known(&queue.name).await?;
+        let known = known_of(&self.counting, &queue.name).await?;
         let mut totals = takeover::zeros(&queue.name, queue.shards, &known);
         let mut shards = Vec::with_capacity(queue.shards as usize);
         for number in 0..queue.shards {

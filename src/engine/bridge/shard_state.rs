@@ -56,29 +56,20 @@ impl ReportedShard {
         report.position.position < self.position
     }
 
-    /// The totals that a report changes. O(counters).
-    pub fn changed_totals(&self, queue: &QueueName, report: &ShardReport, scope: ReportScope) -> Vec<QueueTotal> {
+    /// The totals that a report changes, and the shard after they are written. O(counters).
+    pub fn next(&self, queue: &QueueName, report: &ShardReport, scope: ReportScope) -> (Self, Vec<QueueTotal>) {
         let position = report.position.position;
-        let names = fast_names().iter().cloned();
-        let changed = |(before, now): (&i64, &i64)| before != now;
-        let fast = fast_totals(report);
-        let fast = names.zip(self.fast.iter().zip(&fast)).filter(|(_, pair)| changed(*pair));
-        let fast = fast.map(|(name, (_, now))| (name, *now)).collect::<Vec<_>>();
-        let mut totals: Vec<QueueTotal> = fast
-            .into_iter()
-            .chain(value_totals(report))
-            .map(|(name, total)| self.total(queue, &name, total, report, (self.position + 1, position)))
-            .collect();
+        let mut next = Self { position, fast: fast_totals(report), ..self.clone() };
+        let fast = changed(fast_names(), &self.fast, &next.fast).chain(value_totals(report));
+        let positions = (self.position + 1, position);
+        let mut totals: Vec<_> = fast.map(|(name, total)| self.total(queue, &name, total, report, positions)).collect();
         if scope == ReportScope::All {
-            let slow = slow_totals(report);
-            let names = slow_names().iter().cloned();
-            let slow = names.zip(self.slow.iter().zip(&slow)).filter(|(_, pair)| changed(*pair));
-            let slow = slow.map(|(name, (_, now))| (name, *now)).collect::<Vec<_>>();
+            (next.slow_position, next.slow) = (position, slow_totals(report));
+            let slow = changed(slow_names(), &self.slow, &next.slow).chain(signature_totals(report));
             let positions = (self.slow_position + 1, position);
-            let slow = slow.into_iter().chain(signature_totals(report));
             totals.extend(slow.map(|(name, total)| self.total(queue, &name, total, report, positions)));
         }
-        totals
+        (next, totals)
     }
 
     fn total(
@@ -98,16 +89,12 @@ impl ReportedShard {
             positions: (first.min(last), last),
         }
     }
+}
 
-    /// Records that a report was written.
-    pub fn record(&mut self, report: &ShardReport, scope: ReportScope) {
-        self.position = report.position.position;
-        self.fast = fast_totals(report);
-        if scope == ReportScope::All {
-            self.slow_position = self.position;
-            self.slow = slow_totals(report);
-        }
-    }
+/// The counters whose totals changed, with the present ones.
+fn changed(names: &[String], before: &[i64], now: &[i64]) -> impl Iterator<Item = (String, i64)> {
+    let totals = names.iter().zip(before.iter().zip(now));
+    totals.filter(|(_, (before, now))| before != now).map(|(name, (_, now))| (name.clone(), *now))
 }
 
 /// The counter of a queue with this name.

@@ -22,6 +22,11 @@ pub struct CounterTidier {
 }
 
 impl CounterTidier {
+    /// Whether there is a page to look at: a scan is under way, or it is time for the next one.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.ended_at.is_none_or(|ended| now.since(ended) >= SCAN_EVERY)
+    }
+
     /// Looks at the next page. Returns the queues whose counters are not zero although they are not live. Counters of
     /// deleted queues that are zero and silent are removed.
     pub async fn look(
@@ -30,9 +35,6 @@ impl CounterTidier {
         live: BTreeSet<QueueName>,
         now: Timestamp,
     ) -> Result<BTreeSet<QueueName>, CountingError> {
-        if self.ended_at.is_some_and(|ended| now.since(ended) < SCAN_EVERY) {
-            return Ok(BTreeSet::new());
-        }
         self.ended_at = None;
         let page = counting.known_queue_totals("", self.above.as_ref()).await?;
         let is_zero = |known: &KnownTotals| known.sources.values().all(|total| total.total == 0);

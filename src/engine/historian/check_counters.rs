@@ -3,7 +3,7 @@
 //! Reports follow the shards with a delay. So a shard is compared while it rests: its position is the same before and
 //! after the counters were read. Where it never rests, its flows are at least not beyond the shard.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,27 +19,21 @@ const ATTEMPTS: u32 = 60;
 /// The pause between two attempts.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// A total that the counters know of a queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KnownCounterTotal {
-    /// The counter without the name of the queue, for example `depth.pending` or `enqueued~tenant=acme`.
-    pub counter: String,
-    /// The source: `s` and the number of the shard.
-    pub source: String,
-    pub total: i64,
-}
+/// Totals by counter, without the name of the queue: for example `depth.pending` or `enqueued~tenant=acme`.
+pub type TotalsByCounter = BTreeMap<String, i64>;
+
+/// Totals by source: `s` and the number of the shard.
+pub type TotalsBySource = BTreeMap<String, TotalsByCounter>;
 
 /// The counters that queues report to.
 #[async_trait]
 pub trait CounterTotals: Send + Sync + 'static {
     /// The newest totals of a queue, of all its counters and shards. Counters without a total may be left out.
-    async fn known(&self, queue: &QueueName) -> Result<Vec<KnownCounterTotal>, QueueError>;
+    async fn known(&self, queue: &QueueName) -> Result<TotalsBySource, QueueError>;
 
     /// The totals that a report of a shard states, by counter. Totals of 0 may be left out.
-    fn stated(&self, report: &ShardReport) -> Vec<(String, i64)>;
+    fn stated(&self, report: &ShardReport) -> TotalsByCounter;
 }
-
-type TotalsByCounter = BTreeMap<String, i64>;
 
 impl CheckRun {
     pub(super) async fn check_counters(&self, queue: &CheckedQueue) -> Result<(), QueueError> {
@@ -50,13 +44,13 @@ impl CheckRun {
                 return Ok(());
             }
             let before = self.reports(queue).await?;
-            let mut known = by_source(counters.known(&queue.name).await?);
+            let mut known = counters.known(&queue.name).await?;
             let after = self.reports(queue).await?;
             let mut findings = Vec::new();
             for ((number, before), after) in (0..).zip(&before).zip(&after) {
                 let shard = ShardId { queue: queue.id, number };
                 let known = known.remove(&format!("s{number}")).unwrap_or_default();
-                let stated: TotalsByCounter = counters.stated(after).into_iter().collect();
+                let stated = counters.stated(after);
                 let rests = before.position == after.position;
                 findings.extend(differences(shard, &known, &stated, rests));
             }
@@ -78,16 +72,8 @@ impl CheckRun {
     }
 }
 
-fn by_source(known: Vec<KnownCounterTotal>) -> BTreeMap<String, TotalsByCounter> {
-    let mut by_source: BTreeMap<String, TotalsByCounter> = BTreeMap::new();
-    for KnownCounterTotal { counter, source, total } in known {
-        by_source.entry(source).or_default().insert(counter, total);
-    }
-    by_source
-}
-
 fn differences(shard: ShardId, known: &TotalsByCounter, stated: &TotalsByCounter, rests: bool) -> Vec<Finding> {
-    let names: std::collections::BTreeSet<&String> = known.keys().chain(stated.keys()).collect();
+    let names: BTreeSet<&String> = known.keys().chain(stated.keys()).collect();
     let mut findings = Vec::new();
     for name in names {
         let of = |totals: &TotalsByCounter| totals.get(name).copied().unwrap_or(0);

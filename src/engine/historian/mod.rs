@@ -24,7 +24,7 @@ use crate::engine::historian::waiting::WaitingShards;
 use crate::engine::queues::Queues;
 use crate::ports::{HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader};
 
-pub use check_counters::{CounterTotals, KnownCounterTotal};
+pub use check_counters::{CounterTotals, TotalsByCounter, TotalsBySource};
 pub use retention::HistoryRetention;
 
 /// Writes the history of queues, and checks it. Cheap to clone.
@@ -61,26 +61,14 @@ impl Historian {
         registers: Arc<dyn RegisterCodec>,
         engine: Arc<EngineContext>,
     ) -> Self {
-        let historian = Self::new(queues, stores, history, registers, engine);
-        let context = &historian.context;
-        stores.shards.listen(Arc::clone(&context.waiting) as Arc<dyn QueueListener>);
-        context.engine.driver.start(Relay::new(Arc::clone(context)));
-        historian
-    }
-
-    fn new(
-        queues: Queues,
-        stores: &QueueStores,
-        history: Arc<dyn HistoryStore>,
-        registers: Arc<dyn RegisterCodec>,
-        engine: Arc<EngineContext>,
-    ) -> Self {
         let clock = Arc::clone(&engine.clock);
         let waiting = Arc::new(WaitingShards::new(queues.clone(), Arc::clone(&clock)));
         let (outbox, reader) = (Arc::clone(&stores.outbox), Arc::clone(&stores.reader));
         let sources = StepSources { queues, outbox, history, registers, clock };
-        let context = HistorianContext { engine, sources, reader, waiting, counters: Mutex::default() };
-        Self { context: Arc::new(context) }
+        let context = Arc::new(HistorianContext { engine, sources, reader, waiting, counters: Mutex::default() });
+        stores.shards.listen(Arc::clone(&context.waiting) as Arc<dyn QueueListener>);
+        context.engine.driver.start(Relay::new(Arc::clone(&context)));
+        Self { context }
     }
 
     /// Makes full checks compare these counters with the shards.

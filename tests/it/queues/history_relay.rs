@@ -23,7 +23,7 @@ use tallystone::domain::time::Timestamp;
 use tallystone::engine::bridge::BridgeSettings;
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
-use tallystone::engine::historian::{CounterTotals, KnownCounterTotal};
+use tallystone::engine::historian::{CounterTotals, TotalsByCounter, TotalsBySource};
 use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::engine::queues::{
     CheckRequest, DeletionRequest, DequeueRequest, FindingsPage, Operation, OperationState, QueueDraft, QueueError,
@@ -566,16 +566,16 @@ async fn a_repeat_of_a_check_finds_the_same_operation() {
 }
 
 /// Counters that know what they are told.
-struct Told(Mutex<Vec<KnownCounterTotal>>);
+struct Told(Mutex<TotalsBySource>);
 
 #[async_trait]
 impl CounterTotals for Told {
-    async fn known(&self, _queue: &QueueName) -> Result<Vec<KnownCounterTotal>, QueueError> {
+    async fn known(&self, _queue: &QueueName) -> Result<TotalsBySource, QueueError> {
         Ok(self.0.lock().clone())
     }
 
-    fn stated(&self, report: &ShardReport) -> Vec<(String, i64)> {
-        vec![("enqueued".to_owned(), report.counts.position.cast_signed())]
+    fn stated(&self, report: &ShardReport) -> TotalsByCounter {
+        TotalsByCounter::from([("enqueued".to_owned(), report.counts.position.cast_signed())])
     }
 }
 
@@ -585,7 +585,10 @@ async fn a_full_check_compares_the_counters_with_the_shards() {
     let server = shop.server().await;
     shop.create(&server, None).await;
     shop.enqueue(&server, 0..5).await;
-    let total = |total| vec![KnownCounterTotal { counter: "enqueued".to_owned(), source: "s0".to_owned(), total }];
+    let total = |total| {
+        let of_shard = TotalsByCounter::from([("enqueued".to_owned(), total)]);
+        TotalsBySource::from([("s0".to_owned(), of_shard)])
+    };
     let told = Arc::new(Told(Mutex::new(total(5))));
     server.historian().expect("one").compare_counters(Arc::<Told>::clone(&told));
     assert_eq!(shop.check(&server, true).await.findings, []);

@@ -19,7 +19,7 @@ use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessa
 use crate::domain::queue::messages::message::{MessageId, Metadata, SessionId};
 use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId};
 use crate::ports::{
@@ -35,28 +35,18 @@ pub fn settings() -> Settings {
     Settings {
         default_lease: Duration::from_secs(30),
         max_run_time: 12 * hour,
-        default_invisibility: Duration::ZERO,
-        default_attempts: 3,
         retry: MessageRetryPolicy {
             initial: Duration::from_secs(1),
             factor_percent: 200,
             max: Duration::from_secs(60),
             jitter_percent: 0,
         },
-        default_ttl: None,
         retention: Retention { completed: hour, canceled: hour, errored: 2 * hour },
         dedupe_window: hour,
         dedupe_max_bytes: 1 << 20,
         quota_messages: 1_000,
         quota_bytes: 1 << 20,
-        payload_max_bytes: 32_768,
-        metadata_max_bytes: 1_280,
-        classes: Vec::new(),
-        exclusivity: None,
-        count_by: Vec::new(),
-        count_by_values_max: 1_000,
-        history: HistoryKept::All,
-        shapes: Vec::new(),
+        ..Settings::default()
     }
 }
 

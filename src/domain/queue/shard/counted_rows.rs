@@ -111,7 +111,8 @@ fn causes(
         Some(CanceledBy::Request(reason)) if is_cancel => Some(reason.clone()),
         Some(CanceledBy::Request(_) | CanceledBy::Worker | CanceledBy::Purge | CanceledBy::Ttl) | None => None,
     };
-    // An attempt that fails brings an error. One whose lease expires has none of its own, even in its last attempt.
+    // An attempt that fails brings an error. A message that runs out of attempts otherwise, such as by the end of its lease,
+    // is counted and found under the error of its last failure.
     let failed = trigger == Trigger::Fail || to == Some(MessageState::Errored);
     let error = message.error.clone().filter(|_| failed).map(Box::new);
     (reason, error)
