@@ -89,6 +89,27 @@ async fn shard_outbox_laws_15_and_16_each_row_is_there_in_order_until_it_is_forg
 }
 
 #[tokio::test]
+async fn shard_outbox_law_15_a_page_read_between_commands_has_every_row_up_to_its_position() {
+    on_every_queue_store(async |bench| {
+        let mut after = START;
+        for round in 0..200 {
+            // Sent in this order, so a store may commit the command before the read and the one after it together.
+            let before = bench.one(SHARD, enqueue(&format!("{round}a"), 0, b"x"));
+            let page = bench.stores.outbox.outbox(SHARD, after, OUTBOX_PAGE_ROWS_MAX);
+            let behind = bench.one(SHARD, enqueue(&format!("{round}b"), 0, b"x"));
+            let (_, page, _) = tokio::join!(before, page, behind);
+            let page = page.expect("a page");
+            let positions: Vec<u64> = page.rows.iter().map(|row| row.position().position).collect();
+            let expected: Vec<u64> = (after.position + 1..=page.through.position).collect();
+            assert_eq!(positions, expected, "round {round}");
+            after = page.through;
+        }
+        assert!(after.position >= 399, "the last page has at least the command before it");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn shard_outbox_law_15_a_queue_without_history_leaves_no_rows_and_positions_go_on() {
     on_every_queue_store(async |bench| {
         let without = Settings { history: HistoryKept::Nothing, ..settings() };

@@ -213,10 +213,11 @@ pub fn is_outbox_without_positions(key: &[u8]) -> bool {
     key.len() == 32
 }
 
-/// The rows of an outbox after a position, up to another.
-pub fn outbox_after(shard: ShardId, after: RowPosition, through: RowPosition) -> KeyRange {
-    let next = |RowPosition { epoch, position }| RowPosition { epoch, position: position + 1 };
-    (Bound::Included(of_outbox(shard, next(after), 0)), Bound::Excluded(of_outbox(shard, next(through), 0)))
+/// The commits of a shard whose last row is after a position.
+pub fn outbox_after(shard: ShardId, after: RowPosition) -> KeyRange {
+    let next = RowPosition { position: after.position + 1, ..after };
+    let last = RowPosition { epoch: u32::MAX, position: u64::MAX };
+    (Bound::Included(of_outbox(shard, next, 0)), Bound::Included(of_outbox(shard, last, u64::MAX)))
 }
 
 fn of_shard(shard: ShardId) -> Vec<u8> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::queues::EmbeddedQueues;
 use crate::adapters::codec::queues::history::decode_rows;
 use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::error::ReadError;
+use crate::adapters::embedded::error::{ReadError, malformed_key};
 use crate::adapters::embedded::inbox::queue_command::QueueStoreCommand;
 use crate::adapters::embedded::limits::OUTBOX_BYTES_MAX;
 use crate::adapters::embedded::queues::key;
@@ -29,7 +29,8 @@ impl ShardOutbox for EmbeddedQueues {
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {
         const OP: &str = "read outbox";
-        // The answer of this read comes after the commit of all rows up to the position, so they are durable.
+        // The answer of this read comes after its commit, so all rows up to the position are durable. Commands after the read
+        // may be in the same commit; then the entry of the commit ends beyond the position.
         let newest = match self.read_shard(shard, |kept, at| (kept.shard.position(), at)).await {
             Err(error) if error.kind == StoreErrorKind::Conflict => (NO_MORE_ROWS, Timestamp::MAX),
             newest => newest?,
@@ -39,13 +40,12 @@ impl ShardOutbox for EmbeddedQueues {
         let limit = limit.min(OUTBOX_PAGE_ROWS_MAX);
         let read = move |_: &_, _: &_| read_rows(&spaces, shard, (after, through), limit);
         let (rows, is_whole) = self.core().read_long(OP, read).await?;
-        let last = rows.last().map(HistoryRow::position);
         let (through, at) = match rows.last() {
-            Some(last) if !is_whole => (last.position(), last.transition.at),
-            _ if through == NO_MORE_ROWS => {
-                (last.unwrap_or(after), rows.last().map_or(Timestamp::MAX, |last| last.transition.at))
+            Some(last) if !is_whole || through == NO_MORE_ROWS || last.position() > through => {
+                (last.position(), last.transition.at)
             }
-            _ => (through, at),
+            None if through == NO_MORE_ROWS => (after, at),
+            Some(_) | None => (through, at),
         };
         Ok(OutboxPage { rows, through, at })
     }
@@ -64,7 +64,7 @@ impl ShardOutbox for EmbeddedQueues {
     }
 }
 
-/// The rows after a position up to another, and whether these are all.
+/// The rows of all commits that have rows after a position and up to another, and whether these are all.
 fn read_rows(
     spaces: &QueueKeyspaces,
     shard: ShardId,
@@ -72,11 +72,15 @@ fn read_rows(
     limit: usize,
 ) -> Result<(Vec<HistoryRow>, bool), ReadError> {
     let mut found = Vec::new();
-    for row in rows(&spaces.outbox, key::outbox_after(shard, after, through), ScanOrder::OldestFirst) {
+    for row in rows(&spaces.outbox, key::outbox_after(shard, after), ScanOrder::OldestFirst) {
+        let (key, value) = row?;
+        let (_, last, first) = key::to_outbox(&key).ok_or_else(|| malformed_key("outbox", &key))?;
+        if (RowPosition { position: first, ..last }) > through {
+            break;
+        }
         if found.len() >= limit {
             return Ok((found, false));
         }
-        let (_, value) = row?;
         let rows = decode_rows(shard.number, &value)?;
         found.extend(rows.into_iter().filter(|row| row.position() > after));
     }
