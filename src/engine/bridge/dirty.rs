@@ -9,49 +9,146 @@ use crate::domain::queue::ShardId;
 use crate::domain::time::Timestamp;
 use crate::ports::{Clock, QueueListener, ShardStatus};
 
-/// The shards that changed since they were last taken, each with the time of the first change. A store calls the listener
-/// before it answers, so a shard that is not here has no answered change.
+/// A shard that waits for its report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitingShard {
+    pub shard: ShardId,
+    /// The time of its first change that is not reported.
+    pub since: Timestamp,
+    /// Whether it changed while this server ran. Otherwise it waits for its first comparison with its counters.
+    pub is_changed: bool,
+}
+
+/// The shards that changed since they were last taken. A store calls the listener before it answers, so a shard that is not
+/// here has no answered change.
 pub struct DirtyShards {
     clock: Arc<dyn Clock>,
-    since: Mutex<HashMap<ShardId, Timestamp>>,
+    table: Mutex<WaitingTable>,
+}
+
+#[derive(Default)]
+struct WaitingTable {
+    waiting: HashMap<ShardId, WaitingShard>,
+    /// Whether a status is a change. A store first sends the status of every shard to a new listener.
+    has_begun: bool,
 }
 
 impl DirtyShards {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, since: Mutex::default() }
+        Self { clock, table: Mutex::default() }
     }
 
-    /// Takes all shards, the longest waiting first. O(n log n).
-    pub fn take(&self) -> Vec<(ShardId, Timestamp)> {
-        let mut taken: Vec<_> = self.since.lock().drain().collect();
-        taken.sort_unstable_by_key(|(shard, since)| (*since, *shard));
+    /// From now on each status is a change. O(n) once.
+    pub fn begin(&self) {
+        let mut table = self.table.lock();
+        if !table.has_begun {
+            table.has_begun = true;
+            table.waiting.values_mut().for_each(|waiting| waiting.is_changed = false);
+        }
+    }
+
+    /// Takes all shards: those that changed come first, and of these the longest waiting. O(n log n).
+    pub fn take(&self) -> Vec<WaitingShard> {
+        let mut taken: Vec<WaitingShard> = self.table.lock().waiting.drain().map(|(_, waiting)| waiting).collect();
+        taken.sort_unstable_by_key(|waiting| (!waiting.is_changed, waiting.since, waiting.shard));
         taken
     }
 
     /// Puts shards back whose report has to wait. The earlier time counts.
-    pub fn put_back(&self, shards: impl IntoIterator<Item = (ShardId, Timestamp)>) {
-        let mut waiting = self.since.lock();
-        for (shard, since) in shards {
-            waiting.entry(shard).and_modify(|known| *known = since.min(*known)).or_insert(since);
+    pub fn put_back(&self, shards: impl IntoIterator<Item = WaitingShard>) {
+        let mut table = self.table.lock();
+        for one in shards {
+            let known = table.waiting.entry(one.shard).or_insert(one);
+            known.since = known.since.min(one.since);
+            known.is_changed |= one.is_changed;
         }
+    }
+
+    /// Whether a shard that changed waits. O(n).
+    pub fn has_changed(&self) -> bool {
+        self.table.lock().waiting.values().any(|waiting| waiting.is_changed)
     }
 
     /// The number of waiting shards. O(1).
     pub fn len(&self) -> usize {
-        self.since.lock().len()
+        self.table.lock().waiting.len()
     }
 
     /// The time of the first change of the shard that waits longest. O(n).
     pub fn oldest(&self) -> Option<Timestamp> {
-        self.since.lock().values().min().copied()
+        self.table.lock().waiting.values().map(|waiting| waiting.since).min()
     }
 }
 
 impl QueueListener for DirtyShards {
     fn changed(&self, shard: ShardId, _view: ShardStatus) {
-        let mut waiting = self.since.lock();
-        if !waiting.contains_key(&shard) {
-            waiting.insert(shard, self.clock.now());
+        let mut table = self.table.lock();
+        let is_changed = table.has_begun;
+        if let Some(known) = table.waiting.get_mut(&shard) {
+            known.is_changed |= is_changed;
+            return;
         }
+        let since = self.clock.now();
+        table.waiting.insert(shard, WaitingShard { shard, since, is_changed });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::QueueId;
+
+    struct FixedClock;
+
+    #[async_trait::async_trait]
+    impl Clock for FixedClock {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_secs(9)
+        }
+
+        fn elapsed(&self) -> std::time::Duration {
+            std::time::Duration::ZERO
+        }
+
+        fn boot(&self) -> crate::ports::BootId {
+            crate::ports::BootId(1)
+        }
+
+        async fn sleep(&self, _duration: std::time::Duration) {}
+    }
+
+    fn shard(number: u32) -> ShardId {
+        ShardId { queue: QueueId(1), number }
+    }
+
+    fn taken(dirty: &DirtyShards) -> Vec<(u32, bool)> {
+        dirty.take().into_iter().map(|waiting| (waiting.shard.number, waiting.is_changed)).collect()
+    }
+
+    #[test]
+    fn shards_that_change_come_before_those_that_wait_for_their_first_comparison() {
+        let dirty = DirtyShards::new(Arc::new(FixedClock));
+        (0..4).for_each(|number| dirty.changed(shard(number), ShardStatus::default()));
+        dirty.begin();
+        assert!(!dirty.has_changed(), "a store first sends the status of every shard");
+        dirty.changed(shard(2), ShardStatus::default());
+        dirty.changed(shard(7), ShardStatus::default());
+        dirty.begin();
+        assert!(dirty.has_changed());
+        assert_eq!(taken(&dirty), [(2, true), (7, true), (0, false), (1, false), (3, false)]);
+        assert_eq!(dirty.len(), 0);
+    }
+
+    #[test]
+    fn a_shard_that_is_put_back_keeps_its_earlier_time_and_its_change() {
+        let dirty = DirtyShards::new(Arc::new(FixedClock));
+        dirty.begin();
+        let at =
+            |seconds, is_changed| WaitingShard { shard: shard(1), since: Timestamp::from_secs(seconds), is_changed };
+        dirty.put_back([at(5, false)]);
+        dirty.changed(shard(1), ShardStatus::default());
+        assert_eq!(dirty.oldest(), Some(Timestamp::from_secs(5)));
+        dirty.put_back([at(7, false)]);
+        assert_eq!(dirty.take(), [at(5, true)]);
     }
 }

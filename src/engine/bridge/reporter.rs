@@ -16,7 +16,7 @@ use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::{QueueId, QueueName, ShardId};
 use crate::domain::time::Timestamp;
 use crate::engine::bridge::BridgeSettings;
-use crate::engine::bridge::dirty::DirtyShards;
+use crate::engine::bridge::dirty::{DirtyShards, WaitingShard};
 use crate::engine::bridge::known_totals::known_of;
 use crate::engine::bridge::shard_state::{ReportScope, ReportedShard};
 use crate::engine::bridge::takeover;
@@ -73,8 +73,7 @@ type Takeover = (QueueId, Vec<ReportedShard>, Vec<QueueTotal>);
 
 /// A report of a shard that is ready to be written.
 struct ReadyReport {
-    shard: ShardId,
-    since: Timestamp,
+    waiting: WaitingShard,
     report: ShardReport,
     totals: Vec<QueueTotal>,
     /// The shard after the totals are written.
@@ -161,7 +160,7 @@ impl Bridge {
         for queue in live {
             self.gone.remove(&queue.name);
             let tracked = gone.remove(&queue.id).unwrap_or_else(|| {
-                self.dirty.put_back((0..queue.shards).map(|number| (ShardId { queue: queue.id, number }, now)));
+                self.dirty.put_back(waiting(&queue, now));
                 TrackedQueue { queue: queue.clone(), shards: None, slow_due: None, read_back: None }
             });
             self.tracked.insert(queue.id, tracked);
@@ -195,28 +194,39 @@ impl Bridge {
         Ok(())
     }
 
-    /// Reports shards within the budget, those that wait longest first. Returns the shards that have to wait.
-    async fn report(
-        &mut self,
-        waiting: &[(ShardId, Timestamp)],
-        budget: usize,
-    ) -> Result<Vec<(ShardId, Timestamp)>, CountingError> {
-        let (mut left, mut spent) = (Vec::new(), 0);
-        let mut waiting = waiting.iter().copied().peekable();
-        while waiting.peek().is_some() {
-            if spent >= budget {
-                left.extend(waiting);
+    /// Reports shards within the budget, those that changed first. Returns the shards that have to wait. Comparisons give way
+    /// after the time of a step, so that a busy queue does not wait for those of all idle ones after a start. Some are made in
+    /// every step, so that they come to an end under any load.
+    async fn report(&mut self, waiting: &[WaitingShard], budget: usize) -> Result<Vec<WaitingShard>, CountingError> {
+        let begun = self.context.clock.elapsed();
+        let (mut changed, mut compared) = waiting.split_at(waiting.partition_point(|waiting| waiting.is_changed));
+        let mut spent = 0;
+        while !changed.is_empty() && spent < budget {
+            spent += self.report_next(&mut changed).await?;
+        }
+        while !compared.is_empty() {
+            spent += self.report_next(&mut compared).await?;
+            // The reads were answered, so the store has sent the first status of every shard.
+            self.dirty.begin();
+            let is_over = self.context.clock.elapsed().saturating_sub(begun) >= self.settings.step;
+            if spent >= budget || (is_over && !self.is_last && self.dirty.has_changed()) {
                 break;
             }
-            let some: Vec<_> = waiting.by_ref().take(BRIDGE_READS_AT_ONCE_MAX).collect();
-            spent += self.report_some(&some).await?;
         }
-        Ok(left)
+        Ok([changed, compared].concat())
+    }
+
+    /// Reports the next shards of a list, and takes them from it. Returns the number of totals.
+    async fn report_next(&mut self, list: &mut &[WaitingShard]) -> Result<usize, CountingError> {
+        let (some, rest) = list.split_at(list.len().min(BRIDGE_READS_AT_ONCE_MAX));
+        let count = self.report_some(some).await?;
+        *list = rest;
+        Ok(count)
     }
 
     /// Reports some shards in one append. Returns the number of totals.
-    async fn report_some(&mut self, shards: &[(ShardId, Timestamp)]) -> Result<usize, CountingError> {
-        let due: BTreeSet<QueueId> = shards.iter().map(|(shard, _)| shard.queue).collect();
+    async fn report_some(&mut self, shards: &[WaitingShard]) -> Result<usize, CountingError> {
+        let due: BTreeSet<QueueId> = shards.iter().map(|waiting| waiting.shard.queue).collect();
         let mut count = self.take_over_due(due).await?;
         let reports = stream::iter(shards.iter().copied()).map(|waiting| self.read(waiting));
         let reports: Vec<_> = reports.buffered(BRIDGE_READS_AT_ONCE_MAX).collect().await;
@@ -229,7 +239,8 @@ impl Bridge {
     }
 
     /// Reads a shard and finds what changed. `None` for a shard whose queue is gone.
-    async fn read(&self, (shard, since): (ShardId, Timestamp)) -> Result<Option<ReadyReport>, CountingError> {
+    async fn read(&self, waiting: WaitingShard) -> Result<Option<ReadyReport>, CountingError> {
+        let shard = waiting.shard;
         let Some(tracked) = self.tracked.get(&shard.queue) else { return Ok(None) };
         let Some(reported) = tracked.shards.as_ref().and_then(|shards| shards.get(shard.number as usize)) else {
             return Ok(None);
@@ -238,7 +249,7 @@ impl Bridge {
         let scope = if is_slow_due || self.is_last { ReportScope::All } else { ReportScope::Fast };
         let Some(report) = self.read_report(shard, Some(reported.since(scope))).await? else { return Ok(None) };
         let (after, totals) = reported.next(&tracked.queue.name, &report, scope);
-        Ok(Some(ReadyReport { shard, since, report, totals, after }))
+        Ok(Some(ReadyReport { waiting, report, totals, after }))
     }
 
     async fn read_report(&self, shard: ShardId, since: Option<u64>) -> Result<Option<ShardReport>, CountingError> {
@@ -253,14 +264,14 @@ impl Bridge {
     /// Records a written report, and when the queue has to be looked at again.
     fn record(&mut self, ready: ReadyReport) {
         let elapsed = self.context.clock.elapsed();
-        let Some(tracked) = self.tracked.get_mut(&ready.shard.queue) else { return };
-        let Some(reported) = tracked.shards.as_mut().and_then(|shards| shards.get_mut(ready.shard.number as usize))
-        else {
+        let shard = ready.waiting.shard;
+        let Some(tracked) = self.tracked.get_mut(&shard.queue) else { return };
+        let Some(reported) = tracked.shards.as_mut().and_then(|shards| shards.get_mut(shard.number as usize)) else {
             return;
         };
         if reported.is_behind(&ready.report) {
             tracked.shards = None; // the store went back: take the queue over again
-            self.dirty.put_back([(ready.shard, ready.since)]);
+            self.dirty.put_back([ready.waiting]);
             return;
         }
         *reported = ready.after;
@@ -335,8 +346,8 @@ impl Bridge {
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= elapsed);
         let now = self.context.now();
         let due = self.tracked.iter().filter(|(_, tracked)| is_due(tracked.slow_due) || is_due(tracked.read_back));
-        for (id, tracked) in due {
-            self.dirty.put_back((0..tracked.queue.shards).map(|number| (ShardId { queue: *id, number }, now)));
+        for (_, tracked) in due {
+            self.dirty.put_back(waiting(&tracked.queue, now));
         }
     }
 
@@ -344,6 +355,13 @@ impl Bridge {
         let per_step = self.settings.step.as_secs_f64() * f64::from(self.settings.totals_per_second);
         (per_step as usize).max(1)
     }
+}
+
+/// All shards of a queue, for a look at them.
+fn waiting(queue: &ReportedQueue, since: Timestamp) -> impl Iterator<Item = WaitingShard> + use<> {
+    let id = queue.id;
+    let shard = move |number| ShardId { queue: id, number };
+    (0..queue.shards).map(move |number| WaitingShard { shard: shard(number), since, is_changed: false })
 }
 
 #[async_trait]
