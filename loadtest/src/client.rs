@@ -13,6 +13,7 @@ pub type Counters = CounterServiceClient<Channel>;
 pub type Catalog = NamespaceServiceClient<Channel>;
 
 /// Some connections to one server; workers share them in turn.
+#[derive(Clone)]
 pub struct Connections {
     channels: Vec<Channel>,
 }

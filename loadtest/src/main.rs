@@ -6,6 +6,7 @@
 
 mod adds;
 mod attacks;
+mod bridge;
 mod cassandra;
 mod client;
 mod converge;
@@ -202,6 +203,8 @@ enum Command {
     Cassandra(cassandra::Scale),
     /// Queues beside their ceilings, as a table
     Queues(queues::Scale),
+    /// The bridge from queues to counters and history, as a table
+    Bridge(bridge::Scale),
     /// Counters on the embedded store beside their ceilings, as a table
     Figures(figures::Scale),
 }
@@ -281,6 +284,7 @@ async fn main() -> Result<()> {
         }
         Command::Cassandra(scale) => cassandra::run(&place.binary()?, scale).await,
         Command::Queues(scale) => queues::run(&place.binary()?, || place.folder(), scale).await,
+        Command::Bridge(scale) => bridge::run(&place.binary()?, || place.folder(), scale).await,
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)
         | Command::Batch { .. }

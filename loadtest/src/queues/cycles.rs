@@ -32,13 +32,13 @@ pub fn rows_of_a_cycle() -> Rows {
 }
 
 /// Runs cycles; a report counts what was completed, with the latency of the settlements.
-pub async fn run(connections: &Connections, queue: &str, span: Span) -> Result<Report> {
+pub async fn run(connections: &Connections, queue: &str, kind: Kind, span: Span) -> Result<Report> {
     let room = Arc::new(Semaphore::new(AHEAD));
     let from = Instant::now() + span.warm_up;
     let to = from + span.measure;
     let mut producers = JoinSet::new();
     for worker in 0..PRODUCERS {
-        producers.spawn(produce(client(connections, worker), queue.to_owned(), Arc::clone(&room), to));
+        producers.spawn(produce(client(connections, worker), queue.to_owned(), kind, Arc::clone(&room), to));
     }
     let mut workers = JoinSet::new();
     for worker in 0..STREAMS {
@@ -56,11 +56,11 @@ pub async fn run(connections: &Connections, queue: &str, span: Span) -> Result<R
     Ok(all)
 }
 
-async fn produce(mut client: Client, queue: String, room: Arc<Semaphore>, to: Instant) -> Result<()> {
+async fn produce(mut client: Client, queue: String, kind: Kind, room: Arc<Semaphore>, to: Instant) -> Result<()> {
     while Instant::now() < to {
         let Ok(permits) = room.acquire_many(u32::try_from(BATCH)?).await else { break };
         permits.forget();
-        let messages = (0..BATCH as u64).map(|number| message(Kind::Plain, number)).collect();
+        let messages = (0..BATCH as u64).map(|number| message(kind, number)).collect();
         let request = BatchEnqueueRequest { queue: queue.clone(), messages };
         let results = client.batch_enqueue(request).await?.into_inner().results;
         anyhow::ensure!(results.iter().all(|result| result.error.is_none()), "every message is taken in");

@@ -4,12 +4,12 @@
 //! the same machine, so the ratios say more than the numbers.
 
 mod beanstalkd;
-mod calls;
-mod cycles;
+pub mod calls;
+pub mod cycles;
 mod due;
 mod hour;
 mod many;
-mod messages;
+pub mod messages;
 mod raw;
 mod workers;
 
@@ -214,7 +214,7 @@ async fn through_streams(binary: &Path, folder: &TempDir, scale: Scale) -> Resul
     create(&connections, Queues::simple(queue)).await?;
     fill(&connections, queue, Kind::Plain, scale.pending).await?;
     tokio::time::sleep(raw::REST).await;
-    let report = cycles::run(&connections, queue, scale.span()).await?;
+    let report = cycles::run(&connections, queue, Kind::Plain, scale.span()).await?;
     tell(&[("cycles", &report)]);
     let (rate, ratio) = (report.rate(), report.rate() / raw);
     Ok(vec![
