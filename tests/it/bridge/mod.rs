@@ -5,9 +5,11 @@
 //! the counters must equal the ledger and `GetDepth`.
 
 mod deleted;
+mod histories;
 mod kills;
 mod ledger;
 mod on_cassandra;
+mod traces;
 mod values;
 
 use std::collections::BTreeMap;
