@@ -263,3 +263,41 @@ fn thousands_of_values_are_counted_within_their_bound_and_the_sums_hold() {
     assert_eq!(own, 2 * 500, "values with counts of their own");
     check_levels(&server);
 }
+
+/// The memory of a process that is in use, in bytes.
+fn resident_bytes(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("the server runs");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    1_024 * resident.and_then(|kib| kib.trim().parse::<u64>().ok()).expect("its memory is told")
+}
+
+#[test]
+fn a_hundred_thousand_values_of_one_key_keep_to_the_greatest_bound_and_add_up() {
+    const VALUES: usize = 100_000;
+    const OWN: usize = 10_000;
+    const WRITERS: usize = 4;
+    const RESIDENT: u64 = 1 << 30;
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    create(&server, json!({"shards": 1, "count_by": ["tenant"], "count_by_values_max": OWN}));
+    let write = |writer: usize| {
+        let numbers: Vec<usize> = (0..VALUES).filter(|number| number % WRITERS == writer).collect();
+        for some in numbers.chunks(100) {
+            let message = |number: &usize| tagged(format!("m{number}"), "tenant", &format!("t{number}"));
+            enqueue(&server, &some.iter().map(message).collect::<Vec<_>>());
+        }
+    };
+    let write = &write;
+    thread::scope(|scope| (0..WRITERS).for_each(|writer| drop(scope.spawn(move || write(writer)))));
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    let levels = check_levels(&server);
+    for counter in ["depth.pending", "enqueued"] {
+        let by_value = counts(&server, &format!("{counter}~tenant="));
+        assert_eq!(by_value.len(), OWN + 1, "values with counts of their own, and ~other");
+        assert_eq!(by_value[&format!("{counter}~tenant=~other")], i64::try_from(VALUES - OWN).expect("few"));
+        assert_eq!(by_value.values().sum::<i64>(), levels["depth.pending"], "{counter}");
+    }
+    let resident = resident_bytes(&server);
+    println!("{} MiB are resident", resident >> 20);
+    assert!(resident < RESIDENT, "{} MiB are resident", resident >> 20);
+}
