@@ -4,10 +4,12 @@
 //! Each test keeps a ledger of its own calls. It waits until `reported_to` has passed the time of the last call, and then
 //! the counters must equal the ledger and `GetDepth`.
 
+mod clocks;
 mod deleted;
 mod histories;
 mod kills;
 mod ledger;
+mod load;
 mod on_cassandra;
 mod traces;
 mod values;
