@@ -11,6 +11,7 @@ mod histories;
 mod kills;
 mod ledger;
 mod load;
+mod memcached_away;
 mod on_cassandra;
 mod traces;
 mod values;
