@@ -6,6 +6,7 @@
 
 mod clocks;
 mod deleted;
+mod every_fault;
 mod full_disk;
 mod histories;
 mod kills;
