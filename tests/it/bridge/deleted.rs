@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::histories::{Histories, check_finds_nothing};
+use super::load::{CALLERS, Ledger, Pace, under_load};
 use super::{
-    CAUGHT_UP_WITHIN, Counts, QUEUE, SLOW_WITHIN, WITHIN, check_levels, complete_all, count, counts, counts_of, create,
-    enqueue, names, queue_call, steps, wait_until_reported,
+    CAUGHT_UP_WITHIN, Counts, QUEUE, SLOW_WITHIN, WITHIN, check_levels, check_sums, complete_all, count, counts,
+    counts_of, create, enqueue, names, queue_call, steps, wait_until_reported,
 };
 use crate::support::harness::{EndsWith, Launch, Server, eventually};
 
@@ -126,4 +128,43 @@ fn a_queue_deleted_right_before_a_kill_reads_0_after_the_start_also_under_load()
         assert!(eventually(ZERO_WITHIN, is_zero), "{:?}\n{}", left(&server, &names), server.printed());
         drop(ends);
     });
+}
+
+#[test]
+fn a_queue_made_anew_with_fewer_shards_under_load_counts_what_it_holds() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let (server, ledger) = (Launch::dev(data.path()).start(), Ledger::default());
+    create(&server, json!({"shards": 8, "count_by": ["tenant"]}));
+    let (before_deletion, after_creation) = under_load(&server, &ledger, Pace::FULL, || {
+        let mut enqueued = (0, 0);
+        for shards in [4, 1] {
+            ledger.wait_for_more(300);
+            enqueued.0 = ledger.enqueued();
+            queue_call(&server, "DeleteQueue", json!({"queue": QUEUE, "request_token": format!("from {shards}")}));
+            create(&server, json!({"shards": shards, "count_by": ["tenant"]}));
+            enqueued.1 = ledger.enqueued();
+        }
+        ledger.wait_for_more(300);
+        enqueued
+    });
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    // What was on its way at the creation may have met the queue before.
+    let (all, on_their_way) = (ledger.enqueued(), CALLERS * Pace::FULL.messages);
+    let (least, most) = (all - after_creation - on_their_way, all - before_deletion);
+    let enqueued = count(&server, "enqueued");
+    assert!((least..=most).contains(&enqueued), "{enqueued} of {least} to {most}; refused {:?}", ledger.refused());
+    let check = |server: &Server| {
+        check_levels(server);
+        check_sums(server, &["tenant"]);
+        check_finds_nothing(server);
+        let histories = Histories::read(server, 1_000);
+        histories.check();
+        assert_eq!((histories.count("ENQUEUE"), &histories.gaps), (enqueued, &vec![]));
+        assert!(histories.rows.keys().all(|(shard, _, _)| *shard == 0), "the queue has one shard");
+    };
+    check(&server);
+    server.kill();
+    let server = Launch::dev(data.path()).start();
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    check(&server);
 }

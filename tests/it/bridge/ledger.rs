@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use super::{
-    COUNTERS, Counts, NAMESPACE, QUEUE, SLOW_WITHIN, WITHIN, call, check_levels, check_series, counts, counts_of,
-    create, enqueue, lease_all, names, number, queue_call, reading, reported_to, settle, wait_until_reported,
+    Counts, QUEUE, SLOW_WITHIN, WITHIN, check_levels, check_series, counts, counts_of, create, enqueue, lease_all,
+    names, number, queue_call, reading, reported_to, reports, settle, wait_until_reported,
 };
 use crate::support::harness::{Launch, Server, eventually};
 
@@ -130,22 +130,6 @@ fn every_counter_of_a_queue_is_as_the_ledger_says_within_three_seconds() {
     );
 }
 
-/// The positions that each total of a counter says, as `p=<first>..<last>`.
-fn positions(server: &Server, counter: &str) -> Vec<(u64, u64)> {
-    let now = SystemTime::now();
-    let time = |time: SystemTime| prost_types::Timestamp::from(time).to_string();
-    let hour = std::time::Duration::from_secs(3_600);
-    let body = json!({"namespace": NAMESPACE, "counter_name": format!("{QUEUE}~{counter}"), "page_size": 1_000,
-        "from": time(now - hour), "to": time(now + hour)});
-    let answer = call(server, COUNTERS, "ListCountEvents", &body);
-    let range = |event: &Value| {
-        let (first, last) = event["provenance"].as_str()?.strip_prefix("p=")?.split_once("..")?;
-        Some((first.parse().ok()?, last.parse().ok()?))
-    };
-    let events = answer["events"].as_array().expect("events").iter();
-    events.map(|event| range(event).unwrap_or_else(|| panic!("positions: {event}"))).collect()
-}
-
 /// Stops the server, and starts it again. Answers it with the time at which it was stopped.
 fn restarted(server: Server, data: &Path) -> (Server, SystemTime) {
     assert!(server.stop().success(), "an orderly stop");
@@ -207,10 +191,9 @@ fn a_total_says_the_positions_that_it_covers_and_none_is_covered_twice() {
         enqueue(&server, &messages);
         wait_until_reported(&server, WITHIN);
     }
-    let mut ranges = positions(&server, "enqueued");
-    ranges.sort_unstable();
-    assert_eq!((ranges[0].0, ranges[ranges.len() - 1].1), (1, 40), "{ranges:?}");
-    assert!(ranges.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{ranges:?}");
+    let reports = reports(&server, "enqueued");
+    assert_eq!((reports[0].first, reports[reports.len() - 1].last), (1, 40), "{reports:?}");
+    assert!(reports.windows(2).all(|pair| pair[0].last + 1 == pair[1].first), "{reports:?}");
     let reading = reading(&server, "enqueued").expect("the counters answer");
     assert_eq!(number(&reading["count"]), 40);
     assert!(reported_to(&reading).is_some());

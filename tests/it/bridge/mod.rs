@@ -4,10 +4,17 @@
 //! Each test keeps a ledger of its own calls. It waits until `reported_to` has passed the time of the last call, and then
 //! the counters must equal the ledger and `GetDepth`.
 
+mod clocks;
 mod deleted;
+mod every_fault;
+mod full_disk;
+mod histories;
 mod kills;
 mod ledger;
+mod load;
+mod memcached_away;
 mod on_cassandra;
+mod traces;
 mod values;
 
 use std::collections::BTreeMap;
@@ -17,7 +24,7 @@ use std::time::{Duration, SystemTime};
 use prost_types::Timestamp;
 use serde_json::{Value, json};
 
-use crate::support::harness::{Server, eventually};
+use crate::support::harness::{HttpAnswer, Server, eventually, http};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const COUNTERS: &str = "/tallystone.counter.v1.CounterService";
@@ -39,9 +46,16 @@ const STATES: [&str; 6] = ["invisible", "pending", "running", "completed", "canc
 /// The counts of a queue, by the name of the counter without the queue.
 type Counts = BTreeMap<String, i64>;
 
-/// Calls a method with a JSON body; the call must be taken.
+/// Sends a call with a JSON body. The usual deadline of a call would pass on a machine that stands still for seconds.
+fn answer(server: &Server, service: &str, method: &str, body: &Value) -> HttpAnswer {
+    let headers = [("content-type", "application/json"), ("grpc-timeout", "25S")];
+    let answer = http(server.address, "POST", &format!("{service}/{method}"), &headers, &body.to_string());
+    answer.expect("the server answers")
+}
+
+/// Calls a method; the call must be taken.
 fn call(server: &Server, service: &str, method: &str, body: &Value) -> Value {
-    let answer = server.post(&format!("{service}/{method}"), &body.to_string());
+    let answer = answer(server, service, method, body);
     assert_eq!(answer.status, 200, "{method} {body}: {}", answer.body);
     answer.json()
 }
@@ -233,4 +247,42 @@ fn check_series(server: &Server, flow: &str) {
         sum == expected
     });
     assert!(has_all, "the series of {flow} lacks something: {rows:?}, count {expected}");
+}
+
+/// A total of a counter in the log, of one shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Report {
+    shard: u64,
+    /// The positions that it covers, as `p=<first>..<last>` says.
+    first: u64,
+    last: u64,
+    total: i64,
+}
+
+/// All totals of a counter in the log, for each shard in the order of their positions.
+fn reports(server: &Server, counter: &str) -> Vec<Report> {
+    let now = SystemTime::now();
+    let time = |time: SystemTime| Timestamp::from(time).to_string();
+    let hour = Duration::from_secs(3_600);
+    let mut body = json!({"namespace": NAMESPACE, "counter_name": format!("{QUEUE}~{counter}"), "page_size": 1_000,
+        "from": time(now - hour), "to": time(now + hour)});
+    let mut reports = Vec::new();
+    loop {
+        let answer = call(server, COUNTERS, "ListCountEvents", &body);
+        let events = answer["events"].as_array().expect("events").iter();
+        reports.extend(events.map(|event| report(event).unwrap_or_else(|| panic!("a total with positions: {event}"))));
+        body["page_token"] = answer["nextPageToken"].clone();
+        if answer["nextPageToken"] == json!("") {
+            break;
+        }
+    }
+    reports.sort_by_key(|report| (report.shard, report.last));
+    reports
+}
+
+fn report(event: &Value) -> Option<Report> {
+    let (first, last) = event["provenance"].as_str()?.strip_prefix("p=")?.split_once("..")?;
+    let (source, _) = event["token"].as_str()?.split_once('/')?;
+    let shard = source.strip_prefix('s')?.parse().ok()?;
+    Some(Report { shard, first: first.parse().ok()?, last: last.parse().ok()?, total: number(&event["delta"]) })
 }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
+use super::load::{Ledger, Pace, under_load};
 use super::{
     CAUGHT_UP_WITHIN, QUEUE, QUEUES, check_levels, check_series, complete_all, count, create, depths, enqueue,
     lease_all, number, reading, reported_to, settle, sum, wait_until_reported,
@@ -78,6 +79,49 @@ fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up()
     assert!(eventually(CAUGHT_UP_WITHIN, || sum(&server, "enqueued~tenant=") == 90));
     assert!(server.stop().success());
     drop(node);
+}
+
+/// How long the counter store does not answer, and how hard each of three callers works meanwhile.
+fn outage() -> (Duration, Pace) {
+    if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() {
+        (Duration::from_secs(600), Pace { messages: 10, turn: Duration::from_millis(75) }) // 2,000 mutations a second
+    } else {
+        (Duration::from_secs(20), Pace { messages: 1, turn: Duration::from_millis(50) })
+    }
+}
+
+#[test]
+fn while_the_counter_store_hangs_queues_go_on_and_then_counters_and_history_catch_up() {
+    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on disk");
+    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let (server, ledger) = (start(node.address(), "hangs", data.path()), Ledger::default());
+    let (lasts, pace) = outage();
+    create(&server, Ledger::queue());
+    under_load(&server, &ledger, pace, || {
+        ledger.wait_for_more(200);
+        wait_until_reported(&server, BACK_WITHIN);
+        node.pause();
+        let (hung, before) = (Instant::now(), ledger.mutations());
+        // The signal is on its way.
+        let stands = SystemTime::now() + Duration::from_secs(1);
+        let is_over = || {
+            assert!(reading(&server, "enqueued").is_none_or(|reading| reported_to(&reading) <= Some(stands)));
+            hung.elapsed() >= lasts
+        };
+        assert!(eventually(2 * lasts, is_over));
+        let (mutations, seconds) = (ledger.mutations() - before, hung.elapsed().as_secs_f64());
+        node.resume();
+        println!("{:.0} mutations a second, the slowest call {:?}", mutations as f64 / seconds, ledger.slowest());
+        assert!(mutations > 1_000, "queues go on: {mutations} mutations");
+        assert!(ledger.slowest() < lasts / 2, "no call waits for the counters: {:?}", ledger.slowest());
+        let resumed = SystemTime::now();
+        let has_caught_up =
+            || reading(&server, "enqueued").is_some_and(|reading| reported_to(&reading) > Some(resumed));
+        assert!(eventually(lasts.max(BACK_WITHIN) / 2, has_caught_up), "also under load:\n{}", server.printed());
+    });
+    ledger.check_nothing_refused();
+    ledger.check_healed(&server);
+    assert!(server.stop().success(), "an orderly stop");
 }
 
 /// Copies a directory with everything in it.

@@ -9,6 +9,7 @@ use std::thread;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::histories::{check_finds_nothing, found};
 use super::{
     CAUGHT_UP_WITHIN, Counts, GIVEN_WAY_WITHIN, NAMESPACE, QUEUE, WITHIN, check_levels, check_sums, complete_all,
     count, counts, counts_of, create, depths, enqueue, lease_all, queue_call, settle, sum, wait_until_reported,
@@ -262,4 +263,76 @@ fn thousands_of_values_are_counted_within_their_bound_and_the_sums_hold() {
     let own = counts(&server, "enqueued~tenant=t").len();
     assert_eq!(own, 2 * 500, "values with counts of their own");
     check_levels(&server);
+}
+
+/// A key that needs an escape for almost every byte.
+const ODD_KEY: &str = "naïve \"key\"~100%";
+const ODD_KEY_IN_NAMES: &str = "na%C3%AFve%20%22key%22%7E100%25";
+
+#[test]
+fn odd_values_of_an_odd_key_add_up_and_find_their_messages_exactly() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    create(&server, json!({"shards": 2, "count_by": ["tenant", ODD_KEY]}));
+    let values: Vec<String> = odd_values().into_iter().map(|(value, _)| value).chain(["я".repeat(128)]).collect();
+    let message = |(index, value): (usize, &String)| {
+        let metadata = json!({"tenant": value, ODD_KEY: value});
+        json!({"message_id": format!("m{index}"), "metadata": metadata})
+    };
+    enqueue(&server, &values.iter().enumerate().map(message).collect::<Vec<_>>());
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    check_sums(&server, &["tenant", ODD_KEY_IN_NAMES]);
+    let counted = counts(&server, &format!("depth.pending~{ODD_KEY_IN_NAMES}="));
+    assert_eq!(counted.len(), values.len(), "each value counts apart: {counted:?}");
+    // The history has come so far when a check is over.
+    check_finds_nothing(&server);
+    let mut keys = Vec::new();
+    for value in &values {
+        for key in ["tenant", ODD_KEY] {
+            keys.extend(found(&server, json!({"filter": {key: value}})));
+        }
+        let [.., one, other] = &keys[..] else { panic!("{value} is found") };
+        assert_eq!((one, keys.len() % 2), (other, 0), "{value} finds one message by either key");
+    }
+    keys.dedup();
+    assert_eq!(keys.len(), values.len(), "each value finds its own message");
+    assert_eq!(found(&server, json!({"filter": {"tenant": "two%20words"}})), [""; 0], "values are not names");
+}
+
+/// The memory of a process that is in use, in bytes.
+fn resident_bytes(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("the server runs");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    1_024 * resident.and_then(|kib| kib.trim().parse::<u64>().ok()).expect("its memory is told")
+}
+
+#[test]
+fn a_hundred_thousand_values_of_one_key_keep_to_the_greatest_bound_and_add_up() {
+    const VALUES: usize = 100_000;
+    const OWN: usize = 10_000;
+    const WRITERS: usize = 4;
+    const RESIDENT: u64 = 1 << 30;
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    create(&server, json!({"shards": 1, "count_by": ["tenant"], "count_by_values_max": OWN}));
+    let write = |writer: usize| {
+        let numbers: Vec<usize> = (0..VALUES).filter(|number| number % WRITERS == writer).collect();
+        for some in numbers.chunks(100) {
+            let message = |number: &usize| tagged(format!("m{number}"), "tenant", &format!("t{number}"));
+            enqueue(&server, &some.iter().map(message).collect::<Vec<_>>());
+        }
+    };
+    let write = &write;
+    thread::scope(|scope| (0..WRITERS).for_each(|writer| drop(scope.spawn(move || write(writer)))));
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    let levels = check_levels(&server);
+    for counter in ["depth.pending", "enqueued"] {
+        let by_value = counts(&server, &format!("{counter}~tenant="));
+        assert_eq!(by_value.len(), OWN + 1, "values with counts of their own, and ~other");
+        assert_eq!(by_value[&format!("{counter}~tenant=~other")], i64::try_from(VALUES - OWN).expect("few"));
+        assert_eq!(by_value.values().sum::<i64>(), levels["depth.pending"], "{counter}");
+    }
+    let resident = resident_bytes(&server);
+    println!("{} MiB are resident", resident >> 20);
+    assert!(resident < RESIDENT, "{} MiB are resident", resident >> 20);
 }

@@ -199,14 +199,16 @@ impl CrashTest {
 }
 
 /// A small seeded random generator (xorshift).
-struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    fn new(seed: u64) -> Self {
+    /// A generator that repeats itself with its seed.
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    /// A random number below a bound.
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -214,7 +216,7 @@ impl Rng {
     }
 
     /// A random index below `count`.
-    fn index(&mut self, count: usize) -> usize {
+    pub fn index(&mut self, count: usize) -> usize {
         usize::try_from(self.below(count as u64)).expect("below a usize")
     }
 }

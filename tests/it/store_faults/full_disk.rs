@@ -105,7 +105,7 @@ fn is_full(answer: &HttpAnswer) -> bool {
 }
 
 /// How to start a program in a mount namespace of its own; none if that is not allowed.
-fn may_mount(place: &Path) -> Option<Vec<&'static str>> {
+pub fn may_mount(place: &Path) -> Option<Vec<&'static str>> {
     let ways = [vec!["unshare", "--mount"], vec!["unshare", "--user", "--map-root-user", "--mount"]];
     ways.into_iter().find(|way| {
         let tried = Command::new(way[0]).args(&way[1..]).args(["mount", "-t", "tmpfs", "tmpfs"]).arg(place).output();
@@ -114,7 +114,7 @@ fn may_mount(place: &Path) -> Option<Vec<&'static str>> {
 }
 
 /// The data directory as the server sees it.
-fn inside(server: &Server, data: &Path) -> PathBuf {
+pub fn inside(server: &Server, data: &Path) -> PathBuf {
     let below_root = data.strip_prefix("/").expect("an absolute path");
     Path::new(&format!("/proc/{}/root", server.pid())).join(below_root)
 }

@@ -1,7 +1,7 @@
 //! What the embedded store does when its directory is damaged, shared, or full: never a silent wrong count.
 
 mod damage;
-mod full_disk;
+pub mod full_disk;
 
 use std::path::PathBuf;
 
