@@ -20,7 +20,7 @@ use crate::domain::queue::tally::values::ValueCounts;
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{
-    Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Shard, Transition,
+    Command, Durability, MessageHead, MessageState, Refusal, Reply, Shard, ShardSettings, Transition,
 };
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
@@ -155,13 +155,15 @@ pub trait QueueListener: Send + Sync + 'static {
 /// 13. `clock` is the time of a step that came now, and changes nothing. `reset_clock` does nothing unless the age of tokens
 ///     is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next step on, and
 ///     tokens of before the time that it answers are refused as too old, durably.
+/// 19. The settings of a shard never go back, durably: a version that is not above that of the shard changes nothing, and is
+///     answered as if it had. `create` states the first version.
 #[async_trait]
 pub trait ShardStore: Send + Sync + 'static {
     /// The durability of an answer; none where queues end with the process.
     fn durability(&self) -> Option<Durability>;
 
     /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError>;
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError>;
 
     /// Drops a queue with all its shards.
     async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError>;

@@ -33,6 +33,7 @@ mod queue_given;
 mod queue_items;
 mod queue_linear;
 mod queue_outbox;
+mod queue_shared;
 mod queue_store;
 mod racing;
 mod rollup_store;

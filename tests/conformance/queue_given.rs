@@ -13,7 +13,7 @@ use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metada
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
-    Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId,
+    Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId, ShardSettings,
 };
 use tallystone::ports::{
     MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardStatus, StoreError, StoredMessage,
@@ -120,7 +120,7 @@ pub async fn on_every_queue_store(law: impl AsyncFn(QueueBench)) {
     for backend in QUEUE_BACKENDS {
         println!("on {backend:?}");
         let bench = QueueBench::open(backend);
-        bench.stores.shards.create(QUEUE, 2, settings()).await.expect("a new queue");
+        bench.stores.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
         law(bench).await;
     }
 }
@@ -130,7 +130,7 @@ pub async fn on_every_durable_queue_store(law: impl AsyncFn(QueueBench, Ending))
     for ending in [Ending::Closed, Ending::Killed] {
         println!("on {:?}, {ending:?}", QueueBackend::Embedded);
         let bench = QueueBench::open(QueueBackend::Embedded);
-        bench.stores.shards.create(QUEUE, 2, settings()).await.expect("a new queue");
+        bench.stores.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
         law(bench, ending).await;
     }
 }
@@ -214,6 +214,16 @@ pub fn dequeue(max: usize) -> ShardCommand {
 /// A settlement.
 pub fn settle(token: LeaseToken, verb: SettleAction) -> ShardCommand {
     ShardCommand::of(Command::Settle { token, verb, failure: FailureReport::default() })
+}
+
+/// A version of settings without blocks.
+pub fn configure(version: u64, settings: Settings) -> ShardCommand {
+    configure_with(ShardSettings { version, ..settings.into() })
+}
+
+/// A version of settings and blocks.
+pub fn configure_with(settings: ShardSettings) -> ShardCommand {
+    ShardCommand::of(Command::Configure(Box::new(settings)))
 }
 
 /// Whether the reply is that of a first enqueue.

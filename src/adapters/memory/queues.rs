@@ -18,7 +18,7 @@ use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
 use crate::domain::queue::transition::{HistoryRow, RowPosition, count_pending_arrivals};
-use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Settings, Shard};
+use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Shard, ShardSettings};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     Clock, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
@@ -169,7 +169,7 @@ impl ShardStore for MemoryQueues {
         None
     }
 
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
         let mut news = Vec::new();
         {
             let mut state = self.state.lock();

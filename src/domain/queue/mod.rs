@@ -35,7 +35,7 @@ pub use messages::message::MessageHead;
 pub use messages::state_machine::{MessageState, Trigger};
 pub use name::{QueueId, QueueName, ShardId};
 pub use setup::queue_spec::{CatalogQueue, Durability, QueueSpec};
-pub use setup::settings::Settings;
+pub use setup::settings::{Settings, ShardSettings};
 pub use shard::{ApplyResult, Shard};
 pub use transition::{HistoryRow, Transition};
 pub use urgency::Urgency;

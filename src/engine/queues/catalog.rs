@@ -228,10 +228,7 @@ impl Queues {
     async fn create_shards(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let queue = live.record.load_full();
         if live.holds_messages() {
-            self.context.stores.shards.create(queue.id, queue.spec.shards, queue.spec.shard_settings()).await?;
-            if queue.spec.enqueue_blocked.is_some() || queue.spec.dequeue_blocked.is_some() {
-                self.block(live).await?;
-            }
+            self.context.stores.shards.create(queue.id, queue.spec.shards, queue.shard_settings()).await?;
             live.record_applied(queue.version);
         }
         Ok(())
@@ -324,19 +321,12 @@ impl Queues {
         Ok(())
     }
 
-    /// Applies the settings of the catalog to every shard.
+    /// Applies settings and blocks of the catalog to every shard that has an older version.
     async fn apply_settings(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let queue = live.record.load_full();
-        self.on_every_shard(live, &Command::Configure(Box::new(queue.spec.shard_settings()))).await?;
-        self.block(live).await?;
+        self.on_every_shard(live, &Command::Configure(Box::new(queue.shard_settings()))).await?;
         live.record_applied(queue.version);
         Ok(())
-    }
-
-    async fn block(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
-        let spec = live.spec();
-        let (enqueue, dequeue) = (spec.enqueue_blocked, spec.dequeue_blocked);
-        self.on_every_shard(live, &Command::Block { enqueue, dequeue }).await
     }
 
     /// Sends a command to all shards concurrently, so that they share the commits of the store.

@@ -85,14 +85,16 @@ fn texts_from(texts: Vec<String>) -> Box<[Box<str>]> {
     texts.into_iter().map(Into::into).collect()
 }
 
-/// Encodes the settings of a shard.
-pub fn encode_settings(settings: &Settings) -> Vec<u8> {
-    settings_of(settings).encode_to_vec()
+/// Encodes the settings of a shard, with their version.
+pub fn encode_settings(settings: &Settings, version: u64) -> Vec<u8> {
+    StoredQueueSettings { version, ..settings_of(settings) }.encode_to_vec()
 }
 
-/// Decodes the settings of a shard.
-pub fn decode_settings(bytes: &[u8]) -> Result<Settings, CorruptValue> {
-    settings_from(decode(SETTINGS, bytes)?)
+/// Decodes the settings of a shard, with their version.
+pub fn decode_settings(bytes: &[u8]) -> Result<(Settings, u64), CorruptValue> {
+    let stored: StoredQueueSettings = decode(SETTINGS, bytes)?;
+    let version = stored.version;
+    Ok((settings_from(stored)?, version))
 }
 
 /// Converts settings to their stored form.
@@ -125,6 +127,7 @@ pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
             HistoryKept::All => 0,
             HistoryKept::Nothing => 1,
         },
+        version: 0,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::adapters::embedded::queues::store_time::Moment;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{Command, QueueId, Settings, ShardId, Urgency};
+use crate::domain::queue::{Command, QueueId, ShardId, ShardSettings, Urgency};
 use crate::domain::time::Timestamp;
 use crate::ports::{QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError};
 
@@ -20,7 +20,7 @@ pub enum QueueStoreCommand {
     Apply(ApplyCommands),
     Read(ShardId, Moment, ShardRead, ReplySender<()>),
     /// Creates the shards of a queue.
-    Create(QueueId, u32, Box<Settings>, ReplySender<()>),
+    Create(QueueId, u32, Box<ShardSettings>, ReplySender<()>),
     Drop(QueueId, ReplySender<()>),
     List(ReplySender<Vec<(QueueId, u32)>>),
     /// Changes the catalog of queues.

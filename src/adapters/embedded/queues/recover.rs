@@ -112,7 +112,7 @@ fn start_shards(
         let shard = key::to_shard(&key).ok_or_else(|| malformed_key("queue header", &key))?;
         headers.insert(shard, decode_header(shard.number, &value)?);
     }
-    let mut settings: HashMap<ShardId, Settings> = HashMap::new();
+    let mut settings: HashMap<ShardId, (Settings, u64)> = HashMap::new();
     for row in rows(&spaces.shards, key::all(b's'), ScanOrder::OldestFirst) {
         let (key, value) = row?;
         let shard = key::to_shard(&key).ok_or_else(|| malformed_key("queue settings", &key))?;
@@ -124,14 +124,12 @@ fn start_shards(
             let shard = ShardId { queue, number };
             let missing = |what| move || QueueRecoveryError::Missing { shard, what };
             let header = headers.remove(&shard).ok_or_else(missing("header"))?;
-            let settings = settings.remove(&shard).ok_or_else(missing("settings"))?;
+            let (settings, version) = settings.remove(&shard).ok_or_else(missing("settings"))?;
             if header.deleted.is_some() {
                 deleted.insert(shard);
             }
-            shards.insert(
-                shard,
-                ShardRestorer::new(header, settings).map_err(|why| QueueRecoveryError::Parts { shard, why })?,
-            );
+            let parts = ShardRestorer::new(header, settings, version);
+            shards.insert(shard, parts.map_err(|why| QueueRecoveryError::Parts { shard, why })?);
         }
     }
     match headers.keys().chain(settings.keys()).next() {

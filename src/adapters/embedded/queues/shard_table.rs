@@ -8,7 +8,7 @@ use super::outboxes::Outboxes;
 use crate::domain::queue::command::NewMessage;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::queue::shard::restore::ShardHeader;
-use crate::domain::queue::{MessageHead, MessageState, QueueId, Settings, Shard, ShardId};
+use crate::domain::queue::{MessageHead, MessageState, QueueId, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{ShardStatus, ShardTotals};
 
@@ -21,8 +21,8 @@ pub struct LoadedShard {
     pub shard: Shard,
     /// The header as last staged.
     pub header: ShardHeader,
-    /// The settings as last staged.
-    pub settings: Settings,
+    /// The version of the settings as last staged.
+    pub settings_version: u64,
     /// The view that listeners receive.
     pub view: ShardStatus,
 }
@@ -47,9 +47,9 @@ pub struct ShardTable {
 impl LoadedShard {
     /// Wraps a core whose header and settings are stored or will be.
     pub fn new(core: Shard) -> Self {
-        let (header, settings) = (core.header(), core.settings().clone());
+        let (header, settings_version) = (core.header(), core.settings_version());
         let view = view_of(&core, (0, 0), header.clock);
-        Self { shard: core, header, settings, view }
+        Self { shard: core, header, settings_version, view }
     }
 
     /// Updates the view from the core after commands that made `arrived` messages pending.

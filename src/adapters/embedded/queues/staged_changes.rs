@@ -240,9 +240,11 @@ impl LoadedShard {
             self.header = header;
             any = true;
         }
-        if *self.shard.settings() != self.settings {
-            self.settings = self.shard.settings().clone();
-            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(&self.settings));
+        // A higher version is stored even with equal settings: none below it may be applied after a restart.
+        if self.shard.settings_version() != self.settings_version {
+            self.settings_version = self.shard.settings_version();
+            let row = encode_settings(self.shard.settings(), self.settings_version);
+            batch.put(&spaces.shards, key::of_settings(shard), row);
             any = true;
         }
         any

@@ -30,7 +30,8 @@ use crate::domain::queue::messages::message::{MessageRef, SessionId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
 use crate::domain::queue::{
-    CatalogQueue, Durability, Filter, MessageHead, MessageState, QueueId, QueueName, Reply, Settings, Shard, ShardId,
+    CatalogQueue, Durability, Filter, MessageHead, MessageState, QueueId, QueueName, Reply, Shard, ShardId,
+    ShardSettings,
 };
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -170,7 +171,7 @@ impl ShardStore for EmbeddedQueues {
         Some(Durability::Safe)
     }
 
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
         self.request("create queue", |answer| QueueStoreCommand::Create(queue, shards, Box::new(settings), answer))
             .await
     }

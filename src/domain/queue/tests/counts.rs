@@ -176,7 +176,7 @@ fn a_store_without_room_counts_new_values_as_other() {
 /// The shard as an earlier build stored it, which counted nothing. The messages of `removed` are over and gone.
 fn reopened_from_earlier_build(shard: &Shard, removed: &[u64]) -> Shard {
     let header = ShardHeader { counts: None, counted_key_sets: Vec::new(), ..shard.header() };
-    let mut restoring = ShardRestorer::new(header, shard.settings().clone()).expect("legal settings");
+    let mut restoring = ShardRestorer::new(header, shard.settings().clone(), shard.settings_version()).expect("legal settings");
     for message in shard.messages.iter().filter(|message| !removed.contains(&message.key.sequence)) {
         let uncounted = MessageHead { counted: CountedUnder::default(), ..message.clone() };
         restoring.message(uncounted).expect("a message of the shard");

@@ -25,7 +25,7 @@ use crate::domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::transition::count_pending_arrivals;
-use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
+use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Shard, ShardId, ShardSettings};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     MessageBody, QueueRecord, QueueRequest, ScanOrder, ShardAnswer, ShardCommand, StoreError, StoreErrorKind,
@@ -230,7 +230,7 @@ impl Committer {
         Ok(spaces)
     }
 
-    fn create_queue(&mut self, queue: QueueId, shards: u32, settings: &Settings) -> Result<(), StoreError> {
+    fn create_queue(&mut self, queue: QueueId, shards: u32, settings: &ShardSettings) -> Result<(), StoreError> {
         const OP: &str = "create queue";
         let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why);
         match self.queues.table.queues.get(&queue) {
@@ -248,7 +248,7 @@ impl Committer {
             let core = Shard::new(number, EPOCH, settings.clone()).map_err(|_| refuse("the settings are not valid"))?;
             let shard = ShardId { queue, number };
             batch.put(&spaces.shards, key::of_header(shard), encode_header(&core.header()));
-            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(settings));
+            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(&settings.settings, settings.version));
             made.push((shard, LoadedShard::new(core)));
         }
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(shards)));
@@ -406,10 +406,7 @@ impl Committer {
 fn disk_space_needed(command: &QueueCommand) -> DiskSpaceLevel {
     let of_whole_shard = matches!(
         command,
-        QueueCommand::Block { .. }
-            | QueueCommand::Configure(_)
-            | QueueCommand::SetValueLimit { .. }
-            | QueueCommand::Delete
+        QueueCommand::Configure(_) | QueueCommand::SetValueLimit { .. } | QueueCommand::Delete
     );
     match (is_intake(command), of_whole_shard) {
         (true, _) => DiskSpaceLevel::Plenty,
