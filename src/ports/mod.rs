@@ -53,7 +53,7 @@ pub use metric::{Metric, MetricValue};
 pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
-    FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
+    CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
     ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};

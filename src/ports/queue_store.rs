@@ -25,6 +25,18 @@ use crate::domain::queue::{
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
+/// A queue as the store has its shards. The name and the settings are in the catalog.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CreatedQueue {
+    /// The queue.
+    pub id: QueueId,
+    /// The number of its shards.
+    pub shards: u32,
+    /// The time of the creation of its shards, by the store's time; `Timestamp::MIN` where a build stored them that kept no
+    /// time.
+    pub created: Timestamp,
+}
+
 /// The parts of a message that no rule reads. At most 32 KiB of payload, and 256 bytes for each other part.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct MessageBody {
@@ -148,7 +160,8 @@ pub trait QueueListener: Send + Sync + 'static {
 ///    Statuses may be merged: the newest counts.
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
 /// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
-/// 10. `queues` answers exactly the queues that were created and not dropped.
+/// 10. `queues` answers exactly the queues that were created and not dropped, each with the time of its creation, durably: the
+///     time of a step that came then.
 /// 11. An id is one message of its queue, in whatever shard: an enqueue of an id that another shard has, or whose token
 ///     another shard keeps the answer to, is refused with `TokenReused`, if anything but the id routed either of the two.
 /// 12. `durability` promises no more than holds for every answer. It does not change while the store is open.
@@ -168,8 +181,8 @@ pub trait ShardStore: Send + Sync + 'static {
     /// Drops a queue with all its shards.
     async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError>;
 
-    /// All queues, with their numbers of shards.
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError>;
+    /// All queues, in the order of their ids.
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError>;
 
     /// Applies commands to a shard, each with its own answer, in the order of the call. The commands continue if the caller
     /// stops waiting after the first poll.

@@ -9,7 +9,7 @@ use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Messag
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::Exclusivity;
 use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Refusal, Reply, Settings, Shard};
-use tallystone::ports::{ShardCommand, StoreErrorKind};
+use tallystone::ports::{CreatedQueue, ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
 use crate::given::{T0, at};
@@ -237,7 +237,8 @@ async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_st
         bench.stores.shards.drop_queue(gone).await.expect("it is there");
         let mut bench = bench.reopen(ending);
         for _ in 0..2 {
-            assert_eq!(bench.stores.shards.queues().await.expect("a list"), [(QUEUE, 2)]);
+            let queues = bench.stores.shards.queues().await.expect("a list");
+            assert_eq!(queues, [CreatedQueue { id: QUEUE, shards: 2, created: T0 }]);
             let refused = bench.stores.shards.create(gone, 4, settings().into()).await.expect_err("it was dropped");
             assert_eq!(refused.kind, StoreErrorKind::Conflict);
             let refused = bench.apply(shard, vec![dequeue(1)]).await.remove(0).expect_err("it was dropped");

@@ -12,7 +12,7 @@ use tallystone::domain::queue::shard::explain::Cause;
 use tallystone::domain::queue::{
     Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, ShardSettings, Trigger,
 };
-use tallystone::ports::{EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
+use tallystone::ports::{CreatedQueue, EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::given::T0;
@@ -331,10 +331,16 @@ async fn queue_store_law_8_why_a_message_waits_is_read() {
 async fn queue_store_law_10_the_queues_are_those_created_and_not_dropped() {
     on_every_queue_store(async |bench| {
         let shards = &bench.stores.shards;
+        let hour = Duration::from_secs(3_600);
+        bench.clock.advance(hour);
         shards.create(QueueId(9), 4, settings().into()).await.expect("a new queue");
-        assert_eq!(shards.queues().await.expect("a read"), [(QUEUE, 2), (QueueId(9), 4)]);
+        bench.clock.advance(hour);
+        shards.create(QueueId(9), 4, settings().into()).await.expect("it is there already");
+        let first = CreatedQueue { id: QUEUE, shards: 2, created: T0 };
+        let second = CreatedQueue { id: QueueId(9), shards: 4, created: T0 + hour };
+        assert_eq!(shards.queues().await.expect("a read"), [first, second]);
         shards.drop_queue(QUEUE).await.expect("it is there");
-        assert_eq!(shards.queues().await.expect("a read"), [(QueueId(9), 4)]);
+        assert_eq!(shards.queues().await.expect("a read"), [second]);
     })
     .await;
 }

@@ -21,7 +21,7 @@ use crate::domain::queue::transition::{HistoryRow, RowPosition, count_pending_ar
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Shard, ShardSettings};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Clock, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
+    Clock, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
     ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoreError,
     StoreErrorKind, StoredMessage,
 };
@@ -39,8 +39,8 @@ pub struct MemoryQueues {
 #[derive(Default)]
 struct MemoryQueuesState {
     shards: BTreeMap<ShardId, MemoryShard>,
-    /// Existing queues, with their numbers of shards.
-    queues: BTreeMap<QueueId, u32>,
+    /// Existing queues.
+    queues: BTreeMap<QueueId, CreatedQueue>,
     dropped: BTreeSet<QueueId>,
     /// Clock of the shards; `None` until the first step.
     shard_clock: Option<ShardClock>,
@@ -188,7 +188,8 @@ impl ShardStore for MemoryQueues {
             }
             let views = news.iter().map(|(shard, kept)| (*shard, kept.view)).collect::<Vec<_>>();
             state.shards.extend(news);
-            state.queues.insert(queue, shards);
+            let created = state.tick(self.clock.as_ref()).now;
+            state.queues.insert(queue, CreatedQueue { id: queue, shards, created });
             drop(state);
             self.notify(&views);
         }
@@ -206,8 +207,8 @@ impl ShardStore for MemoryQueues {
         Ok(())
     }
 
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
-        Ok(self.state.lock().queues.iter().map(|(queue, shards)| (*queue, *shards)).collect())
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
+        Ok(self.state.lock().queues.values().copied().collect())
     }
 
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {

@@ -1,9 +1,9 @@
 //! The queue catalog: creates, changes and lists queues, and creates queues from templates. `delete` has deletions.
 //!
 //! A creation writes the shards first and the name last, so every name has its shards; a deletion removes the name
-//! first. A change is committed to the catalog, then applied to every shard, and only then acknowledged. The next
-//! startup repairs a crash between two steps. It drops shards without a name, and applies settings and blocks to the
-//! shards again. `engine::catalog` commits changes, decides them again if another server was first, and follows others.
+//! first. A change is committed to the catalog, then applied to every shard, and only then acknowledged. After a crash
+//! between two steps, the next start applies the settings to the shards, and `unnamed_shards` drops shards without a name.
+//! `engine::catalog` commits changes, decides them again if another server was first, and follows others.
 
 use std::sync::Arc;
 
@@ -139,26 +139,36 @@ impl Queues {
 
     /// Loads the catalog, and repairs what a crash left incomplete.
     pub(super) async fn load(&self) -> Result<(), StoreError> {
-        let queues = self.context.stores.catalog.load().await?;
-        let known: HashSet<QueueId> =
-            self.context.stores.shards.queues().await?.into_iter().map(|(id, _)| id).collect();
-        let named: HashSet<QueueId> = queues.iter().map(|queue| queue.id).collect();
-        for orphan in known.difference(&named) {
-            self.context.stores.shards.drop_queue(*orphan).await?;
-        }
-        let mut holders = queues.iter().filter(|queue| queue.spec.template_for.is_none());
-        if let Some(queue) = holders.find(|queue| !known.contains(&queue.id)) {
-            return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
-                .with_source(format!("queue {} has no shards", queue.spec.name)));
-        }
+        let queues = self.named_queues().await?;
         self.context.take_in(queues);
         for live in self.context.all().iter().filter(|live| live.holds_messages()) {
-            self.apply_settings(live).await.map_err(|error| match error {
-                QueueError::Store(error) => error,
-                other => StoreError::unknown(StoreErrorKind::Corrupt, "open queues").with_source(other.to_string()),
-            })?;
+            match self.apply_settings(live).await {
+                // Another server deleted it meanwhile; `follow` sees that too.
+                Ok(()) | Err(QueueError::QueueNotFound { .. }) => {}
+                Err(QueueError::Store(error)) => return Err(error),
+                Err(other) => {
+                    let error = StoreError::unknown(StoreErrorKind::Corrupt, "open queues");
+                    return Err(error.with_source(other.to_string()));
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The queues of the catalog, each of which has its shards.
+    async fn named_queues(&self) -> Result<Vec<CatalogQueue>, StoreError> {
+        let (catalog, shards) = (&self.context.stores.catalog, &self.context.stores.shards);
+        let queues = catalog.load().await?;
+        let known: HashSet<QueueId> = shards.queues().await?.into_iter().map(|queue| queue.id).collect();
+        let mut holders = queues.iter().filter(|queue| queue.spec.template_for.is_none());
+        let Some(missing) = holders.find(|queue| !known.contains(&queue.id)) else { return Ok(queues) };
+        // Another server may have deleted it between the two reads. A deletion removes the name first.
+        let again = catalog.load().await?;
+        if again.iter().all(|queue| queue.id != missing.id) {
+            return Ok(again);
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
+            .with_source(format!("queue {} has no shards", missing.spec.name)))
     }
 
     /// Waits for the permit to change the catalog.
@@ -211,7 +221,7 @@ impl Queues {
                 Err(error) => error.outcome == EffectOutcome::Unknown,
             };
             if !may_be_applied {
-                // If the drop fails too, the next startup drops shards without a name.
+                // If the drop fails too, the shards are dropped once they are old.
                 let _ = self.context.stores.shards.drop_queue(id).await;
             }
             if committed? == CommitOutcome::Overtaken {

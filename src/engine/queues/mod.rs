@@ -2,7 +2,8 @@
 //!
 //! The API calls `Queues`. `served_queue` holds the state of a queue that is served, `shard_commands` sends commands to
 //! shards, `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings is in the
-//! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two.
+//! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two;
+//! `unnamed_shards` drops shards that a kill left without a name.
 
 mod catalog;
 mod cause_text;
@@ -34,6 +35,7 @@ mod settle;
 mod shard_calls;
 mod shard_commands;
 mod sweeper;
+mod unnamed_shards;
 mod waiters;
 mod watch;
 mod work_streams;
@@ -57,6 +59,7 @@ use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::sweeper::Sweeper;
+use crate::engine::queues::unnamed_shards::UnnamedShards;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 
@@ -133,7 +136,8 @@ impl Queues {
         queues.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
         driver.start(Sweeper::new(Arc::clone(&shared)));
-        driver.start(ClockWatch::new(shared));
+        driver.start(ClockWatch::new(Arc::clone(&shared)));
+        driver.start(UnnamedShards::new(shared));
         driver.start(FollowLoop::new(queues.clone()));
         Ok(queues)
     }

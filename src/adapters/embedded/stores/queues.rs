@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::adapters::codec::queues::decode_body;
 use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand};
+use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand};
 use crate::adapters::embedded::limits::BODIES_AT_ONCE_MAX;
 use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
 use crate::adapters::embedded::queues::shard_table::LoadedShard;
@@ -35,8 +35,8 @@ use crate::domain::queue::{
 };
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Catalog, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord,
-    QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
+    Catalog, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener,
+    QueueRecord, QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
     StoreErrorKind, StoredMessage,
 };
 
@@ -172,15 +172,15 @@ impl ShardStore for EmbeddedQueues {
     }
 
     async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
-        self.request("create queue", |answer| QueueStoreCommand::Create(queue, shards, Box::new(settings), answer))
-            .await
+        let new = NewShards { queue, shards, settings, moment: self.time.now() };
+        self.request("create queue", |answer| QueueStoreCommand::Create(Box::new(new), answer)).await
     }
 
     async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
         self.request("drop queue", |answer| QueueStoreCommand::Drop(queue, answer)).await
     }
 
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
         self.request("list queues", QueueStoreCommand::List).await
     }
 
