@@ -36,11 +36,14 @@ pub const OTHER_SHARD: ShardId = ShardId { queue: QUEUE, number: 1 };
 pub enum QueueBackend {
     /// The core in ordered maps: the oracle.
     Memory,
+    /// The same, with a catalog that several servers share.
+    SharedMemory,
     /// The durable store inside the process.
     Embedded,
 }
 
-const QUEUE_BACKENDS: [QueueBackend; 2] = [QueueBackend::Memory, QueueBackend::Embedded];
+const QUEUE_BACKENDS: [QueueBackend; 3] =
+    [QueueBackend::Memory, QueueBackend::SharedMemory, QueueBackend::Embedded];
 
 /// A freshly opened store of queues with its clock.
 pub struct QueueBench {
@@ -57,6 +60,9 @@ impl QueueBench {
         let clock = ManualClock::at(given::T0);
         match backend {
             QueueBackend::Memory => Self { stores: memory::queue_stores(Arc::new(clock.clone())), clock, kept: None },
+            QueueBackend::SharedMemory => {
+                Self { stores: memory::shared_queue_stores(Arc::new(clock.clone())), clock, kept: None }
+            }
             QueueBackend::Embedded => Self::open_embedded(clock, directory().expect("a temporary folder"), 0),
         }
     }

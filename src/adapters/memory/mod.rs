@@ -67,6 +67,11 @@ pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
     QueueStores::of(Arc::new(MemoryQueues::new(clock)), Arc::new(QueueCatalog::default()))
 }
 
+/// The same, for several servers of this process: they follow each other through the catalog.
+pub fn shared_queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
+    QueueStores::of(Arc::new(MemoryQueues::new(clock)), Arc::new(QueueCatalog::shared()))
+}
+
 /// Opens stores for both roles in the memory of this process.
 pub fn open(clock: &Arc<dyn Clock>) -> Opened {
     Opened {

@@ -201,7 +201,9 @@ impl Queues {
         let mut turn = self.begin_change().await?;
         loop {
             if let Some(live) = self.context.find(&spec.name) {
-                return repeated_creation(live.record.load_full(), &spec);
+                let queue = live.record.load_full();
+                // A first enqueue takes the queue that another one created, also if the template changed in between.
+                return if share.is_some() { Ok(queue) } else { repeated_creation(queue, &spec) };
             }
             self.refuse_second_template(&spec)?;
             self.check_durability(&spec)?;
@@ -339,6 +341,24 @@ impl Queues {
         Ok(())
     }
 
+    /// Applies the settings of queues that other servers created or changed: a server may have died before it did so. The
+    /// answers also bring the statuses of shards that this server has not heard of. What fails is done at the next call.
+    async fn apply_followed(&self) {
+        let followed = std::mem::take(&mut *self.context.followed.lock());
+        for id in followed {
+            let Some(live) = self.context.by_id(id).filter(|live| live.may_differ()) else { continue };
+            match self.apply_settings(&live).await {
+                Ok(()) => live.waiters.wake_all(),
+                // It was deleted meanwhile.
+                Err(QueueError::QueueNotFound { .. }) => {}
+                Err(error) => {
+                    tracing::debug!(%error, queue = %id, "cannot apply the settings of another server; trying again");
+                    self.context.followed.lock().insert(id);
+                }
+            }
+        }
+    }
+
     /// Sends a command to all shards concurrently, so that they share the commits of the store.
     async fn on_every_shard(&self, live: &Arc<ServedQueue>, command: &Command) -> Result<(), QueueError> {
         let send = |shard| self.context.call(live, shard, ShardCommand::of(command.clone()));
@@ -356,15 +376,17 @@ impl CatalogView<CatalogQueue> for QueueContext {
             self.remove(gone);
         }
         for queue in queues {
-            match self.by_id(queue.id) {
+            let id = queue.id;
+            match self.by_id(id) {
                 None => self.put(&Arc::new(ServedQueue::new(queue))),
                 Some(live) if **live.record.load() != queue => {
                     live.record.store(Arc::new(queue));
                     // The change may have set or removed a block.
                     live.waiters.wake_all();
                 }
-                Some(_) => {}
+                Some(_) => continue,
             }
+            self.followed.lock().insert(id);
         }
     }
 }
@@ -372,7 +394,9 @@ impl CatalogView<CatalogQueue> for QueueContext {
 #[async_trait]
 impl FollowedCatalog for Queues {
     async fn follow(&self) -> Result<Sharing, StoreError> {
-        self.context.catalog.follow(&*self.context).await
+        let sharing = self.context.catalog.follow(&*self.context).await?;
+        self.apply_followed().await;
+        Ok(sharing)
     }
 }
 

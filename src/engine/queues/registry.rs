@@ -57,6 +57,8 @@ pub struct QueueContext {
     pub catalog: VersionedCatalog<CatalogQueue>,
     /// The queues and templates that are served.
     pub directory: QueueDirectory,
+    /// Queues that the catalog showed as new or changed, whose shards this server has not compared with it yet.
+    pub followed: Mutex<BTreeSet<QueueId>>,
     /// The last overview of all queues.
     pub overview: OverviewCache,
 }
@@ -137,6 +139,7 @@ impl QueueContext {
             drain: CancellationToken::new(),
             cancel_notices: broadcast::Sender::new(CANCEL_NEWS_MAX),
             directory: QueueDirectory::default(),
+            followed: Mutex::default(),
             overview: OverviewCache::default(),
         }
     }
