@@ -76,11 +76,12 @@ pub struct StoredMessage {
 /// The status of a shard at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShardStatus {
-    /// Grows with every command of the shard. Of two statuses the one with the lower step is older.
+    /// Grows with every command that changes the shard, whichever server sent it, and does not go back while the store is
+    /// open. Of two statuses the one with the lower step is older.
     pub step: u64,
     /// Messages of each state, in the order of `State::ALL`.
     pub messages: [u64; MessageState::ALL.len()],
-    /// The number of messages that became pending since the store was opened.
+    /// How often a message became pending, or stayed so by an update. It is part of the shard, so all servers agree on it.
     pub arrived: u64,
     /// The best priority among pending messages.
     pub head: Option<i64>,
@@ -156,8 +157,9 @@ pub trait QueueListener: Send + Sync + 'static {
 ///    it is a `Conflict`.
 /// 6. After `drop_queue` every command and read of the queue is refused with `Conflict` and `NotApplied`, as for a queue
 ///    that never existed. Its messages and bodies are deleted in the end. Dropping an unknown queue changes nothing.
-/// 7. Every listener receives the status of a shard after each command that changed it, before that command is answered.
-///    Statuses may be merged: the newest counts.
+/// 7. Every listener receives the status of a shard after each command of this process that changed it, before that command is
+///    answered. After a command of another process the status may come late or not at all. Statuses may be merged: the
+///    newest counts.
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
 /// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
 /// 10. `queues` answers exactly the queues that were created and not dropped, each with the time of its creation, durably: the

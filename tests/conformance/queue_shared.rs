@@ -1,10 +1,11 @@
 //! What several servers on one store of queues rely on.
 
 use tallystone::domain::queue::messages::message::{MessageId, MessageRef};
+use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::{QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
 
 use crate::queue_given::{
-    QueueBench, configure_with, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings,
+    QueueBench, configure_with, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings, settle,
 };
 
 const VERSIONED: QueueId = QueueId(8);
@@ -68,6 +69,23 @@ async fn queue_store_law_19_settings_do_not_go_back_over_restarts() {
         let bench = bench.reopen(ending);
         configure(&bench, version(5, 50)).await;
         assert_eq!(attempts_given(&bench, "older, though the newest changed only the version").await, 40);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_7_arrivals_are_part_of_the_shard() {
+    on_every_durable_queue_store(async |bench, ending| {
+        bench.stores.shards.create(VERSIONED, 2, version(1, 3)).await.expect("a new queue");
+        for id in ["a", "b"] {
+            assert!(is_new(&bench.one(SHARD, enqueue(id, 0, b"")).await.reply));
+        }
+        let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
+        let released = bench.one(SHARD, settle(lease.token, SettleAction::Release)).await;
+        assert_eq!(released.view.arrived, 3, "two enqueues and a release");
+        let bench = bench.reopen(ending);
+        let totals = bench.stores.reader.totals(SHARD).await.expect("totals");
+        assert_eq!(totals.view.arrived, 3, "the process does not count");
     })
     .await;
 }

@@ -17,7 +17,7 @@ use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId}
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::transition::{HistoryRow, RowPosition, count_pending_arrivals};
+use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Shard, ShardSettings};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -143,7 +143,7 @@ impl MemoryShard {
         self.view = ShardStatus {
             step: self.view.step + 1,
             messages: self.shard.totals().messages(),
-            arrived: self.view.arrived + count_pending_arrivals(&applied.transitions),
+            arrived: self.shard.tally().counts().arrivals(),
             head: self.shard.head(),
             ready_for: self.shard.ready_for(at),
             blocked: self.shard.dequeue_blocked().is_some(),

@@ -92,8 +92,3 @@ impl EnqueuedMessage {
         }
     }
 }
-
-/// The number of transitions to pending among these rows. O(rows).
-pub fn count_pending_arrivals(rows: &[Transition]) -> u64 {
-    rows.iter().filter(|row| row.to == Some(MessageState::Pending)).count() as u64
-}

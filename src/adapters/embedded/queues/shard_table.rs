@@ -49,13 +49,13 @@ impl LoadedShard {
     /// Wraps a core whose header and settings are stored or will be.
     pub fn new(core: Shard) -> Self {
         let (header, settings_version) = (core.header(), core.settings_version());
-        let view = view_of(&core, (0, 0), header.clock);
+        let view = view_of(&core, 0, header.clock);
         Self { shard: core, header, settings_version, view }
     }
 
-    /// Updates the view from the core after commands that made `arrived` messages pending.
-    pub fn refresh_view(&mut self, arrived: u64, at: Timestamp) {
-        self.view = view_of(&self.shard, (self.view.step + 1, self.view.arrived + arrived), at);
+    /// Updates the view from the core after commands.
+    pub fn refresh_view(&mut self, at: Timestamp) {
+        self.view = view_of(&self.shard, self.view.step + 1, at);
     }
 
     pub fn totals(&self) -> ShardTotals {
@@ -73,10 +73,10 @@ impl LoadedShard {
     }
 }
 
-fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardStatus {
+fn view_of(core: &Shard, step: u64, at: Timestamp) -> ShardStatus {
     ShardStatus {
         step,
-        arrived,
+        arrived: core.tally().counts().arrivals(),
         messages: core.totals().messages(),
         head: core.head(),
         ready_for: core.ready_for(at),

@@ -24,7 +24,6 @@ use crate::adapters::embedded::queues::{catalog, key};
 use crate::domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::transition::count_pending_arrivals;
 use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
@@ -109,8 +108,7 @@ impl Committer {
         let stage = |sent| self.stage_command(group, shard, moment, sent, room);
         let mut answers: Vec<_> = commands.into_iter().map(stage).collect();
         if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
-            let arrived = answers.iter().flatten().map(|answer| count_pending_arrivals(&answer.transitions)).sum();
-            kept.refresh_view(arrived, moment.step.now);
+            kept.refresh_view(moment.step.now);
             answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
         }
         group.commands.push(StagedCommand::Apply { answers, answer });
