@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageRef, SessionId};
+use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
@@ -136,11 +136,15 @@ pub struct MessagesAt {
 /// The number of matching messages by state; or, for an undeclared filter, the nearest declared shape.
 pub type FilteredDepth = Result<[u64; MessageState::ALL.len()], UndeclaredFilter>;
 
-/// A receiver of shard statuses.
+/// A receiver of the news of shards.
 pub trait QueueListener: Send + Sync + 'static {
     /// Receives the status of a shard. Called from any thread; must not block. Calls may come late and out of order: the
     /// step says which status is newer.
     fn changed(&self, shard: ShardId, view: ShardStatus);
+
+    /// Receives the key of a running message whose cancellation was requested. Called from any thread; must not block. The
+    /// worker also hears of it when it extends its lease or sends a heartbeat, so it may be lost.
+    fn cancel_requested(&self, _shard: ShardId, _key: MessageKey) {}
 }
 
 /// The shards of all queues, as commands change them. Their store also answers [`ShardReader`] and [`QueueTime`].
@@ -159,7 +163,7 @@ pub trait QueueListener: Send + Sync + 'static {
 ///    that never existed. Its messages and bodies are deleted in the end. Dropping an unknown queue changes nothing.
 /// 7. Every listener receives the status of a shard after each command of this process that changed it, before that command is
 ///    answered. After a command of another process the status may come late or not at all. Statuses may be merged: the
-///    newest counts.
+///    newest counts. The same holds for `cancel_requested`, in the step that notes the request, and it is not merged.
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
 /// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
 /// 10. `queues` answers exactly the queues that were created and not dropped, each with the time of its creation, durably: the

@@ -9,7 +9,7 @@ use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
+use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageKey, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
@@ -239,18 +239,26 @@ pub fn is_new(reply: &Result<Reply, Refusal>) -> bool {
 
 /// Keeps the news of shards.
 #[derive(Default)]
-pub struct News(pub Mutex<Vec<(ShardId, ShardStatus)>>);
+pub struct News {
+    statuses: Mutex<Vec<(ShardId, ShardStatus)>>,
+    /// The running messages that should be canceled.
+    pub cancels: Mutex<Vec<(ShardId, MessageKey)>>,
+}
 
 impl QueueListener for News {
     fn changed(&self, shard: ShardId, view: ShardStatus) {
-        self.0.lock().push((shard, view));
+        self.statuses.lock().push((shard, view));
+    }
+
+    fn cancel_requested(&self, shard: ShardId, key: MessageKey) {
+        self.cancels.lock().push((shard, key));
     }
 }
 
 impl News {
     /// The newest view of a shard.
     pub fn newest(&self, shard: ShardId) -> Option<ShardStatus> {
-        let news = self.0.lock();
+        let news = self.statuses.lock();
         news.iter().filter(|(of, _)| *of == shard).map(|(_, view)| *view).max_by_key(|view| view.step)
     }
 }

@@ -1,11 +1,14 @@
 //! What several servers on one store of queues rely on.
 
+use std::sync::Arc;
+
 use tallystone::domain::queue::messages::message::{MessageId, MessageRef};
 use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::{QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
+use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
+use tallystone::ports::ShardCommand;
 
 use crate::queue_given::{
-    QueueBench, configure_with, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings, settle,
+    News, QueueBench, configure_with, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings, settle,
 };
 
 const VERSIONED: QueueId = QueueId(8);
@@ -86,6 +89,28 @@ async fn queue_store_law_7_arrivals_are_part_of_the_shard() {
         let bench = bench.reopen(ending);
         let totals = bench.stores.reader.totals(SHARD).await.expect("totals");
         assert_eq!(totals.view.arrived, 3, "the process does not count");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queue_store_law_7_all_listeners_hear_that_a_running_message_should_be_canceled() {
+    on_every_queue_store(async |bench| {
+        bench.stores.shards.create(VERSIONED, 2, version(1, 3)).await.expect("a new queue");
+        let listeners = [Arc::new(News::default()), Arc::new(News::default())];
+        listeners.iter().for_each(|listener| bench.stores.shards.listen(listener.clone()));
+        for id in ["runs", "waits"] {
+            assert!(is_new(&bench.one(SHARD, enqueue(id, 0, b"")).await.reply));
+        }
+        let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
+        for id in ["runs", "runs", "waits"] {
+            let message = MessageRef::Id(MessageId::new(id).expect("a valid id"), None);
+            let cancel = Command::CancelMessage { message, reason: "asked".into() };
+            bench.one(SHARD, ShardCommand::of(cancel)).await;
+        }
+        for listener in listeners {
+            assert_eq!(*listener.cancels.lock(), [(SHARD, lease.token.key)], "once, and only what runs");
+        }
     })
     .await;
 }

@@ -71,6 +71,19 @@ impl MemoryQueues {
         }
     }
 
+    /// Passes on which running messages should be canceled.
+    fn notify_cancels(&self, shard: ShardId, answers: &[ShardAnswer]) {
+        let rows = answers.iter().flat_map(|answer| &answer.transitions).filter(|row| row.requests_cancel());
+        let keys: Vec<MessageKey> = rows.map(|row| row.key).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let listeners = self.listeners.lock().clone();
+        for listener in listeners {
+            keys.iter().for_each(|key| listener.cancel_requested(shard, *key));
+        }
+    }
+
     /// Reads a shard at the store's time.
     fn read<T>(&self, shard: ShardId, read: impl FnOnce(&MemoryShard, Timestamp) -> T) -> Result<T, StoreError> {
         let mut state = self.state.lock();
@@ -223,6 +236,7 @@ impl ShardStore for MemoryQueues {
         answers.iter_mut().for_each(|answer| answer.view = view);
         drop(state);
         self.notify(&[(shard, view)]);
+        self.notify_cancels(shard, &answers);
         answers.into_iter().map(Ok).collect()
     }
 

@@ -21,6 +21,13 @@ pub struct Transition {
     pub detail: TransitionDetail,
 }
 
+impl Transition {
+    /// Whether the row asks the worker of a running message to cancel it.
+    pub fn requests_cancel(&self) -> bool {
+        self.trigger == Trigger::CancelMessage && self.to == Some(MessageState::Running)
+    }
+}
+
 /// The parts of a record that only the history of the message needs.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TransitionDetail {

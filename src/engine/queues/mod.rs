@@ -173,7 +173,7 @@ impl Queues {
         self.context.queue(name).map(drop)
     }
 
-    /// Notices of running messages for which a cancel was requested at this server.
+    /// Notices of running messages for which a cancel was requested, at whatever server of the store.
     pub fn cancel_notices(&self) -> broadcast::Receiver<CancelNotice> {
         self.context.cancel_notices.subscribe()
     }

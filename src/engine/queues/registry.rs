@@ -51,7 +51,7 @@ pub struct QueueContext {
     pub streams: CallerQuota,
     /// Cancelled when no more leases are given.
     pub drain: CancellationToken,
-    /// Running messages for which a cancel was requested.
+    /// Running messages for which a cancel was requested, at whatever server.
     pub cancel_notices: broadcast::Sender<CancelNotice>,
     /// The changes of the catalog.
     pub catalog: VersionedCatalog<CatalogQueue>,
@@ -274,6 +274,14 @@ impl QueueListener for QueueContext {
     fn changed(&self, shard: ShardId, view: ShardStatus) {
         if let Some(queue) = self.by_id(shard.queue).filter(|queue| shard.number < queue.shards()) {
             self.update_view(&queue, shard.number, view);
+        }
+    }
+
+    fn cancel_requested(&self, shard: ShardId, key: MessageKey) {
+        if let Some(queue) = self.by_id(shard.queue) {
+            let queue = queue.record.load().spec.name.clone();
+            // An error means that no worker stream is listening.
+            let _ = self.cancel_notices.send(CancelNotice { queue, key });
         }
     }
 }
