@@ -112,16 +112,25 @@ pub struct QueueStores {
     pub outbox: Arc<dyn ShardOutbox>,
     /// The catalog.
     pub catalog: Arc<dyn QueueCatalog>,
+    /// What servers share beside it; none where one process owns the store.
+    pub shared: Option<SharedQueues>,
+}
+
+/// What the servers of one queue store share beside shards and catalog. Cheap to clone.
+#[derive(Clone)]
+pub struct SharedQueues {
+    /// The members.
+    pub membership: Arc<dyn Membership>,
 }
 
 impl QueueStores {
-    /// The stores of an engine that keeps the shards in one object.
+    /// The stores of an engine that keeps the shards in one object, for one process.
     pub fn of(
         store: Arc<impl ShardStore + ShardReader + QueueTime + ShardOutbox>,
         catalog: Arc<dyn QueueCatalog>,
     ) -> Self {
         let (shards, reader, time) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
-        Self { shards, reader, time, outbox: store, catalog }
+        Self { shards, reader, time, outbox: store, catalog, shared: None }
     }
 }
 

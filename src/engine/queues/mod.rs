@@ -54,7 +54,8 @@ use crate::domain::{Reason, Reject};
 use crate::engine::catalog::Etag;
 use crate::engine::context::EngineContext;
 use crate::engine::driver::Driver;
-use crate::engine::loops::FollowLoop;
+use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::loops::{FollowLoop, MembershipLoop};
 use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -110,7 +111,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Reads the catalog, repairs changes that a kill interrupted, and starts the sweeper.
+    /// Reads the catalog, repairs changes that a kill interrupted, and starts the loops of queues.
     pub async fn start(
         stores: QueueStores,
         clock: Arc<dyn Clock>,
@@ -121,16 +122,22 @@ impl Queues {
         Self::start_in(
             stores,
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: Default::default() }),
+            None,
         )
         .await
     }
 
-    /// The same, as a part of an engine.
-    pub(super) async fn start_in(stores: QueueStores, context: Arc<EngineContext>) -> Result<Self, StoreError> {
+    /// The same, as a part of an engine. `counting` is the membership of its counters, which may be that of its queues too.
+    pub(super) async fn start_in(
+        stores: QueueStores,
+        context: Arc<EngineContext>,
+        counting: Option<Arc<FleetMembership>>,
+    ) -> Result<Self, StoreError> {
         let made: [u8; LEASE_KEY_BYTES] = context.random();
         let lease_key = stores.catalog.lease_key(LeaseKey(made)).await?;
+        let member = join_servers(&stores, &context, counting).await?;
         let driver = context.driver.clone();
-        let shared = Arc::new(QueueContext::new(stores, lease_key, context));
+        let shared = Arc::new(QueueContext::new(stores, lease_key, context, member));
         let queues = Self { context: Arc::clone(&shared) };
         queues.load().await?;
         queues.load_sessions().await?;
@@ -233,6 +240,25 @@ impl Queues {
         let found = self.context.stores.reader.get(queue.shard(number).id, message.clone()).await;
         Ok(found.map_err(|error| self.context.translate_store_error(queue, error))?.is_some())
     }
+}
+
+/// Makes this server a member of the servers of its store, if there may be others.
+async fn join_servers(
+    stores: &QueueStores,
+    context: &Arc<EngineContext>,
+    counting: Option<Arc<FleetMembership>>,
+) -> Result<Option<Arc<FleetMembership>>, StoreError> {
+    let Some(shared) = &stores.shared else { return Ok(None) };
+    let counting = counting.filter(|member| member.is_in(&shared.membership));
+    if counting.is_some() {
+        return Ok(counting);
+    }
+    let members = Arc::clone(&shared.membership);
+    let member = Arc::new(FleetMembership::new(Arc::clone(context), members, FleetOptions::default()));
+    member.renew_membership().await?;
+    member.read_members().await?;
+    context.driver.start(MembershipLoop::new(Arc::clone(&member), Arc::clone(&context.clock)));
+    Ok(Some(member))
 }
 
 /// The error for a reply that does not belong to the command: a defect of the store.

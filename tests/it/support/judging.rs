@@ -11,8 +11,8 @@ use tallystone::domain::queue::session_records::SessionRecord;
 use tallystone::domain::queue::shard::explain::{Cause, DequeuePreview};
 use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, ShardId, ShardSettings};
 use tallystone::ports::{
-    CreatedQueue, FilteredDepth, MessagesAt, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardReader, ShardStore,
-    ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    CreatedQueue, FilteredDepth, MessagesAt, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardReader,
+    ShardStore, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// What becomes of a command.
@@ -31,8 +31,8 @@ pub struct Judging {
 impl Judging {
     /// The same stores, with a judge of their commands.
     pub fn before(stores: QueueStores, judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> QueueStores {
-        let QueueStores { shards: inner, reader, time, outbox, catalog } = stores;
-        QueueStores { shards: Arc::new(Self { inner, judge: Box::new(judge) }), reader, time, outbox, catalog }
+        let inner = Arc::clone(&stores.shards);
+        QueueStores { shards: Arc::new(Self { inner, judge: Box::new(judge) }), ..stores }
     }
 }
 

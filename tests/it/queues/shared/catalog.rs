@@ -11,7 +11,7 @@ use tallystone::engine::catalog::FollowedCatalog;
 use tallystone::engine::queues::{DeletionRequest, QueueDraft, QueueError};
 use tallystone::ports::ShardCommand;
 
-use super::{SharedStore, SharingServer, author, draft, eventually, name};
+use super::{LOOPS, SharedStore, SharingServer, author, draft, eventually, name};
 use crate::support::judging::{Judged, Judging};
 
 /// The races that each test runs.
@@ -193,13 +193,13 @@ async fn shards_without_a_name_are_dropped_when_they_are_older_than_an_hour_and_
     server.create(draft("mail")).await.expect("created");
     assert_eq!(shard_owners(&store).await.len(), 2, "a start drops no young ones");
     store.clock.advance(Duration::from_secs(3_000));
-    store.clock.wait_for_sleepers(3).await;
+    store.clock.wait_for_sleepers(LOOPS).await;
     unnamed(&store, 8).await;
     assert_eq!(shard_owners(&store).await.len(), 3, "not after 50 minutes either");
     store.clock.advance(Duration::from_secs(900));
     eventually("the old one is dropped", async || !shard_owners(&store).await.contains(&QueueId(7))).await;
     assert_eq!(shard_owners(&store).await.len(), 2, "the young one and the queue stay");
-    store.clock.wait_for_sleepers(3).await;
+    store.clock.wait_for_sleepers(LOOPS).await;
     store.clock.advance(Duration::from_secs(4_000));
     eventually("the other one is dropped", async || shard_owners(&store).await.len() == 1).await;
     assert_eq!(server.dequeue("mail", 1).await.len(), 0, "the queue is served");

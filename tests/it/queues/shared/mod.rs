@@ -1,6 +1,8 @@
 //! Several servers on one store of queues, in the memory of this process. Time stands still unless a test moves it.
 
+mod cancels;
 mod catalog;
+mod sweeps;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +19,9 @@ use tallystone::engine::queues::{DequeueRequest, LeasedMessage, QueueDraft, Queu
 use tallystone::engine::stats::Stats;
 use tallystone::ports::QueueStores;
 
-/// The loops of a server that sleep at rest: clock, catalog and unnamed shards. The sweeper sleeps only when it is due.
-const LOOPS: usize = 3;
+/// The loops of a server that sleep at rest: clock, catalog, members and unnamed shards. The sweeper sleeps only when there is
+/// something to sweep later.
+pub const LOOPS: usize = 4;
 
 /// A store that servers share.
 pub struct SharedStore {
@@ -62,8 +65,12 @@ impl SharingServer {
     }
 
     pub async fn enqueue(&self, queue: &str) -> Result<(), QueueError> {
+        self.send(queue, SentMessage::default()).await
+    }
+
+    pub async fn send(&self, queue: &str, sent: SentMessage) -> Result<(), QueueError> {
         let caller = CallerId::of_address([192, 0, 2, 1].into());
-        self.queues.enqueue(&caller, &name(queue), SentMessage::default()).await.map(drop)
+        self.queues.enqueue(&caller, &name(queue), sent).await.map(drop)
     }
 
     /// The leases of a dequeue that does not wait.
