@@ -20,6 +20,7 @@ mod limit_publisher;
 mod membership;
 mod metric;
 mod namespace_catalog;
+mod operation_directory;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -51,10 +52,12 @@ pub use membership::Membership;
 pub(crate) use metric::metrics;
 pub use metric::{Metric, MetricValue};
 pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
+pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
-    CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
-    ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoredMessage,
+    CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
+    ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals,
+    StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};
@@ -121,6 +124,8 @@ pub struct QueueStores {
 pub struct SharedQueues {
     /// The members.
     pub membership: Arc<dyn Membership>,
+    /// Purges, redrives and discards.
+    pub operations: Arc<dyn OperationDirectory>,
 }
 
 impl QueueStores {

@@ -42,8 +42,7 @@ pub enum QueueBackend {
     Embedded,
 }
 
-const QUEUE_BACKENDS: [QueueBackend; 3] =
-    [QueueBackend::Memory, QueueBackend::SharedMemory, QueueBackend::Embedded];
+const QUEUE_BACKENDS: [QueueBackend; 3] = [QueueBackend::Memory, QueueBackend::SharedMemory, QueueBackend::Embedded];
 
 /// A freshly opened store of queues with its clock.
 pub struct QueueBench {

@@ -10,6 +10,7 @@ mod event_log;
 mod fast_counts;
 mod history;
 mod membership;
+mod operations;
 mod outboxes;
 mod queues;
 mod rollups;
@@ -34,7 +35,8 @@ pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
 pub use history::MemoryHistory;
-pub use membership::Membership;
+pub use membership::MemoryMembership;
+pub use operations::MemoryOperations;
 pub use queues::MemoryQueues;
 pub use rules::MemoryRules;
 
@@ -71,7 +73,8 @@ pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
 
 /// The same, for several servers of this process: they follow each other through the catalog.
 pub fn shared_queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
-    let shared = SharedQueues { membership: Arc::new(Membership::default()) };
+    let (membership, operations) = (Arc::new(MemoryMembership::default()), Arc::new(MemoryOperations::default()));
+    let shared = SharedQueues { membership, operations };
     let stores = QueueStores::of(Arc::new(MemoryQueues::new(clock)), Arc::new(QueueCatalog::shared()));
     QueueStores { shared: Some(shared), ..stores }
 }

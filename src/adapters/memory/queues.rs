@@ -21,8 +21,8 @@ use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Shard, ShardSettings};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Clock, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
-    ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoreError,
+    Clock, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
+    ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoreError,
     StoreErrorKind, StoredMessage,
 };
 

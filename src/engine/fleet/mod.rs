@@ -20,7 +20,8 @@ use tokio::sync::Semaphore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::{
-    FleetSecret, Heartbeat, MemberId, MemberLease, MembershipView, ProtocolRule, ProtocolRules, Roles, owner_of, rank_of,
+    FleetSecret, Heartbeat, MemberId, MemberLease, MembershipView, ProtocolRule, ProtocolRules, Roles, owner_of,
+    rank_of,
 };
 use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
 use crate::engine::closed_timestamp::ClosedTimestampTracker;
@@ -199,6 +200,17 @@ impl FleetMembership {
     /// Whether the members are those of this list.
     pub fn is_in(&self, members: &Arc<dyn Membership>) -> bool {
         Arc::ptr_eq(&self.members, members)
+    }
+
+    /// The id of the present incarnation.
+    pub fn id(&self) -> MemberId {
+        self.incarnation.lock().id
+    }
+
+    /// Whether a member is not among the live ones. False while the members are not known.
+    pub fn is_gone(&self, member: MemberId) -> bool {
+        let others = self.peers.lock();
+        others.are_known(self.context.clock.elapsed()) && others.live.iter().all(|(id, _)| *id != member)
     }
 
     /// The rank of this process for a place among the live members: the first does its work, and the others step in for it in

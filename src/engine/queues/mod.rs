@@ -57,6 +57,7 @@ use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
 use crate::engine::loops::{FollowLoop, MembershipLoop};
 use crate::engine::queues::clock::ClockWatch;
+use crate::engine::queues::operations::OperationTakeover;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::sweeper::Sweeper;
@@ -145,6 +146,7 @@ impl Queues {
         driver.start(Sweeper::new(Arc::clone(&shared)));
         driver.start(ClockWatch::new(Arc::clone(&shared)));
         driver.start(UnnamedShards::new(shared));
+        driver.start(OperationTakeover::new(queues.clone()));
         driver.start(FollowLoop::new(queues.clone()));
         Ok(queues)
     }

@@ -295,7 +295,7 @@ impl Shop {
     async fn ended(&self, server: &Engine, id: &str) -> Operation {
         let queues = server.queues().expect("there are queues");
         for _ in 0..3_000 {
-            let operation = queues.operation(id).expect("it is known");
+            let operation = queues.operation(id).await.expect("it is known");
             if operation.state != OperationState::Running {
                 return operation;
             }

@@ -4,5 +4,5 @@ mod history_relay;
 mod pairing;
 mod queue_catalog;
 mod queue_clock;
-mod shared;
+mod several_servers;
 mod undeclared_filters;

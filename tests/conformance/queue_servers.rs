@@ -8,7 +8,8 @@ use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, Shar
 use tallystone::ports::ShardCommand;
 
 use crate::queue_given::{
-    News, QueueBench, configure_with, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings, settle,
+    News, QueueBench, configure_with, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings,
+    settle,
 };
 
 const VERSIONED: QueueId = QueueId(8);

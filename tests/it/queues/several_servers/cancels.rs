@@ -17,6 +17,6 @@ async fn a_cancel_request_at_one_server_is_told_to_the_streams_of_the_other() {
     one.queues.cancel_message(&name("mail"), MessageRef::Key(key), "asked").await.expect("noted");
     let notice = notices.recv().await.expect("a notice");
     assert_eq!((notice.queue, notice.key), (name("mail"), key));
-    one.queues.cancel_message(&name("mail"), MessageRef::Key(key), "again").await.expect_err("it is noted already");
+    one.queues.cancel_message(&name("mail"), MessageRef::Key(key), "again").await.expect("it is noted already");
     assert!(notices.is_empty(), "one request, one notice");
 }

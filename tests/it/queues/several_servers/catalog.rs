@@ -110,10 +110,8 @@ async fn racing_creations_of_one_name_make_one_queue() {
     let (one, other) = (store.server().await, store.server().await);
     for race in 0..RACES {
         let queue = format!("mail-{race}");
-        let (first, second) = tokio::join!(
-            one.queues.create(draft(&queue), author()),
-            other.queues.create(draft(&queue), author()),
-        );
+        let (first, second) =
+            tokio::join!(one.queues.create(draft(&queue), author()), other.queues.create(draft(&queue), author()),);
         assert_eq!(first.expect("created").id, second.expect("the same settings").id);
     }
     assert_eq!(shard_owners(&store).await.len(), RACES, "the losers leave no shards");
@@ -125,8 +123,7 @@ async fn racing_creations_with_other_settings_make_one_queue_and_one_refusal() {
     let (one, other) = (store.server().await, store.server().await);
     for race in 0..RACES {
         let queue = format!("mail-{race}");
-        let (first, second) =
-            tokio::join!(one.create(attempts(&queue, 5)), other.create(attempts(&queue, 6)));
+        let (first, second) = tokio::join!(one.create(attempts(&queue, 5)), other.create(attempts(&queue, 6)));
         let refused = first.err().xor(second.err()).expect("one of them is refused");
         assert_eq!(refused.reason(), Reason::QueueExists);
     }
@@ -162,8 +159,7 @@ async fn racing_deletions_delete_once_and_repeats_of_one_request_get_one_answer(
     for race in 0..RACES {
         let token = (race % 2 == 0).then_some("once");
         let sent = || deletion(&format!("mail-{race}"), token);
-        let (first, second) =
-            tokio::join!(one.queues.delete(sent(), author()), other.queues.delete(sent(), author()));
+        let (first, second) = tokio::join!(one.queues.delete(sent(), author()), other.queues.delete(sent(), author()));
         match token {
             Some(_) => assert_eq!([first.expect("deleted"), second.expect("a repeat")], [1, 1]),
             None => {

@@ -2,6 +2,7 @@
 
 mod cancels;
 mod catalog;
+mod operations;
 mod sweeps;
 
 use std::sync::Arc;
@@ -16,12 +17,11 @@ use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
 use tallystone::engine::driver::Driver;
 use tallystone::engine::queues::{DequeueRequest, LeasedMessage, QueueDraft, QueueError, Queues, SentMessage};
-use tallystone::engine::stats::Stats;
 use tallystone::ports::QueueStores;
 
-/// The loops of a server that sleep at rest: clock, catalog, members and unnamed shards. The sweeper sleeps only when there is
-/// something to sweep later.
-pub const LOOPS: usize = 4;
+/// The loops of a server that sleep at rest: clock, catalog, members, unnamed shards and operations. The sweeper sleeps only when
+/// there is something to sweep later.
+pub const LOOPS: usize = 5;
 
 /// A store that servers share.
 pub struct SharedStore {
@@ -33,7 +33,6 @@ pub struct SharedStore {
 pub struct SharingServer {
     pub queues: Queues,
     pub driver: Driver,
-    pub stats: Arc<Stats>,
 }
 
 impl SharedStore {
@@ -50,12 +49,12 @@ impl SharedStore {
     /// The same, on other stores over the shared ones.
     pub async fn server_on(&self, stores: QueueStores) -> SharingServer {
         let clock = Arc::new(self.clock.clone());
-        let (driver, stats) = (Driver::new(clock.clone()), Arc::<Stats>::default());
+        let driver = Driver::new(clock.clone());
         let before = self.clock.sleepers();
-        let started = Queues::start(stores, clock, Arc::new(SystemEntropy), driver.clone(), Arc::clone(&stats));
+        let started = Queues::start(stores, clock, Arc::new(SystemEntropy), driver.clone(), Arc::default());
         let queues = started.await.expect("it starts");
         self.clock.wait_for_sleepers(before + LOOPS).await;
-        SharingServer { queues, driver, stats }
+        SharingServer { queues, driver }
     }
 }
 
