@@ -66,7 +66,7 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
     let own = tempfile::tempdir()?;
     let dir = if plan.dir.is_empty() { own.path() } else { Path::new(&plan.dir) };
     let (store, stores) = open(dir)?;
-    stores.shards.create(SHARD.queue, 1, settings()).await?;
+    stores.shards.create(SHARD.queue, 1, settings().into()).await?;
     let began = Instant::now();
     fill(&stores, &plan).await?;
     println!("filled {} messages in {:.1} s, {} MiB resident", plan.pending, began.elapsed().as_secs_f64(), resident());

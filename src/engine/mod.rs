@@ -36,7 +36,7 @@ use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
-use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::fleet::{CounterFleet, FleetMembership, FleetOptions};
 use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
 use crate::engine::history::HistoryReader;
 use crate::engine::loops::{
@@ -153,15 +153,18 @@ impl Engine {
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
         let (name, started_at) = (profile.name.clone(), context.now());
-        let options = FleetOptions { rules, profile, signals, seal_delay };
-        let fleet = stores.fleet.clone().map(|shared| FleetMembership::new(Arc::clone(&context), shared, options));
+        let fleet = stores.fleet.clone().map(|shared| {
+            let options = FleetOptions { rules, profile, signals };
+            let membership = Arc::new(FleetMembership::new(Arc::clone(&context), shared.members, options));
+            CounterFleet { membership, store: shared.counters, seal_delay }
+        });
         let scopes = Arc::new(NamespaceScopes::new(Arc::clone(&context), stores, namespaces, fleet.map(Arc::new)));
         let served: Arc<ServedCounts> = Arc::default();
         let driver = &context.driver;
         if let Some(fleet) = &scopes.fleet {
             // The process becomes a member before it joins a dataset. Heartbeats continue while the datasets are opened.
-            fleet.renew_membership().await?;
-            driver.start(MembershipLoop::new(Arc::clone(fleet), Arc::clone(&context.clock)));
+            fleet.membership.renew_membership().await?;
+            driver.start(MembershipLoop::new(Arc::clone(&fleet.membership), Arc::clone(&context.clock)));
             driver.start(FollowLoop::new(scopes.namespaces.clone()));
         }
         let roller = Arc::new(Roller::new(Arc::clone(&scopes), Arc::clone(&served)));
@@ -174,7 +177,9 @@ impl Engine {
         let written = history.clone().map(|store| (store, history_registers));
         let (queues, historian) = match queue_stores {
             Some(stores) => {
-                let (queues, historian) = start_queues(&context, &counting, stores, written, bridge).await?;
+                let member = scopes.fleet.as_ref().map(|fleet| Arc::clone(&fleet.membership));
+                let queues = Queues::start_in(stores.clone(), Arc::clone(&context), member).await?;
+                let historian = start_reports(&context, &counting, &queues, stores, written, bridge).await?;
                 (Some(queues), historian)
             }
             None => (None, None),
@@ -236,7 +241,7 @@ impl Engine {
 
     /// Counts of the rollup signals to other servers.
     pub fn signals(&self) -> SignalCounts {
-        let counts = self.scopes.fleet.as_ref().map(|fleet| fleet.signal_counts()).unwrap_or_default();
+        let counts = self.scopes.fleet.as_ref().map(|fleet| fleet.membership.signal_counts()).unwrap_or_default();
         SignalCounts { dropped: counts.dropped + self.context.stats.signals_unsent.get(), ..counts }
     }
 
@@ -268,7 +273,8 @@ impl Engine {
     /// The membership of this process; none where one process owns the store.
     pub fn fleet(&self) -> Option<FleetGauges> {
         let fleet = self.scopes.fleet.as_ref()?;
-        let (members, is_member, lease_left) = (fleet.members(), fleet.is_member(), fleet.lease_left());
+        let (members, is_member, lease_left) =
+            (fleet.membership.members(), fleet.membership.is_member(), fleet.membership.lease_left());
         Some(FleetGauges { members, is_member, lease_left })
     }
 
@@ -277,7 +283,7 @@ impl Engine {
         let gauges = |dataset: Arc<dataset::datasets::DatasetState>| {
             let limit = dataset.limit();
             let rolled_up_to = self.scopes.rolled_up_to(&dataset, limit);
-            let told = self.scopes.fleet.as_ref().and_then(|fleet| fleet.acknowledged_closed(dataset.id()));
+            let told = self.scopes.fleet.as_ref().and_then(|fleet| fleet.membership.acknowledged_closed(dataset.id()));
             DatasetGauges {
                 id: dataset.id(),
                 dataset: dataset.dataset.name.to_string(),
@@ -324,22 +330,22 @@ impl Engine {
     }
 }
 
-/// Starts the queues, with the relay of their history and the reports to their counters.
-async fn start_queues(
+/// Starts the relay of the history of queues, and the reports to their counters.
+async fn start_reports(
     context: &Arc<EngineContext>,
     counting: &Counting,
+    queues: &Queues,
     stores: QueueStores,
     history: Option<(Arc<dyn HistoryStore>, Arc<dyn RegisterCodec>)>,
     bridge: Option<BridgeSettings>,
-) -> Result<(Queues, Option<Historian>), StoreError> {
-    let queues = Queues::start_in(stores.clone(), Arc::clone(context)).await?;
-    let (Some((history, registers)), Some(settings)) = (history, bridge) else { return Ok((queues, None)) };
-    if !is_paired(context, &queues, &stores, &history).await? {
+) -> Result<Option<Historian>, StoreError> {
+    let (Some((history, registers)), Some(settings)) = (history, bridge) else { return Ok(None) };
+    if !is_paired(context, queues, &stores, &history).await? {
         tracing::warn!(
             "the counters and the history belong to another queue store; the queues of this server run without both. \
              Give each queue store its own keyspace or directory of counters"
         );
-        return Ok((queues, None));
+        return Ok(None);
     }
     let driver = context.driver.clone();
     driver.start(HistoryRetention::new(Arc::clone(context), Arc::clone(&history), settings.history_retention));
@@ -348,7 +354,7 @@ async fn start_queues(
     historian.compare_counters(totals);
     let (context, counting) = (Arc::clone(context), counting.clone());
     driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
-    Ok((queues, Some(historian)))
+    Ok(Some(historian))
 }
 
 /// Whether the counters belong to these queues. Queues that end with the process pair with counters that do so too; beside

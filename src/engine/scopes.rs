@@ -13,7 +13,7 @@ use crate::domain::namespace::Namespace;
 use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
 use crate::engine::context::EngineContext;
 use crate::engine::dataset::datasets::{DatasetState, Datasets};
-use crate::engine::fleet::FleetMembership;
+use crate::engine::fleet::CounterFleet;
 use crate::engine::namespaces::{NamespaceCatalog, queue_namespace};
 use crate::engine::queue_report_frontier::least_reported;
 use crate::engine::rollup_queues::{NamespaceRollupQueues, RollupQueues};
@@ -30,7 +30,7 @@ pub struct NamespaceScopes {
     pub stores: Stores,
     pub namespaces: NamespaceCatalog,
     /// The fleet membership of this process, if several share the store.
-    pub fleet: Option<Arc<FleetMembership>>,
+    pub fleet: Option<Arc<CounterFleet>>,
     /// The opened datasets.
     pub datasets: Datasets,
     pub rollup_queues: RollupQueues,
@@ -66,7 +66,7 @@ impl NamespaceScopes {
         context: Arc<EngineContext>,
         stores: Stores,
         namespaces: NamespaceCatalog,
-        fleet: Option<Arc<FleetMembership>>,
+        fleet: Option<Arc<CounterFleet>>,
     ) -> Self {
         let rollup_queues = RollupQueues::new(Arc::clone(&context.stats));
         Self {
@@ -96,14 +96,14 @@ impl NamespaceScopes {
         let own = self.context.queue_reports.own();
         match &self.fleet {
             None => least_reported([own]),
-            Some(fleet) => least_reported(fleet.queues_reported_by_others()?.into_iter().chain([own])),
+            Some(fleet) => least_reported(fleet.membership.queues_reported_by_others()?.into_iter().chain([own])),
         }
     }
 
     /// Sends a rollup signal to whoever rolls the counter up, in this process or in another one. It never waits, and may be
     /// lost.
     pub fn signal(&self, scope: &NamespaceScope, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
-        let is_sent = self.fleet.as_ref().is_some_and(|fleet| fleet.send_signal(counter, oldest, newest));
+        let is_sent = self.fleet.as_ref().is_some_and(|fleet| fleet.membership.send_signal(counter, oldest, newest));
         if !is_sent {
             scope.enqueue(counter, oldest, newest);
         }

@@ -20,6 +20,7 @@ mod limit_publisher;
 mod membership;
 mod metric;
 mod namespace_catalog;
+mod operation_directory;
 mod queue_catalog;
 mod queue_store;
 mod rollup_signal;
@@ -51,10 +52,12 @@ pub use membership::Membership;
 pub(crate) use metric::metrics;
 pub use metric::{Metric, MetricValue};
 pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
+pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
-    FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
-    ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoredMessage,
+    CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
+    ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals,
+    StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};
@@ -112,16 +115,27 @@ pub struct QueueStores {
     pub outbox: Arc<dyn ShardOutbox>,
     /// The catalog.
     pub catalog: Arc<dyn QueueCatalog>,
+    /// What servers share beside it; none where one process owns the store.
+    pub shared: Option<SharedQueues>,
+}
+
+/// What the servers of one queue store share beside shards and catalog. Cheap to clone.
+#[derive(Clone)]
+pub struct SharedQueues {
+    /// The members.
+    pub membership: Arc<dyn Membership>,
+    /// Purges, redrives and discards.
+    pub operations: Arc<dyn OperationDirectory>,
 }
 
 impl QueueStores {
-    /// The stores of an engine that keeps the shards in one object.
+    /// The stores of an engine that keeps the shards in one object, for one process.
     pub fn of(
         store: Arc<impl ShardStore + ShardReader + QueueTime + ShardOutbox>,
         catalog: Arc<dyn QueueCatalog>,
     ) -> Self {
         let (shards, reader, time) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
-        Self { shards, reader, time, outbox: store, catalog }
+        Self { shards, reader, time, outbox: store, catalog, shared: None }
     }
 }
 

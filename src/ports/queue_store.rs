@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageRef, SessionId};
+use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
@@ -20,10 +20,22 @@ use crate::domain::queue::tally::values::ValueCounts;
 use crate::domain::queue::totals::Totals;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{
-    Command, Durability, MessageHead, MessageState, Refusal, Reply, Settings, Shard, Transition,
+    Command, Durability, MessageHead, MessageState, Refusal, Reply, Shard, ShardSettings, Transition,
 };
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
+
+/// A queue as the store has its shards. The name and the settings are in the catalog.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CreatedQueue {
+    /// The queue.
+    pub id: QueueId,
+    /// The number of its shards.
+    pub shards: u32,
+    /// The time of the creation of its shards, by the store's time; `Timestamp::MIN` where a build stored them that kept no
+    /// time.
+    pub created: Timestamp,
+}
 
 /// The parts of a message that no rule reads. At most 32 KiB of payload, and 256 bytes for each other part.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -64,11 +76,12 @@ pub struct StoredMessage {
 /// The status of a shard at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShardStatus {
-    /// Grows with every command of the shard. Of two statuses the one with the lower step is older.
+    /// Grows with every command that changes the shard, whichever server sent it, and does not go back while the store is
+    /// open. Of two statuses the one with the lower step is older.
     pub step: u64,
     /// Messages of each state, in the order of `State::ALL`.
     pub messages: [u64; MessageState::ALL.len()],
-    /// The number of messages that became pending since the store was opened.
+    /// How often a message became pending, or stayed so by an update. It is part of the shard, so all servers agree on it.
     pub arrived: u64,
     /// The best priority among pending messages.
     pub head: Option<i64>,
@@ -123,11 +136,15 @@ pub struct MessagesAt {
 /// The number of matching messages by state; or, for an undeclared filter, the nearest declared shape.
 pub type FilteredDepth = Result<[u64; MessageState::ALL.len()], UndeclaredFilter>;
 
-/// A receiver of shard statuses.
+/// A receiver of the news of shards.
 pub trait QueueListener: Send + Sync + 'static {
     /// Receives the status of a shard. Called from any thread; must not block. Calls may come late and out of order: the
     /// step says which status is newer.
     fn changed(&self, shard: ShardId, view: ShardStatus);
+
+    /// Receives the key of a running message whose cancellation was requested. Called from any thread; must not block. The
+    /// worker also hears of it when it extends its lease or sends a heartbeat, so it may be lost.
+    fn cancel_requested(&self, _shard: ShardId, _key: MessageKey) {}
 }
 
 /// The shards of all queues, as commands change them. Their store also answers [`ShardReader`] and [`QueueTime`].
@@ -144,30 +161,34 @@ pub trait QueueListener: Send + Sync + 'static {
 ///    it is a `Conflict`.
 /// 6. After `drop_queue` every command and read of the queue is refused with `Conflict` and `NotApplied`, as for a queue
 ///    that never existed. Its messages and bodies are deleted in the end. Dropping an unknown queue changes nothing.
-/// 7. Every listener receives the status of a shard after each command that changed it, before that command is answered.
-///    Statuses may be merged: the newest counts.
+/// 7. Every listener receives the status of a shard after each command of this process that changed it, before that command is
+///    answered. After a command of another process the status may come late or not at all. Statuses may be merged: the
+///    newest counts. The same holds for `cancel_requested`, in the step that notes the request, and it is not merged.
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
 /// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
-/// 10. `queues` answers exactly the queues that were created and not dropped.
+/// 10. `queues` answers exactly the queues that were created and not dropped, each with the time of its creation, durably: the
+///     time of a step that came then.
 /// 11. An id is one message of its queue, in whatever shard: an enqueue of an id that another shard has, or whose token
 ///     another shard keeps the answer to, is refused with `TokenReused`, if anything but the id routed either of the two.
 /// 12. `durability` promises no more than holds for every answer. It does not change while the store is open.
 /// 13. `clock` is the time of a step that came now, and changes nothing. `reset_clock` does nothing unless the age of tokens
 ///     is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next step on, and
 ///     tokens of before the time that it answers are refused as too old, durably.
+/// 19. The settings of a shard never go back, durably: a version that is not above that of the shard changes nothing, and is
+///     answered as if it had. `create` states the first version.
 #[async_trait]
 pub trait ShardStore: Send + Sync + 'static {
     /// The durability of an answer; none where queues end with the process.
     fn durability(&self) -> Option<Durability>;
 
     /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError>;
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError>;
 
     /// Drops a queue with all its shards.
     async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError>;
 
-    /// All queues, with their numbers of shards.
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError>;
+    /// All queues, in the order of their ids.
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError>;
 
     /// Applies commands to a shard, each with its own answer, in the order of the call. The commands continue if the caller
     /// stops waiting after the first poll.

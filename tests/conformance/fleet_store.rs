@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tallystone::adapters::memory;
 use tallystone::domain::counter::{Change, Counter};
 use tallystone::domain::fleet::{FleetSecret, Heartbeat, MemberId, Roles, SECRET_BYTES};
 use tallystone::domain::limits::STEP;
@@ -24,8 +25,9 @@ async fn on_every_fleet(law: impl AsyncFn(Stores, Arc<dyn FleetStore>)) {
     .await;
 }
 
-/// Runs a law of membership on every backend that has a fleet.
+/// Runs a law of membership on every backend that has a fleet, and on the members of servers in memory.
 async fn on_every_membership(law: impl AsyncFn(Arc<dyn Membership>)) {
+    law(Arc::new(memory::MemoryMembership::default())).await;
     on_every_backend(async |bench| {
         if let Some(fleet) = bench.stores.fleet {
             law(fleet.members).await;

@@ -13,7 +13,8 @@ use tallystone::ports::{Clock, EffectOutcome, ShardCommand, StoreErrorKind};
 use crate::backends::Ending;
 use crate::given::T0;
 use crate::queue_given::{
-    QueueBench, SHARD, dequeue, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings, settle,
+    QueueBench, SHARD, configure, dequeue, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store,
+    settings, settle,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -66,7 +67,7 @@ async fn queue_store_law_13_a_reset_takes_tokens_of_now_again_and_refuses_all_of
         let real = T0 - 5 * HOUR;
         bench.clock.set_wall(real);
         // What a server does with each shard when it starts.
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(settings())))).await.reply.expect("configured");
+        bench.one(SHARD, configure(1, settings())).await.reply.expect("configured");
         let locked_out = answered(&bench, "locked out", real).await;
         assert_eq!(locked_out, Err(Refusal::TokenExpired), "what was refused for its age stays refused");
         let clock = bench.stores.time.clock().await.expect("the times");
@@ -116,7 +117,7 @@ async fn queue_store_law_13_a_reset_takes_no_token_that_is_ahead_of_the_clock_wh
 async fn queue_store_law_13_a_reset_takes_tokens_of_now_where_answers_of_an_ahead_time_went_for_want_of_room() {
     on_every_queue_store(async |bench| {
         let scarce = Settings { dedupe_max_bytes: 65_536, ..settings() };
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(scarce)))).await.reply.expect("configured");
+        bench.one(SHARD, configure(1, scarce)).await.reply.expect("configured");
         let ahead = T0 + 24 * HOUR;
         bench.clock.set_wall(ahead);
         let mut full = 0;
@@ -160,7 +161,7 @@ async fn queue_store_law_2_an_update_hides_a_message_for_as_long_as_it_says_what
 async fn queue_store_law_13_what_the_reset_lets_go_was_promised_to_nobody() {
     on_every_queue_store(async |bench| {
         let shorter = Settings { dedupe_window: MINUTE, ..settings() };
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(shorter)))).await.reply.expect("configured");
+        bench.one(SHARD, configure(1, shorter)).await.reply.expect("configured");
         assert!(is_new(&answered(&bench, "done", T0).await));
         // The clock leaps a year ahead and back; meanwhile the message goes and so may the answer to its token.
         bench.clock.set_wall(T0 + 24 * 365 * HOUR);

@@ -9,14 +9,14 @@ use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Messag
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::Exclusivity;
 use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Refusal, Reply, Settings, Shard};
-use tallystone::ports::{ShardCommand, StoreErrorKind};
+use tallystone::ports::{CreatedQueue, ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
 use crate::given::{T0, at};
 use crate::queue_catalog::request;
 use crate::queue_given::{
-    OTHER_SHARD, QUEUE, QueueBench, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_durable_queue_store,
-    settings, settle,
+    OTHER_SHARD, QUEUE, QueueBench, SHARD, body, configure, dequeue, enqueue, enqueue_later, is_new,
+    on_every_durable_queue_store, settings, settle,
 };
 
 fn by_id(id: &str) -> MessageRef {
@@ -176,7 +176,7 @@ async fn queue_store_law_1_settings_and_limits_of_values_outlive_the_store() {
             }),
             ..settings()
         };
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(exclusive)))).await;
+        bench.one(SHARD, configure(1, exclusive)).await;
         let bench = bench.reopen(ending);
         for (value, limit) in [("ada", Some(2)), ("bob", Some(3)), ("bob", None)] {
             let value = RoutingValue::new(value).expect("a valid value");
@@ -228,7 +228,7 @@ async fn queue_store_law_1_a_deleted_shard_stays_deleted_and_answers_repeats() {
 async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_stays_away() {
     on_every_durable_queue_store(async |bench, ending| {
         let gone = QueueId(9);
-        bench.stores.shards.create(gone, 4, settings()).await.expect("a new queue");
+        bench.stores.shards.create(gone, 4, settings().into()).await.expect("a new queue");
         let shard = tallystone::domain::queue::ShardId { queue: gone, number: 3 };
         for number in 0..50 {
             bench.one(shard, enqueue(&format!("g-{number}"), 0, b"gone")).await;
@@ -237,8 +237,9 @@ async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_st
         bench.stores.shards.drop_queue(gone).await.expect("it is there");
         let mut bench = bench.reopen(ending);
         for _ in 0..2 {
-            assert_eq!(bench.stores.shards.queues().await.expect("a list"), [(QUEUE, 2)]);
-            let refused = bench.stores.shards.create(gone, 4, settings()).await.expect_err("it was dropped");
+            let queues = bench.stores.shards.queues().await.expect("a list");
+            assert_eq!(queues, [CreatedQueue { id: QUEUE, shards: 2, created: T0 }]);
+            let refused = bench.stores.shards.create(gone, 4, settings().into()).await.expect_err("it was dropped");
             assert_eq!(refused.kind, StoreErrorKind::Conflict);
             let refused = bench.apply(shard, vec![dequeue(1)]).await.remove(0).expect_err("it was dropped");
             assert_eq!(refused.kind, StoreErrorKind::Conflict);

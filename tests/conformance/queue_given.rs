@@ -9,11 +9,11 @@ use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
+use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageKey, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
-    Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId,
+    Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId, ShardSettings,
 };
 use tallystone::ports::{
     MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardStatus, StoreError, StoredMessage,
@@ -36,11 +36,13 @@ pub const OTHER_SHARD: ShardId = ShardId { queue: QUEUE, number: 1 };
 pub enum QueueBackend {
     /// The core in ordered maps: the oracle.
     Memory,
+    /// The same, with a catalog that several servers share.
+    SharedMemory,
     /// The durable store inside the process.
     Embedded,
 }
 
-const QUEUE_BACKENDS: [QueueBackend; 2] = [QueueBackend::Memory, QueueBackend::Embedded];
+const QUEUE_BACKENDS: [QueueBackend; 3] = [QueueBackend::Memory, QueueBackend::SharedMemory, QueueBackend::Embedded];
 
 /// A freshly opened store of queues with its clock.
 pub struct QueueBench {
@@ -57,6 +59,9 @@ impl QueueBench {
         let clock = ManualClock::at(given::T0);
         match backend {
             QueueBackend::Memory => Self { stores: memory::queue_stores(Arc::new(clock.clone())), clock, kept: None },
+            QueueBackend::SharedMemory => {
+                Self { stores: memory::shared_queue_stores(Arc::new(clock.clone())), clock, kept: None }
+            }
             QueueBackend::Embedded => Self::open_embedded(clock, directory().expect("a temporary folder"), 0),
         }
     }
@@ -120,7 +125,7 @@ pub async fn on_every_queue_store(law: impl AsyncFn(QueueBench)) {
     for backend in QUEUE_BACKENDS {
         println!("on {backend:?}");
         let bench = QueueBench::open(backend);
-        bench.stores.shards.create(QUEUE, 2, settings()).await.expect("a new queue");
+        bench.stores.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
         law(bench).await;
     }
 }
@@ -130,7 +135,7 @@ pub async fn on_every_durable_queue_store(law: impl AsyncFn(QueueBench, Ending))
     for ending in [Ending::Closed, Ending::Killed] {
         println!("on {:?}, {ending:?}", QueueBackend::Embedded);
         let bench = QueueBench::open(QueueBackend::Embedded);
-        bench.stores.shards.create(QUEUE, 2, settings()).await.expect("a new queue");
+        bench.stores.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
         law(bench, ending).await;
     }
 }
@@ -216,6 +221,16 @@ pub fn settle(token: LeaseToken, verb: SettleAction) -> ShardCommand {
     ShardCommand::of(Command::Settle { token, verb, failure: FailureReport::default() })
 }
 
+/// A version of settings without blocks.
+pub fn configure(version: u64, settings: Settings) -> ShardCommand {
+    configure_with(ShardSettings { version, ..settings.into() })
+}
+
+/// A version of settings and blocks.
+pub fn configure_with(settings: ShardSettings) -> ShardCommand {
+    ShardCommand::of(Command::Configure(Box::new(settings)))
+}
+
 /// Whether the reply is that of a first enqueue.
 pub fn is_new(reply: &Result<Reply, Refusal>) -> bool {
     matches!(reply, Ok(Reply::Enqueued { already_enqueued: false, .. }))
@@ -223,18 +238,26 @@ pub fn is_new(reply: &Result<Reply, Refusal>) -> bool {
 
 /// Keeps the news of shards.
 #[derive(Default)]
-pub struct News(pub Mutex<Vec<(ShardId, ShardStatus)>>);
+pub struct News {
+    statuses: Mutex<Vec<(ShardId, ShardStatus)>>,
+    /// The running messages that should be canceled.
+    pub cancels: Mutex<Vec<(ShardId, MessageKey)>>,
+}
 
 impl QueueListener for News {
     fn changed(&self, shard: ShardId, view: ShardStatus) {
-        self.0.lock().push((shard, view));
+        self.statuses.lock().push((shard, view));
+    }
+
+    fn cancel_requested(&self, shard: ShardId, key: MessageKey) {
+        self.cancels.lock().push((shard, key));
     }
 }
 
 impl News {
     /// The newest view of a shard.
     pub fn newest(&self, shard: ShardId) -> Option<ShardStatus> {
-        let news = self.0.lock();
+        let news = self.statuses.lock();
         news.iter().filter(|(of, _)| *of == shard).map(|(_, view)| *view).max_by_key(|view| view.step)
     }
 }

@@ -23,7 +23,7 @@ async fn queue_store_law_1_what_racing_callers_saw_is_one_story() {
     on_every_queue_store(async |bench| {
         for seed in 0..8_u64 {
             let queue = QueueId(100 + u128::from(seed));
-            bench.stores.shards.create(queue, 1, settings()).await.expect("a new queue");
+            bench.stores.shards.create(queue, 1, settings().into()).await.expect("a new queue");
             let history = record(&bench.stores, ShardId { queue, number: 0 }, seed).await;
             assert_eq!(history.len(), CALLERS as usize * CALLS);
             assert_eq!(check(&history), Ok(()), "seed {seed}");

@@ -6,12 +6,12 @@ use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::HistoryKept;
 use tallystone::domain::queue::tally::flows::Flow;
 use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
-use tallystone::domain::queue::{Command, MessageState, QueueId, Settings, ShardId, Transition, Trigger};
-use tallystone::ports::{ShardCommand, StoreErrorKind};
+use tallystone::domain::queue::{MessageState, QueueId, Settings, ShardId, Transition, Trigger};
+use tallystone::ports::StoreErrorKind;
 
 use crate::queue_given::{
-    OTHER_SHARD, QUEUE, QueueBench, SHARD, dequeue, enqueue, on_every_durable_queue_store, on_every_queue_store,
-    settings, settle,
+    OTHER_SHARD, QUEUE, QueueBench, SHARD, configure, dequeue, enqueue, on_every_durable_queue_store,
+    on_every_queue_store, settings, settle,
 };
 
 const START: RowPosition = RowPosition { epoch: 0, position: 0 };
@@ -41,7 +41,7 @@ async fn work(bench: &QueueBench, shard: ShardId, names: &str) -> Vec<Transition
 async fn shard_outbox_law_14_a_report_is_the_totals_at_one_position() {
     on_every_queue_store(async |bench| {
         let counted = Settings { count_by: vec!["tenant".into()], ..settings() };
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(counted)))).await.reply.expect("configured");
+        bench.one(SHARD, configure(1, counted)).await.reply.expect("configured");
         let rows = work(&bench, SHARD, "abc").await.len() as u64;
         let first = bench.stores.outbox.report(SHARD, None).await.expect("a report");
         assert_eq!(first.position, RowPosition { epoch: first.position.epoch, position: rows });
@@ -113,10 +113,10 @@ async fn shard_outbox_law_15_a_page_read_between_commands_has_every_row_up_to_it
 async fn shard_outbox_law_15_a_queue_without_history_leaves_no_rows_and_positions_go_on() {
     on_every_queue_store(async |bench| {
         let without = Settings { history: HistoryKept::Nothing, ..settings() };
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(without)))).await.reply.expect("configured");
+        bench.one(SHARD, configure(1, without)).await.reply.expect("configured");
         work(&bench, SHARD, "ab").await;
         assert_eq!(rows_after(&bench, SHARD, START).await, []);
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(settings())))).await.reply.expect("configured");
+        bench.one(SHARD, configure(2, settings())).await.reply.expect("configured");
         bench.one(SHARD, enqueue("c", 0, b"x")).await;
         let rows = rows_after(&bench, SHARD, START).await;
         let found: Vec<_> = rows.iter().map(|row| (row.position().position, row.transition.trigger)).collect();
@@ -145,7 +145,7 @@ async fn shard_outbox_law_17_the_rows_of_a_dropped_queue_stay_until_they_are_for
 async fn shard_outbox_laws_16_and_18_counts_and_rows_outlive_the_store() {
     on_every_durable_queue_store(async |bench, ending| {
         let counted = Settings { count_by: vec!["tenant".into()], ..settings() };
-        bench.one(SHARD, ShardCommand::of(Command::Configure(Box::new(counted)))).await.reply.expect("configured");
+        bench.one(SHARD, configure(1, counted)).await.reply.expect("configured");
         let mut applied = work(&bench, SHARD, "abc").await;
         let before = bench.stores.outbox.report(SHARD, None).await.expect("a report");
         let fill = bench.stores.outbox.outbox_usage();
@@ -164,7 +164,7 @@ async fn shard_outbox_laws_16_and_18_counts_and_rows_outlive_the_store() {
         bench.stores.outbox.forget_outbox(SHARD, RowPosition { epoch: 9, position: 0 }).await.expect("forgotten");
         let bench = bench.reopen(ending);
         assert_eq!(bench.stores.outbox.outboxes().await.expect("a list"), []);
-        bench.stores.shards.create(QueueId(8), 1, settings()).await.expect("a new queue");
+        bench.stores.shards.create(QueueId(8), 1, settings().into()).await.expect("a new queue");
     })
     .await;
 }

@@ -9,14 +9,16 @@ use tallystone::domain::queue::messages::message::{MessageId, MessageRef, Metada
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::session_records::SessionCall;
 use tallystone::domain::queue::shard::explain::Cause;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, Trigger};
-use tallystone::ports::{EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
+use tallystone::domain::queue::{
+    Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, ShardSettings, Trigger,
+};
+use tallystone::ports::{CreatedQueue, EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::given::T0;
 use crate::queue_given::{
-    News, OTHER_SHARD, QUEUE, QueueBench, SHARD, body, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store,
-    settings, settle,
+    News, OTHER_SHARD, QUEUE, QueueBench, SHARD, body, configure_with, dequeue, enqueue, enqueue_later, is_new,
+    on_every_queue_store, settings, settle,
 };
 
 fn check_absent<T>(answer: Result<T, StoreError>) {
@@ -170,12 +172,12 @@ async fn queue_store_law_5_a_queue_is_created_once() {
     on_every_queue_store(async |bench| {
         let shards = &bench.stores.shards;
         bench.one(SHARD, enqueue("a", 0, b"")).await;
-        shards.create(QUEUE, 2, settings()).await.expect("it is there already");
+        shards.create(QUEUE, 2, settings().into()).await.expect("it is there already");
         assert_eq!(bench.dequeue(SHARD, 9).await.len(), 1, "what is there stays");
         let beyond = ShardId { queue: QUEUE, number: 2 };
         check_absent(bench.apply(beyond, vec![dequeue(1)]).await.remove(0));
         shards.drop_queue(QUEUE).await.expect("it is there");
-        check_absent(shards.create(QUEUE, 2, settings()).await);
+        check_absent(shards.create(QUEUE, 2, settings().into()).await);
     })
     .await;
 }
@@ -216,10 +218,10 @@ async fn queue_store_law_7_listeners_hear_what_a_shard_has_to_offer() {
         let heard = news.newest(SHARD).expect("news");
         assert_eq!((heard.step, heard.ready(), heard.head), (answer.view.step, 1, Some(8)));
         assert_eq!(heard.next_event_in, Some(Duration::from_secs(60)));
-        let block = Command::Block { enqueue: None, dequeue: Some("maintenance".into()) };
-        bench.one(SHARD, ShardCommand::of(block)).await;
+        let blocked = ShardSettings { dequeue_blocked: Some("maintenance".into()), version: 1, ..settings().into() };
+        bench.one(SHARD, configure_with(blocked)).await;
         assert!(news.newest(SHARD).expect("news").blocked);
-        bench.stores.shards.create(QueueId(8), 1, settings()).await.expect("a new queue");
+        bench.stores.shards.create(QueueId(8), 1, settings().into()).await.expect("a new queue");
         let made = ShardId { queue: QueueId(8), number: 0 };
         bench.one(made, enqueue("c", 1, b"")).await;
         assert_eq!(news.newest(made).expect("news of a shard that came later").ready(), 1);
@@ -261,7 +263,7 @@ async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
         let (shards, reader) = (&bench.stores.shards, &bench.stores.reader);
         let shape = ShapeKeys::new(["team"]).expect("a valid shape");
         let settings = Settings { shapes: vec![shape.clone()], ..settings() };
-        shards.create(QueueId(8), 1, settings).await.expect("a new queue");
+        shards.create(QueueId(8), 1, settings.into()).await.expect("a new queue");
         let shard = ShardId { queue: QueueId(8), number: 0 };
         for (id, team) in [("a", "red"), ("b", "blue"), ("c", "red")] {
             let mut sent = enqueue(id, 1, b"");
@@ -329,10 +331,16 @@ async fn queue_store_law_8_why_a_message_waits_is_read() {
 async fn queue_store_law_10_the_queues_are_those_created_and_not_dropped() {
     on_every_queue_store(async |bench| {
         let shards = &bench.stores.shards;
-        shards.create(QueueId(9), 4, settings()).await.expect("a new queue");
-        assert_eq!(shards.queues().await.expect("a read"), [(QUEUE, 2), (QueueId(9), 4)]);
+        let hour = Duration::from_secs(3_600);
+        bench.clock.advance(hour);
+        shards.create(QueueId(9), 4, settings().into()).await.expect("a new queue");
+        bench.clock.advance(hour);
+        shards.create(QueueId(9), 4, settings().into()).await.expect("it is there already");
+        let first = CreatedQueue { id: QUEUE, shards: 2, created: T0 };
+        let second = CreatedQueue { id: QueueId(9), shards: 4, created: T0 + hour };
+        assert_eq!(shards.queues().await.expect("a read"), [first, second]);
         shards.drop_queue(QUEUE).await.expect("it is there");
-        assert_eq!(shards.queues().await.expect("a read"), [(QueueId(9), 4)]);
+        assert_eq!(shards.queues().await.expect("a read"), [second]);
     })
     .await;
 }
@@ -350,7 +358,7 @@ fn routed(id: &str, by: &str) -> ShardCommand {
 async fn queue_store_law_11_an_id_is_one_message_of_its_queue() {
     on_every_queue_store(async |bench| {
         let other_queue = ShardId { queue: QueueId(9), number: 1 };
-        bench.stores.shards.create(QueueId(9), 2, settings()).await.expect("a new queue");
+        bench.stores.shards.create(QueueId(9), 2, settings().into()).await.expect("a new queue");
         assert!(is_new(&bench.one(SHARD, routed("a", "eu")).await.reply));
         assert!(is_new(&bench.one(OTHER_SHARD, enqueue("b", 0, b"")).await.reply));
         let refused = async |shard, sent| bench.one(shard, sent).await.reply == Err(Refusal::TokenReused);

@@ -60,10 +60,10 @@ fn read_value(kind: &str, bytes: &[u8]) -> Option<String> {
         "StoredQueueHeader" => {
             read(bytes, |bytes| queues::settings::decode_header(7, bytes), queues::settings::encode_header)
         }
-        "StoredQueueSettings" => read(bytes, queues::settings::decode_settings, queues::settings::encode_settings),
-        "StoredQueueShards" => {
-            read(bytes, queues::settings::decode_queue, |shards| queues::settings::encode_queue(*shards))
-        }
+        "StoredQueueSettings" => read(bytes, queues::settings::decode_settings, |(settings, version)| {
+            queues::settings::encode_settings(settings, *version)
+        }),
+        "StoredQueueShards" => read(bytes, queues::settings::decode_queue, |row| queues::settings::encode_queue(*row)),
         "StoredSession" => read(bytes, queues::session::decode_session, queues::session::encode_session),
         "StoredQueueMessage" => read(bytes, |bytes| queues::decode_message(7, 9, bytes), queues::encode_message),
         "StoredQueueBody" => read(bytes, queues::decode_body, queues::encode_body),

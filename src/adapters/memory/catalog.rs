@@ -34,8 +34,18 @@ pub struct QueueCatalog {
     state: Mutex<MemoryQueueCatalogState>,
 }
 
+impl QueueCatalog {
+    /// A catalog that several servers of this process share, and follow by its revision.
+    pub fn shared() -> Self {
+        let state = MemoryQueueCatalogState { revision: Some(0), ..MemoryQueueCatalogState::default() };
+        Self { state: Mutex::new(state) }
+    }
+}
+
 #[derive(Default)]
 struct MemoryQueueCatalogState {
+    /// The number of commits; none where one server owns the catalog.
+    revision: Option<i64>,
     entries: MemoryEntries<CatalogQueue>,
     requests: BTreeMap<(QueueId, Box<str>), QueueRequest>,
     lease_key: Option<LeaseKey>,
@@ -135,11 +145,17 @@ impl ports::Catalog<CatalogQueue> for QueueCatalog {
         Ok(self.state.lock().entries.live.values().cloned().collect())
     }
 
+    async fn revision(&self) -> Result<Option<i64>, StoreError> {
+        Ok(self.state.lock().revision)
+    }
+
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
-        let entries = &mut self.state.lock().entries;
+        let mut state = self.state.lock();
+        let entries = &state.entries;
         let checked = record.check(entries.live.get(&record.change.name), |id| entries.used.contains(&id));
         checked.map_err(|why| conflict("commit queue", why))?;
-        entries.apply(record);
+        state.entries.apply(record);
+        state.revision = state.revision.map(|revision| revision + 1);
         Ok(())
     }
 

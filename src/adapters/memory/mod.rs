@@ -9,6 +9,8 @@ mod catalog;
 mod event_log;
 mod fast_counts;
 mod history;
+mod membership;
+mod operations;
 mod outboxes;
 mod queues;
 mod rollups;
@@ -27,12 +29,14 @@ use crate::adapters::manual::ManualClock;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
 use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, TimeSlice};
 use crate::domain::time::Timestamp;
-use crate::ports::{Clock, QueueStores, StoreHandle, Stores};
+use crate::ports::{Clock, QueueStores, SharedQueues, StoreHandle, Stores};
 
 pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
 pub use history::MemoryHistory;
+pub use membership::MemoryMembership;
+pub use operations::MemoryOperations;
 pub use queues::MemoryQueues;
 pub use rules::MemoryRules;
 
@@ -65,6 +69,14 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
 /// Fresh, empty stores of queues whose time is that of the clock.
 pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
     QueueStores::of(Arc::new(MemoryQueues::new(clock)), Arc::new(QueueCatalog::default()))
+}
+
+/// The same, for several servers of this process: they follow each other through the catalog.
+pub fn shared_queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
+    let (membership, operations) = (Arc::new(MemoryMembership::default()), Arc::new(MemoryOperations::default()));
+    let shared = SharedQueues { membership, operations };
+    let stores = QueueStores::of(Arc::new(MemoryQueues::new(clock)), Arc::new(QueueCatalog::shared()));
+    QueueStores { shared: Some(shared), ..stores }
 }
 
 /// Opens stores for both roles in the memory of this process.

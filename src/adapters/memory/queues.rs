@@ -17,12 +17,12 @@ use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId}
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::transition::{HistoryRow, RowPosition, count_pending_arrivals};
-use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Settings, Shard};
+use crate::domain::queue::transition::{HistoryRow, RowPosition};
+use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Shard, ShardSettings};
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Clock, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
-    ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoreError,
+    Clock, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
+    ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoreError,
     StoreErrorKind, StoredMessage,
 };
 
@@ -39,8 +39,8 @@ pub struct MemoryQueues {
 #[derive(Default)]
 struct MemoryQueuesState {
     shards: BTreeMap<ShardId, MemoryShard>,
-    /// Existing queues, with their numbers of shards.
-    queues: BTreeMap<QueueId, u32>,
+    /// Existing queues.
+    queues: BTreeMap<QueueId, CreatedQueue>,
     dropped: BTreeSet<QueueId>,
     /// Clock of the shards; `None` until the first step.
     shard_clock: Option<ShardClock>,
@@ -68,6 +68,19 @@ impl MemoryQueues {
         let listeners = self.listeners.lock().clone();
         for listener in listeners {
             news.iter().for_each(|(shard, view)| listener.changed(*shard, *view));
+        }
+    }
+
+    /// Passes on which running messages should be canceled.
+    fn notify_cancels(&self, shard: ShardId, answers: &[ShardAnswer]) {
+        let rows = answers.iter().flat_map(|answer| &answer.transitions).filter(|row| row.requests_cancel());
+        let keys: Vec<MessageKey> = rows.map(|row| row.key).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let listeners = self.listeners.lock().clone();
+        for listener in listeners {
+            keys.iter().for_each(|key| listener.cancel_requested(shard, *key));
         }
     }
 
@@ -143,7 +156,7 @@ impl MemoryShard {
         self.view = ShardStatus {
             step: self.view.step + 1,
             messages: self.shard.totals().messages(),
-            arrived: self.view.arrived + count_pending_arrivals(&applied.transitions),
+            arrived: self.shard.tally().counts().arrivals(),
             head: self.shard.head(),
             ready_for: self.shard.ready_for(at),
             blocked: self.shard.dequeue_blocked().is_some(),
@@ -169,7 +182,7 @@ impl ShardStore for MemoryQueues {
         None
     }
 
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
         let mut news = Vec::new();
         {
             let mut state = self.state.lock();
@@ -188,7 +201,8 @@ impl ShardStore for MemoryQueues {
             }
             let views = news.iter().map(|(shard, kept)| (*shard, kept.view)).collect::<Vec<_>>();
             state.shards.extend(news);
-            state.queues.insert(queue, shards);
+            let created = state.tick(self.clock.as_ref()).now;
+            state.queues.insert(queue, CreatedQueue { id: queue, shards, created });
             drop(state);
             self.notify(&views);
         }
@@ -206,8 +220,8 @@ impl ShardStore for MemoryQueues {
         Ok(())
     }
 
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
-        Ok(self.state.lock().queues.iter().map(|(queue, shards)| (*queue, *shards)).collect())
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
+        Ok(self.state.lock().queues.values().copied().collect())
     }
 
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
@@ -222,6 +236,7 @@ impl ShardStore for MemoryQueues {
         answers.iter_mut().for_each(|answer| answer.view = view);
         drop(state);
         self.notify(&[(shard, view)]);
+        self.notify_cancels(shard, &answers);
         answers.into_iter().map(Ok).collect()
     }
 

@@ -15,6 +15,6 @@ mod secret;
 pub use member::{Heartbeat, MemberId, Roles};
 pub use member_lease::{MemberLease, Renewal};
 pub use membership_view::MembershipView;
-pub use ownership::owner_of;
+pub use ownership::{owner_of, rank_of};
 pub use protocol_rules::{ProtocolRule, ProtocolRules};
 pub use secret::{FleetSecret, SECRET_BYTES};

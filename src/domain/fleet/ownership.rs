@@ -13,6 +13,18 @@ pub fn owner_of(shard: u32, members: impl IntoIterator<Item = MemberId>) -> Opti
     members.into_iter().max_by_key(|id| (weight(shard, *id), *id))
 }
 
+/// Returns how many members come before one for a shard: 0 for the owner. The next in rank owns the shard once those
+/// before it have left. `None` if it is not among the members. Cost: O(members).
+pub fn rank_of(shard: u32, member: MemberId, members: impl IntoIterator<Item = MemberId>) -> Option<usize> {
+    let own = (weight(shard, member), member);
+    let (mut is_listed, mut before) = (false, 0);
+    for other in members {
+        is_listed |= other == member;
+        before += usize::from((weight(shard, other), other) > own);
+    }
+    is_listed.then_some(before)
+}
+
 fn weight(shard: u32, id: MemberId) -> u64 {
     let mut bytes = [0; 20];
     bytes[..16].copy_from_slice(&id.0);
@@ -41,6 +53,22 @@ mod tests {
                 let then = owner_of(shard, rest.iter().copied());
                 prop_assert!(owner == Some(gone) || owner == then);
                 prop_assert_eq!(then.is_none(), rest.is_empty());
+            }
+        }
+
+        #[test]
+        fn ranks_are_the_order_in_which_members_come_to_own_a_shard(
+            ids in btree_set(any::<[u8; 16]>(), 1..8),
+            shard in any::<u32>(),
+        ) {
+            let mut members: Vec<MemberId> = ids.into_iter().map(MemberId).collect();
+            let ranks: Vec<_> = members.iter().map(|id| rank_of(shard, *id, members.iter().copied())).collect();
+            let by_rank = |rank| ranks.iter().position(|of| *of == Some(rank)).map(|at| members[at]);
+            let order: Vec<_> = (0..members.len()).map(|rank| by_rank(rank).expect("every rank is held")).collect();
+            for owner in order {
+                prop_assert_eq!(owner_of(shard, members.iter().copied()), Some(owner));
+                members.retain(|id| *id != owner);
+                prop_assert_eq!(rank_of(shard, owner, members.iter().copied()), None, "it has left");
             }
         }
     }

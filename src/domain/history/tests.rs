@@ -212,7 +212,7 @@ impl Run {
     fn set_back(&mut self, kept: Kept) {
         let epoch = self.shard.header().epoch + 1;
         let header = ShardHeader { epoch, ..kept.header };
-        let mut restoring = ShardRestorer::new(header, settings()).expect("a kept header");
+        let mut restoring = ShardRestorer::new(header, settings(), 0).expect("a kept header");
         kept.heads.into_iter().for_each(|head| restoring.message(head).expect("a kept message"));
         self.shard = restoring.finish().expect("a kept shard");
         (self.told, self.tokens) = (kept.told, kept.tokens);

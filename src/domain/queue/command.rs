@@ -12,7 +12,7 @@ use crate::domain::queue::messages::message::{
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::session_records::{Ending, SessionCall};
-use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::setup::settings::ShardSettings;
 use crate::domain::time::Timestamp;
 
 /// A message as a caller sends it.
@@ -187,9 +187,10 @@ pub enum Command {
     DiscardAll(BulkRequest),
     /// Cancels pending and invisible messages in the order of their sequence. O(max log n).
     Purge(BulkRequest),
-    /// Replaces the settings. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease
+    /// Replaces settings and blocks by those of a higher version; a version that is not higher changes nothing, and is
+    /// answered as if it had. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease
     /// and retention that it has been given. O(1).
-    Configure(Box<Settings>),
+    Configure(Box<ShardSettings>),
     /// Sets the limit of an exclusivity value, 0 to 10,000, or removes it. A lower limit revokes no lease. With 0 no message
     /// of the value is leased. O(log n).
     SetValueLimit {
@@ -200,13 +201,6 @@ pub enum Command {
     /// Deletes every message. From then on all commands are refused as `Deleted`, except repeats of tokens with a time. A
     /// repeat gets the same reply. O(n).
     Delete,
-    /// Blocks enqueue, dequeue, both or neither, each with its reason. O(1).
-    Block {
-        /// The reason of an enqueue block.
-        enqueue: Option<Box<str>>,
-        /// The reason of a dequeue block.
-        dequeue: Option<Box<str>>,
-    },
     /// Applies due transitions, and deletes messages past their retention. O(max log n).
     Sweep {
         /// How many rows at most, 1 to 256.
@@ -286,9 +280,7 @@ pub enum Reply {
         /// The last sequence before the next step; none after the last step.
         next: Option<u64>,
     },
-    /// The flags are set.
-    Blocked,
-    /// The settings are in force.
+    /// The settings of this version, or of a higher one, are in force.
     Configured,
     /// The limit is in force for new leases.
     ValueLimitSet,

@@ -9,6 +9,7 @@
 //! The invariant: every index is a function of the messages, and every change of a message is a row of the transition
 //! table in `messages::state_machine`.
 
+pub mod bulk_operation;
 pub mod clock;
 pub mod command;
 pub mod counter_names;
@@ -35,7 +36,7 @@ pub use messages::message::MessageHead;
 pub use messages::state_machine::{MessageState, Trigger};
 pub use name::{QueueId, QueueName, ShardId};
 pub use setup::queue_spec::{CatalogQueue, Durability, QueueSpec};
-pub use setup::settings::Settings;
+pub use setup::settings::{Settings, ShardSettings};
 pub use shard::{ApplyResult, Shard};
 pub use transition::{HistoryRow, Transition};
 pub use urgency::Urgency;

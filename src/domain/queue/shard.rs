@@ -30,7 +30,7 @@ use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageKey, MessageRef};
 use crate::domain::queue::messages::state_machine::{ApplicableRow, MessageState, Trigger, find_row};
 use crate::domain::queue::session_records::Sessions;
-use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::setup::settings::{Settings, ShardSettings};
 use crate::domain::queue::shard::counted_rows::{MessageBefore, record_row};
 use crate::domain::queue::shard::restore::ShardChanges;
 use crate::domain::queue::tally::ShardTally;
@@ -44,6 +44,8 @@ pub struct Shard {
     number: u32,
     epoch: u32,
     settings: Settings,
+    /// The version of settings and blocks.
+    settings_version: u64,
     pub(super) clock: Timestamp,
     sequence: u64,
     serial: u64,
@@ -98,7 +100,8 @@ pub struct ApplyResult {
 
 impl Shard {
     /// Creates an empty shard. Returns an error if the settings are invalid.
-    pub fn new(number: u32, epoch: u32, settings: Settings) -> Result<Self, InvalidCommandPart> {
+    pub fn new(number: u32, epoch: u32, settings: impl Into<ShardSettings>) -> Result<Self, InvalidCommandPart> {
+        let ShardSettings { version, settings, enqueue_blocked, dequeue_blocked } = settings.into();
         settings.check()?;
         let mut tally = ShardTally::default();
         tally.declare_keys(&settings.count_by, |_| false);
@@ -113,8 +116,9 @@ impl Shard {
             index: ShardIndex::new(&settings, BTreeMap::new()),
             dedupe: DedupeIndex::default(),
             settings,
-            enqueue_blocked: None,
-            dequeue_blocked: None,
+            settings_version: version,
+            enqueue_blocked,
+            dequeue_blocked,
             changes: ShardChanges::default(),
             sessions: Sessions::default(),
             last_moved_ahead_at: Timestamp::MIN,
@@ -181,10 +185,6 @@ impl Shard {
             Command::Discard { message } => self.discard(&message, now),
             Command::DiscardAll(bulk) => self.discard_all(&bulk, now),
             Command::Purge(bulk) => self.purge(&bulk, now),
-            Command::Block { enqueue, dequeue } => {
-                (self.enqueue_blocked, self.dequeue_blocked) = (enqueue, dequeue);
-                Ok(Reply::Blocked)
-            }
             Command::Configure(settings) => self.configure(*settings, at.token_age_clock),
             Command::SetValueLimit { value, limit } => self.set_value_limit(value, limit),
             Command::Delete => Ok(self.delete()),

@@ -21,6 +21,13 @@ pub struct Transition {
     pub detail: TransitionDetail,
 }
 
+impl Transition {
+    /// Whether the row asks the worker of a running message to cancel it.
+    pub fn requests_cancel(&self) -> bool {
+        self.trigger == Trigger::CancelMessage && self.to == Some(MessageState::Running)
+    }
+}
+
 /// The parts of a record that only the history of the message needs.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TransitionDetail {
@@ -91,9 +98,4 @@ impl EnqueuedMessage {
             counted_keys,
         }
     }
-}
-
-/// The number of transitions to pending among these rows. O(rows).
-pub fn count_pending_arrivals(rows: &[Transition]) -> u64 {
-    rows.iter().filter(|row| row.to == Some(MessageState::Pending)).count() as u64
 }

@@ -35,7 +35,6 @@ impl Command {
             | Self::Configure(_)
             | Self::SetValueLimit { .. }
             | Self::Delete
-            | Self::Block { .. }
             | Self::Sweep { .. } => Urgency::Taker,
         }
     }

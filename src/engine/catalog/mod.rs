@@ -134,6 +134,17 @@ impl<E: CatalogEntry> ChangeTurn<'_, E> {
         self.catalog.reload(self.view).await?;
         Ok(CommitOutcome::Overtaken)
     }
+
+    /// Reads the catalog again, for a decision that met what another server has changed. Returns whether it did; it does not
+    /// after too many attempts.
+    pub async fn reread(&mut self) -> Result<bool, StoreError> {
+        if self.attempt >= CATALOG_ATTEMPTS_MAX {
+            return Ok(false);
+        }
+        self.attempt += 1;
+        self.catalog.reload(self.view).await?;
+        Ok(true)
+    }
 }
 
 /// Runs a change to its end, even if its caller goes away. `start` runs it as a task.

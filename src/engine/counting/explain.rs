@@ -272,7 +272,7 @@ impl Counting {
     }
 
     fn rolled_where(&self, counter: &Counter) -> RollerLocation {
-        match self.scopes.fleet.as_ref().map(|fleet| fleet.route(counter.touch_shard())) {
+        match self.scopes.fleet.as_ref().map(|fleet| fleet.membership.route(counter.touch_shard())) {
             None | Some(SignalRoute::Here) => RollerLocation::Here,
             Some(SignalRoute::There(address)) => RollerLocation::At(address),
             Some(SignalRoute::Nowhere) => RollerLocation::Unknown,

@@ -134,7 +134,8 @@ impl Counting {
         own: Option<ServerTokenRange>,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Vec<Result<WriteOutcome, CountingError>> {
-        let refusal = self.scopes.fleet.as_ref().and_then(|fleet| fleet.check_writer(scope.dataset.id()).err());
+        let refusal =
+            self.scopes.fleet.as_ref().and_then(|fleet| fleet.membership.check_writer(scope.dataset.id()).err());
         let answers: Vec<Result<WriteOutcome, CountingError>> = if let Some(WriteRefusal(why)) = refusal {
             submissions.iter().map(|_| Err(CountingError::NoWriter { why })).collect()
         } else {
@@ -237,7 +238,7 @@ impl Counting {
         // Checked after the store has answered, for the incarnation in which each event was admitted.
         let vouched = self.scopes.fleet.as_ref().is_none_or(|fleet| {
             let lives = holds.into_iter().flatten().map(|hold| hold.incarnation);
-            { lives }.all(|life| fleet.may_acknowledge(life))
+            { lives }.all(|life| fleet.membership.may_acknowledge(life))
         });
         let outcome = |(answer, (asked, time)): (Result<AppendOutcome, StoreError>, (Change, Timestamp))| {
             let appended = answer?;

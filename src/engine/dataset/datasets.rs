@@ -15,7 +15,7 @@ use crate::domain::namespace::Dataset;
 use crate::engine::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::dataset::pending::PendingRolls;
 use crate::engine::dataset::slices::SliceTable;
-use crate::engine::fleet::FleetMembership;
+use crate::engine::fleet::CounterFleet;
 use crate::engine::watermark::Watermark;
 use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
 
@@ -45,7 +45,7 @@ pub struct DatasetState {
 }
 
 impl DatasetState {
-    async fn open(dataset: Arc<Dataset>, stores: &Stores, fleet: Option<&FleetMembership>) -> Result<Self, StoreError> {
+    async fn open(dataset: Arc<Dataset>, stores: &Stores, fleet: Option<&CounterFleet>) -> Result<Self, StoreError> {
         let id = dataset.id;
         let closing =
             Arc::new(ClosedTimestampTracker::new(dataset.settings.accept_limit, stores.progress.limit(id).await?));
@@ -113,7 +113,7 @@ impl DatasetState {
         &self,
         clock: &dyn Clock,
         stores: &Stores,
-        fleet: Option<&FleetMembership>,
+        fleet: Option<&CounterFleet>,
     ) -> Result<Timestamp, StoreError> {
         let closed = Timestamp::from_millis(self.closing.closed(clock.now()).millis());
         match fleet {
@@ -129,12 +129,12 @@ impl DatasetState {
         &self,
         clock: &dyn Clock,
         stores: &Stores,
-        fleet: &FleetMembership,
+        fleet: &CounterFleet,
         closed: Timestamp,
     ) -> Result<Timestamp, StoreError> {
         let id = self.id();
-        let members = fleet.read_members().await?;
-        let owns = fleet.owns_dataset(id);
+        let members = fleet.membership.read_members().await?;
+        let owns = fleet.membership.owns_dataset(id);
         if !owns {
             let limit = self.stored_limit(stores).await?;
             if !self.published.lock().is_stalled(limit, clock.elapsed()) {
@@ -282,7 +282,7 @@ impl Datasets {
         &self,
         dataset: &Arc<Dataset>,
         stores: &Stores,
-        fleet: Option<&FleetMembership>,
+        fleet: Option<&CounterFleet>,
     ) -> Result<Arc<DatasetState>, StoreError> {
         let cell = Arc::clone(&self.states.entry(dataset.id).or_default());
         let state = cell

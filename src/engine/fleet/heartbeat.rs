@@ -15,19 +15,23 @@ use crate::domain::fleet::{Heartbeat, MemberId, MemberLease, ProtocolRule, Renew
 use crate::domain::limits::FRONTIER_READ_WITHIN;
 use crate::engine::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::fleet::{FleetMembership, JoinedDataset};
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::ports::{FleetStore, StoreError, StoreErrorKind};
 
 /// Datasets that could not be joined, with the errors.
 type JoinFailures = BTreeMap<DatasetId, StoreError>;
 
 impl FleetMembership {
-    /// Joins a dataset. From the return on, every heartbeat carries the closed timestamp of `closing`.
-    pub async fn join(&self, dataset: DatasetId, closing: Arc<ClosedTimestampTracker>) -> Result<(), StoreError> {
+    /// Joins a dataset whose frontier is in the store. From the return on, every heartbeat carries the closed timestamp of
+    /// `closing`.
+    pub(super) async fn join(
+        &self,
+        dataset: DatasetId,
+        closing: Arc<ClosedTimestampTracker>,
+        store: Arc<dyn FleetStore>,
+    ) -> Result<(), StoreError> {
         let _turn = self.turn().await;
-        self.incarnation
-            .lock()
-            .datasets
-            .insert(dataset, JoinedDataset { closing, open: false, acknowledged_closed: None });
+        let joined = JoinedDataset { closing, store, open: false, acknowledged_closed: None };
+        self.incarnation.lock().datasets.insert(dataset, joined);
         self.advance().await?.remove(&dataset).map_or(Ok(()), Err)
     }
 
@@ -95,10 +99,8 @@ impl FleetMembership {
         let mut life = self.incarnation.lock();
         let before = (life.number > 0).then_some(life.id);
         if before.is_some() {
-            tracing::warn!(
-                was = ?life.id,
-                "the fleet lease has expired; writes in progress have an unknown outcome, and this server rejoins"
-            );
+            let effect = if life.datasets.is_empty() { "" } else { "; writes in progress have an unknown outcome" };
+            tracing::warn!(was = ?life.id, "the fleet lease has expired{effect}; this server rejoins");
             self.context.stats.leases_lapsed.increment();
         }
         life.number += 1;
@@ -159,10 +161,14 @@ impl FleetMembership {
         let (number, waiting) = {
             let life = self.incarnation.lock();
             let waiting = life.datasets.iter().filter(|(_, joined)| !joined.open);
-            (life.number, waiting.map(|(dataset, joined)| (*dataset, Arc::clone(&joined.closing))).collect::<Vec<_>>())
+            let parts = |(dataset, joined): (&DatasetId, &JoinedDataset)| {
+                (*dataset, Arc::clone(&joined.closing), Arc::clone(&joined.store))
+            };
+            (life.number, waiting.map(parts).collect::<Vec<_>>())
         };
-        let reading =
-            waiting.into_iter().map(async |(dataset, closing)| (dataset, closing, self.frontier(dataset).await));
+        let reading = waiting
+            .into_iter()
+            .map(async |(dataset, closing, store)| (dataset, closing, self.frontier(&*store, dataset).await));
         let (mut opened, mut unjoined) = (false, JoinFailures::new());
         for (dataset, closing, frontier) in join_all(reading).await {
             match frontier {
@@ -184,10 +190,10 @@ impl FleetMembership {
     }
 
     /// The frontier of a dataset, within a time that does not delay heartbeats.
-    async fn frontier(&self, dataset: DatasetId) -> Result<Timestamp, StoreError> {
+    async fn frontier(&self, store: &dyn FleetStore, dataset: DatasetId) -> Result<Timestamp, StoreError> {
         tokio::select! {
             biased;
-            frontier = self.store.frontier(dataset) => frontier,
+            frontier = store.frontier(dataset) => frontier,
             () = self.context.clock.sleep(FRONTIER_READ_WITHIN) => {
                 Err(StoreError::not_applied(StoreErrorKind::Unavailable, "read frontier"))
             }

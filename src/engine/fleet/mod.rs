@@ -1,9 +1,10 @@
-//! This process as one of several servers on a store.
+//! This process as one of several servers on a store: of counters, of queues, or of both.
 //!
 //! A process is a member under one id for as long as it renews its lease in time. When the lease lapses, this incarnation is
 //! over: the writes that it held have an unknown outcome, and the process joins again under a new id. The rules are in
 //! `domain/fleet`; this module does the requests to the store. An engine that owns its store has no `FleetMembership`.
 
+mod counters;
 mod heartbeat;
 mod publish_rounds;
 mod routes;
@@ -20,12 +21,14 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId};
 use crate::domain::fleet::{
     FleetSecret, Heartbeat, MemberId, MemberLease, MembershipView, ProtocolRule, ProtocolRules, Roles, owner_of,
+    rank_of,
 };
 use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
 use crate::engine::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::context::EngineContext;
-use crate::ports::{CounterSignal, FleetStore, Membership, RollupSignal, SharedStores, SignalCounts, StoreError};
+use crate::ports::{CounterSignal, FleetStore, Membership, RollupSignal, SignalCounts, StoreError};
 
+pub use counters::CounterFleet;
 pub use routes::SignalRoute;
 
 /// The description that a member publishes of itself.
@@ -41,6 +44,7 @@ pub struct MemberProfile {
 }
 
 /// How a process takes part in a fleet.
+#[derive(Default)]
 pub struct FleetOptions {
     /// The rules of the protocol. Only simulations leave one out.
     pub rules: ProtocolRules,
@@ -48,8 +52,6 @@ pub struct FleetOptions {
     pub profile: MemberProfile,
     /// The sender of rollup signals to other members.
     pub signals: Option<Arc<dyn RollupSignal>>,
-    /// The delay after the end of a time bucket before it is sealed; none: never.
-    pub seal_delay: Option<Duration>,
 }
 
 /// The reason why this process accepts no writes, as text.
@@ -58,10 +60,6 @@ pub struct WriteRefusal(pub &'static str);
 
 /// The membership of this process, with its view of the other members.
 pub struct FleetMembership {
-    /// The state of counters that the members share.
-    pub store: Arc<dyn FleetStore>,
-    /// The delay after the end of a time bucket before it is sealed; none: never.
-    pub seal_delay: Option<Duration>,
     members: Arc<dyn Membership>,
     context: Arc<EngineContext>,
     rules: ProtocolRules,
@@ -96,6 +94,8 @@ struct Incarnation {
 /// A dataset that this process writes, or is about to.
 struct JoinedDataset {
     closing: Arc<ClosedTimestampTracker>,
+    /// Has the frontier.
+    store: Arc<dyn FleetStore>,
     /// Whether it has read the frontier in this incarnation. Until then it is listed with minus infinity.
     open: bool,
     /// The closed timestamp in the last heartbeat that was acknowledged in time, in any incarnation.
@@ -121,8 +121,8 @@ impl PeerMembers {
 
 impl FleetMembership {
     /// A process that is not a member yet.
-    pub fn new(context: Arc<EngineContext>, shared: SharedStores, options: FleetOptions) -> Self {
-        let FleetOptions { rules, profile, signals, seal_delay } = options;
+    pub fn new(context: Arc<EngineContext>, members: Arc<dyn Membership>, options: FleetOptions) -> Self {
+        let FleetOptions { rules, profile, signals } = options;
         let id = MemberId([0; 16]);
         let life = Incarnation {
             number: 0,
@@ -135,14 +135,12 @@ impl FleetMembership {
         };
         let routes = routes::routes(life.id, &profile, &[]);
         Self {
-            store: shared.counters,
-            members: shared.members,
+            members,
             context,
             rules,
             name: (!profile.name.is_empty()).then(|| Arc::from(profile.name.as_str())),
             profile,
             signals,
-            seal_delay,
             incarnation: Mutex::new(life),
             peers: Mutex::default(),
             routes: ArcSwap::from_pointee(routes),
@@ -197,6 +195,30 @@ impl FleetMembership {
             Some(_) if life.datasets.get(&dataset).is_some_and(|joined| joined.open) => Ok(()),
             Some(_) => Err(WriteRefusal("this server is still joining the writers of the namespace's dataset")),
         }
+    }
+
+    /// Whether the members are those of this list.
+    pub fn is_in(&self, members: &Arc<dyn Membership>) -> bool {
+        Arc::ptr_eq(&self.members, members)
+    }
+
+    /// The id of the present incarnation.
+    pub fn id(&self) -> MemberId {
+        self.incarnation.lock().id
+    }
+
+    /// Whether a member is not among the live ones. False while the members are not known.
+    pub fn is_gone(&self, member: MemberId) -> bool {
+        let others = self.peers.lock();
+        others.are_known(self.context.clock.elapsed()) && others.live.iter().all(|(id, _)| *id != member)
+    }
+
+    /// The rank of this process for a place among the live members: the first does its work, and the others step in for it in
+    /// the order of their ranks. A process that is no known member comes last. Cost: O(members).
+    pub fn rank_for(&self, place: u32) -> usize {
+        let id = self.incarnation.lock().id;
+        let others = self.peers.lock();
+        rank_of(place, id, others.live.iter().map(|(id, _)| *id)).unwrap_or(others.live.len())
     }
 
     /// Whether this process owns a touch shard: it rolls the shard up and moves its watermark.

@@ -4,10 +4,10 @@ use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::publish_round::{self, RoundDecision};
 use crate::domain::fleet::{Heartbeat, MemberId};
-use crate::engine::fleet::FleetMembership;
+use crate::engine::fleet::CounterFleet;
 use crate::ports::StoreError;
 
-impl FleetMembership {
+impl CounterFleet {
     /// Runs one round: computes the least closed timestamp of all members, publishes it as the frontier, and reads
     /// the members a second time. Returns the possible new limit; none if a member holds it back. Concurrent rounds
     /// of several members do no harm.
@@ -22,12 +22,13 @@ impl FleetMembership {
         limit: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
         let listed = || members.iter().map(|(id, beat)| (*id, beat));
-        let frontier = publish_round::propose_frontier(dataset, listed(), &self.peers.lock().view, at_most, limit);
+        let frontier =
+            publish_round::propose_frontier(dataset, listed(), &self.membership.peers.lock().view, at_most, limit);
         let Some(frontier) = frontier else { return Ok(None) };
         self.store.raise_frontier(dataset, frontier).await?;
-        let members = self.read_members().await?;
+        let members = self.membership.read_members().await?;
         let listed = members.iter().map(|(id, beat)| (*id, beat));
-        let second = publish_round::confirm_frontier(dataset, listed, &self.peers.lock().view, frontier);
+        let second = publish_round::confirm_frontier(dataset, listed, &self.membership.peers.lock().view, frontier);
         match second {
             RoundDecision::Publish(limit) => Ok(Some(limit)),
             RoundDecision::Again => Ok(None),

@@ -71,7 +71,8 @@ impl RetentionLoop {
                 SliceStatus::Future if row.start <= now => SliceStatus::Open,
                 SliceStatus::Open if row.end + settings.close_after <= now => SliceStatus::Closed,
                 SliceStatus::Closed if row.end + settings.delete_after <= now => {
-                    if self.scopes.fleet.as_ref().is_some_and(|fleet| !fleet.owns_dataset(self.dataset.id())) {
+                    if self.scopes.fleet.as_ref().is_some_and(|fleet| !fleet.membership.owns_dataset(self.dataset.id()))
+                    {
                         continue;
                     }
                     self.try_drop(row).await?;

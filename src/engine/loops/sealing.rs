@@ -21,7 +21,7 @@ use crate::domain::namespace::Cardinality;
 use crate::domain::rollup::{SliceStatus, TimeSlice, is_sampled, sealable_to};
 use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::fleet::FleetMembership;
+use crate::engine::fleet::CounterFleet;
 use crate::engine::loops::replay::PAGE_PAUSE;
 use crate::engine::rolling::Roller;
 use crate::engine::scopes::NamespaceScopes;
@@ -31,7 +31,7 @@ use crate::ports::{StoreError, Touch};
 pub struct SealLoop {
     scopes: Arc<NamespaceScopes>,
     roller: Arc<Roller>,
-    fleet: Arc<FleetMembership>,
+    fleet: Arc<CounterFleet>,
     dataset: Arc<DatasetState>,
     delay: Duration,
     /// The time up to which each shard is sealed; none for shards of other members.
@@ -54,7 +54,7 @@ impl ComparedBuckets {
 
 impl SealLoop {
     /// Makes the loop of a dataset; it owns nothing yet.
-    pub fn new(roller: Arc<Roller>, fleet: Arc<FleetMembership>, dataset: Arc<DatasetState>, delay: Duration) -> Self {
+    pub fn new(roller: Arc<Roller>, fleet: Arc<CounterFleet>, dataset: Arc<DatasetState>, delay: Duration) -> Self {
         let sealed = vec![None; TOUCH_SHARDS as usize];
         Self { scopes: Arc::clone(&roller.scopes), roller, fleet, dataset, delay, sealed }
     }
@@ -94,7 +94,7 @@ impl SealLoop {
 
     /// Takes over shards that this member now owns, at the progress of their last owner.
     async fn take_over(&mut self) -> Result<(), StoreError> {
-        let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.owns_shard(shard)).collect();
+        let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.membership.owns_shard(shard)).collect();
         let is_new = owned.iter().zip(&self.sealed).any(|(owned, sealed)| *owned && sealed.is_none());
         let stored = if is_new { self.fleet.store.sealed_to(self.dataset.id()).await? } else { Vec::new() };
         let first = self.dataset.slices.rows().first().map_or(Timestamp::MIN, |row| row.start);

@@ -15,7 +15,7 @@ use crate::domain::fleet::ProtocolRule;
 use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, STEP, TOUCH_SHARDS, WATERMARK_INTERVAL};
 use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
-use crate::engine::fleet::FleetMembership;
+use crate::engine::fleet::CounterFleet;
 use crate::engine::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};
 use crate::engine::loops::watermarks::put_moved;
 use crate::engine::rolling::Roller;
@@ -26,7 +26,7 @@ use crate::ports::{ReadReplicas, StoreError, Touch};
 pub struct ShardLoop {
     scopes: Arc<NamespaceScopes>,
     roller: Arc<Roller>,
-    fleet: Arc<FleetMembership>,
+    fleet: Arc<CounterFleet>,
     dataset: Arc<DatasetState>,
     /// The first step of each shard that is not replayed; none for shards of other members.
     replayed: Vec<Option<Timestamp>>,
@@ -38,7 +38,7 @@ pub struct ShardLoop {
 
 impl ShardLoop {
     /// Makes the loop of a dataset; it owns nothing yet.
-    pub fn new(roller: Arc<Roller>, fleet: Arc<FleetMembership>, dataset: Arc<DatasetState>) -> Self {
+    pub fn new(roller: Arc<Roller>, fleet: Arc<CounterFleet>, dataset: Arc<DatasetState>) -> Self {
         let replayed = vec![None; TOUCH_SHARDS as usize];
         Self {
             scopes: Arc::clone(&roller.scopes),
@@ -87,7 +87,7 @@ impl ShardLoop {
 
     /// Takes over shards that this member now owns, at their watermarks, and drops those of other members.
     async fn take_over(&mut self) -> Result<(), StoreError> {
-        let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.owns_shard(shard)).collect();
+        let owned: Vec<bool> = (0..TOUCH_SHARDS).map(|shard| self.fleet.membership.owns_shard(shard)).collect();
         let is_new = |(owned, replayed): (&bool, &Option<Timestamp>)| *owned && replayed.is_none();
         if owned.iter().zip(&self.replayed).any(is_new) {
             self.read_watermarks().await?;
@@ -177,7 +177,7 @@ impl ShardLoop {
     async fn store(&self, limit: Timestamp) -> Result<(), StoreError> {
         self.read_watermarks().await?;
         let rolled_to = |shard: u32, replayed: Timestamp| {
-            if self.fleet.keeps(ProtocolRule::CheckpointBeforeWatermark) {
+            if self.fleet.membership.keeps(ProtocolRule::CheckpointBeforeWatermark) {
                 self.dataset.pending.rolled_up_to(shard, replayed.just_before().min(limit))
             } else {
                 limit

@@ -1,9 +1,9 @@
 //! The queue catalog: creates, changes and lists queues, and creates queues from templates. `delete` has deletions.
 //!
 //! A creation writes the shards first and the name last, so every name has its shards; a deletion removes the name
-//! first. A change is committed to the catalog, then applied to every shard, and only then acknowledged. The next
-//! startup repairs a crash between two steps. It drops shards without a name, and applies settings and blocks to the
-//! shards again. `engine::catalog` commits changes, decides them again if another server was first, and follows others.
+//! first. A change is committed to the catalog, then applied to every shard, and only then acknowledged. After a crash
+//! between two steps, the next start applies the settings to the shards, and `unnamed_shards` drops shards without a name.
+//! `engine::catalog` commits changes, decides them again if another server was first, and follows others.
 
 use std::sync::Arc;
 
@@ -139,26 +139,36 @@ impl Queues {
 
     /// Loads the catalog, and repairs what a crash left incomplete.
     pub(super) async fn load(&self) -> Result<(), StoreError> {
-        let queues = self.context.stores.catalog.load().await?;
-        let known: HashSet<QueueId> =
-            self.context.stores.shards.queues().await?.into_iter().map(|(id, _)| id).collect();
-        let named: HashSet<QueueId> = queues.iter().map(|queue| queue.id).collect();
-        for orphan in known.difference(&named) {
-            self.context.stores.shards.drop_queue(*orphan).await?;
-        }
-        let mut holders = queues.iter().filter(|queue| queue.spec.template_for.is_none());
-        if let Some(queue) = holders.find(|queue| !known.contains(&queue.id)) {
-            return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
-                .with_source(format!("queue {} has no shards", queue.spec.name)));
-        }
+        let queues = self.named_queues().await?;
         self.context.take_in(queues);
         for live in self.context.all().iter().filter(|live| live.holds_messages()) {
-            self.apply_settings(live).await.map_err(|error| match error {
-                QueueError::Store(error) => error,
-                other => StoreError::unknown(StoreErrorKind::Corrupt, "open queues").with_source(other.to_string()),
-            })?;
+            match self.apply_settings(live).await {
+                // Another server deleted it meanwhile; `follow` sees that too.
+                Ok(()) | Err(QueueError::QueueNotFound { .. }) => {}
+                Err(QueueError::Store(error)) => return Err(error),
+                Err(other) => {
+                    let error = StoreError::unknown(StoreErrorKind::Corrupt, "open queues");
+                    return Err(error.with_source(other.to_string()));
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The queues of the catalog, each of which has its shards.
+    async fn named_queues(&self) -> Result<Vec<CatalogQueue>, StoreError> {
+        let (catalog, shards) = (&self.context.stores.catalog, &self.context.stores.shards);
+        let queues = catalog.load().await?;
+        let known: HashSet<QueueId> = shards.queues().await?.into_iter().map(|queue| queue.id).collect();
+        let mut holders = queues.iter().filter(|queue| queue.spec.template_for.is_none());
+        let Some(missing) = holders.find(|queue| !known.contains(&queue.id)) else { return Ok(queues) };
+        // Another server may have deleted it between the two reads. A deletion removes the name first.
+        let again = catalog.load().await?;
+        if again.iter().all(|queue| queue.id != missing.id) {
+            return Ok(again);
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Corrupt, "open queues")
+            .with_source(format!("queue {} has no shards", missing.spec.name)))
     }
 
     /// Waits for the permit to change the catalog.
@@ -191,7 +201,9 @@ impl Queues {
         let mut turn = self.begin_change().await?;
         loop {
             if let Some(live) = self.context.find(&spec.name) {
-                return repeated_creation(live.record.load_full(), &spec);
+                let queue = live.record.load_full();
+                // A first enqueue takes the queue that another one created, also if the template changed in between.
+                return if share.is_some() { Ok(queue) } else { repeated_creation(queue, &spec) };
             }
             self.refuse_second_template(&spec)?;
             self.check_durability(&spec)?;
@@ -211,7 +223,7 @@ impl Queues {
                 Err(error) => error.outcome == EffectOutcome::Unknown,
             };
             if !may_be_applied {
-                // If the drop fails too, the next startup drops shards without a name.
+                // If the drop fails too, the shards are dropped once they are old.
                 let _ = self.context.stores.shards.drop_queue(id).await;
             }
             if committed? == CommitOutcome::Overtaken {
@@ -228,10 +240,7 @@ impl Queues {
     async fn create_shards(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let queue = live.record.load_full();
         if live.holds_messages() {
-            self.context.stores.shards.create(queue.id, queue.spec.shards, queue.spec.shard_settings()).await?;
-            if queue.spec.enqueue_blocked.is_some() || queue.spec.dequeue_blocked.is_some() {
-                self.block(live).await?;
-            }
+            self.context.stores.shards.create(queue.id, queue.spec.shards, queue.shard_settings()).await?;
             live.record_applied(queue.version);
         }
         Ok(())
@@ -324,19 +333,30 @@ impl Queues {
         Ok(())
     }
 
-    /// Applies the settings of the catalog to every shard.
+    /// Applies settings and blocks of the catalog to every shard that has an older version.
     async fn apply_settings(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let queue = live.record.load_full();
-        self.on_every_shard(live, &Command::Configure(Box::new(queue.spec.shard_settings()))).await?;
-        self.block(live).await?;
+        self.on_every_shard(live, &Command::Configure(Box::new(queue.shard_settings()))).await?;
         live.record_applied(queue.version);
         Ok(())
     }
 
-    async fn block(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
-        let spec = live.spec();
-        let (enqueue, dequeue) = (spec.enqueue_blocked, spec.dequeue_blocked);
-        self.on_every_shard(live, &Command::Block { enqueue, dequeue }).await
+    /// Applies the settings of queues that other servers created or changed: a server may have died before it did so. The
+    /// answers also bring the statuses of shards that this server has not heard of. What fails is done at the next call.
+    async fn apply_followed(&self) {
+        let followed = std::mem::take(&mut *self.context.followed.lock());
+        for id in followed {
+            let Some(live) = self.context.by_id(id).filter(|live| live.may_differ()) else { continue };
+            match self.apply_settings(&live).await {
+                Ok(()) => live.waiters.wake_all(),
+                // It was deleted meanwhile.
+                Err(QueueError::QueueNotFound { .. }) => {}
+                Err(error) => {
+                    tracing::debug!(%error, queue = %id, "cannot apply the settings of another server; trying again");
+                    self.context.followed.lock().insert(id);
+                }
+            }
+        }
     }
 
     /// Sends a command to all shards concurrently, so that they share the commits of the store.
@@ -356,15 +376,17 @@ impl CatalogView<CatalogQueue> for QueueContext {
             self.remove(gone);
         }
         for queue in queues {
-            match self.by_id(queue.id) {
+            let id = queue.id;
+            match self.by_id(id) {
                 None => self.put(&Arc::new(ServedQueue::new(queue))),
                 Some(live) if **live.record.load() != queue => {
                     live.record.store(Arc::new(queue));
                     // The change may have set or removed a block.
                     live.waiters.wake_all();
                 }
-                Some(_) => {}
+                Some(_) => continue,
             }
+            self.followed.lock().insert(id);
         }
     }
 }
@@ -372,7 +394,9 @@ impl CatalogView<CatalogQueue> for QueueContext {
 #[async_trait]
 impl FollowedCatalog for Queues {
     async fn follow(&self) -> Result<Sharing, StoreError> {
-        self.context.catalog.follow(&*self.context).await
+        let sharing = self.context.catalog.follow(&*self.context).await?;
+        self.apply_followed().await;
+        Ok(sharing)
     }
 }
 

@@ -48,10 +48,12 @@ impl Queues {
             check_etag(&*before, sent.expected)?;
             let messages = match live.holds_messages() {
                 false => 0,
-                true => {
-                    let depth = self.depth_of(&live).await?;
-                    MessageState::ALL.into_iter().map(|state| depth.of(state)).sum()
-                }
+                true => match self.depth_of(&live).await {
+                    Ok(depth) => MessageState::ALL.into_iter().map(|state| depth.of(state)).sum(),
+                    // Another server has deleted it.
+                    Err(QueueError::QueueNotFound { .. }) if turn.reread().await? => continue,
+                    Err(error) => return Err(error),
+                },
             };
             let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
             let change = author.deletion(&*before, self.context.engine.now(), Some(deletion));

@@ -2,7 +2,8 @@
 //!
 //! The API calls `Queues`. `served_queue` holds the state of a queue that is served, `shard_commands` sends commands to
 //! shards, `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings is in the
-//! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two.
+//! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two;
+//! `unnamed_shards` drops shards that a kill left without a name.
 
 mod catalog;
 mod cause_text;
@@ -34,6 +35,7 @@ mod settle;
 mod shard_calls;
 mod shard_commands;
 mod sweeper;
+mod unnamed_shards;
 mod waiters;
 mod watch;
 mod work_streams;
@@ -52,11 +54,14 @@ use crate::domain::{Reason, Reject};
 use crate::engine::catalog::Etag;
 use crate::engine::context::EngineContext;
 use crate::engine::driver::Driver;
-use crate::engine::loops::FollowLoop;
+use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::loops::{FollowLoop, MembershipLoop};
 use crate::engine::queues::clock::ClockWatch;
+use crate::engine::queues::operations::OperationTakeover;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::sweeper::Sweeper;
+use crate::engine::queues::unnamed_shards::UnnamedShards;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 
@@ -107,7 +112,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Reads the catalog, repairs changes that a kill interrupted, and starts the sweeper.
+    /// Reads the catalog, repairs changes that a kill interrupted, and starts the loops of queues.
     pub async fn start(
         stores: QueueStores,
         clock: Arc<dyn Clock>,
@@ -118,22 +123,30 @@ impl Queues {
         Self::start_in(
             stores,
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: Default::default() }),
+            None,
         )
         .await
     }
 
-    /// The same, as a part of an engine.
-    pub(super) async fn start_in(stores: QueueStores, context: Arc<EngineContext>) -> Result<Self, StoreError> {
+    /// The same, as a part of an engine. `counting` is the membership of its counters, which may be that of its queues too.
+    pub(super) async fn start_in(
+        stores: QueueStores,
+        context: Arc<EngineContext>,
+        counting: Option<Arc<FleetMembership>>,
+    ) -> Result<Self, StoreError> {
         let made: [u8; LEASE_KEY_BYTES] = context.random();
         let lease_key = stores.catalog.lease_key(LeaseKey(made)).await?;
+        let member = join_servers(&stores, &context, counting).await?;
         let driver = context.driver.clone();
-        let shared = Arc::new(QueueContext::new(stores, lease_key, context));
+        let shared = Arc::new(QueueContext::new(stores, lease_key, context, member));
         let queues = Self { context: Arc::clone(&shared) };
         queues.load().await?;
         queues.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
         driver.start(Sweeper::new(Arc::clone(&shared)));
-        driver.start(ClockWatch::new(shared));
+        driver.start(ClockWatch::new(Arc::clone(&shared)));
+        driver.start(UnnamedShards::new(shared));
+        driver.start(OperationTakeover::new(queues.clone()));
         driver.start(FollowLoop::new(queues.clone()));
         Ok(queues)
     }
@@ -169,7 +182,7 @@ impl Queues {
         self.context.queue(name).map(drop)
     }
 
-    /// Notices of running messages for which a cancel was requested at this server.
+    /// Notices of running messages for which a cancel was requested, at whatever server of the store.
     pub fn cancel_notices(&self) -> broadcast::Receiver<CancelNotice> {
         self.context.cancel_notices.subscribe()
     }
@@ -229,6 +242,25 @@ impl Queues {
         let found = self.context.stores.reader.get(queue.shard(number).id, message.clone()).await;
         Ok(found.map_err(|error| self.context.translate_store_error(queue, error))?.is_some())
     }
+}
+
+/// Makes this server a member of the servers of its store, if there may be others.
+async fn join_servers(
+    stores: &QueueStores,
+    context: &Arc<EngineContext>,
+    counting: Option<Arc<FleetMembership>>,
+) -> Result<Option<Arc<FleetMembership>>, StoreError> {
+    let Some(shared) = &stores.shared else { return Ok(None) };
+    let counting = counting.filter(|member| member.is_in(&shared.membership));
+    if counting.is_some() {
+        return Ok(counting);
+    }
+    let members = Arc::clone(&shared.membership);
+    let member = Arc::new(FleetMembership::new(Arc::clone(context), members, FleetOptions::default()));
+    member.renew_membership().await?;
+    member.read_members().await?;
+    context.driver.start(MembershipLoop::new(Arc::clone(&member), Arc::clone(&context.clock)));
+    Ok(Some(member))
 }
 
 /// The error for a reply that does not belong to the command: a defect of the store.

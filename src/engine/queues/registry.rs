@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
@@ -19,6 +20,7 @@ use crate::domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
 use crate::engine::caller_quota::CallerQuota;
 use crate::engine::catalog::VersionedCatalog;
 use crate::engine::context::EngineContext;
+use crate::engine::fleet::FleetMembership;
 use crate::engine::queues::directory::QueueDirectory;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::Operations;
@@ -29,6 +31,8 @@ use crate::ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreEr
 
 /// The bytes of the alias of a session.
 const SESSION_SHOWN_BYTES: usize = 6;
+/// How long a server waits for each server before it in rank, before it sweeps a shard in their place.
+const SWEEP_STEP_IN: Duration = Duration::from_millis(250);
 
 /// Shared by all use cases and loops of queues.
 pub struct QueueContext {
@@ -41,6 +45,8 @@ pub struct QueueContext {
     pub operations: Operations,
     /// The sweep alarms of shards.
     pub alarms: SweepAlarms,
+    /// This server as one of several on the store; none where one process owns it.
+    pub member: Option<Arc<FleetMembership>>,
     /// The sessions over all shards.
     pub sessions: SessionRegistry,
     /// The queues made by templates, counted by the caller of their first enqueue.
@@ -51,12 +57,14 @@ pub struct QueueContext {
     pub streams: CallerQuota,
     /// Cancelled when no more leases are given.
     pub drain: CancellationToken,
-    /// Running messages for which a cancel was requested.
+    /// Running messages for which a cancel was requested, at whatever server.
     pub cancel_notices: broadcast::Sender<CancelNotice>,
     /// The changes of the catalog.
     pub catalog: VersionedCatalog<CatalogQueue>,
     /// The queues and templates that are served.
     pub directory: QueueDirectory,
+    /// Queues that the catalog showed as new or changed, whose shards this server has not compared with it yet.
+    pub followed: Mutex<BTreeSet<QueueId>>,
     /// The last overview of all queues.
     pub overview: OverviewCache,
 }
@@ -122,7 +130,12 @@ impl SweepAlarms {
 
 impl QueueContext {
     /// Combines the shared parts. No queue is served yet.
-    pub fn new(stores: QueueStores, lease_key: LeaseKey, engine: Arc<EngineContext>) -> Self {
+    pub fn new(
+        stores: QueueStores,
+        lease_key: LeaseKey,
+        engine: Arc<EngineContext>,
+        member: Option<Arc<FleetMembership>>,
+    ) -> Self {
         Self {
             catalog: VersionedCatalog::new(Arc::clone(&stores.catalog) as _),
             stores,
@@ -130,6 +143,7 @@ impl QueueContext {
             lease_key,
             operations: Operations::default(),
             alarms: SweepAlarms::default(),
+            member,
             sessions: SessionRegistry::default(),
             made_by_template: CallerQuota::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX),
             watches: CallerQuota::new(QUEUE_WATCHES_MAX, CALLER_QUEUE_WATCHES_MAX),
@@ -137,6 +151,7 @@ impl QueueContext {
             drain: CancellationToken::new(),
             cancel_notices: broadcast::Sender::new(CANCEL_NEWS_MAX),
             directory: QueueDirectory::default(),
+            followed: Mutex::default(),
             overview: OverviewCache::default(),
         }
     }
@@ -232,8 +247,16 @@ impl QueueContext {
 
     fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
         if let Some(due) = queue.update_view(shard, view, self.engine.clock.elapsed()) {
-            self.alarms.set(queue.shard(shard).id, due);
+            let shard = queue.shard(shard).id;
+            self.alarms.set(shard, due.map(|due| due + self.sweep_delay(shard)));
         }
+    }
+
+    /// How much later than due this server sweeps a shard: not at all if it owns the shard. The others step in for an owner
+    /// that does not, without waiting until it is known to be gone. O(members).
+    fn sweep_delay(&self, shard: ShardId) -> Duration {
+        let rank = self.member.as_ref().map_or(0, |member| member.rank_for(sweep_place(shard)));
+        SWEEP_STEP_IN * u32::try_from(rank).unwrap_or(u32::MAX)
     }
 
     /// Translates a conflict, which a store returns for a queue that it no longer has.
@@ -248,6 +271,15 @@ impl QueueContext {
             | StoreErrorKind::Forbidden => QueueError::Store(error),
         }
     }
+}
+
+/// The place of a shard among those that the members share out.
+fn sweep_place(shard: ShardId) -> u32 {
+    let mut bytes = [0; 20];
+    bytes[..16].copy_from_slice(&shard.queue.0.to_be_bytes());
+    bytes[16..].copy_from_slice(&shard.number.to_be_bytes());
+    // The cast truncates on purpose.
+    xxh3_64(&bytes) as u32
 }
 
 /// Refuses a template, which holds no messages.
@@ -271,6 +303,14 @@ impl QueueListener for QueueContext {
     fn changed(&self, shard: ShardId, view: ShardStatus) {
         if let Some(queue) = self.by_id(shard.queue).filter(|queue| shard.number < queue.shards()) {
             self.update_view(&queue, shard.number, view);
+        }
+    }
+
+    fn cancel_requested(&self, shard: ShardId, key: MessageKey) {
+        if let Some(queue) = self.by_id(shard.queue) {
+            let queue = queue.record.load().spec.name.clone();
+            // An error means that no worker stream is listening.
+            let _ = self.cancel_notices.send(CancelNotice { queue, key });
         }
     }
 }

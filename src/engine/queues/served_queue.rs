@@ -1,7 +1,9 @@
 //! A queue that is served: its present settings, and the status of its shards.
 //!
-//! The status of a shard is exact for all commands, because each answer brings one and no other server writes to this store.
-//! Changes by time alone are known by the time of the next event. So a dequeue that finds nothing costs the store nothing.
+//! Each answer of this server brings the status of its shard. After commands of other servers on the same store a status comes
+//! as news, late or not at all. So a status may be old: a dequeue may find what it offers already taken. The step, which the
+//! store counts for all servers, says which of two statuses is newer. Changes by time alone are known by the time of the next
+//! event. So a dequeue that finds nothing costs the store nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,7 +151,7 @@ impl ServedQueue {
 
     /// Notes that all shards have the settings of a version.
     pub fn record_applied(&self, version: u64) {
-        self.applied_version.store(version, Ordering::Relaxed);
+        self.applied_version.fetch_max(version, Ordering::Relaxed);
     }
 
     /// Whether a shard may have other settings than the catalog: those of a change that failed half way, or that

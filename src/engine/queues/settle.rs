@@ -10,12 +10,11 @@ use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, RoutingValue};
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::shard_routing::shard_of;
-use crate::domain::queue::{Command, MessageState, QueueName, Reply, Trigger};
+use crate::domain::queue::{Command, MessageState, QueueName, Reply};
 use crate::domain::time::micros_of;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
-use crate::engine::queues::registry::CancelNotice;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{ShardAnswer, ShardCommand};
@@ -284,14 +283,6 @@ impl Queues {
         let queue = self.context.queue(name)?;
         let shard = self.shard_of(&queue, &message).await?;
         let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
-        for row in answer
-            .transitions
-            .iter()
-            .filter(|row| row.trigger == Trigger::CancelMessage && row.to == Some(MessageState::Running))
-        {
-            // An error means that no worker stream is listening.
-            let _ = self.context.cancel_notices.send(CancelNotice { queue: name.clone(), key: row.key });
-        }
         match answer.reply? {
             Reply::Settled(settlement) => Ok(settlement),
             other => Err(unexpected("change message", &other)),

@@ -1,6 +1,7 @@
 //! Sweeps shards when time alone changes something in them: expired windows and leases, TTLs, retention.
 //!
-//! A sweep is idempotent and bounded. A shard with more to sweep reports a next event that is due at once. A failed
+//! Of several servers on one store the owner of a shard sweeps it, and the next in rank steps in a little later: the alarms
+//! have that delay. A sweep is idempotent and bounded. A shard with more to sweep reports a next event that is due at once. A failed
 //! sweep is retried after a pause.
 
 use std::sync::Arc;

@@ -40,7 +40,7 @@ impl Roller {
     /// A checkpoint marked with the time and the writer. In a store of one process only the time is noted, which makes
     /// every row smaller.
     fn with_roller(&self, checkpoint: Checkpoint) -> Checkpoint {
-        let server = self.scopes.fleet.as_ref().and_then(|fleet| fleet.name());
+        let server = self.scopes.fleet.as_ref().and_then(|fleet| fleet.membership.name());
         Checkpoint { writer: Some(CheckpointWriter { at: self.context.now(), server }), ..checkpoint }
     }
 }

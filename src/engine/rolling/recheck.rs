@@ -14,7 +14,7 @@ use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
 use crate::domain::rollup::{
     BucketComparison, BucketRecord, Checkpoint, FoldResult, RepairAction, SliceStatus, VerifiedBase,
 };
-use crate::engine::fleet::FleetMembership;
+use crate::engine::fleet::CounterFleet;
 use crate::engine::rolling::Roller;
 use crate::engine::scopes::NamespaceScope;
 use crate::ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErrorKind};
@@ -36,13 +36,14 @@ impl Roller {
         counter: &Counter,
         found: &EventKey,
     ) -> Result<(), StoreError> {
-        let Some(fleet) = self.scopes.fleet.as_ref().filter(|fleet| fleet.keeps(ProtocolRule::RecheckMark)) else {
+        let Some(fleet) = self.scopes.fleet.as_ref().filter(|fleet| fleet.membership.keeps(ProtocolRule::RecheckMark))
+        else {
             return Ok(());
         };
         let hold = scope.dataset.closing.admit_own(self.context.now(), 1).hold;
         let marked = self.put_mark_under_hold(fleet, scope, counter, found, hold.time).await;
         // Checked under the hold: a mark of a past incarnation could lie below a watermark.
-        let vouched = fleet.may_acknowledge(hold.incarnation);
+        let vouched = fleet.membership.may_acknowledge(hold.incarnation);
         scope.dataset.closing.release(hold);
         // The verdict on the token is returned only after the mark is stored, whatever delays it.
         marked.map_err(|error| StoreError { outcome: EffectOutcome::Unknown, ..error })?;
@@ -55,7 +56,7 @@ impl Roller {
 
     async fn put_mark_under_hold(
         &self,
-        fleet: &FleetMembership,
+        fleet: &CounterFleet,
         scope: &NamespaceScope,
         counter: &Counter,
         found: &EventKey,
@@ -70,7 +71,7 @@ impl Roller {
     /// Compares a time bucket on the given replicas with its record, and repairs the counter if they differ.
     pub async fn recheck(
         &self,
-        fleet: &FleetMembership,
+        fleet: &CounterFleet,
         scope: &NamespaceScope,
         counter: &Counter,
         bucket: Timestamp,
@@ -109,7 +110,7 @@ impl Roller {
     /// Returns whether it is done. False if another repair intervened.
     async fn recheck_once(
         &self,
-        fleet: &FleetMembership,
+        fleet: &CounterFleet,
         scope: &NamespaceScope,
         counter: &Counter,
         bucket: Timestamp,
@@ -163,7 +164,7 @@ impl Roller {
     /// Rolls a counter up to the limit and writes its checkpoint even without news. None if a repair intervened.
     async fn force_roll(
         &self,
-        fleet: &FleetMembership,
+        fleet: &CounterFleet,
         scope: &NamespaceScope,
         counter: &Counter,
     ) -> Result<Option<RolledUpCounter>, StoreError> {

@@ -4,7 +4,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::Counter;
 use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
 use crate::domain::rollup::{BucketComparison, Checkpoint, RepairAction, VerifiedBase};
-use crate::engine::fleet::FleetMembership;
+use crate::engine::fleet::CounterFleet;
 use crate::engine::rolling::Roller;
 use crate::engine::scopes::NamespaceScope;
 use crate::ports::{ReadReplicas, StoreError, StoreErrorKind};
@@ -14,7 +14,7 @@ impl Roller {
     /// otherwise also the repair of a recheck on all replicas.
     pub async fn seal_bucket(
         &self,
-        fleet: &FleetMembership,
+        fleet: &CounterFleet,
         scope: &NamespaceScope,
         counter: &Counter,
         bucket: Timestamp,
@@ -43,7 +43,7 @@ impl Roller {
     /// Notes that all buckets of a counter up to a time were compared.
     pub async fn note_verified(
         &self,
-        fleet: &FleetMembership,
+        fleet: &CounterFleet,
         scope: &NamespaceScope,
         counter: &Counter,
         to: Timestamp,

@@ -25,13 +25,13 @@ impl SignalReceiver {
     /// Whether the secret of a call with signals is that of a member of the fleet.
     pub fn is_of_member(&self, shown: Option<&FleetSecret>) -> bool {
         let fleet = self.scopes.fleet.as_ref();
-        shown.is_some_and(|shown| fleet.is_some_and(|fleet| fleet.is_member_secret(shown)))
+        shown.is_some_and(|shown| fleet.is_some_and(|fleet| fleet.membership.is_member_secret(shown)))
     }
 
     /// Offers counters to the rollup queues, if this server rolls counters up for a fleet. Returns the number of accepted
     /// counters. Counters of unknown namespaces, and counters already rolled up that far, are skipped.
     pub async fn take(&self, signals: Vec<CounterSignal>) -> Result<usize, StoreError> {
-        if self.scopes.fleet.as_ref().is_none_or(|fleet| !fleet.roles().roller) {
+        if self.scopes.fleet.as_ref().is_none_or(|fleet| !fleet.membership.roles().roller) {
             return Ok(0);
         }
         let mut taken = 0;

@@ -86,7 +86,7 @@ impl QueueBench {
     /// A queue of one shard with settings of its own.
     async fn queue_of(&self, settings: Settings) -> ShardId {
         let queue = QueueId(8);
-        self.stores.shards.create(queue, 1, settings).await.expect("a new queue");
+        self.stores.shards.create(queue, 1, settings.into()).await.expect("a new queue");
         ShardId { queue, number: 0 }
     }
 

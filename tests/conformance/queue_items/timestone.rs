@@ -8,12 +8,12 @@ use tallystone::domain::queue::invalid_command::InvalidCommandPart;
 use tallystone::domain::queue::messages::message::{Fence, LeaseToken, Metadata, SessionId};
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::session_records::SessionCall;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
+use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
 use tallystone::ports::ShardCommand;
 
 use super::{by_id, cancel, exclusive, extend, of_value, secs, sent, settled, sweep, update};
 use crate::queue_given::{
-    QueueBench, SHARD, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store, settings, settle,
+    QueueBench, SHARD, configure_with, dequeue, enqueue, enqueue_later, is_new, on_every_queue_store, settings, settle,
 };
 
 /// What each command makes of a message that is invisible, pending, running, completed, canceled, errored: the letter of
@@ -162,7 +162,7 @@ async fn item_48_of_several_metadata_pairs_all_must_be_met_and_the_best_comes_fi
         for (number, shapes) in [(8, vec![]), (9, vec![keys])] {
             let queue = ShardId { queue: QueueId(number), number: 0 };
             let with_shapes = Settings { shapes: shapes.clone(), ..settings() };
-            bench.stores.shards.create(queue.queue, 1, with_shapes).await.expect("a new queue");
+            bench.stores.shards.create(queue.queue, 1, with_shapes.into()).await.expect("a new queue");
             for (number, (team, zone)) in [("red", "a"), ("red", "b"), ("blue", "a"), ("red", "a")].iter().enumerate() {
                 let pairs = Metadata::new([("team", *team), ("zone", *zone), ("n", "1")]).expect("valid pairs");
                 let command = sent(&format!("m-{number}"), |message| {
@@ -186,17 +186,17 @@ async fn item_49_a_block_keeps_messages_out_or_in_and_says_why() {
     on_every_queue_store(async |bench| {
         bench.one(SHARD, enqueue("a", 0, b"")).await;
         let token = bench.lease(SHARD).await;
-        let block = |enqueue: Option<&str>, dequeue: Option<&str>| {
-            let (enqueue, dequeue) = (enqueue.map(Into::into), dequeue.map(Into::into));
-            ShardCommand::of(Command::Block { enqueue, dequeue })
+        let block = |version, enqueue: Option<&str>, dequeue: Option<&str>| {
+            let (enqueue_blocked, dequeue_blocked) = (enqueue.map(Into::into), dequeue.map(Into::into));
+            configure_with(ShardSettings { version, enqueue_blocked, dequeue_blocked, ..settings().into() })
         };
-        bench.all(SHARD, vec![block(Some("full"), Some("repair"))]).await;
+        bench.all(SHARD, vec![block(1, Some("full"), Some("repair"))]).await;
         assert_eq!(bench.one(SHARD, enqueue("b", 0, b"")).await.reply, Err(Refusal::EnqueueBlocked("full".into())));
         assert_eq!(bench.one(SHARD, dequeue(1)).await.reply, Err(Refusal::DequeueBlocked("repair".into())));
         let again = bench.one(SHARD, enqueue("a", 0, b"")).await.reply;
         assert!(matches!(again, Ok(Reply::Enqueued { already_enqueued: true, .. })), "a repeat is answered: {again:?}");
         assert_eq!(settled(&bench.one(SHARD, settle(token, SettleAction::Release)).await.reply), MessageState::Pending);
-        bench.all(SHARD, vec![block(None, None), enqueue("b", 0, b"")]).await;
+        bench.all(SHARD, vec![block(2, None, None), enqueue("b", 0, b"")]).await;
         assert_eq!(bench.served(SHARD, 9).await, ["a", "b"]);
     })
     .await;

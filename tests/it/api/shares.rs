@@ -91,7 +91,7 @@ async fn purges_of_one_caller_leave_purges_for_others_and_for_itself() {
     for _ in 0..=CALLER_OPERATIONS_MAX {
         purge(1).await.expect("its own give way");
     }
-    assert_eq!(queues.operation(&first.id).expect("and no other's").state, OperationState::Done);
+    assert_eq!(queues.operation(&first.id).await.expect("and no other's").state, OperationState::Done);
 }
 
 #[tokio::test]

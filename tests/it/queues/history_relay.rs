@@ -174,7 +174,7 @@ impl Shop {
     async fn emptied(&self, server: &Engine) -> Self {
         let new = memory::queue_stores(Arc::new(self.clock.clone()));
         let queue = server.queues().expect("there are queues").get(&name()).expect("it is there");
-        new.shards.create(queue.id, 1, queue.spec.settings.clone()).await.expect("it is created");
+        new.shards.create(queue.id, 1, queue.spec.settings.clone().into()).await.expect("it is created");
         let outbox = Arc::clone(&new.outbox);
         let stores = QueueStores { catalog: Arc::clone(&self.stores.catalog), ..new };
         let (history, faults) = (Arc::clone(&self.history), Arc::default());
@@ -295,7 +295,7 @@ impl Shop {
     async fn ended(&self, server: &Engine, id: &str) -> Operation {
         let queues = server.queues().expect("there are queues");
         for _ in 0..3_000 {
-            let operation = queues.operation(id).expect("it is known");
+            let operation = queues.operation(id).await.expect("it is known");
             if operation.state != OperationState::Running {
                 return operation;
             }

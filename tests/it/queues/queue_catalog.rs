@@ -120,7 +120,7 @@ impl SharedStore {
     }
 
     async fn shards(&self) -> Vec<QueueId> {
-        self.stores.shards.queues().await.expect("a read").into_iter().map(|(id, _)| id).collect()
+        self.stores.shards.queues().await.expect("a read").into_iter().map(|queue| queue.id).collect()
     }
 }
 

@@ -9,10 +9,10 @@ use tallystone::domain::queue::filter::Filter;
 use tallystone::domain::queue::messages::message::{MessageRef, SessionId};
 use tallystone::domain::queue::session_records::SessionRecord;
 use tallystone::domain::queue::shard::explain::{Cause, DequeuePreview};
-use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Settings, ShardId};
+use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, ShardId, ShardSettings};
 use tallystone::ports::{
-    FilteredDepth, MessagesAt, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardReader, ShardStore,
-    ShardTotals, StoreError, StoreErrorKind, StoredMessage,
+    CreatedQueue, FilteredDepth, MessagesAt, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardReader,
+    ShardStore, ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// What becomes of a command.
@@ -31,8 +31,8 @@ pub struct Judging {
 impl Judging {
     /// The same stores, with a judge of their commands.
     pub fn before(stores: QueueStores, judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> QueueStores {
-        let QueueStores { shards: inner, reader, time, outbox, catalog } = stores;
-        QueueStores { shards: Arc::new(Self { inner, judge: Box::new(judge) }), reader, time, outbox, catalog }
+        let inner = Arc::clone(&stores.shards);
+        QueueStores { shards: Arc::new(Self { inner, judge: Box::new(judge) }), ..stores }
     }
 }
 
@@ -74,7 +74,7 @@ impl ShardStore for Judging {
         refused.iter().map(|refused| if *refused { busy() } else { answers.next().expect("an answer each") }).collect()
     }
 
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
         self.inner.create(queue, shards, settings).await
     }
 
@@ -82,7 +82,7 @@ impl ShardStore for Judging {
         self.inner.drop_queue(queue).await
     }
 
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
         self.inner.queues().await
     }
 

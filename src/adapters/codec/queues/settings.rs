@@ -85,14 +85,16 @@ fn texts_from(texts: Vec<String>) -> Box<[Box<str>]> {
     texts.into_iter().map(Into::into).collect()
 }
 
-/// Encodes the settings of a shard.
-pub fn encode_settings(settings: &Settings) -> Vec<u8> {
-    settings_of(settings).encode_to_vec()
+/// Encodes the settings of a shard, with their version.
+pub fn encode_settings(settings: &Settings, version: u64) -> Vec<u8> {
+    StoredQueueSettings { version, ..settings_of(settings) }.encode_to_vec()
 }
 
-/// Decodes the settings of a shard.
-pub fn decode_settings(bytes: &[u8]) -> Result<Settings, CorruptValue> {
-    settings_from(decode(SETTINGS, bytes)?)
+/// Decodes the settings of a shard, with their version.
+pub fn decode_settings(bytes: &[u8]) -> Result<(Settings, u64), CorruptValue> {
+    let stored: StoredQueueSettings = decode(SETTINGS, bytes)?;
+    let version = stored.version;
+    Ok((settings_from(stored)?, version))
 }
 
 /// Converts settings to their stored form.
@@ -125,6 +127,7 @@ pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
             HistoryKept::All => 0,
             HistoryKept::Nothing => 1,
         },
+        version: 0,
     }
 }
 
@@ -198,13 +201,29 @@ fn class_from(stored: StoredPriorityClass) -> PriorityClass {
     PriorityClass { name: stored.name.into(), offset_ms: stored.offset_ms, tag }
 }
 
-/// Encodes the row of a queue: its number of shards, or `None` once it was dropped.
-pub fn encode_queue(shards: Option<u32>) -> Vec<u8> {
-    StoredQueueShards { shards: shards.unwrap_or(0), dropped: shards.is_none() }.encode_to_vec()
+/// The row of a queue that was not dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueRow {
+    /// The number of its shards.
+    pub shards: u32,
+    /// The time of their creation; `Timestamp::MIN` if a build stored them that kept no time.
+    pub created: Timestamp,
+}
+
+/// Encodes the row of a queue; `None` once it was dropped.
+pub fn encode_queue(row: Option<QueueRow>) -> Vec<u8> {
+    let created = row.map(|row| row.created).filter(|created| *created > Timestamp::MIN);
+    StoredQueueShards {
+        shards: row.map_or(0, |row| row.shards),
+        dropped: row.is_none(),
+        created: created.map(Timestamp::micros),
+    }
+    .encode_to_vec()
 }
 
 /// Decodes the row of a queue.
-pub fn decode_queue(bytes: &[u8]) -> Result<Option<u32>, CorruptValue> {
-    let stored: StoredQueueShards = decode("queue", bytes)?;
-    Ok((!stored.dropped).then_some(stored.shards))
+pub fn decode_queue(bytes: &[u8]) -> Result<Option<QueueRow>, CorruptValue> {
+    let StoredQueueShards { shards, dropped, created } = decode("queue", bytes)?;
+    let created = created.map_or(Timestamp::MIN, Timestamp::from_micros);
+    Ok((!dropped).then_some(QueueRow { shards, created }))
 }

@@ -159,10 +159,11 @@ impl Committer {
 
     /// Commits the staged batch, applies it to the in-memory state, and sends the replies.
     fn flush(&mut self, group: &mut CommitGroup) {
-        let CommitGroup { mut batch, mut sync, commands, bytes_waited, queues, .. } =
+        let CommitGroup { mut batch, mut sync, commands, bytes_waited, mut queues, .. } =
             std::mem::replace(group, CommitGroup::new(&self.writer, 0));
         let mut committed = true;
         let shards: Vec<_> = queues.shards().collect();
+        let cancels = queues.take_cancels();
         if let Some(spaces) = &self.queues.spaces
             && queues.write(&mut self.queues.table, spaces, &mut batch)
         {
@@ -173,6 +174,7 @@ impl Committer {
         }
         if committed {
             self.queues.listeners.notify(&self.queues.table, shards.into_iter());
+            self.queues.listeners.notify_cancels(&cancels);
             commands.iter().for_each(|command| self.apply_to_memory(command));
             commands.into_iter().for_each(StagedCommand::reply);
         } else {

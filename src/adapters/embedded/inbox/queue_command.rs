@@ -8,9 +8,9 @@ use crate::adapters::embedded::queues::store_time::Moment;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
 use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{Command, QueueId, Settings, ShardId, Urgency};
+use crate::domain::queue::{Command, QueueId, ShardId, ShardSettings, Urgency};
 use crate::domain::time::Timestamp;
-use crate::ports::{QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError};
+use crate::ports::{CreatedQueue, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError};
 
 /// Reply channel of shard commands, with one result for each.
 pub type ApplyReplySender = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;
@@ -20,9 +20,9 @@ pub enum QueueStoreCommand {
     Apply(ApplyCommands),
     Read(ShardId, Moment, ShardRead, ReplySender<()>),
     /// Creates the shards of a queue.
-    Create(QueueId, u32, Box<Settings>, ReplySender<()>),
+    Create(Box<NewShards>, ReplySender<()>),
     Drop(QueueId, ReplySender<()>),
-    List(ReplySender<Vec<(QueueId, u32)>>),
+    List(ReplySender<Vec<CreatedQueue>>),
     /// Changes the catalog of queues.
     Catalog(Box<QueueRecord>, ReplySender<()>),
     /// Stores a request; evicts expired ones.
@@ -41,6 +41,15 @@ pub enum QueueStoreCommand {
     PurgeDropped,
     /// Makes the committer pick up new listeners.
     AttachListeners,
+}
+
+/// The shards of a new queue.
+pub struct NewShards {
+    pub queue: QueueId,
+    pub shards: u32,
+    pub settings: ShardSettings,
+    /// Time of the creation.
+    pub moment: Moment,
 }
 
 /// Commands for one shard.
@@ -156,7 +165,7 @@ impl QueueStoreCommand {
                 let _ = apply.answer.send(apply.commands.iter().map(|_| Err(error("apply to queue"))).collect());
             }
             Self::Read(_, _, _, answer) => drop(answer.send(Err(error("read queue")))),
-            Self::Create(_, _, _, answer) => drop(answer.send(Err(error("create queue")))),
+            Self::Create(_, answer) => drop(answer.send(Err(error("create queue")))),
             Self::Drop(_, answer) => drop(answer.send(Err(error("drop queue")))),
             Self::List(answer) => drop(answer.send(Err(error("list queues")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit queue")))),

@@ -17,7 +17,7 @@ use super::store_time::Moment;
 use crate::adapters::codec::CorruptValue;
 use crate::adapters::codec::queues::counts::{decode_signature_counts, decode_value_counts};
 use crate::adapters::codec::queues::session::decode_session;
-use crate::adapters::codec::queues::settings::{decode_header, decode_queue, decode_settings};
+use crate::adapters::codec::queues::settings::{QueueRow, decode_header, decode_queue, decode_settings};
 use crate::adapters::codec::queues::{decode_answer, decode_message};
 use crate::adapters::embedded::disk::key::TIDIED;
 use crate::adapters::embedded::disk::library::{self, Library};
@@ -88,11 +88,11 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
     })
 }
 
-type QueueShardCounts = BTreeMap<QueueId, Option<u32>>;
+type QueueRows = BTreeMap<QueueId, Option<QueueRow>>;
 type ShardRestorers = HashMap<ShardId, ShardRestorer>;
 
-fn queues(spaces: &QueueKeyspaces) -> Result<QueueShardCounts, QueueRecoveryError> {
-    let mut queues = QueueShardCounts::new();
+fn queues(spaces: &QueueKeyspaces) -> Result<QueueRows, QueueRecoveryError> {
+    let mut queues = QueueRows::new();
     for row in rows(&spaces.shards, key::all(b'q'), ScanOrder::OldestFirst) {
         let (key, value) = row?;
         let queue = key::to_queue(&key).ok_or_else(|| malformed_key("queue", &key))?;
@@ -112,26 +112,24 @@ fn start_shards(
         let shard = key::to_shard(&key).ok_or_else(|| malformed_key("queue header", &key))?;
         headers.insert(shard, decode_header(shard.number, &value)?);
     }
-    let mut settings: HashMap<ShardId, Settings> = HashMap::new();
+    let mut settings: HashMap<ShardId, (Settings, u64)> = HashMap::new();
     for row in rows(&spaces.shards, key::all(b's'), ScanOrder::OldestFirst) {
         let (key, value) = row?;
         let shard = key::to_shard(&key).ok_or_else(|| malformed_key("queue settings", &key))?;
         settings.insert(shard, decode_settings(&value)?);
     }
     let (mut shards, mut deleted) = (ShardRestorers::new(), HashSet::new());
-    for (queue, count) in table.live() {
-        for number in 0..count {
-            let shard = ShardId { queue, number };
+    for queue in table.live() {
+        for number in 0..queue.shards {
+            let shard = ShardId { queue: queue.id, number };
             let missing = |what| move || QueueRecoveryError::Missing { shard, what };
             let header = headers.remove(&shard).ok_or_else(missing("header"))?;
-            let settings = settings.remove(&shard).ok_or_else(missing("settings"))?;
+            let (settings, version) = settings.remove(&shard).ok_or_else(missing("settings"))?;
             if header.deleted.is_some() {
                 deleted.insert(shard);
             }
-            shards.insert(
-                shard,
-                ShardRestorer::new(header, settings).map_err(|why| QueueRecoveryError::Parts { shard, why })?,
-            );
+            let parts = ShardRestorer::new(header, settings, version);
+            shards.insert(shard, parts.map_err(|why| QueueRecoveryError::Parts { shard, why })?);
         }
     }
     match headers.keys().chain(settings.keys()).next() {

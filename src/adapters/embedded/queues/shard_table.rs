@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::keyspaces::DedupeKeyspaces;
 use super::outboxes::Outboxes;
+use crate::adapters::codec::queues::settings::QueueRow;
 use crate::domain::queue::command::NewMessage;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::queue::shard::restore::ShardHeader;
-use crate::domain::queue::{MessageHead, MessageState, QueueId, Settings, Shard, ShardId};
+use crate::domain::queue::{MessageHead, MessageState, QueueId, Shard, ShardId};
 use crate::domain::time::Timestamp;
-use crate::ports::{ShardStatus, ShardTotals};
+use crate::ports::{CreatedQueue, ShardStatus, ShardTotals};
 
 /// The epoch of every shard. Startup recovers everything that was acknowledged, so the epoch never rises.
 pub const EPOCH: u32 = 1;
@@ -21,8 +22,8 @@ pub struct LoadedShard {
     pub shard: Shard,
     /// The header as last staged.
     pub header: ShardHeader,
-    /// The settings as last staged.
-    pub settings: Settings,
+    /// The version of the settings as last staged.
+    pub settings_version: u64,
     /// The view that listeners receive.
     pub view: ShardStatus,
 }
@@ -32,8 +33,8 @@ pub struct LoadedShard {
 pub struct ShardTable {
     /// Existing shards.
     pub shards: BTreeMap<ShardId, LoadedShard>,
-    /// Every queue ever created, with its number of shards; `None` once it was dropped.
-    pub queues: BTreeMap<QueueId, Option<u32>>,
+    /// The row of every queue ever created; `None` once it was dropped.
+    pub queues: BTreeMap<QueueId, Option<QueueRow>>,
     /// The keyspaces of first answers to tokens.
     pub answers: DedupeKeyspaces,
     /// Sequences of dropped queues whose messages are still on disk.
@@ -47,14 +48,14 @@ pub struct ShardTable {
 impl LoadedShard {
     /// Wraps a core whose header and settings are stored or will be.
     pub fn new(core: Shard) -> Self {
-        let (header, settings) = (core.header(), core.settings().clone());
-        let view = view_of(&core, (0, 0), header.clock);
-        Self { shard: core, header, settings, view }
+        let (header, settings_version) = (core.header(), core.settings_version());
+        let view = view_of(&core, 0, header.clock);
+        Self { shard: core, header, settings_version, view }
     }
 
-    /// Updates the view from the core after commands that made `arrived` messages pending.
-    pub fn refresh_view(&mut self, arrived: u64, at: Timestamp) {
-        self.view = view_of(&self.shard, (self.view.step + 1, self.view.arrived + arrived), at);
+    /// Updates the view from the core after commands.
+    pub fn refresh_view(&mut self, at: Timestamp) {
+        self.view = view_of(&self.shard, self.view.step + 1, at);
     }
 
     pub fn totals(&self) -> ShardTotals {
@@ -72,10 +73,10 @@ impl LoadedShard {
     }
 }
 
-fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardStatus {
+fn view_of(core: &Shard, step: u64, at: Timestamp) -> ShardStatus {
     ShardStatus {
         step,
-        arrived,
+        arrived: core.tally().counts().arrivals(),
         messages: core.totals().messages(),
         head: core.head(),
         ready_for: core.ready_for(at),
@@ -86,13 +87,17 @@ fn view_of(core: &Shard, (step, arrived): (u64, u64), at: Timestamp) -> ShardSta
 
 impl ShardTable {
     /// Creates a table without shards.
-    pub fn new(queues: BTreeMap<QueueId, Option<u32>>, answers: DedupeKeyspaces) -> Self {
+    pub fn new(queues: BTreeMap<QueueId, Option<QueueRow>>, answers: DedupeKeyspaces) -> Self {
         Self { queues, answers, ..Self::default() }
     }
 
-    /// Queues that were not dropped, with their numbers of shards.
-    pub fn live(&self) -> Vec<(QueueId, u32)> {
-        self.queues.iter().filter_map(|(queue, shards)| Some((*queue, (*shards)?))).collect()
+    /// Queues that were not dropped.
+    pub fn live(&self) -> Vec<CreatedQueue> {
+        let created = |(id, row): (&QueueId, &Option<QueueRow>)| {
+            let QueueRow { shards, created } = (*row)?;
+            Some(CreatedQueue { id: *id, shards, created })
+        };
+        self.queues.iter().filter_map(created).collect()
     }
 
     /// The longest dedupe window of all shards. O(shards).

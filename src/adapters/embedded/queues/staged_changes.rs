@@ -20,7 +20,7 @@ use crate::adapters::embedded::disk::key::TIDIED;
 use crate::adapters::embedded::disk::writer::CommitBatch;
 use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::index::dedupe_index::DedupeRecord;
-use crate::domain::queue::messages::message::{RoutingValue, SessionId};
+use crate::domain::queue::messages::message::{MessageKey, RoutingValue, SessionId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::restore::ShardChanges;
 use crate::domain::queue::tally::ChangedCounts;
@@ -37,6 +37,8 @@ pub struct StagedShards {
     moment: Option<Moment>,
     /// Whether a token was permanently refused because of that moment alone.
     refused_by_clock: bool,
+    /// Running messages whose cancellation was requested.
+    cancels: Vec<(ShardId, MessageKey)>,
     /// Outboxes whose rows leave, up to a position.
     forgotten: Vec<(ShardId, RowPosition)>,
     bytes: usize,
@@ -66,6 +68,8 @@ impl StagedShards {
         body: Option<(u64, Vec<u8>)>,
         answers: Option<Keyspace>,
     ) {
+        let cancels = applied.transitions.iter().filter(|row| row.requests_cancel());
+        self.cancels.extend(cancels.map(|row| (shard, row.key)));
         let touched = self.shards.entry(shard).or_default();
         touched.sequences.extend(applied.changed_sequences());
         touched.rows.extend(rows);
@@ -102,6 +106,11 @@ impl StagedShards {
     /// The shards whose views may have changed.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> {
         self.shards.keys().copied()
+    }
+
+    /// Takes the running messages whose cancellation was requested.
+    pub fn take_cancels(&mut self) -> Vec<(ShardId, MessageKey)> {
+        std::mem::take(&mut self.cancels)
     }
 
     /// Writes all changes to the batch of a commit. Returns whether there were any.
@@ -240,9 +249,11 @@ impl LoadedShard {
             self.header = header;
             any = true;
         }
-        if *self.shard.settings() != self.settings {
-            self.settings = self.shard.settings().clone();
-            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(&self.settings));
+        // A higher version is stored even with equal settings: none below it may be applied after a restart.
+        if self.shard.settings_version() != self.settings_version {
+            self.settings_version = self.shard.settings_version();
+            let row = encode_settings(self.shard.settings(), self.settings_version);
+            batch.put(&spaces.shards, key::of_settings(shard), row);
             any = true;
         }
         any
@@ -270,6 +281,13 @@ impl ListenerSet {
             if let Some(kept) = table.shards.get(&shard) {
                 self.listeners.iter().for_each(|listener| listener.changed(shard, kept.view));
             }
+        }
+    }
+
+    /// Tells all listeners which running messages should be canceled.
+    pub fn notify_cancels(&self, cancels: &[(ShardId, MessageKey)]) {
+        for (shard, key) in cancels {
+            self.listeners.iter().for_each(|listener| listener.cancel_requested(*shard, *key));
         }
     }
 }

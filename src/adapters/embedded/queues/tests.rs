@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fjall::Keyspace;
+use prost::Message as _;
 
 use super::key;
 use super::recover::recover;
@@ -16,15 +17,16 @@ use crate::adapters::embedded::{Embedded, OpenError, Options, open};
 use crate::adapters::manual::ManualClock;
 use crate::domain::Timestamp;
 use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
-use crate::domain::queue::messages::message::{MessageId, Metadata, SessionId};
+use crate::domain::queue::messages::message::{MessageId, MessageRef, Metadata, SessionId};
 use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId};
+use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
 use crate::ports::{
     Clock as _, EffectOutcome, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError, StoreErrorKind,
 };
+use crate::proto::internal::v1::StoredQueueSettings;
 
 const QUEUE: QueueId = QueueId(3);
 const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
@@ -87,6 +89,10 @@ pub fn dequeue(max: usize) -> ShardCommand {
     ShardCommand::of(Command::Dequeue(Dequeue { max, ..Dequeue::default() }))
 }
 
+fn configure(settings: ShardSettings) -> ShardCommand {
+    ShardCommand::of(Command::Configure(Box::new(settings)))
+}
+
 fn complete(lease: &LeaseGrant) -> ShardCommand {
     let (token, verb, failure) = (lease.token, SettleAction::Complete, FailureReport::default());
     ShardCommand::of(Command::Settle { token, verb, failure })
@@ -126,7 +132,7 @@ async fn what_came_to_its_end_leaves_no_head_and_no_body() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let clock = clock();
     let (store, stores) = open_queues(small(dir.path()), &clock);
-    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
     fill(&stores, SHARD, 20).await;
     for lease in leases(&stores, 15).await {
         one(&stores, SHARD, complete(&lease)).await.expect("completed");
@@ -146,7 +152,7 @@ async fn a_dropped_queue_leaves_no_row_also_if_its_removal_was_cut_off() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let clock = clock();
     let (store, stores) = open_queues(small(dir.path()), &clock);
-    stores.shards.create(QUEUE, 2, settings()).await.expect("created");
+    stores.shards.create(QUEUE, 2, settings().into()).await.expect("created");
     for number in 0..2 {
         fill(&stores, ShardId { queue: QUEUE, number }, 100).await;
     }
@@ -172,7 +178,7 @@ async fn a_session_and_what_it_confirmed_outlive_the_store() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let clock = clock();
     let (store, stores) = open_queues(small(dir.path()), &clock);
-    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
     fill(&stores, SHARD, 3).await;
     let id = SessionId(7);
     let lease = Some(Duration::from_secs(60));
@@ -202,7 +208,7 @@ async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let clock = clock();
     let (store, stores) = open_queues(small(dir.path()), &clock);
-    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
     fill(&stores, SHARD, 2).await;
     store.close();
     let free = DiskSpaceMonitor::of(dir.path(), 0).free_bytes().expect("a file system that answers");
@@ -218,9 +224,9 @@ async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
     let refused = one(&stores, SHARD, dequeue(1)).await.expect_err("no room at all");
     assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
     assert_eq!(stores.reader.peek(SHARD, 9).await.expect("a read").messages.len(), 1);
-    let block = Command::Block { enqueue: Some("no room".into()), dequeue: None };
-    let blocked = one(&stores, SHARD, ShardCommand::of(block)).await;
-    assert!(matches!(blocked, Ok(Reply::Blocked)), "what a server does that starts: {blocked:?}");
+    let settings = ShardSettings { version: 1, enqueue_blocked: Some("no room".into()), ..settings().into() };
+    let blocked = one(&stores, SHARD, configure(settings)).await;
+    assert!(matches!(blocked, Ok(Reply::Configured)), "what a server does that starts: {blocked:?}");
 }
 
 #[tokio::test]
@@ -242,7 +248,7 @@ async fn parts_that_do_not_fit_together_refuse_to_open() {
     for (word, harm) in harms {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (store, stores) = open_queues(small(dir.path()), &clock());
-        stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+        stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
         fill(&stores, SHARD, 2).await;
         harm(&store.core.queues.spaces.read().clone().expect("there is a queue"));
         // Startup would cut away rows that no commit wrote, so the store is read as it is.
@@ -257,7 +263,7 @@ async fn parts_that_do_not_fit_together_refuse_to_open() {
 async fn a_message_without_its_body_is_an_error_and_never_absent() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (store, stores) = open_queues(small(dir.path()), &clock());
-    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
     fill(&stores, SHARD, 2).await;
     let spaces = store.core.queues.spaces.read().clone().expect("there is a queue");
     spaces.bodies.remove(key::of_message(SHARD, 1)).expect("removed");
@@ -275,7 +281,7 @@ async fn a_message_without_its_body_is_an_error_and_never_absent() {
 async fn the_outbox_has_every_row_in_the_order_of_commits() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (store, stores) = open_queues(small(dir.path()), &clock());
-    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
     let mut expected = Vec::new();
     for number in 0..30 {
         let command = if number % 3 == 2 { dequeue(1) } else { enqueue(&format!("m-{number}")) };
@@ -297,7 +303,7 @@ async fn answers_are_kept_for_the_longest_window_and_a_longer_one_reaches_no_fur
     let clock = clock();
     let hour = Duration::from_secs(3_600);
     let (store, stores) = open_queues(small(dir.path()), &clock);
-    stores.shards.create(QUEUE, 1, settings()).await.expect("created");
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
     let named = |hours: u32, time: Timestamp| {
         let mut sent = enqueue(&format!("h-{hours}"));
         if let Command::Enqueue(message) = &mut sent.command {
@@ -322,10 +328,56 @@ async fn answers_are_kept_for_the_longest_window_and_a_longer_one_reaches_no_fur
         retention: Retention { completed: 24 * hour, canceled: 24 * hour, errored: 24 * hour },
         ..settings()
     };
-    one(&stores, SHARD, ShardCommand::of(Command::Configure(Box::new(longer)))).await.expect("configured");
+    one(&stores, SHARD, configure(ShardSettings { version: 1, ..longer.into() })).await.expect("configured");
     let asked = async |stores: &QueueStores| stores.shards.apply(SHARD, vec![named(0, begun)]).await.remove(0);
     assert_eq!(asked(&stores).await.expect("an answer").reply, Err(Refusal::TokenExpired), "its answer may be gone");
     store.close();
     let (_store, stores) = open_queues(small(dir.path()), &clock);
     assert_eq!(asked(&stores).await.expect("an answer").reply, Err(Refusal::TokenExpired), "after a restart too");
+}
+
+/// Enqueues a message, and returns the attempts that the settings in force give it.
+async fn attempts_given(stores: &QueueStores, id: &str) -> u32 {
+    one(stores, SHARD, enqueue(id)).await.expect("enqueued");
+    let message = MessageRef::Id(MessageId::new(id).expect("a valid id"), None);
+    let (found, _) = stores.reader.get(SHARD, message).await.expect("a read").expect("it is there");
+    found.head.max_attempts
+}
+
+#[tokio::test]
+async fn the_version_of_the_settings_outlives_the_store_also_where_the_settings_are_equal() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    let version = |version, attempts| {
+        let settings = Settings { default_attempts: attempts, ..settings() };
+        ShardSettings { version, ..settings.into() }
+    };
+    stores.shards.create(QUEUE, 1, version(3, 30)).await.expect("created");
+    store.close();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    one(&stores, SHARD, configure(version(2, 20))).await.expect("answered as if done");
+    assert_eq!(attempts_given(&stores, "older than at the creation").await, 30);
+    one(&stores, SHARD, configure(version(5, 30))).await.expect("configured");
+    store.close();
+    let (_store, stores) = open_queues(small(dir.path()), &clock);
+    one(&stores, SHARD, configure(version(4, 40))).await.expect("answered as if done");
+    assert_eq!(attempts_given(&stores, "older than the last").await, 30);
+    one(&stores, SHARD, configure(version(6, 60))).await.expect("configured");
+    assert_eq!(attempts_given(&stores, "newer").await, 60);
+}
+
+#[tokio::test]
+async fn settings_that_an_earlier_build_stored_without_a_version_give_way_to_those_of_the_catalog() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_queues(small(dir.path()), &clock());
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
+    let row = store.core.queues.spaces.read().clone().expect("there is a queue").shards.get(key::of_settings(SHARD));
+    let stored = StoredQueueSettings::decode(&*row.expect("readable").expect("there")).expect("settings");
+    assert_eq!(stored.version, 0, "as a row without the field is read");
+    store.close();
+    let (_store, stores) = open_queues(small(dir.path()), &clock());
+    let of_catalog = Settings { default_attempts: 7, ..settings() };
+    one(&stores, SHARD, configure(ShardSettings { version: 1, ..of_catalog.into() })).await.expect("configured");
+    assert_eq!(attempts_given(&stores, "m").await, 7);
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::adapters::codec::queues::decode_body;
 use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand};
+use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand};
 use crate::adapters::embedded::limits::BODIES_AT_ONCE_MAX;
 use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
 use crate::adapters::embedded::queues::shard_table::LoadedShard;
@@ -30,12 +30,13 @@ use crate::domain::queue::messages::message::{MessageRef, SessionId};
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
 use crate::domain::queue::{
-    CatalogQueue, Durability, Filter, MessageHead, MessageState, QueueId, QueueName, Reply, Settings, Shard, ShardId,
+    CatalogQueue, Durability, Filter, MessageHead, MessageState, QueueId, QueueName, Reply, Shard, ShardId,
+    ShardSettings,
 };
 use crate::domain::time::Timestamp;
 use crate::ports::{
-    Catalog, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener, QueueRecord,
-    QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
+    Catalog, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener,
+    QueueRecord, QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
     StoreErrorKind, StoredMessage,
 };
 
@@ -170,16 +171,16 @@ impl ShardStore for EmbeddedQueues {
         Some(Durability::Safe)
     }
 
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
-        self.request("create queue", |answer| QueueStoreCommand::Create(queue, shards, Box::new(settings), answer))
-            .await
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
+        let new = NewShards { queue, shards, settings, moment: self.time.now() };
+        self.request("create queue", |answer| QueueStoreCommand::Create(Box::new(new), answer)).await
     }
 
     async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
         self.request("drop queue", |answer| QueueStoreCommand::Drop(queue, answer)).await
     }
 
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
         self.request("list queues", QueueStoreCommand::List).await
     }
 

@@ -413,7 +413,7 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::GetOperationRequest>,
     ) -> QueueRpcResult<wire::GetOperationResponse> {
-        let operation = self.queues()?.operation(&request.into_inner().operation_id).map_err(to_status)?;
+        let operation = self.queues()?.operation(&request.into_inner().operation_id).await.map_err(to_status)?;
         Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::setup::settings::{Settings, ShardSettings};
 use crate::domain::time::Timestamp;
 
 /// The durability of acknowledged changes, from weaker to stronger.
@@ -90,4 +90,16 @@ pub struct CatalogQueue {
     pub created: Timestamp,
     /// The time of its last change.
     pub updated: Timestamp,
+}
+
+impl CatalogQueue {
+    /// What each of its shards has at this version.
+    pub fn shard_settings(&self) -> ShardSettings {
+        ShardSettings {
+            version: self.version,
+            settings: self.spec.shard_settings(),
+            enqueue_blocked: self.spec.enqueue_blocked.clone(),
+            dequeue_blocked: self.spec.dequeue_blocked.clone(),
+        }
+    }
 }

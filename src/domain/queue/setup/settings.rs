@@ -62,6 +62,25 @@ macro_rules! settings {
 }
 queue_settings!(all settings);
 
+/// What every shard of a queue has from one version of the queue's entry in the catalog.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardSettings {
+    /// The version. A shard takes in only a higher one than it has.
+    pub version: u64,
+    pub settings: Settings,
+    /// The reason of an enqueue block, if there is one.
+    pub enqueue_blocked: Option<Box<str>>,
+    /// The reason of a dequeue block, if there is one.
+    pub dequeue_blocked: Option<Box<str>>,
+}
+
+impl From<Settings> for ShardSettings {
+    /// Settings without a version: every version of a catalog replaces them.
+    fn from(settings: Settings) -> Self {
+        Self { version: 0, settings, enqueue_blocked: None, dequeue_blocked: None }
+    }
+}
+
 /// The rows of a queue that the history keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HistoryKept {

@@ -1,10 +1,10 @@
 //! Durability of a shard: the parts that a command changed, and the restoration from stored parts.
 //!
-//! A shard is its header, its settings, its messages and its kept replies; everything else is an index over these. The
-//! heads that a command changed are those of its transitions, because a message changes only by a row of the table.
-//! After each command a store has to write the header, those heads (or their absence) and `ShardChanges`. It can then
-//! restore an equal shard, one that gives the same replies from then on. The store may drop replies below the header's
-//! floor on its own.
+//! A shard is its header, its settings with their version, its messages and its kept replies; everything else is an
+//! index over these. The heads that a command changed are those of its transitions, because a message changes only by a
+//! row of the table. After each command a store has to write the header, those heads (or their absence) and
+//! `ShardChanges`. It can then restore an equal shard, one that gives the same replies from then on. The store may drop
+//! replies below the header's floor on its own.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::domain::queue::index::shard_index::ShardIndex;
 use crate::domain::queue::messages::message::{MessageHead, RoutingValue, SessionId};
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::session_records::SessionRecord;
-use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::setup::settings::{Settings, ShardSettings};
 use crate::domain::queue::shard::{ApplyResult, Shard};
 use crate::domain::queue::tally::errors::SignatureCounts;
 use crate::domain::queue::tally::values::ValueCounts;
@@ -27,8 +27,8 @@ use crate::domain::time::Timestamp;
 pub struct ShardChanges {
     /// Replies that the shard keeps from now on.
     pub answers: Vec<DedupeRecord>,
-    /// The settings, if they changed.
-    pub settings: Option<Box<Settings>>,
+    /// Settings, version and blocks, if they changed. The blocks are in the header too.
+    pub settings: Option<Box<ShardSettings>>,
     /// Messages whose heads changed without a row, because their sessions confirmed leases.
     pub heads: Vec<u64>,
     /// Sessions whose records changed; `None` for forgotten sessions.
@@ -141,6 +141,11 @@ impl Shard {
         &self.settings
     }
 
+    /// Returns the version of settings and blocks; 0 is older than every version of a catalog. O(1).
+    pub fn settings_version(&self) -> u64 {
+        self.settings_version
+    }
+
     /// Returns the message of a sequence, if it exists. O(log n).
     pub fn message(&self, sequence: u64) -> Option<&MessageHead> {
         self.messages.get(sequence)
@@ -148,8 +153,8 @@ impl Shard {
 }
 
 impl ShardRestorer {
-    /// Begins with the header and the settings.
-    pub fn new(header: ShardHeader, settings: Settings) -> Result<Self, ShardRestoreError> {
+    /// Begins with the header, the settings and their version.
+    pub fn new(header: ShardHeader, settings: Settings, version: u64) -> Result<Self, ShardRestoreError> {
         let ShardHeader {
             number,
             epoch,
@@ -167,6 +172,7 @@ impl ShardRestorer {
         } = header;
         let mut shard = Shard::new(number, epoch, settings).map_err(|_| ShardRestoreError::Settings)?;
         (shard.clock, shard.sequence, shard.serial) = (clock, sequence, serial);
+        shard.settings_version = version;
         (shard.enqueue_blocked, shard.dequeue_blocked) = (enqueue_blocked, dequeue_blocked);
         (shard.last_moved_ahead_at, shard.deleted) = (moved_at, deleted);
         if shapes_filled.len() != shard.index.shapes.len() {

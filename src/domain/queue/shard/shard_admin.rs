@@ -9,7 +9,7 @@ use crate::domain::queue::index::sequence_pages::MessagesBySequence;
 use crate::domain::queue::index::shard_index::ShardIndex;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::RoutingValue;
-use crate::domain::queue::setup::settings::Settings;
+use crate::domain::queue::setup::settings::{Settings, ShardSettings};
 use crate::domain::queue::shard::Shard;
 use crate::domain::time::Timestamp;
 
@@ -25,12 +25,17 @@ impl Shard {
         self.dedupe.floor()
     }
 
-    pub(super) fn configure(&mut self, settings: Settings, judged_by: Timestamp) -> Result<Reply, Refusal> {
+    /// Servers push the settings of their catalog in any order, so an older version must not undo a newer one.
+    pub(super) fn configure(&mut self, new: ShardSettings, judged_by: Timestamp) -> Result<Reply, Refusal> {
+        if new.version <= self.settings_version {
+            return Ok(Reply::Configured);
+        }
+        let settings = &new.settings;
         settings.check()?;
         let fixed = |settings: &Settings| {
             settings.exclusivity.as_ref().map(|rule| (rule.key.clone(), rule.strict_order_per_value))
         };
-        let changes_kind = fixed(&settings) != fixed(&self.settings);
+        let changes_kind = fixed(settings) != fixed(&self.settings);
         if changes_kind && !self.messages.is_empty() {
             return Err(Refusal::NotEmpty);
         }
@@ -47,14 +52,16 @@ impl Shard {
             _ if changes_kind => {
                 let limits = self.index.exclusive.iter().flat_map(|exclusive| exclusive.values.limits.keys());
                 self.changes.value_limits.extend(limits.map(|value| (value.clone(), None)));
-                self.index = ShardIndex::new(&settings, BTreeMap::new()); // the kind changes only without messages
+                self.index = ShardIndex::new(settings, BTreeMap::new()); // the kind changes only without messages
             }
             _ => {} // a simple queue stays simple
         }
         self.index.replace_shapes(&settings.shapes);
         self.index.recheck();
-        self.changes.settings = Some(Box::new(settings.clone()));
-        self.settings = settings;
+        self.changes.settings = Some(Box::new(new.clone()));
+        let ShardSettings { version, settings, enqueue_blocked, dequeue_blocked } = new;
+        (self.settings, self.settings_version) = (settings, version);
+        (self.enqueue_blocked, self.dequeue_blocked) = (enqueue_blocked, dequeue_blocked);
         Ok(Reply::Configured)
     }
 

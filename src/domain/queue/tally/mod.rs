@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::domain::limits::COUNTED_KEY_SETS_MAX;
 use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::messages::message::{CountedAs, CountedUnder, MessageHead, Metadata};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
+use crate::domain::queue::messages::state_machine::{self, MessageState, Trigger};
 use crate::domain::queue::totals::Totals;
 use crate::domain::time::Timestamp;
 
@@ -103,6 +103,12 @@ impl ShardCounts {
             | Flow::Redriven => 0,
         };
         before + flow.of(&self.rows)
+    }
+
+    /// How often a message became pending, or stayed so by an update, since the shard counts its rows. O(rows).
+    pub fn arrivals(&self) -> u64 {
+        let rows = state_machine::row_shapes().zip(self.rows);
+        rows.filter(|(row, _)| row.to == Some(MessageState::Pending)).map(|(_, count)| count).sum()
     }
 
     /// The depth of a state, as the row counts say. It equals the number of messages of the state. O(rows).

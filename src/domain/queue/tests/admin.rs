@@ -1,5 +1,8 @@
 //! Dequeue by id, bulk operations, new settings, deletion.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::*;
 use crate::domain::queue::command::{BulkRequest, FailureReport};
 use crate::domain::queue::filter::Filter;
@@ -128,12 +131,12 @@ fn new_settings_hold_for_what_comes() {
     let mut bench = Bench::new(settings());
     let before = bench.put(message("before", &[]));
     let longer = Settings { default_attempts: 7, ..settings() };
-    assert_eq!(bench.apply(Command::Configure(Box::new(longer))), Ok(Reply::Configured));
+    assert_eq!(bench.configure(longer), Ok(Reply::Configured));
     let after = bench.put(message("after", &[]));
     let attempts = |sequence| bench.shard.get(&by_key(sequence)).map(|message| message.max_attempts);
     assert_eq!([attempts(before), attempts(after)], [Some(3), Some(7)]);
     let contradicting = Settings { max_run_time: Duration::ZERO, ..settings() };
-    assert_eq!(bench.apply(Command::Configure(Box::new(contradicting))), Err(InvalidCommandPart::Settings.into()));
+    assert_eq!(bench.configure(contradicting), Err(InvalidCommandPart::Settings.into()));
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn a_token_that_was_refused_for_its_age_stays_refused_when_the_window_grows() {
         errored: 10 * SECOND,
     };
     let longer = Settings { dedupe_window: 10 * SECOND, retention, ..settings() };
-    assert_eq!(bench.apply(Command::Configure(Box::new(longer))), Ok(Reply::Configured));
+    assert_eq!(bench.configure(longer), Ok(Reply::Configured));
     assert_eq!(bench.apply(enqueue), Err(Refusal::TokenExpired));
 }
 
@@ -167,11 +170,65 @@ fn a_deleted_shard_refuses_all_but_repeats() {
         Command::Enqueue(Box::new(message("new", &[]))),
         Command::Dequeue(up_to(1)),
         Command::Redrive { message: by_key(sequence) },
-        Command::Configure(Box::new(settings())),
+        configured(1, settings()),
         Command::Purge(BulkRequest { max: 1, ..BulkRequest::default() }),
         Command::Sweep { max: 1 },
     ];
     for command in refused {
         assert_eq!(bench.apply(command.clone()), Err(Refusal::Deleted), "{command:?}");
+    }
+}
+
+#[test]
+fn an_older_or_equal_version_of_the_settings_changes_nothing_and_is_answered_as_if_it_had() {
+    let mut bench = Bench::new(settings());
+    let version = |version, attempts| configured(version, Settings { default_attempts: attempts, ..settings() });
+    assert_eq!(bench.apply(version(3, 30)), Ok(Reply::Configured));
+    let before = bench.shard.clone();
+    let invalid = Settings { max_run_time: Duration::ZERO, ..settings() };
+    for old in [version(2, 20), version(3, 31), version(0, 1), configured(1, invalid)] {
+        let applied = bench.shard.apply(old.clone(), bench.now + SECOND);
+        assert_eq!((applied.reply, applied.changes.settings), (Ok(Reply::Configured), None), "{old:?}");
+        assert_eq!(bench.shard, before, "{old:?}");
+    }
+    assert_eq!(bench.apply(version(4, 40)), Ok(Reply::Configured));
+    assert_eq!((bench.shard.settings().default_attempts, bench.shard.settings_version()), (40, 4));
+}
+
+#[test]
+fn a_refused_version_of_the_settings_may_come_again() {
+    let mut bench = Bench::new(settings());
+    bench.put(message("1", &[]));
+    let exclusive = configured(2, exclusive(1, Order::Loose));
+    assert_eq!(bench.apply(exclusive.clone()), Err(Refusal::NotEmpty));
+    assert_eq!(bench.shard.settings_version(), 0);
+    let all = BulkRequest { max: 9, through: 9, ..BulkRequest::default() };
+    assert_eq!(bench.apply(Command::Purge(all)), Ok(Reply::Walked { count: 1, next: None }));
+    bench.now = bench.now + 3_600 * SECOND;
+    assert!(bench.apply(Command::Sweep { max: 9 }).is_ok());
+    assert_eq!(bench.apply(exclusive), Ok(Reply::Configured));
+}
+
+proptest! {
+    #[test]
+    fn in_any_order_of_versions_the_newest_stays(versions in vec((0_u64..20, any::<bool>()), 1..40)) {
+        let mut bench = Bench::new(settings());
+        let mut newest = 0;
+        for (version, blocks) in versions {
+            let attempts = 1 + u32::try_from(version).expect("a small number");
+            let sent = ShardSettings {
+                version,
+                settings: Settings { default_attempts: attempts, ..settings() },
+                enqueue_blocked: blocks.then(|| format!("block {version}").into()),
+                dequeue_blocked: None,
+            };
+            let in_force = (bench.shard.settings().default_attempts, bench.shard.header().enqueue_blocked);
+            let expected = if version > newest { (attempts, sent.enqueue_blocked.clone()) } else { in_force };
+            newest = newest.max(version);
+            prop_assert_eq!(bench.apply(Command::Configure(Box::new(sent))), Ok(Reply::Configured));
+            let header = bench.shard.header();
+            prop_assert_eq!((bench.shard.settings().default_attempts, header.enqueue_blocked), expected);
+            prop_assert_eq!(bench.shard.settings_version(), newest);
+        }
     }
 }

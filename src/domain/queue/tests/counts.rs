@@ -53,6 +53,8 @@ impl CountsOracle {
         for state in MessageState::ALL {
             prop_assert_eq!(counts.depth(state), shard.totals().of(state).messages, "depth of {}", state);
         }
+        let arrivals = self.rows.iter().filter(|row| row.to == Some(MessageState::Pending)).count() as u64;
+        prop_assert_eq!(counts.arrivals(), arrivals);
         let is_kept = MessageState::ALL.map(|state| counts.depth(state)).iter().sum::<u64>();
         prop_assert_eq!(counts.flow(Flow::Enqueued), is_kept + counts.flow(Flow::Expired), "what came is here or gone");
         let sum = |counts: &[u64]| counts.iter().sum::<u64>();
@@ -176,7 +178,8 @@ fn a_store_without_room_counts_new_values_as_other() {
 /// The shard as an earlier build stored it, which counted nothing. The messages of `removed` are over and gone.
 fn reopened_from_earlier_build(shard: &Shard, removed: &[u64]) -> Shard {
     let header = ShardHeader { counts: None, counted_key_sets: Vec::new(), ..shard.header() };
-    let mut restoring = ShardRestorer::new(header, shard.settings().clone()).expect("legal settings");
+    let mut restoring =
+        ShardRestorer::new(header, shard.settings().clone(), shard.settings_version()).expect("legal settings");
     for message in shard.messages.iter().filter(|message| !removed.contains(&message.key.sequence)) {
         let uncounted = MessageHead { counted: CountedUnder::default(), ..message.clone() };
         restoring.message(uncounted).expect("a message of the shard");

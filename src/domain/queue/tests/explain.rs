@@ -45,8 +45,7 @@ fn a_waiting_message_has_its_position() {
 fn an_invisible_message_has_its_time_and_a_blocked_queue_its_reason() {
     let mut bench = Bench::new(settings());
     let hidden = bench.put(NewMessage { invisibility: Some(SECOND), ..message("1", &[]) });
-    let blocked = Command::Block { enqueue: None, dequeue: Some("maintenance".into()) };
-    assert_eq!(bench.apply(blocked), Ok(Reply::Blocked));
+    bench.block_dequeue("maintenance");
     let reason = Cause::DequeueBlocked("maintenance".into());
     let until = Cause::InvisibleUntil { until: START + SECOND, after_failure: false };
     assert_eq!(causes(&bench, hidden), [until, reason.clone()]);

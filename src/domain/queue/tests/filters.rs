@@ -83,7 +83,7 @@ fn the_depth_of_another_filter_is_refused_with_the_nearest_shape() {
     assert_eq!(nearest(&bench, &[("team", "a"), ("zone", "b"), ("size", "c")]), Some(shape(&["team", "zone"])));
     assert_eq!(nearest(&bench, &[("size", "c"), ("team", "a")]), Some(shape(&["team"])));
     put_blue(&mut bench, 1);
-    assert_eq!(bench.apply(Command::Configure(Box::new(with(&[&["size"]], settings())))), Ok(Reply::Configured));
+    assert_eq!(bench.configure(with(&[&["size"]], settings())), Ok(Reply::Configured));
     let filling = Err(UndeclaredFilter { nearest: None, is_filling: true });
     assert_eq!(bench.shard.depth(&filter(&[("size", "c")])), filling, "it is not filled yet");
 }
@@ -152,8 +152,7 @@ fn a_shape_declared_late_is_filled_by_sweeps_and_then_used() {
     let mut bench = Bench::new(with(&[], settings()));
     put_blue(&mut bench, 2 * FILTER_WALK_MAX);
     let red = bench.put(message("red", &[("team", "red")]));
-    let declared = Command::Configure(Box::new(with(&[&["team"]], settings())));
-    bench.shard.apply(declared, bench.now);
+    assert_eq!(bench.configure(with(&[&["team"]], settings())), Ok(Reply::Configured));
     assert_eq!(bench.shard.next_event_in(bench.now), Some(Duration::ZERO), "it asks to be swept");
     assert_eq!(dequeue(&mut bench, asking(1, &[("team", "red")])).1, Completeness::Partial, "not used yet");
     bench.put(message("meanwhile", &[("team", "red")]));
@@ -175,8 +174,7 @@ fn shapes_that_stay_keep_what_they_hold() {
     let [first, second] = ["1", "2"].map(|id| bench.put(of("a", id, 0)));
     assert_eq!(dequeue(&mut bench, asking(1, &[("team", "a")])).0, [first]);
     assert_eq!(dequeue(&mut bench, asking(1, &[("team", "a")])).0, [0; 0], "parked in the shape");
-    let fewer = Command::Configure(Box::new(with(&[&["team"]], exclusive(1, Order::Loose))));
-    assert_eq!(bench.apply(fewer), Ok(Reply::Configured));
+    assert_eq!(bench.configure(with(&[&["team"]], exclusive(1, Order::Loose))), Ok(Reply::Configured));
     complete(&mut bench, first);
     assert_eq!(dequeue(&mut bench, asking(1, &[("team", "a")])), (vec![second], Completeness::Complete, None));
 }
@@ -230,7 +228,7 @@ fn parked_values_return_when_the_limit_of_the_queue_or_their_own_rises() {
     assert_eq!(bench.apply(own), Ok(Reply::ValueLimitSet));
     assert_eq!(dequeue(&mut bench, asked()).0, [4]);
     let higher = with(&[&["zone"]], exclusive(2, Order::Loose));
-    assert_eq!(bench.apply(Command::Configure(Box::new(higher))), Ok(Reply::Configured));
+    assert_eq!(bench.configure(higher), Ok(Reply::Configured));
     assert_eq!(dequeue(&mut bench, asked()).0, [2, 6]);
 }
 

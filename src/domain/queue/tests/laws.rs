@@ -26,7 +26,7 @@ use crate::domain::queue::messages::settlement::{SettleAction, UpdateToken};
 use crate::domain::queue::messages::state_machine::rows;
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};
 use crate::domain::queue::setup::settings::HistoryKept;
-use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention};
+use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention, ShardSettings};
 use crate::domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
 use crate::domain::queue::tally::errors::SignatureCounts;
 use crate::domain::queue::tally::values::ValueCounts;
@@ -112,7 +112,7 @@ type Walked = (Option<MessageState>, Trigger, Option<MessageState>);
 /// The contents of a store after some commands: only the changes that the shard reported.
 struct Stored {
     header: ShardHeader,
-    settings: Settings,
+    settings: (Settings, u64),
     heads: BTreeMap<u64, MessageHead>,
     limits: BTreeMap<RoutingValue, u32>,
     sessions: BTreeMap<SessionId, SessionRecord>,
@@ -125,7 +125,7 @@ impl Stored {
     fn of(shard: &Shard) -> Self {
         Self {
             header: shard.header(),
-            settings: shard.settings().clone(),
+            settings: (shard.settings().clone(), shard.settings_version()),
             heads: BTreeMap::new(),
             limits: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -146,7 +146,9 @@ impl Stored {
         if self.header.deleted.is_some() {
             self.heads.clear();
         }
-        self.settings = applied.changes.settings.as_deref().unwrap_or(&self.settings).clone();
+        if let Some(new) = &applied.changes.settings {
+            self.settings = (new.settings.clone(), new.version);
+        }
         for (value, limit) in &applied.changes.value_limits {
             match limit {
                 Some(limit) => self.limits.insert(value.clone(), *limit),
@@ -171,7 +173,8 @@ impl Stored {
     }
 
     fn restore(&self) -> Result<Shard, ShardRestoreError> {
-        let mut restoring = ShardRestorer::new(self.header.clone(), self.settings.clone())?;
+        let (settings, version) = self.settings.clone();
+        let mut restoring = ShardRestorer::new(self.header.clone(), settings, version)?;
         // Any order works.
         self.heads.values().rev().try_for_each(|head| restoring.message(head.clone()))?;
         self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
@@ -335,16 +338,12 @@ impl Pair {
                     _ => Command::RedriveAll(bulk),
                 }
             }
-            22 if draw.below(4) == 3 => Command::Configure(Box::new(self.changed_settings(draw))),
+            22 if draw.below(4) == 3 => self.new_settings(draw),
             22 if draw.below(3) == 2 => {
                 let value = RoutingValue::new(draw.pick(&["red", "blue"])).expect("a legal value");
                 Command::SetValueLimit { value, limit: draw.pick(&[Some(1), None, Some(0), Some(3)]) }
             }
-            22 => {
-                let reason = |blocked: bool| blocked.then(|| "maintenance".into());
-                let (enqueue, dequeue) = draw.pick(&[(false, false), (true, false), (false, true), (false, false)]);
-                Command::Block { enqueue: reason(enqueue), dequeue: reason(dequeue) }
-            }
+            22 => self.new_blocks(draw),
             _ => Command::Sweep { max: draw.pick(&[1, 5, 256]) }, // all other kinds
         }
     }
@@ -380,6 +379,28 @@ impl Pair {
 
     fn received(&self, draw: &mut Draw) -> Option<u64> {
         draw.pick(&[None, Some(0), Some(3)]).map(|back| self.call().saturating_sub(back))
+    }
+
+    /// Other settings under some version; the blocks stay.
+    fn new_settings(&self, draw: &mut Draw) -> Command {
+        let settings = self.changed_settings(draw);
+        let [enqueue_blocked, dequeue_blocked] = self.oracle.blocked.clone();
+        let version = self.version(draw);
+        Command::Configure(Box::new(ShardSettings { version, settings, enqueue_blocked, dequeue_blocked }))
+    }
+
+    /// Other blocks under some version; the settings stay.
+    fn new_blocks(&self, draw: &mut Draw) -> Command {
+        let reason = |blocked: bool| blocked.then(|| "maintenance".into());
+        let (enqueue, dequeue) = draw.pick(&[(false, false), (true, false), (false, true), (false, false)]);
+        let (enqueue_blocked, dequeue_blocked) = (reason(enqueue), reason(dequeue));
+        let (version, settings) = (self.version(draw), self.oracle.settings.clone());
+        Command::Configure(Box::new(ShardSettings { version, settings, enqueue_blocked, dequeue_blocked }))
+    }
+
+    /// A version of settings: mostly a higher one, else the present or an older one.
+    fn version(&self, draw: &mut Draw) -> u64 {
+        (self.oracle.version + draw.pick(&[2, 2, 3, 5, 1, 0])).saturating_sub(1)
     }
 
     fn changed_settings(&self, draw: &mut Draw) -> Settings {

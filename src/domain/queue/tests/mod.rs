@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::domain::queue::command::{Dequeue, LeaseGrant, NewMessage};
 use crate::domain::queue::messages::message::{MessageId, MessageKey, MessageRef, Metadata, RoutingValue};
-use crate::domain::queue::{Command, MessageHead, MessageState, Refusal, Reply, Settings, Shard};
+use crate::domain::queue::{Command, MessageHead, MessageState, Refusal, Reply, Settings, Shard, ShardSettings};
 use crate::domain::time::Timestamp;
 pub(super) use laws::settings;
 use laws::{Order, exclusive, shape};
@@ -38,6 +38,22 @@ impl Bench {
         self.shard.apply(command, self.now).reply
     }
 
+    /// Applies the next version of the settings, without blocks.
+    fn configure(&mut self, settings: Settings) -> Result<Reply, Refusal> {
+        self.apply(configured(self.shard.settings_version() + 1, settings))
+    }
+
+    /// Blocks dequeues with the next version of the settings.
+    fn block_dequeue(&mut self, reason: &str) {
+        let version = self.shard.settings_version() + 1;
+        let blocked = ShardSettings {
+            version,
+            dequeue_blocked: Some(reason.into()),
+            ..ShardSettings::from(self.shard.settings().clone())
+        };
+        assert_eq!(self.apply(Command::Configure(Box::new(blocked))), Ok(Reply::Configured));
+    }
+
     /// Enqueues a message and returns its sequence.
     fn put(&mut self, message: NewMessage) -> u64 {
         match self.apply(Command::Enqueue(Box::new(message))) {
@@ -57,6 +73,11 @@ impl Bench {
     fn state(&self, sequence: u64) -> Option<MessageState> {
         self.shard.get(&by_key(sequence)).map(|message| message.state)
     }
+}
+
+/// A version of settings without blocks.
+fn configured(version: u64, settings: Settings) -> Command {
+    Command::Configure(Box::new(ShardSettings { version, ..settings.into() }))
 }
 
 fn by_key(sequence: u64) -> MessageRef {

@@ -16,7 +16,7 @@ use crate::domain::queue::messages::message::{
 };
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::setup::settings::{Exclusivity, Settings};
+use crate::domain::queue::setup::settings::{Exclusivity, Settings, ShardSettings};
 use crate::domain::queue::transition::{Transition, TransitionDetail};
 use crate::domain::time::Timestamp;
 
@@ -62,7 +62,9 @@ pub struct Oracle {
     clock: Timestamp,
     sequence: u64,
     serial: u64,
-    blocked: [Option<Box<str>>; 2],
+    /// The version of settings and blocks.
+    pub version: u64,
+    pub blocked: [Option<Box<str>>; 2],
     deleted: Option<u64>,
     /// For each declared shape, up to which sequence it is filled; none once it has every message.
     pub filled: Vec<Option<u64>>,
@@ -83,6 +85,7 @@ impl Oracle {
             clock: Timestamp::MIN,
             sequence: 0,
             serial: 0,
+            version: 0,
             blocked: [None, None],
             deleted: None,
             filled: vec![None; settings.shapes.len()],
@@ -131,13 +134,11 @@ impl Oracle {
                 oracle.set(at, Trigger::Purge, Canceled, now);
                 Ok(())
             }),
-            Command::Block { enqueue, dequeue } => {
-                self.blocked = [enqueue, dequeue];
-                Ok(Reply::Blocked)
-            }
-            Command::Configure(settings) => {
+            Command::Configure(new) if new.version <= self.version => Ok(Reply::Configured),
+            Command::Configure(new) => {
+                let ShardSettings { version, settings, enqueue_blocked, dequeue_blocked } = *new;
                 let fixed = |rule: &Exclusivity| (rule.key.clone(), rule.strict_order_per_value);
-                let [old, new] = [&self.settings, &*settings].map(|settings| settings.exclusivity.as_ref().map(fixed));
+                let [old, new] = [&self.settings, &settings].map(|settings| settings.exclusivity.as_ref().map(fixed));
                 if old != new && !self.items.is_empty() {
                     return (Err(Refusal::NotEmpty), Vec::new());
                 }
@@ -150,7 +151,8 @@ impl Oracle {
                 let known = |keys| self.settings.shapes.iter().position(|known| known == keys && old == new);
                 let filled = settings.shapes.iter().map(|keys| known(keys).map_or(unfilled, |at| self.filled[at]));
                 self.filled = filled.collect();
-                self.settings = *settings;
+                (self.settings, self.version) = (settings, version);
+                self.blocked = [enqueue_blocked, dequeue_blocked];
                 Ok(Reply::Configured)
             }
             Command::SetValueLimit { value, limit } => self.set_limit(value, limit),

@@ -62,8 +62,7 @@ fn a_repeated_call_gets_the_same_leases_while_they_hold_and_nothing_after() {
 fn a_repeat_is_answered_while_dequeue_is_blocked() {
     let mut bench = with(3);
     let first = bench.take(asking(1, call(1)));
-    let blocked = Command::Block { enqueue: None, dequeue: Some("maintenance".into()) };
-    assert_eq!(bench.apply(blocked), Ok(Reply::Blocked));
+    bench.block_dequeue("maintenance");
     assert_eq!(bench.take(asking(1, call(1))), first);
     let next = bench.apply(Command::Dequeue(asking(1, call(2))));
     assert_eq!(next, Err(Refusal::DequeueBlocked("maintenance".into())));

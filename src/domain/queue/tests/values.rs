@@ -128,14 +128,13 @@ fn limits_out_of_range_are_refused() {
 #[test]
 fn what_makes_a_queue_exclusive_changes_only_while_it_is_empty() {
     let mut bench = Bench::new(exclusive(1, Order::Loose));
-    let configure = |settings| Command::Configure(Box::new(settings));
     bench.put(of("a", "1", 0));
-    assert_eq!(bench.apply(configure(settings())), Err(Refusal::NotEmpty));
-    assert_eq!(bench.apply(configure(exclusive(1, Order::Strict))), Err(Refusal::NotEmpty));
-    assert_eq!(bench.apply(configure(exclusive(2, Order::Loose))), Ok(Reply::Configured));
+    assert_eq!(bench.configure(settings()), Err(Refusal::NotEmpty));
+    assert_eq!(bench.configure(exclusive(1, Order::Strict)), Err(Refusal::NotEmpty));
+    assert_eq!(bench.configure(exclusive(2, Order::Loose)), Ok(Reply::Configured));
     let mut empty = Bench::new(settings());
-    assert_eq!(empty.apply(configure(exclusive(1, Order::Strict))), Ok(Reply::Configured));
-    assert_eq!(empty.apply(configure(exclusive(0, Order::Strict))), Err(InvalidCommandPart::Settings.into()));
+    assert_eq!(empty.configure(exclusive(1, Order::Strict)), Ok(Reply::Configured));
+    assert_eq!(empty.configure(exclusive(0, Order::Strict)), Err(InvalidCommandPart::Settings.into()));
 }
 
 /// A bench with two messages for each of `count` values, one of them running.
@@ -154,7 +153,7 @@ fn held_values(count: usize) -> Bench {
 fn a_higher_limit_of_the_queue_is_taken_up_in_steps_and_nothing_is_said_to_be_empty_meanwhile() {
     let mut bench = held_values(3 * VALUES_RECHECKED_MAX);
     let higher = Settings { quota_messages: 10_000, ..exclusive(2, Order::Loose) };
-    bench.shard.apply(Command::Configure(Box::new(higher)), bench.now);
+    assert_eq!(bench.configure(higher), Ok(Reply::Configured));
     assert_eq!(bench.shard.next_event_in(bench.now), Some(Duration::ZERO), "it asks to be swept");
     let mut leased = 0;
     for _ in 0..12 {
@@ -181,7 +180,7 @@ fn values_met_at_a_lowered_limit_are_set_aside_64_a_call() {
     let last = bench.put(of("free", "last", 9));
     assert_eq!(bench.take(Dequeue { lease: Some(2 * SECOND), ..up_to(count) }).len(), count);
     let lower = Settings { quota_messages: 10_000, ..exclusive(1, Order::Loose) };
-    assert_eq!(bench.apply(Command::Configure(Box::new(lower))), Ok(Reply::Configured));
+    assert_eq!(bench.configure(lower), Ok(Reply::Configured));
     let first = bench.apply(Command::Dequeue(up_to(1)));
     assert_eq!(first, Ok(Reply::Leases { leases: Vec::new(), completeness: Completeness::More, cursor: None }));
     assert_eq!(sequences(&bench.take(up_to(1))), [last]);

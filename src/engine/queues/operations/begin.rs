@@ -8,16 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::findings::KeptFindings;
-use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation};
+use super::operation_rows::SharedProgress;
+use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation, name_of, reused};
 use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
+use crate::domain::queue::MessageState;
 use crate::domain::queue::command::Refusal;
 use crate::domain::queue::messages::message::MessageRef;
-use crate::domain::queue::{MessageState, QueueId};
 use crate::domain::{Reason, Reject};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
@@ -81,8 +83,22 @@ impl Queues {
                 let (queues, queue) = (self.clone(), Arc::clone(queue));
                 self.finish(async move { queues.begin_stored(&queue, asked, token).await }).await
             }
-            Some(_) | None => self.start_running(queue, asked, None),
+            Some(_) | None => self.start_operation(queue, asked, None).await,
         }
+    }
+
+    /// Starts an operation, or finds the one that its token names. Other servers know of it before the answer.
+    async fn start_operation(
+        &self,
+        queue: &Arc<ServedQueue>,
+        asked: OperationRequest,
+        kept: Option<QueueRequest>,
+    ) -> Result<Arc<RunningOperation>, QueueError> {
+        let Some(work) = asked.work.bulk().filter(|_| self.shares_operations()) else {
+            return self.start_running(queue, asked, kept);
+        };
+        let (queues, queue) = (self.clone(), Arc::clone(queue));
+        self.finish(async move { queues.start_shared(&queue, asked, work, kept).await }).await
     }
 
     /// The same for an operation that is stored before the answer. One at a time, so that each is stored once.
@@ -119,7 +135,10 @@ impl Queues {
                 request
             }
         };
-        self.start_running(queue, asked, Some(kept))
+        match asked.work.bulk().filter(|_| self.shares_operations()) {
+            Some(work) => self.start_shared(queue, asked, work, Some(kept)).await,
+            None => self.start_running(queue, asked, Some(kept)),
+        }
     }
 
     /// Stores that an operation is over, so that no repeat runs it again.
@@ -143,37 +162,58 @@ impl Queues {
     fn start_running(
         &self,
         queue: &Arc<ServedQueue>,
-        OperationRequest { caller, work, total, token, ended_by }: OperationRequest,
+        asked: OperationRequest,
         kept: Option<QueueRequest>,
     ) -> Result<Arc<RunningOperation>, QueueError> {
+        let (running, is_new) = self.register(self.operation_of(queue, asked, kept, None))?;
+        if is_new {
+            let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
+            self.context.engine.driver.start_once(async move {
+                queues.run_operation(&queue, &work).await;
+            });
+        }
+        Ok(running)
+    }
+
+    /// The operation of a request, which is not known yet.
+    pub(super) fn operation_of(
+        &self,
+        queue: &ServedQueue,
+        OperationRequest { caller, work, total, token, ended_by }: OperationRequest,
+        kept: Option<QueueRequest>,
+        shared: Option<SharedProgress>,
+    ) -> RunningOperation {
         let record = queue.record.load();
-        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.context.engine.random()));
-        let made = RunningOperation {
-            id: name_of(record.id, &token.unwrap_or_else(unnamed)),
+        RunningOperation {
+            id: name_of(record.id, &token.unwrap_or_else(|| self.made_token())),
             caller,
             queue: Some(record.spec.name.clone()),
-            work: work.clone(),
+            // The messages of a discard had failed by exactly this time.
+            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.engine.now()),
+            work,
             // An operation that continues after a restart keeps its original time.
             ended_by: kept.as_ref().map_or(ended_by, |kept| kept.ended_by),
             stored_request: kept,
             done: AtomicU64::new(0),
             total,
-            // The messages of a discard had failed by exactly this time.
-            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.engine.now()),
-            began_elapsed: self.context.engine.clock.elapsed(),
+            pace: Mutex::default(),
+            shared,
             cancel: CancellationToken::new(),
             findings: KeptFindings::default(),
             end: watch::Sender::new(None),
-        };
+        }
+    }
+
+    /// The token of an operation whose caller sent none.
+    pub(super) fn made_token(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.context.engine.random()))
+    }
+
+    /// Adds an operation to those that this server knows, or finds the one of its id. Returns whether it is new.
+    pub(super) fn register(&self, made: RunningOperation) -> Result<(Arc<RunningOperation>, bool), QueueError> {
+        let work = made.work.clone();
         let (running, is_new) = self.context.operations.put(made, self.context.engine.clock.elapsed())?;
-        if running.work != work {
-            return Err(reused());
-        }
-        if is_new {
-            let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
-            self.context.engine.driver.start_once(async move { queues.run_operation(&queue, &work).await });
-        }
-        Ok(running)
+        if running.work == work { Ok((running, is_new)) } else { Err(reused()) }
     }
 
     /// The sequence and the version of an errored message. A redrive, and every later change, gives the message
@@ -222,18 +262,6 @@ fn token_lifetime(queue: &ServedQueue, work: &OperationSpec) -> Duration {
 
 fn longest(queue: &ServedQueue) -> Duration {
     queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT)
-}
-
-/// The id of an operation.
-pub(super) fn name_of(queue: QueueId, token: &str) -> String {
-    format!("{queue}.{token}")
-}
-
-/// The refusal of a token that names another request.
-pub(super) fn reused() -> QueueError {
-    let what = "this request_token was used for a different purge, redrive, discard or check of the queue (another kind, \
-        filter, rate or dry_run); nothing was done";
-    Reject::new(Reason::TokenReused, what).into()
 }
 
 /// Refuses a request token of an invalid length.

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::begin::{check_token, name_of, reused};
+use super::begin::check_token;
 use super::findings::{FindingsPage, KeptFindings, QueueFinding};
-use super::{Operation, OperationKind, OperationSpec, OperationState, RunningOperation};
+use super::{Operation, OperationKind, OperationSpec, OperationState, RunningOperation, name_of, reused};
 use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::caller_quota::CallerId;
 use crate::engine::queues::Queues;
@@ -86,7 +87,8 @@ impl Queues {
             done: AtomicU64::new(0),
             total: scope.parts,
             began: engine.now(),
-            began_elapsed: engine.clock.elapsed(),
+            pace: Mutex::default(),
+            shared: None,
             cancel: CancellationToken::new(),
             findings: KeptFindings::default(),
             end: watch::Sender::new(None),
@@ -109,8 +111,7 @@ impl Queues {
             Ok(false) => OperationState::Cancelled,
             Err(error) => OperationState::Failed(error.reason(), error.to_string()),
         };
-        running.end.send_replace(Some((state, self.context.engine.now())));
-        self.context.operations.ended(running, self.context.engine.clock.elapsed());
+        self.end_operation(running, state, self.context.engine.now());
     }
 
     /// Reads the findings of a check from an index on, at most some. An operation of another kind has none.

@@ -4,22 +4,27 @@
 //! An operation covers the messages that the queue held at its start: each shard up to its sequence at that time. The
 //! operation lives in the memory of its server. With a request token its start is stored in the catalog before the
 //! answer. So a repeat after a restart continues with the rest, and touches no message enqueued since. Its end is
-//! stored too, after which nothing is left to do.
+//! stored too, after which nothing is left to do. Where several servers share the store, `operation_rows` lets all of them know
+//! of it, and `takeover` continues it when its server has gone.
 
 mod begin;
 mod check;
 mod discard;
 mod findings;
 mod index;
+mod operation_rows;
+mod takeover;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
+use crate::domain::queue::bulk_operation::BulkCursor;
 use crate::domain::queue::command::{BulkRequest, Refusal};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::messages::message::MessageRef;
@@ -32,6 +37,7 @@ use crate::engine::queues::{Queues, unexpected};
 use crate::ports::{QueueRequest, ShardCommand};
 
 use findings::KeptFindings;
+use operation_rows::{RowHolder, SharedProgress};
 
 pub(super) use begin::check_token;
 pub use check::CheckRequest;
@@ -39,6 +45,7 @@ pub(in crate::engine) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
 pub use findings::{FindingsPage, QueueFinding};
 pub(super) use index::Operations;
+pub(super) use takeover::OperationTakeover;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OperationKind {
@@ -160,10 +167,22 @@ struct RunningOperation {
     done: AtomicU64,
     total: u64,
     began: Timestamp,
-    began_elapsed: Duration,
+    /// Since when this server runs it, by elapsed time, and what was done before.
+    pace: Mutex<(Duration, u64)>,
+    /// What this server knows of its row, where servers share operations.
+    shared: Option<SharedProgress>,
     cancel: CancellationToken,
     findings: KeptFindings,
     end: watch::Sender<Option<(OperationState, Timestamp)>>,
+}
+
+/// How the walk of an operation ended.
+enum WalkEnd {
+    Complete,
+    /// It was cancelled, or the server stops.
+    Stopped,
+    /// Another server runs it.
+    TakenOver,
 }
 
 impl RunningOperation {
@@ -275,13 +294,17 @@ impl Queues {
         }
     }
 
-    /// Reads the progress of an operation.
-    pub fn operation(&self, id: &str) -> Result<Operation, QueueError> {
-        self.running(id).map(|running| running.show())
+    /// Reads the progress of an operation, at whatever server it runs.
+    pub async fn operation(&self, id: &str) -> Result<Operation, QueueError> {
+        match self.context.operations.get(id) {
+            Some(running) => Ok(running.show()),
+            None => self.operation_elsewhere(id).await,
+        }
     }
 
+    /// Cancels an operation, at whatever server it runs.
     pub async fn cancel_operation(&self, id: &str) -> Result<Operation, QueueError> {
-        let running = self.running(id)?;
+        let Some(running) = self.context.operations.get(id) else { return self.cancel_elsewhere(id).await };
         running.cancel.cancel();
         // The wait cannot fail: the sender lives as long as the operation, which is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -289,8 +312,7 @@ impl Queues {
     }
 
     fn running(&self, id: &str) -> Result<Arc<RunningOperation>, QueueError> {
-        let shown: String = id.chars().take(REQUEST_TOKEN_BYTES_MAX).collect();
-        self.context.operations.get(id).ok_or(QueueError::OperationNotFound { id: shown })
+        self.context.operations.get(id).ok_or_else(|| operation_not_found(id))
     }
 
     async fn apply_single(&self, queue: &ServedQueue, work: &OperationSpec) -> Result<Operation, QueueError> {
@@ -333,12 +355,15 @@ impl Queues {
         }
     }
 
-    async fn run_operation(&self, queue: &Arc<ServedQueue>, running: &Arc<RunningOperation>) {
+    /// Runs an operation to its end. Returns false if another server runs it now.
+    async fn run_operation(&self, queue: &Arc<ServedQueue>, running: &Arc<RunningOperation>) -> bool {
+        *running.pace.lock() = (self.context.engine.clock.elapsed(), running.done.load(Ordering::Relaxed));
         let walked = self.walk(queue, running).await;
         let was_refused = running.work.message.is_some() && matches!(walked, Err(QueueError::Refused(_)));
         let state = match walked {
-            Ok(true) => OperationState::Done,
-            Ok(false) => OperationState::Cancelled,
+            Ok(WalkEnd::TakenOver) => return false,
+            Ok(WalkEnd::Complete) => OperationState::Done,
+            Ok(WalkEnd::Stopped) => OperationState::Cancelled,
             Err(error) => OperationState::Failed(error.reason(), error.to_string()),
         };
         let is_over = match state {
@@ -353,38 +378,48 @@ impl Queues {
         if let (Some(kept), true) = (&running.stored_request, was_refused) {
             self.free_token(kept.clone()).await;
         }
+        self.share_end(running, &state).await;
+        self.end_operation(running, state, self.context.engine.now());
+        true
+    }
+
+    fn end_operation(&self, running: &Arc<RunningOperation>, state: OperationState, at: Timestamp) {
         let elapsed = self.context.engine.clock.elapsed();
-        running.end.send_replace(Some((state, self.context.engine.now())));
+        running.end.send_replace(Some((state, at)));
         self.context.operations.ended(running, elapsed);
     }
 
-    /// Walks over all shards; returns whether it completed.
-    async fn walk(&self, queue: &Arc<ServedQueue>, running: &RunningOperation) -> Result<bool, QueueError> {
+    /// Walks over all shards.
+    async fn walk(&self, queue: &Arc<ServedQueue>, running: &RunningOperation) -> Result<WalkEnd, QueueError> {
         if running.work.message.is_some() {
             let is_over = running.stored_request.as_ref().is_some_and(|kept| kept.through.is_empty());
             if is_over {
                 running.done.store(1, Ordering::Relaxed);
-                return Ok(true);
+                return Ok(WalkEnd::Complete);
             }
             let end = self.apply_single(queue, &running.work).await?;
             running.done.store(end.done, Ordering::Relaxed);
-            return Ok(true);
+            return Ok(WalkEnd::Complete);
         }
-        let ends = match &running.stored_request {
-            Some(kept) => kept.through.clone(),
-            None => self.sequences(queue).await?,
+        let (ends, first) = match (&running.shared, &running.stored_request) {
+            (Some(shared), _) => shared.walk_from(),
+            (None, Some(kept)) => (kept.through.clone(), BulkCursor::default()),
+            (None, None) => (self.sequences(queue).await?, BulkCursor::default()),
         };
-        for (number, through) in (0..queue.shards()).zip(ends) {
-            let mut after = Some(0);
-            while let Some(from) = after {
+        for (shard, through) in (0..queue.shards()).zip(ends).skip(first.shard as usize) {
+            let mut next = Some(if shard == first.shard { first.after } else { 0 });
+            while let Some(after) = next {
                 self.throttle(running).await;
-                if running.cancel.is_cancelled() || self.context.drain.is_cancelled() {
-                    return Ok(false);
+                if self.share_progress(running, BulkCursor { shard, after }).await == RowHolder::Other {
+                    return Ok(WalkEnd::TakenOver);
                 }
-                after = self.step(queue, running, number, from, through).await?;
+                if running.cancel.is_cancelled() || self.context.drain.is_cancelled() {
+                    return Ok(WalkEnd::Stopped);
+                }
+                next = self.step(queue, running, shard, after, through).await?;
             }
         }
-        Ok(true)
+        Ok(WalkEnd::Complete)
     }
 
     async fn step(
@@ -424,8 +459,9 @@ impl Queues {
         if rate == 0 {
             return;
         }
-        let done = running.done.load(Ordering::Relaxed);
-        let due = running.began_elapsed + Duration::from_secs_f64(done as f64 / f64::from(rate));
+        let (since, before) = *running.pace.lock();
+        let done = running.done.load(Ordering::Relaxed).saturating_sub(before);
+        let due = since + Duration::from_secs_f64(done as f64 / f64::from(rate));
         let pause = due.saturating_sub(self.context.engine.clock.elapsed());
         tokio::select! {
             () = self.context.engine.clock.sleep(pause) => {}
@@ -433,4 +469,20 @@ impl Queues {
             () = self.context.drain.cancelled() => {}
         }
     }
+}
+
+/// The id of an operation.
+fn name_of(queue: QueueId, token: &str) -> String {
+    format!("{queue}.{token}")
+}
+
+/// The refusal of a token that names another request.
+fn reused() -> QueueError {
+    let what = "this request_token was used for a different purge, redrive, discard or check of the queue (another kind, \
+        filter, rate or dry_run); nothing was done";
+    Reject::new(Reason::TokenReused, what).into()
+}
+
+fn operation_not_found(id: &str) -> QueueError {
+    QueueError::OperationNotFound { id: id.chars().take(REQUEST_TOKEN_BYTES_MAX).collect() }
 }

@@ -48,9 +48,9 @@ impl Wire {
             outbox.forget_outbox(shard, page.through).await.expect("forgotten");
         }
         // The relay of the server may have moved the rows before.
-        for (queue, _) in self.queue_stores.shards.queues().await.expect("memory answers") {
+        for queue in self.queue_stores.shards.queues().await.expect("memory answers") {
             for gap in gaps {
-                let shard = ShardId { queue, number: gap.shard };
+                let shard = ShardId { queue: queue.id, number: gap.shard };
                 let known = self.history.cursor(shard).await.expect("memory answers");
                 let none = HistoryCursor { position: RowPosition::default(), register: Box::default() };
                 let (rows, gaps, cursor) = (Vec::new(), vec![*gap], known.unwrap_or(none));

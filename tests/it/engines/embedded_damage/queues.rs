@@ -37,7 +37,7 @@ pub async fn fill(store: &Embedded) {
     };
     let record = QueueRecord { expected_version: None, entry: Some(queue), companion: (), change };
     queues.catalog.commit(record).await.expect("the queue is named");
-    queues.shards.create(QUEUE, 1, spec.settings).await.expect("the queue is made");
+    queues.shards.create(QUEUE, 1, spec.settings.into()).await.expect("the queue is made");
     for page in 0..20 {
         let sent = (0..10).map(|at| enqueue(page * 10 + at)).collect();
         for answer in queues.shards.apply(SHARD, sent).await {

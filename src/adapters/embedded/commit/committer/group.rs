@@ -11,10 +11,10 @@ use crate::adapters::embedded::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
 use crate::adapters::embedded::queues::staged_changes::StagedShards;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
+use crate::domain::queue::ShardId;
 use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{QueueId, ShardId};
 use crate::domain::rollup::{Checkpoint, TimeSlice};
-use crate::ports::{AppendGuard, AppendOutcome, ShardAnswer, StoreError, StoreErrorKind, VerdictOutcome};
+use crate::ports::{AppendGuard, AppendOutcome, CreatedQueue, ShardAnswer, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// One batch and the commands in it.
 pub struct CommitGroup {
@@ -84,8 +84,8 @@ pub enum StagedCommand {
     /// A read of a queue shard that was done.
     ReadShard(ReplySender<()>),
     ListQueues {
-        queues: Vec<(QueueId, u32)>,
-        answer: ReplySender<Vec<(QueueId, u32)>>,
+        queues: Vec<CreatedQueue>,
+        answer: ReplySender<Vec<CreatedQueue>>,
     },
     Watermarks {
         dataset: DatasetId,

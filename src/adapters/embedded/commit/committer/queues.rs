@@ -5,7 +5,7 @@ use super::group::{CommitGroup, StagedCommand};
 use super::{Committer, SyncMode};
 use crate::adapters::codec::CorruptValue;
 use crate::adapters::codec::queues::encode_body;
-use crate::adapters::codec::queues::settings::{encode_header, encode_queue, encode_settings};
+use crate::adapters::codec::queues::settings::{QueueRow, encode_header, encode_queue, encode_settings};
 use crate::adapters::embedded::disk::disk_space::DiskSpaceLevel;
 use crate::adapters::embedded::disk::key::TIDIED;
 use crate::adapters::embedded::disk::library::KeyspaceError;
@@ -13,7 +13,7 @@ use crate::adapters::embedded::disk::meta;
 use crate::adapters::embedded::disk::read::rows;
 use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand, is_intake};
+use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, is_intake};
 use crate::adapters::embedded::limits::TIDY_MESSAGES_MAX;
 use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
 use crate::adapters::embedded::queues::recover::RecoveredQueues;
@@ -24,8 +24,7 @@ use crate::adapters::embedded::queues::{catalog, key};
 use crate::domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::transition::count_pending_arrivals;
-use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Settings, Shard, ShardId};
+use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Shard, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{
     MessageBody, QueueRecord, QueueRequest, ScanOrder, ShardAnswer, ShardCommand, StoreError, StoreErrorKind,
@@ -109,8 +108,7 @@ impl Committer {
         let stage = |sent| self.stage_command(group, shard, moment, sent, room);
         let mut answers: Vec<_> = commands.into_iter().map(stage).collect();
         if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
-            let arrived = answers.iter().flatten().map(|answer| count_pending_arrivals(&answer.transitions)).sum();
-            kept.refresh_view(arrived, moment.step.now);
+            kept.refresh_view(moment.step.now);
             answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
         }
         group.commands.push(StagedCommand::Apply { answers, answer });
@@ -198,9 +196,7 @@ impl Committer {
     fn run_queue_alone(&mut self, ask: QueueStoreCommand) {
         // The caller may have stopped waiting.
         match ask {
-            QueueStoreCommand::Create(queue, shards, settings, answer) => {
-                drop(answer.send(self.create_queue(queue, shards, &settings)));
-            }
+            QueueStoreCommand::Create(new, answer) => drop(answer.send(self.create_queue(&new))),
             QueueStoreCommand::Drop(queue, answer) => drop(answer.send(self.drop_queue(queue))),
             QueueStoreCommand::Catalog(record, answer) => drop(answer.send(self.change_queue_catalog(*record))),
             QueueStoreCommand::SaveRequest(request, now, answer) => drop(answer.send(self.save_request(*request, now))),
@@ -230,8 +226,9 @@ impl Committer {
         Ok(spaces)
     }
 
-    fn create_queue(&mut self, queue: QueueId, shards: u32, settings: &Settings) -> Result<(), StoreError> {
+    fn create_queue(&mut self, new: &NewShards) -> Result<(), StoreError> {
         const OP: &str = "create queue";
+        let NewShards { queue, shards, ref settings, moment } = *new;
         let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why);
         match self.queues.table.queues.get(&queue) {
             Some(Some(_)) => return Ok(()),
@@ -242,30 +239,34 @@ impl Committer {
             return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
         }
         let spaces = self.queue_spaces(OP)?;
-        let mut batch = self.writer.batch(2 * shards as usize + 1);
+        let mut batch = self.writer.batch(2 * shards as usize + 2);
         let mut made = Vec::new();
         for number in 0..shards {
             let core = Shard::new(number, EPOCH, settings.clone()).map_err(|_| refuse("the settings are not valid"))?;
             let shard = ShardId { queue, number };
             batch.put(&spaces.shards, key::of_header(shard), encode_header(&core.header()));
-            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(settings));
+            batch.put(&spaces.shards, key::of_settings(shard), encode_settings(&settings.settings, settings.version));
             made.push((shard, LoadedShard::new(core)));
         }
-        batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(shards)));
+        let created = self.queues.at(moment);
+        let row = QueueRow { shards, created: created.step.now };
+        batch.put(&spaces.shards, key::of_queue(queue), encode_queue(Some(row)));
+        // The time of queues must not go back behind it after a restart.
+        batch.put(&spaces.shards, key::CLOCK, created.to_bytes());
         self.commit_separately(batch, OP)?;
         self.queues.table.shards.extend(made);
-        self.queues.table.queues.insert(queue, Some(shards));
+        self.queues.table.queues.insert(queue, Some(row));
         self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
         Ok(())
     }
 
     fn drop_queue(&mut self, queue: QueueId) -> Result<(), StoreError> {
         const OP: &str = "drop queue";
-        let (Some(Some(shards)), Some(spaces)) = (self.queues.table.queues.get(&queue), &self.queues.spaces) else {
+        let (Some(Some(row)), Some(spaces)) = (self.queues.table.queues.get(&queue), &self.queues.spaces) else {
             return Ok(());
         };
-        let mut batch = self.writer.batch(2 * *shards as usize + 1);
-        for number in 0..*shards {
+        let mut batch = self.writer.batch(2 * row.shards as usize + 1);
+        for number in 0..row.shards {
             let shard = ShardId { queue, number };
             batch.remove(&spaces.shards, key::of_header(shard));
             batch.remove(&spaces.shards, key::of_settings(shard));
@@ -404,13 +405,8 @@ impl Committer {
 /// The disk space that a command needs. Commands of operators on a whole shard are small and rare, and a startup repeats
 /// them. They must not keep the server from starting.
 fn disk_space_needed(command: &QueueCommand) -> DiskSpaceLevel {
-    let of_whole_shard = matches!(
-        command,
-        QueueCommand::Block { .. }
-            | QueueCommand::Configure(_)
-            | QueueCommand::SetValueLimit { .. }
-            | QueueCommand::Delete
-    );
+    let of_whole_shard =
+        matches!(command, QueueCommand::Configure(_) | QueueCommand::SetValueLimit { .. } | QueueCommand::Delete);
     match (is_intake(command), of_whole_shard) {
         (true, _) => DiskSpaceLevel::Plenty,
         (false, true) => DiskSpaceLevel::Exhausted,

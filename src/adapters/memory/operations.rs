@@ -1,0 +1,47 @@
+//! The operations on queues that servers in this process know of each other.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::domain::limits::OPERATIONS_MAX;
+use crate::domain::time::Timestamp;
+use crate::ports::{OperationDirectory, OperationRow, StoreError, StoreErrorKind};
+
+/// The rows of operations of servers that share stores in the memory of this process.
+#[derive(Default)]
+pub struct MemoryOperations {
+    rows: Mutex<BTreeMap<Box<str>, OperationRow>>,
+}
+
+#[async_trait]
+impl OperationDirectory for MemoryOperations {
+    async fn put(&self, row: &OperationRow) -> Result<bool, StoreError> {
+        let mut rows = self.rows.lock();
+        if rows.get(&row.id).map_or(0, |known| known.version) + 1 != row.version {
+            return Ok(false);
+        }
+        if row.version == 1 && rows.len() >= OPERATIONS_MAX {
+            let ended = rows.values().filter_map(|row| Some((row.end.as_ref()?.at, row.id.clone())));
+            let (_, oldest) =
+                ended.min().ok_or_else(|| StoreError::not_applied(StoreErrorKind::Busy, "note operation"))?;
+            rows.remove(&oldest);
+        }
+        rows.insert(row.id.clone(), row.clone());
+        Ok(true)
+    }
+
+    async fn get(&self, id: &str) -> Result<Option<OperationRow>, StoreError> {
+        Ok(self.rows.lock().get(id).cloned())
+    }
+
+    async fn running(&self) -> Result<Vec<OperationRow>, StoreError> {
+        Ok(self.rows.lock().values().filter(|row| row.end.is_none()).cloned().collect())
+    }
+
+    async fn forget(&self, before: Timestamp) -> Result<(), StoreError> {
+        self.rows.lock().retain(|_, row| row.end.as_ref().is_none_or(|end| end.at >= before));
+        Ok(())
+    }
+}

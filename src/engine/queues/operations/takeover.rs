@@ -1,0 +1,189 @@
+//! Continues the operations of servers that have gone, and forgets those that ended long ago.
+//!
+//! The first server in rank takes an operation over, so that mostly one does. If two do, the compare-and-set of the row decides.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hashbrown::HashMap;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::operation_rows::{RowHolder, SharedProgress};
+use super::{OperationRequest, OperationSpec, OperationState, RunningOperation};
+use crate::domain::fleet::MemberId;
+use crate::domain::limits::OPERATION_KEPT;
+use crate::engine::caller_quota::CallerId;
+use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::engine::fleet::FleetMembership;
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::ports::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreError};
+
+/// The interval between two looks at the rows of operations.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a runner must be missing among the members: one that has just joined may not have been read yet.
+const MISSING_FOR: Duration = Duration::from_secs(3);
+
+/// The background loop that takes operations over.
+pub struct OperationTakeover {
+    queues: Queues,
+    /// Since when the runner of an operation is missing, by elapsed time.
+    missing: HashMap<Box<str>, (MemberId, Duration)>,
+}
+
+impl OperationTakeover {
+    /// Makes the loop of a server.
+    pub fn new(queues: Queues) -> Self {
+        Self { queues, missing: HashMap::new() }
+    }
+
+    async fn look(&mut self, directory: &dyn OperationDirectory, member: &FleetMembership) -> Result<(), StoreError> {
+        let engine = &self.queues.context.engine;
+        directory.forget(engine.now() - OPERATION_KEPT).await?;
+        let rows = directory.running().await?;
+        self.missing.retain(|id, _| rows.iter().any(|row| row.id == *id));
+        for row in rows {
+            let here = self.queues.context.operations.get(&row.id);
+            let end = here.as_ref().map(|running| running.show().state);
+            let is_ours = row.runner == Some(member.id());
+            match (here, end) {
+                (Some(running), Some(OperationState::Running)) if is_ours => drop(running),
+                (Some(running), Some(OperationState::Running)) => {
+                    if self.is_abandoned(&row, member) {
+                        // The follower sees that it is the runner now.
+                        self.queues.take_row(directory, &running.id, row).await?;
+                    }
+                }
+                (Some(running), Some(_)) if is_ours => self.queues.write_missed_end(directory, &running, row).await?,
+                (Some(_), _) => {}
+                (None, _) if is_ours || self.is_abandoned(&row, member) => {
+                    self.queues.continue_operation(directory, row).await?;
+                }
+                (None, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an operation has no runner any more, and this server is the first to take it over.
+    fn is_abandoned(&mut self, row: &OperationRow, member: &FleetMembership) -> bool {
+        let now = self.queues.context.engine.clock.elapsed();
+        let is_free = match row.runner {
+            None => true,
+            Some(runner) if !member.is_gone(runner) => {
+                self.missing.remove(&row.id);
+                false
+            }
+            Some(runner) => {
+                let since = self.missing.entry(row.id.clone()).or_insert((runner, now));
+                if since.0 != runner {
+                    *since = (runner, now);
+                }
+                now.saturating_sub(since.1) >= MISSING_FOR
+            }
+        };
+        // The cast truncates on purpose.
+        is_free && member.rank_for(xxh3_64(row.id.as_bytes()) as u32) == 0
+    }
+}
+
+impl Queues {
+    /// Makes this server the runner of an operation. Returns the row, unless another server was faster.
+    async fn take_row(
+        &self,
+        directory: &dyn OperationDirectory,
+        id: &str,
+        row: OperationRow,
+    ) -> Result<Option<OperationRow>, StoreError> {
+        let taken = OperationRow { version: row.version + 1, runner: self.own_id(), ..row };
+        if !directory.put(&taken).await? {
+            return Ok(None);
+        }
+        tracing::info!(operation = id, "continuing an operation whose server has gone");
+        Ok(Some(taken))
+    }
+
+    /// Takes over an operation that this server did not know.
+    async fn continue_operation(
+        &self,
+        directory: &dyn OperationDirectory,
+        row: OperationRow,
+    ) -> Result<(), StoreError> {
+        let id = row.id.clone();
+        let Some(row) = self.take_row(directory, &id, row).await? else { return Ok(()) };
+        let Some(queue) = self.context.by_id(row.queue) else {
+            let gone = QueueError::not_found(&row.name);
+            let outcome = OperationOutcome::Failed { reason: gone.reason(), text: gone.to_string().into() };
+            return self.end_row(directory, row, outcome).await;
+        };
+        let token = id.strip_prefix(&format!("{}.", row.queue)).unwrap_or(&id).to_owned();
+        let kept = self.context.stores.catalog.saved_request(row.queue, &token).await?;
+        let now = self.context.engine.clock.elapsed();
+        let asked = OperationRequest {
+            caller: CallerId::nobody(),
+            work: OperationSpec::of_bulk(row.work.clone()),
+            total: row.total,
+            token: Some(token),
+            ended_by: row.ended_by,
+        };
+        let (began, done, is_cancelled) = (row.began, row.done, row.is_cancelled);
+        let shared = SharedProgress::new(row, RowHolder::Here, now);
+        let made = RunningOperation { began, ..self.operation_of(&queue, asked, kept, Some(shared)) };
+        made.done.store(done, Ordering::Relaxed);
+        if is_cancelled {
+            made.cancel.cancel();
+        }
+        // With no room here, this server is asked again at its next look.
+        if let Ok((running, true)) = self.register(made) {
+            self.drive_in_background(&queue, &running);
+        }
+        Ok(())
+    }
+
+    /// Writes an end that could not be written when it came.
+    async fn write_missed_end(
+        &self,
+        directory: &dyn OperationDirectory,
+        running: &Arc<RunningOperation>,
+        row: OperationRow,
+    ) -> Result<(), StoreError> {
+        let outcome = match running.show().state {
+            OperationState::Running => return Ok(()),
+            OperationState::Done => OperationOutcome::Done,
+            OperationState::Cancelled => OperationOutcome::Cancelled,
+            OperationState::Failed(reason, text) => OperationOutcome::Failed { reason, text: text.into() },
+        };
+        self.end_row(directory, OperationRow { done: running.show().done, ..row }, outcome).await
+    }
+
+    async fn end_row(
+        &self,
+        directory: &dyn OperationDirectory,
+        row: OperationRow,
+        outcome: OperationOutcome,
+    ) -> Result<(), StoreError> {
+        let end = Some(OperationEnd { at: self.context.engine.now(), outcome });
+        // If another server was faster, the next look sees what it wrote.
+        directory.put(&OperationRow { version: row.version + 1, end, ..row }).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl BackgroundLoop for OperationTakeover {
+    fn name(&self) -> &'static str {
+        "operations of other servers"
+    }
+
+    async fn activate(&mut self) -> NextActivation {
+        let queues = self.queues.clone();
+        let (Some(directory), Some(member)) = (queues.operation_directory(), &queues.context.member) else {
+            return NextActivation::Finished;
+        };
+        if let Err(error) = self.look(directory, member).await {
+            tracing::debug!(%error, "cannot look at the operations of other servers; trying again");
+        }
+        NextActivation::After(LOOK_EVERY)
+    }
+}

@@ -1,0 +1,137 @@
+//! The laws of the operations that servers share: `OperationDirectory`.
+
+use std::sync::Arc;
+
+use tallystone::adapters::memory;
+use tallystone::domain::fleet::MemberId;
+use tallystone::domain::limits::OPERATIONS_MAX;
+use tallystone::domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
+use tallystone::domain::queue::{Filter, QueueId, QueueName};
+use tallystone::ports::{
+    EffectOutcome, OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreErrorKind,
+};
+use tokio::task::JoinSet;
+
+use crate::given::at;
+
+/// Runs a law on every directory of operations.
+async fn on_every_directory(law: impl AsyncFn(Arc<dyn OperationDirectory>)) {
+    law(Arc::new(memory::MemoryOperations::default())).await;
+}
+
+fn row(id: &str, version: u64) -> OperationRow {
+    OperationRow {
+        id: id.into(),
+        version,
+        queue: QueueId(7),
+        name: QueueName::new("mail").expect("a valid name"),
+        work: BulkOperation {
+            kind: BulkKind::Discard,
+            filter: Filter::new([("team", "red")]).expect("a valid filter"),
+            signature: Some("timeout".into()),
+            until: Some(at(3)),
+            dry_run: false,
+            rate: 10,
+        },
+        through: vec![1, u64::MAX],
+        ended_by: Some(at(4)),
+        next: BulkCursor { shard: 1, after: u64::MAX - 1 },
+        done: 5,
+        total: 9,
+        began: at(1),
+        runner: Some(MemberId([7; 16])),
+        is_cancelled: true,
+        end: None,
+    }
+}
+
+fn ended(id: &str, version: u64, millis: i64) -> OperationRow {
+    let outcome = OperationOutcome::Failed { reason: tallystone::domain::Reason::QueueNotFound, text: "gone".into() };
+    OperationRow { runner: None, end: Some(OperationEnd { at: at(millis), outcome }), ..row(id, version) }
+}
+
+#[tokio::test]
+async fn operation_directory_law_1_a_row_is_stored_if_it_is_the_next_version() {
+    on_every_directory(async |directory| {
+        assert!(!directory.put(&row("a", 2)).await.expect("an answer"), "there is no first");
+        assert!(directory.put(&row("a", 1)).await.expect("an answer"));
+        assert!(!directory.put(&row("a", 1)).await.expect("an answer"), "it is there");
+        assert!(!directory.put(&row("a", 3)).await.expect("an answer"), "one is missing");
+        assert_eq!(directory.get("a").await.expect("a read"), Some(row("a", 1)));
+        assert!(directory.put(&ended("a", 2, 5)).await.expect("an answer"));
+        assert_eq!(directory.get("a").await.expect("a read"), Some(ended("a", 2, 5)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operation_directory_law_1_one_of_several_servers_stores_a_version() {
+    on_every_directory(async |directory| {
+        for version in 1..=20 {
+            let mut servers = JoinSet::new();
+            for server in 0..4 {
+                let directory = Arc::clone(&directory);
+                servers.spawn(async move {
+                    let own = OperationRow { runner: Some(MemberId([server; 16])), ..row("a", version) };
+                    directory.put(&own).await.expect("an answer").then_some(own)
+                });
+            }
+            let stored: Vec<_> = servers.join_all().await.into_iter().flatten().collect();
+            assert_eq!(stored.len(), 1, "version {version}");
+            assert_eq!(directory.get("a").await.expect("a read").as_ref(), stored.first());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operation_directory_law_2_those_without_an_end_are_running() {
+    on_every_directory(async |directory| {
+        for stored in [row("a", 1), ended("b", 1, 5), row("c", 1)] {
+            assert!(directory.put(&stored).await.expect("an answer"));
+        }
+        let running = async || {
+            let mut running = directory.running().await.expect("a read");
+            running.sort_by(|one, other| one.id.cmp(&other.id));
+            running
+        };
+        assert_eq!(running().await, [row("a", 1), row("c", 1)]);
+        assert!(directory.put(&ended("a", 2, 5)).await.expect("an answer"));
+        assert_eq!(running().await, [row("c", 1)]);
+        assert_eq!(directory.get("d").await.expect("a read"), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operation_directory_law_3_what_ended_before_a_time_is_forgotten() {
+    on_every_directory(async |directory| {
+        for stored in [row("a", 1), ended("b", 1, 5), ended("c", 1, 6)] {
+            assert!(directory.put(&stored).await.expect("an answer"));
+        }
+        directory.forget(at(6)).await.expect("forgotten");
+        let kept = async |id| directory.get(id).await.expect("a read").is_some();
+        assert_eq!([kept("a").await, kept("b").await, kept("c").await], [true, false, true]);
+        assert!(directory.put(&row("b", 1)).await.expect("an answer"), "its id is free");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operation_directory_law_4_the_one_that_ended_longest_ago_makes_room() {
+    on_every_directory(async |directory| {
+        for number in 2..OPERATIONS_MAX {
+            assert!(directory.put(&row(&format!("r-{number}"), 1)).await.expect("an answer"));
+        }
+        for stored in [ended("later", 1, 6), ended("first", 1, 5), row("new", 1)] {
+            assert!(directory.put(&stored).await.expect("an answer"));
+        }
+        let kept = async |id| directory.get(id).await.expect("a read").is_some();
+        assert_eq!([kept("first").await, kept("later").await, kept("new").await], [false, true, true]);
+        assert!(directory.put(&row("newer", 1)).await.expect("an answer"));
+        let refused = directory.put(&row("newest", 1)).await.expect_err("all are running");
+        assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Busy, EffectOutcome::NotApplied));
+        assert!(directory.put(&ended("new", 2, 9)).await.expect("those that are there go on"));
+    })
+    .await;
+}
