@@ -25,6 +25,7 @@ mod queue_store;
 mod rollup_signal;
 mod rollup_store;
 mod rules;
+mod session_directory;
 mod store_handle;
 mod time_slices;
 mod touches;
@@ -54,11 +55,15 @@ pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, Name
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime, ShardAnswer,
-    ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoredMessage,
+    ShardCapabilities, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals,
+    StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};
 pub use rules::{NewRule, RuleChange, RuleStore, RulesBefore};
+pub use session_directory::{
+    EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife,
+};
 pub use store_handle::{StoreCheck, StoreDisk, StoreHandle};
 pub use time_slices::TimeSlices;
 pub use touches::{Touch, Touches};
@@ -112,16 +117,25 @@ pub struct QueueStores {
     pub outbox: Arc<dyn ShardOutbox>,
     /// The catalog.
     pub catalog: Arc<dyn QueueCatalog>,
+    /// The state that servers share through the store; none where one process owns it.
+    pub shared: Option<SharedQueues>,
+}
+
+/// The state that the servers of one queue store share. Cheap to clone.
+#[derive(Clone)]
+pub struct SharedQueues {
+    /// The sessions of all servers.
+    pub sessions: Arc<dyn SessionDirectory>,
 }
 
 impl QueueStores {
-    /// The stores of an engine that keeps the shards in one object.
+    /// The stores of an engine that keeps the shards in one object, for one server.
     pub fn of(
         store: Arc<impl ShardStore + ShardReader + QueueTime + ShardOutbox>,
         catalog: Arc<dyn QueueCatalog>,
     ) -> Self {
         let (shards, reader, time) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
-        Self { shards, reader, time, outbox: store, catalog }
+        Self { shards, reader, time, outbox: store, catalog, shared: None }
     }
 }
 

@@ -13,6 +13,7 @@ mod outboxes;
 mod queues;
 mod rollups;
 mod rules;
+mod sessions;
 mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,7 @@ pub use fast_counts::FastTable;
 pub use history::MemoryHistory;
 pub use queues::MemoryQueues;
 pub use rules::MemoryRules;
+pub use sessions::MemorySessions;
 
 /// The bytes of best-effort counters that `stores` keeps.
 const FAST_BYTES: usize = 64 * 1024 * 1024;

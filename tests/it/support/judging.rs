@@ -31,8 +31,8 @@ pub struct Judging {
 impl Judging {
     /// The same stores, with a judge of their commands.
     pub fn before(stores: QueueStores, judge: impl Fn(&Command) -> Judged + Send + Sync + 'static) -> QueueStores {
-        let QueueStores { shards: inner, reader, time, outbox, catalog } = stores;
-        QueueStores { shards: Arc::new(Self { inner, judge: Box::new(judge) }), reader, time, outbox, catalog }
+        let judging = Self { inner: Arc::clone(&stores.shards), judge: Box::new(judge) };
+        QueueStores { shards: Arc::new(judging), ..stores }
     }
 }
 
