@@ -25,6 +25,8 @@ mod next_steps;
 mod operations;
 mod overview;
 mod registry;
+mod replay_sessions;
+mod replayed_dequeues;
 mod rule_messages;
 mod served_queue;
 mod session_list;

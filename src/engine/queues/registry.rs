@@ -43,6 +43,10 @@ pub struct QueueContext {
     pub alarms: SweepAlarms,
     /// The sessions over all shards.
     pub sessions: SessionRegistry,
+    /// Whether the store may lose answers.
+    pub answers_may_be_lost: bool,
+    /// A part of the ids of the sessions in which this server repeats dequeues.
+    pub replay_random: u128,
     /// The queues made by templates, counted by the caller of their first enqueue.
     pub made_by_template: CallerQuota,
     /// The open watches of queues.
@@ -125,6 +129,8 @@ impl QueueContext {
     pub fn new(stores: QueueStores, lease_key: LeaseKey, engine: Arc<EngineContext>) -> Self {
         Self {
             catalog: VersionedCatalog::new(Arc::clone(&stores.catalog) as _),
+            answers_may_be_lost: stores.shards.capabilities().answers_may_be_lost,
+            replay_random: u128::from_be_bytes(engine.random()),
             stores,
             engine,
             lease_key,
