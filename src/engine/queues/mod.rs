@@ -29,12 +29,14 @@ mod replay_sessions;
 mod replayed_dequeues;
 mod rule_messages;
 mod served_queue;
+mod session_exchange;
 mod session_list;
 mod session_registry;
 mod sessions;
 mod settle;
 mod shard_calls;
 mod shard_commands;
+mod shared_sessions;
 mod sweeper;
 mod waiters;
 mod watch;
@@ -58,6 +60,7 @@ use crate::engine::loops::FollowLoop;
 use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
+use crate::engine::queues::session_exchange::SessionExchange;
 use crate::engine::queues::sweeper::Sweeper;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
@@ -137,6 +140,9 @@ impl Queues {
         driver.start(Sweeper::new(Arc::clone(&shared)));
         driver.start(ClockWatch::new(shared));
         driver.start(FollowLoop::new(queues.clone()));
+        if let Some(directory) = queues.context.session_directory().map(Arc::clone) {
+            driver.start(SessionExchange::new(queues.clone(), directory));
+        }
         Ok(queues)
     }
 

@@ -4,4 +4,5 @@ mod history_relay;
 mod pairing;
 mod queue_catalog;
 mod queue_clock;
+mod several_servers;
 mod undeclared_filters;
