@@ -26,6 +26,7 @@ mod queue_store;
 mod rollup_signal;
 mod rollup_store;
 mod rules;
+mod session_directory;
 mod store_handle;
 mod time_slices;
 mod touches;
@@ -56,12 +57,15 @@ pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
-    ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals,
-    StoredMessage,
+    ShardAnswer, ShardCapabilities, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore,
+    ShardTotals, StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};
 pub use rules::{NewRule, RuleChange, RuleStore, RulesBefore};
+pub use session_directory::{
+    EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife,
+};
 pub use store_handle::{StoreCheck, StoreDisk, StoreHandle};
 pub use time_slices::TimeSlices;
 pub use touches::{Touch, Touches};
@@ -126,6 +130,8 @@ pub struct SharedQueues {
     pub membership: Arc<dyn Membership>,
     /// Purges, redrives and discards.
     pub operations: Arc<dyn OperationDirectory>,
+    /// The sessions of all servers.
+    pub sessions: Arc<dyn SessionDirectory>,
 }
 
 impl QueueStores {

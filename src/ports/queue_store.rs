@@ -133,6 +133,13 @@ pub struct MessagesAt {
     pub at: Timestamp,
 }
 
+/// What a store of shards promises beyond the laws, or less.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ShardCapabilities {
+    /// Whether the answer to a command that was applied can be lost on its way, so that its effect is unknown.
+    pub answers_may_be_lost: bool,
+}
+
 /// The number of matching messages by state; or, for an undeclared filter, the nearest declared shape.
 pub type FilteredDepth = Result<[u64; MessageState::ALL.len()], UndeclaredFilter>;
 
@@ -180,6 +187,11 @@ pub trait QueueListener: Send + Sync + 'static {
 pub trait ShardStore: Send + Sync + 'static {
     /// The durability of an answer; none where queues end with the process.
     fn durability(&self) -> Option<Durability>;
+
+    /// What the store can do. It does not change while the store is open. By default answers are never lost.
+    fn capabilities(&self) -> ShardCapabilities {
+        ShardCapabilities::default()
+    }
 
     /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.
     async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError>;

@@ -41,6 +41,7 @@ mod rollup_store;
 mod rule_store;
 #[path = "../servers/mod.rs"]
 mod servers;
+mod session_directory;
 mod simulated_cache;
 #[allow(dead_code, reason = "each test binary takes what it needs")]
 #[path = "../sim/caches/items.rs"]

@@ -15,6 +15,7 @@ mod outboxes;
 mod queues;
 mod rollups;
 mod rules;
+mod sessions;
 mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,7 @@ pub use membership::MemoryMembership;
 pub use operations::MemoryOperations;
 pub use queues::MemoryQueues;
 pub use rules::MemoryRules;
+pub use sessions::MemorySessions;
 
 /// The bytes of best-effort counters that `stores` keeps.
 const FAST_BYTES: usize = 64 * 1024 * 1024;
@@ -74,7 +76,8 @@ pub fn queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
 /// The same, for several servers of this process: they follow each other through the catalog.
 pub fn shared_queue_stores(clock: Arc<dyn Clock>) -> QueueStores {
     let (membership, operations) = (Arc::new(MemoryMembership::default()), Arc::new(MemoryOperations::default()));
-    let shared = SharedQueues { membership, operations };
+    let sessions = Arc::new(MemorySessions::new(Arc::clone(&clock)));
+    let shared = SharedQueues { membership, operations, sessions };
     let stores = QueueStores::of(Arc::new(MemoryQueues::new(clock)), Arc::new(QueueCatalog::shared()));
     QueueStores { shared: Some(shared), ..stores }
 }

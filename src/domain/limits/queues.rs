@@ -165,6 +165,32 @@ pub const SESSION_LABEL_BYTES_MAX: usize = 256;
 pub const SERVER_SESSIONS_MAX: usize = 100_000;
 /// The sessions of one caller that a server knows, beside those that it found at its start.
 pub const CALLER_SESSIONS_MAX: usize = 50_000;
+/// The sessions of all servers that a store knows.
+pub const STORE_SESSIONS_MAX: usize = 1_000_000;
+/// How often a server asks which sessions have ended at other servers.
+pub const SESSION_ENDS_FOLLOWED_EVERY: Duration = Duration::from_millis(500);
+/// How late the directory of sessions may hear of a session, beside a quarter of its lease.
+pub const SESSION_HEARD_LATE: Duration = Duration::from_secs(1);
+/// The last ends of sessions that a store keeps for servers that follow them.
+pub const SESSION_ENDS_KEPT_MIN: usize = 10_000;
+/// The ends of sessions that one read returns.
+pub const SESSION_ENDS_PAGE_MAX: usize = 1_000;
+/// The signs of life of sessions that one write brings to the store.
+pub const SESSION_SIGNS_AT_ONCE_MAX: usize = 100;
+/// The forgotten sessions that one step removes from the store.
+pub const SESSION_ROWS_FORGOTTEN_MAX: usize = 1_000;
+/// The end of a session that its server has not finished for so long is finished by others.
+pub const SESSION_END_TAKEN_OVER_AFTER: Duration = Duration::from_secs(5);
+/// The unfinished ends of sessions that a server takes over at a time.
+pub const SESSION_ENDS_TAKEN_OVER_MAX: usize = 64;
+/// The numbers of calls that a stream reserves for its session, where several servers share the store.
+pub const STREAM_CALLS_RESERVED: u64 = 1 << 32;
+/// How often a stream repeats a call of its own whose answer was lost.
+pub const STREAM_REPEATS_MAX: usize = 8;
+/// How often the server repeats a dequeue without a session whose answer was lost.
+pub const LOST_ANSWER_REPEATS_MAX: usize = 12;
+/// The longest pause between two repeats of a call whose answer was lost.
+pub const LOST_ANSWER_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The shards in which a session may hold leases.
 pub const SESSION_SHARDS_MAX: usize = 4_096;
 /// The shards that a heartbeat or the end of a session asks at once.

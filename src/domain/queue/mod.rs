@@ -19,6 +19,7 @@ pub mod invalid_command;
 pub mod messages;
 pub mod name;
 pub mod session_records;
+pub mod session_rows;
 pub mod setup;
 pub mod shard;
 pub mod shard_routing;

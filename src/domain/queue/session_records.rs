@@ -12,6 +12,21 @@ use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT};
 use crate::domain::queue::messages::message::{MessageHead, SessionId};
 use crate::domain::time::Timestamp;
 
+impl SessionId {
+    /// Set in the ids of sessions of servers only: in those of workers the time of opening leaves this bit 0.
+    const OF_SERVER: u128 = 1 << 63;
+
+    /// A session of a server itself, which only replays its calls.
+    pub fn of_server(random: u128, number: u16) -> Self {
+        Self(((random >> 16) << 16) | Self::OF_SERVER | u128::from(number))
+    }
+
+    /// Whether it is a session of a server, not of a worker.
+    pub fn is_of_server(self) -> bool {
+        self.0 & Self::OF_SERVER != 0
+    }
+}
+
 /// The session's part of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionCall {

@@ -17,7 +17,7 @@ use crate::domain::queue::{Command, QueueName, Reply};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::lease_batch::LeaseBatch;
 use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::sessions::SentSessionCall;
+use crate::engine::queues::sessions::{ActiveSessionCall, SentSessionCall};
 use crate::engine::queues::waiters::WaiterSlot;
 use crate::engine::queues::{Queues, unexpected};
 use crate::ports::ShardCommand;
@@ -59,7 +59,10 @@ impl Queues {
             return Err(InvalidCommandPart::Lease.into());
         }
         let queue = self.context.queue(name)?;
-        let session = ask.session.map(|asked| self.admit(asked)).transpose()?;
+        let session = match ask.session {
+            Some(asked) => Some(self.admit(asked).await?),
+            None => None,
+        };
         if let Some(session) = session.as_ref().filter(|session| session.may_be_repeat) {
             if let Some(again) = self.recall(&queue, session.call).await? {
                 return Ok(again);
@@ -69,11 +72,10 @@ impl Queues {
                 return Err(Refusal::SequenceTooOld.into());
             }
         }
-        let call = session.as_ref().map(|session| session.call);
         if let Some(message) = ask.message.clone() {
-            return self.dequeue_one(&queue, message, &ask, call).await;
+            return self.dequeue_one(&queue, message, &ask, session.as_ref().map(|session| session.call)).await;
         }
-        self.dequeue_within(name, &queue, &ask, call).await
+        self.dequeue_within(name, &queue, &ask, session.as_ref()).await
     }
 
     /// Leases the available messages, or those that arrive within the wait.
@@ -82,8 +84,9 @@ impl Queues {
         name: &QueueName,
         queue: &Arc<ServedQueue>,
         ask: &DequeueRequest,
-        call: Option<SessionCall>,
+        session: Option<&ActiveSessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
+        let call = session.map(|session| session.call);
         let until = self.context.engine.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
         let (mut rounds, mut told) = (0, false);
         let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
@@ -125,6 +128,7 @@ impl Queues {
                 biased;
                 () = place.wait_until_woken() => seen_all = false,
                 () = self.context.drain.cancelled() => return Ok(found),
+                ended = session_end(session) => return Err(ended),
                 () = self.context.engine.clock.sleep(left) => {}
             }
             self.context.queue(name)?;
@@ -240,11 +244,9 @@ impl Queues {
         found: &mut LeaseBatch,
     ) -> Result<(usize, Completeness), QueueError> {
         let (filter, session) = (asked.filter.clone(), asked.session.map(|call| call.id));
-        if let Some(id) = session {
+        if let Some(call) = asked.session {
             found.asked_shards.push(shard);
-            if !self.context.sessions.add_shard(id, queue.shard(shard).id)? {
-                return Err(QueueError::SessionShards);
-            }
+            self.touch_shard(call, queue.shard(shard).id).await?;
         }
         let answer = self.context.call(queue, shard, ShardCommand::of(Command::Dequeue(asked))).await?;
         match (answer.reply, session) {
@@ -269,5 +271,13 @@ impl Queues {
             Some(why) => Err(Refusal::DequeueBlocked(why.clone()).into()),
             None => Ok(()),
         }
+    }
+}
+
+/// Waits until the session of a call has ended; for ever without a session.
+async fn session_end(session: Option<&ActiveSessionCall>) -> QueueError {
+    match session {
+        Some(session) => session.wait_for_end().await,
+        None => std::future::pending().await,
     }
 }

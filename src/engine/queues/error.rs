@@ -11,7 +11,7 @@ use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::caller_quota::QuotaExceeded;
 use crate::engine::queues::limited_resource::{LimitedResource, no_room_text};
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
 
 /// Why a queue call was refused.
 #[derive(Debug, thiserror::Error)]
@@ -204,6 +204,11 @@ impl QueueError {
     /// Whether it is about a session, which is over then.
     pub fn is_of_session(&self) -> bool {
         matches!(self, Self::Refused(Refusal::SessionNotFound | Refusal::SessionEnded(_)))
+    }
+
+    /// Whether the store may have applied the call although it answered with a failure.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Store(error) if error.outcome == EffectOutcome::Unknown)
     }
 
     /// Whether another server changed the catalog, or the queue went, between look and act.

@@ -7,6 +7,7 @@ use crate::domain::Timestamp;
 use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use crate::domain::queue::command::{Completeness, LeaseGrant};
 use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::{QueueId, QueueName};
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -31,6 +32,8 @@ pub struct LeaseBatch {
     /// The start of the last look.
     pub(super) looked: Duration,
     session: Option<SessionId>,
+    /// The number of the call that got the leases, if the server made it for a session.
+    call: Option<u64>,
     /// The shards that were asked.
     pub(super) asked_shards: Vec<u32>,
     /// Whether there are no more messages than these.
@@ -46,9 +49,21 @@ impl LeaseBatch {
             leases: Vec::new(),
             looked: context.engine.clock.elapsed(),
             session,
+            call: None,
             asked_shards: Vec::new(),
             completeness: Completeness::Complete,
         }
+    }
+
+    /// The same leases, as those of a call that the server made for a session.
+    pub(super) fn of_call(mut self, call: Option<SessionCall>) -> Self {
+        self.call = call.map(|call| call.sequence);
+        self
+    }
+
+    /// The number of the call that got the leases, if the server made it for a session.
+    pub fn call(&self) -> Option<u64> {
+        self.call
     }
 
     pub fn queue(&self) -> (QueueId, QueueName) {

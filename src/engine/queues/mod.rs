@@ -26,14 +26,18 @@ mod next_steps;
 mod operations;
 mod overview;
 mod registry;
+mod replay_sessions;
+mod replayed_dequeues;
 mod rule_messages;
 mod served_queue;
+mod session_exchange;
 mod session_list;
 mod session_registry;
 mod sessions;
 mod settle;
 mod shard_calls;
 mod shard_commands;
+mod shared_sessions;
 mod sweeper;
 mod unnamed_shards;
 mod waiters;
@@ -60,6 +64,7 @@ use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::operations::OperationTakeover;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
+use crate::engine::queues::session_exchange::SessionExchange;
 use crate::engine::queues::sweeper::Sweeper;
 use crate::engine::queues::unnamed_shards::UnnamedShards;
 use crate::engine::stats::Stats;
@@ -148,6 +153,9 @@ impl Queues {
         driver.start(UnnamedShards::new(shared));
         driver.start(OperationTakeover::new(queues.clone()));
         driver.start(FollowLoop::new(queues.clone()));
+        if let Some(directory) = queues.context.session_directory().map(Arc::clone) {
+            driver.start(SessionExchange::new(queues.clone(), directory));
+        }
         Ok(queues)
     }
 

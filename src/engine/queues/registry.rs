@@ -49,6 +49,10 @@ pub struct QueueContext {
     pub member: Option<Arc<FleetMembership>>,
     /// The sessions over all shards.
     pub sessions: SessionRegistry,
+    /// Whether the store may lose answers.
+    pub answers_may_be_lost: bool,
+    /// A part of the ids of the sessions in which this server repeats dequeues.
+    pub replay_random: u128,
     /// The queues made by templates, counted by the caller of their first enqueue.
     pub made_by_template: CallerQuota,
     /// The open watches of queues.
@@ -138,6 +142,8 @@ impl QueueContext {
     ) -> Self {
         Self {
             catalog: VersionedCatalog::new(Arc::clone(&stores.catalog) as _),
+            answers_may_be_lost: stores.shards.capabilities().answers_may_be_lost,
+            replay_random: u128::from_be_bytes(engine.random()),
             stores,
             engine,
             lease_key,

@@ -19,6 +19,7 @@ use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{CatalogQueue, MessageState, QueueSpec, ShardId};
 use crate::engine::caller_quota::QuotaPermit;
 use crate::engine::queues::depth::DepthCache;
+use crate::engine::queues::replay_sessions::ReplaySessions;
 use crate::engine::queues::shard_calls::ShardCalls;
 use crate::engine::queues::waiters::Waiters;
 use crate::engine::stats::QueueCounts;
@@ -47,6 +48,8 @@ pub struct ServedShard {
     pub calls: ShardCalls,
     /// The cursors of filter walks.
     pub filter_cursors: FilterCursors,
+    /// The sessions of this server in which dequeues without a session are repeated.
+    pub replay_sessions: ReplaySessions,
     last_view: Mutex<ReceivedView>,
 }
 
@@ -130,6 +133,7 @@ impl ServedQueue {
             id: ShardId { queue: queue.id, number },
             calls: ShardCalls::default(),
             filter_cursors: FilterCursors::default(),
+            replay_sessions: ReplaySessions::default(),
             last_view: Mutex::default(),
         };
         Self {

@@ -1,10 +1,13 @@
-//! The sessions of this server: their labels, leases and shards.
+//! The sessions that this server knows: their labels, leases and shards.
 //!
 //! A shard knows only the sessions that have had leases in it. The state of a session over all shards is here. A session is
 //! *alive* until its last call plus its lease, and while a call of it waits or a stream of it is open. The upper half of
 //! its id is a hash of its label, the lower half the time at which it was opened. So a server that starts learns from the
 //! shards which sessions a label has, and which of them is the newest. A session without leases is forgotten at that
-//! time.
+//! time. Where several servers share a store, the session directory decides instead, and what is here is a copy of it: see
+//! `shared_sessions`.
+
+mod directory_copy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,8 +22,11 @@ use crate::domain::limits::{
 };
 use crate::domain::queue::messages::message::SessionId;
 use crate::domain::queue::session_records::{Ending, SessionRecord};
+use crate::domain::queue::session_rows::CallAttempt;
 use crate::domain::queue::{QueueId, Refusal, ShardId};
 use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+
+pub use directory_copy::DueSigns;
 
 /// A session and the shards in which it may hold leases.
 pub type SessionWithShards = (SessionId, Vec<ShardId>);
@@ -77,6 +83,10 @@ struct SessionEntry {
     ended: Option<Ending>,
     /// Cancelled once it has ended.
     end_token: CancellationToken,
+    /// The `touched` of its row in the directory when its shards were read.
+    touched: u64,
+    /// The time of the last sign of life that the directory was sent.
+    signed_at: Duration,
     /// Its quota permit; none for a session that was found at startup when the quota was used up.
     _share: Option<QuotaPermit>,
 }
@@ -148,12 +158,17 @@ impl SessionRegistry {
         lease: Duration,
         now: Duration,
     ) -> Result<Vec<SessionWithShards>, QuotaExceeded> {
+        let share = self.reserve(caller, now)?;
         let mut known = self.table.lock();
-        known.forget(now);
-        let share = self.shares.take(caller)?;
         let replaced = known.replace(id);
         known.insert(id, SessionEntry::new(label, lease, now, Some(share)));
         Ok(replaced)
+    }
+
+    /// Takes the quota permit for a session that is about to be opened.
+    pub fn reserve(&self, caller: &CallerId, now: Duration) -> Result<QuotaPermit, QuotaExceeded> {
+        self.table.lock().forget(now);
+        self.shares.take(caller)
     }
 
     /// Adds a session that a shard knew at startup. It counts as just called.
@@ -196,15 +211,7 @@ impl SessionRegistry {
     pub fn admit(&self, id: SessionId, sequence: u64, attempt: u32, now: Duration) -> Result<AdmittedCall, Refusal> {
         let mut known = self.table.lock();
         let entry = known.alive(id, now)?;
-        let (may_be_repeat, is_behind) = (attempt > 1 || sequence <= entry.newest, sequence < entry.newest);
-        entry.newest = entry.newest.max(sequence);
-        entry.in_use += 1;
-        Ok(AdmittedCall {
-            lease: entry.lease,
-            may_be_repeat,
-            is_superseded: is_behind,
-            end_token: entry.end_token.clone(),
-        })
+        Ok(entry.admit(CallAttempt { sequence, attempt }, now))
     }
 
     /// Ends a call that `admit` admitted.
@@ -352,6 +359,17 @@ impl SessionTable {
 }
 
 impl SessionEntry {
+    /// Admits a call, and keeps the session alive until it is released.
+    fn admit(&mut self, call: CallAttempt, now: Duration) -> AdmittedCall {
+        let CallAttempt { sequence, attempt } = call;
+        let may_be_repeat = attempt > 1 || sequence <= self.newest;
+        let is_superseded = sequence < self.newest;
+        self.newest = self.newest.max(sequence);
+        self.last_heard_at = self.last_heard_at.max(now);
+        self.in_use += 1;
+        AdmittedCall { lease: self.lease, may_be_repeat, is_superseded, end_token: self.end_token.clone() }
+    }
+
     fn new(label: &str, lease: Duration, now: Duration, share: Option<QuotaPermit>) -> Self {
         Self {
             label: label.into(),
@@ -364,6 +382,8 @@ impl SessionEntry {
             number: 0,
             ended: None,
             end_token: CancellationToken::new(),
+            touched: 0,
+            signed_at: now,
             _share: share,
         }
     }

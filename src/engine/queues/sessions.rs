@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
+use tokio_util::sync::CancellationToken;
 
 use crate::domain::limits::{
     BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSION_END_STEPS_MAX, SESSION_LABEL_BYTES_MAX, SESSION_LEASE_DEFAULT,
@@ -18,6 +19,7 @@ use crate::domain::queue::command::Completeness;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::SessionId;
 use crate::domain::queue::session_records::{Ending, SessionCall};
+use crate::domain::queue::session_rows::CallAttempt;
 use crate::domain::queue::{Command, Refusal, Reply, ShardId};
 use crate::domain::{Reason, Reject};
 use crate::engine::caller_quota::CallerId;
@@ -28,7 +30,7 @@ use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::session_registry::{AdmittedCall, number_of};
 use crate::engine::queues::{Queues, unexpected};
-use crate::ports::{ShardCommand, StoreError};
+use crate::ports::{NewSession, ShardCommand, StoreError};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedSession {
@@ -63,6 +65,15 @@ pub(super) struct ActiveSessionCall {
     pub call: SessionCall,
     pub may_be_repeat: bool,
     pub is_superseded: bool,
+    end_token: CancellationToken,
+}
+
+impl ActiveSessionCall {
+    /// Waits until the session has ended; returns the refusal for it.
+    pub async fn wait_for_end(&self) -> QueueError {
+        self.end_token.cancelled().await;
+        self.context.sessions.ended(self.call.id).map_or(Refusal::SessionNotFound, Refusal::SessionEnded).into()
+    }
 }
 
 impl Drop for ActiveSessionCall {
@@ -93,8 +104,15 @@ impl Queues {
         let now = u64::try_from(self.context.engine.now().millis()).unwrap_or(0);
         let millis = now.max(self.context.sessions.next_millis(label));
         let id = number_of(label, millis, u64::from_be_bytes(self.context.engine.random()));
-        let replaced = self.context.sessions.open(id, caller, label, lease, self.context.engine.clock.elapsed());
-        let replaced = replaced.map_err(|why| QueueError::LimitReached { of: LimitedResource::Session, why })?;
+        let replaced = match self.context.session_directory() {
+            Some(directory) => {
+                self.open_in_directory(directory, caller, NewSession { id, label: label.into(), lease }).await?
+            }
+            None => {
+                let opened = self.context.sessions.open(id, caller, label, lease, self.context.engine.clock.elapsed());
+                opened.map_err(|why| QueueError::LimitReached { of: LimitedResource::Session, why })?
+            }
+        };
         for (old, shards) in replaced {
             let queues = self.clone();
             self.finish(async move { queues.end_in(old, shards, Ending::Replaced).await }).await?;
@@ -104,10 +122,38 @@ impl Queues {
 
     /// Renews a session, and confirms the responses that it has received.
     pub async fn heartbeat(&self, id: SessionId, received_up_to: Option<u64>) -> Result<HeartbeatOutcome, QueueError> {
-        let lease = self.context.sessions.renew(id, self.context.engine.clock.elapsed())?;
-        // The session cannot have received the response of a call that was never made. Refusing would be wrong: a server
-        // that started since then knows a call only if it gave leases.
-        let received_up_to = received_up_to.map(|call| call.min(self.context.sessions.newest_call(id)));
+        let (lease, received_up_to) = match self.context.session_directory() {
+            // Another server may have served newer calls than this one knows.
+            Some(directory) => (self.hear_session(directory, id).await?, received_up_to),
+            None => {
+                let lease = self.context.sessions.renew(id, self.context.engine.clock.elapsed())?;
+                // The session cannot have received the response of a call that was never made. Refusing would be wrong: a
+                // server that started since then knows a call only if it gave leases.
+                (lease, received_up_to.map(|call| call.min(self.context.sessions.newest_call(id))))
+            }
+        };
+        self.heartbeat_shards(id, lease, received_up_to).await
+    }
+
+    /// The same for an open stream. A directory hears of its session with the other sessions of this server.
+    pub(super) async fn heartbeat_of_stream(
+        &self,
+        id: SessionId,
+        received_up_to: Option<u64>,
+    ) -> Result<HeartbeatOutcome, QueueError> {
+        if self.context.session_directory().is_none() {
+            return self.heartbeat(id, received_up_to).await;
+        }
+        let lease = self.context.sessions.renew_heard(id, self.context.engine.clock.elapsed())?;
+        self.heartbeat_shards(id, lease, received_up_to).await
+    }
+
+    async fn heartbeat_shards(
+        &self,
+        id: SessionId,
+        lease: Duration,
+        received_up_to: Option<u64>,
+    ) -> Result<HeartbeatOutcome, QueueError> {
         let shards = self.context.sessions.shards(id);
         let beats = stream::iter(shards).map(|shard| self.heartbeat_shard(id, shard, received_up_to));
         let answers: Vec<_> = beats.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
@@ -120,6 +166,9 @@ impl Queues {
 
     /// Ends a session and releases its leases. Returns their number. A repeat releases none.
     pub async fn close_session(&self, id: SessionId) -> Result<usize, QueueError> {
+        if let Some(directory) = self.context.session_directory() {
+            return self.close_shared(directory, id).await;
+        }
         match self.context.sessions.end(id, Ending::Closed) {
             None => return Err(Refusal::SessionNotFound.into()),
             Some(how @ (Ending::Replaced | Ending::Expired)) => return Err(Refusal::SessionEnded(how).into()),
@@ -137,8 +186,8 @@ impl Queues {
         shard: ShardId,
         received_up_to: Option<u64>,
     ) -> Result<Vec<String>, QueueError> {
-        let Some(queue) = self.context.by_id(shard.queue) else {
-            self.context.sessions.remove_shard(id, shard);
+        let Some(queue) = self.queue_by_id(shard.queue).await? else {
+            self.remove_shards(id, &[shard]).await;
             return Ok(Vec::new());
         };
         let command = Command::Heartbeat { session: id, received_up_to };
@@ -154,15 +203,28 @@ impl Queues {
     }
 
     /// Ends a session in shards. Returns the number of ended leases. Sweeps end the leases beyond a bound.
-    async fn end_in(&self, id: SessionId, shards: Vec<ShardId>, how: Ending) -> Result<usize, QueueError> {
-        let ends = stream::iter(shards).map(|shard| self.end_in_one(id, shard, how));
+    pub(super) async fn end_in(&self, id: SessionId, shards: Vec<ShardId>, how: Ending) -> Result<usize, QueueError> {
+        let ends = stream::iter(shards.clone()).map(|shard| self.end_in_one(id, shard, how));
         let answers: Vec<_> = ends.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
+        let done = shards.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).map(|(shard, _)| shard);
+        self.remove_shards(id, &done.collect::<Vec<_>>()).await;
         answers.into_iter().sum()
+    }
+
+    /// Notes that a session holds no leases in shards. Where a directory does not learn it, the end of the session is
+    /// repeated there.
+    async fn remove_shards(&self, id: SessionId, shards: &[ShardId]) {
+        shards.iter().for_each(|shard| self.context.sessions.remove_shard(id, *shard));
+        if let Some(directory) = self.context.session_directory()
+            && let Err(error) = directory.remove_shards(id, shards).await
+        {
+            tracing::debug!(%error, "cannot note in which shards a session has ended");
+        }
     }
 
     async fn end_in_one(&self, id: SessionId, shard: ShardId, how: Ending) -> Result<usize, QueueError> {
         let mut ended = 0;
-        if let Some(queue) = self.context.by_id(shard.queue) {
+        if let Some(queue) = self.queue_by_id(shard.queue).await? {
             for _ in 0..SESSION_END_STEPS_MAX {
                 let command = Command::EndSession { session: id, ending: how, max: BULK_MESSAGES_MAX };
                 match self.context.call(&queue, shard.number, ShardCommand::of(command)).await?.reply? {
@@ -176,12 +238,14 @@ impl Queues {
                 }
             }
         }
-        self.context.sessions.remove_shard(id, shard);
         Ok(ended)
     }
 
-    /// Reads the sessions from the shards of a store that was just opened.
+    /// Reads the sessions from the shards of a store that was just opened. A session directory knows them all.
     pub(super) async fn load_sessions(&self) -> Result<(), StoreError> {
+        if self.context.session_directory().is_some() {
+            return Ok(());
+        }
         let now = self.context.engine.clock.elapsed();
         for queue in self.context.all() {
             if queue.record.load().spec.template_for.is_some() {
@@ -206,7 +270,7 @@ impl Queues {
         Ok(())
     }
 
-    pub(super) fn admit(&self, asked: SentSessionCall) -> Result<ActiveSessionCall, QueueError> {
+    pub(super) async fn admit(&self, asked: SentSessionCall) -> Result<ActiveSessionCall, QueueError> {
         let SentSessionCall { id, sequence, attempt, received_up_to } = asked;
         if sequence == 0 {
             return Err(InvalidCommandPart::Sequence.into());
@@ -217,29 +281,41 @@ impl Queues {
         if received_up_to.is_some_and(|received| received >= sequence) {
             return Err(InvalidCommandPart::Received.into());
         }
-        let admitted = self.context.sessions.admit(id, sequence, attempt, self.context.engine.clock.elapsed())?;
+        let admitted = match self.context.session_directory() {
+            Some(directory) => self.admit_shared(directory, id, CallAttempt { sequence, attempt }).await?,
+            None => self.context.sessions.admit(id, sequence, attempt, self.context.engine.clock.elapsed())?,
+        };
         let call = SessionCall { id, lease: Some(admitted.lease), sequence, attempt, received_up_to };
-        let AdmittedCall { may_be_repeat, is_superseded: is_behind, .. } = admitted;
-        Ok(ActiveSessionCall { context: Arc::clone(&self.context), call, may_be_repeat, is_superseded: is_behind })
+        let AdmittedCall { may_be_repeat, is_superseded, end_token, .. } = admitted;
+        Ok(ActiveSessionCall { context: Arc::clone(&self.context), call, may_be_repeat, is_superseded, end_token })
     }
 
-    /// The leases that an earlier attempt of a call got and still holds; none if it got none. Every shard is asked.
+    /// The leases that an earlier attempt of a call got and still holds; none if it got none. Every shard is asked, or where
+    /// there is a session directory, every shard that the session has touched.
     pub(super) async fn recall(
         &self,
         queue: &Arc<ServedQueue>,
         call: SessionCall,
     ) -> Result<Option<LeaseBatch>, QueueError> {
-        let ask = |number| self.context.call(queue, number, ShardCommand::of(Command::Recall(call)));
+        let numbers: Vec<u32> = match self.context.session_directory() {
+            None => (0..queue.shards()).collect(),
+            Some(_) => {
+                let touched = self.context.sessions.shards(call.id).into_iter();
+                let own =
+                    touched.filter(|shard| shard.number < queue.shards() && queue.shard(shard.number).id == *shard);
+                own.map(|shard| shard.number).collect()
+            }
+        };
+        let ask = |number: &u32| self.context.call(queue, *number, ShardCommand::of(Command::Recall(call)));
         let mut found = LeaseBatch::new(&self.context, queue, Some(call.id));
         let mut was_answered = false;
-        for (number, answer) in join_all((0..queue.shards()).map(ask)).await.into_iter().enumerate() {
+        for (number, answer) in numbers.iter().zip(join_all(numbers.iter().map(ask)).await) {
             let answer = answer?;
             match answer.reply {
                 Ok(Reply::Unanswered) => {}
                 Ok(Reply::Leases { leases, .. }) => {
                     was_answered = true;
-                    let number = u32::try_from(number).unwrap_or(u32::MAX);
-                    self.context.sessions.add_shard(call.id, queue.shard(number).id)?;
+                    self.context.sessions.add_shard(call.id, queue.shard(*number).id)?;
                     found.add(leases, answer.messages, answer.at);
                 }
                 Ok(other) => return Err(unexpected("recall", &other)),
@@ -268,6 +344,9 @@ impl Queues {
     /// Notes how a shard refused a call of a session: a session that ended in one shard has ended everywhere.
     pub(super) fn record_refusal(&self, id: SessionId, refusal: Refusal) -> QueueError {
         if let Refusal::SessionEnded(how) = &refusal {
+            if self.context.sessions.ended(id).is_none() {
+                self.report_end(id, *how);
+            }
             self.context.sessions.end(id, *how);
         }
         refusal.into()

@@ -15,6 +15,7 @@ use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::{Command, Reply};
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::replayed_dequeues::UnansweredCaller;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::shard_calls::{CommandResult, PendingCall};
 use crate::ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
@@ -104,7 +105,7 @@ impl QueueContext {
     /// Makes one store call and answers its callers. Callers without an answer get an interruption.
     async fn send(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32, calls: Vec<PendingCall>) {
         let live = queue.shard(shard);
-        let mut commands = Vec::new();
+        let mut commands: Vec<ShardCommand> = Vec::new();
         let take = |call: PendingCall| {
             let count = call.commands.len();
             commands.extend(call.commands);
@@ -113,15 +114,39 @@ impl QueueContext {
         let callers: Vec<_> = calls.into_iter().map(take).collect();
         self.engine.stats.queue_store_calls.increment();
         self.engine.stats.queue_commands.add(commands.len() as u64);
+        let repeatable = self.make_repeatable(queue, shard, &mut commands);
         let answers = self.stores.shards.apply(live.id, commands).await;
         self.record_answers(queue, shard, answers.iter().flatten());
-        let mut answers = answers.into_iter();
+        let mut lost = self.unanswered(queue, shard, repeatable, &answers).into_iter().peekable();
+        let (mut answers, mut start) = (answers.into_iter(), 0);
         for (count, releases, caller) in callers {
-            if let Err(unread) = caller.send(answers.by_ref().take(count).collect())
-                && releases
-            {
-                self.release(queue, unread.iter().flatten());
+            let own: Vec<CommandResult> = answers.by_ref().take(count).collect();
+            let mut lost_here = Vec::new();
+            while let Some(dequeue) = lost.next_if(|dequeue| dequeue.place < start + count) {
+                lost_here.push(dequeue.of_caller(start));
             }
+            start += count;
+            if lost_here.is_empty() {
+                self.answer(queue, caller, own, releases);
+            } else {
+                let late = UnansweredCaller { answers: own, lost: lost_here, releases, caller };
+                self.engine.driver.start_once(Arc::clone(self).answer_late(Arc::clone(queue), shard, late));
+            }
+        }
+    }
+
+    /// Answers a caller. Leases without a reader are released, if they are to be.
+    pub(super) fn answer(
+        self: &Arc<Self>,
+        queue: &Arc<ServedQueue>,
+        caller: oneshot::Sender<Vec<CommandResult>>,
+        answers: Vec<CommandResult>,
+        releases: bool,
+    ) {
+        if let Err(unread) = caller.send(answers)
+            && releases
+        {
+            self.release(queue, unread.iter().flatten());
         }
     }
 

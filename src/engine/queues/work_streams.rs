@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::future::select_all;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::limits::{DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, WORK_WALK_PAUSE};
+use crate::domain::limits::{
+    DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, LOST_ANSWER_PAUSE_MAX, STREAM_REPEATS_MAX, WORK_WALK_PAUSE,
+};
 use crate::domain::queue::command::{Completeness, Refusal};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
@@ -21,6 +23,8 @@ use crate::engine::queues::error::QueueError;
 use crate::engine::queues::lease_batch::LeaseBatch;
 use crate::engine::queues::limited_resource::LimitedResource;
 use crate::engine::queues::registry::QueueContext;
+use crate::engine::queues::replayed_dequeues::LOST_ANSWER_PAUSE_MIN;
+use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::sessions::HeartbeatOutcome;
 use crate::engine::queues::waiters::WaiterSlot;
 
@@ -72,7 +76,10 @@ impl Queues {
     }
 
     /// Attaches a stream to a session.
-    pub fn join_session(&self, id: SessionId) -> Result<StreamSession, QueueError> {
+    pub async fn join_session(&self, id: SessionId) -> Result<StreamSession, QueueError> {
+        if let Some(directory) = self.context.session_directory() {
+            self.reserve_calls(directory, id).await?;
+        }
         let now = self.context.engine.clock.elapsed();
         let admitted = self.context.sessions.admit(id, 0, 1, now)?;
         let shared = Arc::clone(&self.context);
@@ -96,7 +103,7 @@ impl Queues {
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(InvalidCommandPart::Lease.into());
         }
-        let StreamLeaseRequest { max, lease, filter, call } = ask;
+        let StreamLeaseRequest { max, lease, filter, mut call } = ask;
         let ask = DequeueRequest { max, lease, filter, blocked: WhenBlocked::Wait, ..DequeueRequest::default() };
         let queues = names.iter().map(|name| self.context.queue(name)).collect::<Result<Vec<_>, _>>()?;
         let filter = Arc::new(ask.filter.clone());
@@ -106,8 +113,7 @@ impl Queues {
             let looked: Vec<u64> = places.iter().map(WaiterSlot::begin_look).collect();
             let mut unfinished = false;
             for queue in &queues {
-                let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
-                self.lease_from_shards(queue, &ask, call, &mut found).await?;
+                let found = self.lease_for_stream(queue, &ask, &mut call).await?;
                 if found.has_leases() {
                     return Ok(found);
                 }
@@ -129,6 +135,54 @@ impl Queues {
                 self.context.queue(name)?;
             }
         }
+    }
+
+    /// Leases the available messages of a queue as the next call of a stream. Nobody but the server can repeat such a call:
+    /// it does so if the answer of the store was lost, and takes another number if the call is too old for a shard.
+    async fn lease_for_stream(
+        &self,
+        queue: &Arc<ServedQueue>,
+        ask: &DequeueRequest,
+        call: &mut Option<SessionCall>,
+    ) -> Result<LeaseBatch, QueueError> {
+        let (mut pause, mut repeats) = (LOST_ANSWER_PAUSE_MIN, 0);
+        loop {
+            match (self.lease_or_recall(queue, ask, *call).await, call.as_mut()) {
+                (Ok(found), _) => return Ok(found),
+                (Err(error), _) if repeats == STREAM_REPEATS_MAX => return Err(error),
+                (Err(QueueError::Refused(Refusal::SequenceTooOld)), Some(call)) => {
+                    // Another stream of the session was faster. Nothing was leased by this attempt.
+                    if let Some(directory) = self.context.session_directory() {
+                        self.reserve_calls(directory, call.id).await?;
+                    }
+                    (call.sequence, call.attempt) = (self.context.sessions.next_call(call.id), 1);
+                }
+                (Err(error), Some(call)) if self.context.answers_may_be_lost && error.is_unknown() => {
+                    self.context.engine.clock.sleep(pause).await;
+                    pause = (pause * 2).min(LOST_ANSWER_PAUSE_MAX);
+                    call.attempt += 1;
+                }
+                (Err(error), _) => return Err(error),
+            }
+            repeats += 1;
+        }
+    }
+
+    /// The leases of an earlier attempt of a call, or new ones if there was none.
+    async fn lease_or_recall(
+        &self,
+        queue: &Arc<ServedQueue>,
+        ask: &DequeueRequest,
+        call: Option<SessionCall>,
+    ) -> Result<LeaseBatch, QueueError> {
+        if let Some(repeat) = call.filter(|call| call.attempt > 1)
+            && let Some(again) = self.recall(queue, repeat).await?
+        {
+            return Ok(again.of_call(call));
+        }
+        let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
+        self.lease_from_shards(queue, ask, call, &mut found).await?;
+        Ok(found.of_call(call))
     }
 
     /// Waits for the wake-up of any waiter; false when no more leases are granted.
@@ -156,9 +210,9 @@ impl StreamSession {
         }
     }
 
-    /// Records that the leases of the last call are being sent; `shortest` is the shortest own duration of a lease.
-    pub fn sent(&mut self, shortest: Duration) {
-        self.last_sent_call = Some(self.last_call);
+    /// Records that the leases of a call are being sent; `shortest` is the shortest own duration of a lease.
+    pub fn sent(&mut self, call: Option<u64>, shortest: Duration) {
+        self.last_sent_call = call.or(Some(self.last_call));
         self.has_short_lease |= shortest < self.lease;
     }
 
@@ -195,7 +249,7 @@ impl StreamSession {
     ) -> impl Future<Output = Result<HeartbeatOutcome, QueueError>> + Send + use<> {
         self.last_heartbeat_at = self.context.engine.clock.elapsed();
         let (id, taken) = (self.id, self.last_received_call);
-        async move { queues.heartbeat(id, taken).await }
+        async move { queues.heartbeat_of_stream(id, taken).await }
     }
 }
 

@@ -1,9 +1,14 @@
 //! Several servers on one store of queues, in the memory of this process. Time stands still unless a test moves it.
 
+mod alternating;
 mod cancels;
 mod catalog;
+mod lost_answers;
 mod operations;
+mod servers;
+mod sessions;
 mod sweeps;
+mod watched_shards;
 
 use std::sync::Arc;
 use std::time::Duration;

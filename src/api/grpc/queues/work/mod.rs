@@ -242,11 +242,12 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         if let Some(at) = self.names.iter().position(|name| *name == queue.1) {
             self.names.rotate_left(at + 1);
         }
+        let call = found.call();
         let (mut leases, given) = (Vec::new(), found.take());
         if let Some((session, shortest)) =
             self.session.as_mut().zip(given.iter().map(|given| given.lease.expires_in).min())
         {
-            session.sent(shortest);
+            session.sent(call, shortest);
         }
         for given in given {
             let key = given.lease.token.key;
@@ -300,7 +301,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     /// Handles a request of the worker: settles and extends leases.
     async fn handle_request(&mut self, request: wire::WorkRequest) -> Result<wire::WorkResponse, Status> {
         if self.names.is_empty() {
-            self.begin(&request).map_err(to_status)?;
+            self.begin(&request).await.map_err(to_status)?;
         } else {
             self.check_same(&request)?;
         }
@@ -326,7 +327,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     }
 
     /// Applies the stream settings of the first request.
-    fn begin(&mut self, request: &wire::WorkRequest) -> Result<(), QueueError> {
+    async fn begin(&mut self, request: &wire::WorkRequest) -> Result<(), QueueError> {
         let mut names: Vec<QueueName> = Vec::new();
         let sent = request.queues.iter().chain((!request.queue.is_empty()).then_some(&request.queue));
         for sent in sent {
@@ -345,7 +346,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         self.lease = decode::duration("lease_duration", request.lease_duration)?;
         self.filter = decode::filter(&request.filter)?;
         if !request.session_id.is_empty() {
-            self.session = Some(self.queues.join_session(decode::session(&request.session_id)?)?);
+            self.session = Some(self.queues.join_session(decode::session(&request.session_id)?).await?);
         }
         self.names = names;
         Ok(())

@@ -1,0 +1,200 @@
+//! What a server copies from the session directory, and what it has to tell it.
+//!
+//! The copy may be old: shards may be missing in it, and a session that lives in it may have ended. So calls are admitted
+//! by the directory.
+
+use std::time::Duration;
+
+use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::session_records::Ending;
+use crate::domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use crate::domain::queue::{Refusal, ShardId};
+use crate::engine::caller_quota::{CallerId, QuotaPermit};
+use crate::engine::queues::session_registry::{AdmittedCall, SessionEntry, SessionRegistry};
+use crate::ports::SignOfLife;
+
+/// Which signs of life are due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DueSigns {
+    /// Those that are late.
+    Late,
+    /// Those of all sessions, because their ends may have been missed.
+    All,
+}
+
+impl SessionRegistry {
+    /// Adds a session that was opened in the directory, which decided what became of the others of its label.
+    pub fn put(&self, id: SessionId, label: &str, lease: Duration, share: QuotaPermit, now: Duration) {
+        self.table.lock().insert(id, SessionEntry::new(label, lease, now, Some(share)));
+    }
+
+    /// Admits a call that was begun in the directory, which knew calls up to `newest` before.
+    pub fn admit_begun(
+        &self,
+        id: SessionId,
+        call: CallAttempt,
+        newest: u64,
+        now: Duration,
+    ) -> Result<AdmittedCall, Refusal> {
+        let mut known = self.table.lock();
+        let entry = known.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
+        if let Some(how) = entry.ended {
+            return Err(Refusal::SessionEnded(how));
+        }
+        entry.newest = entry.newest.max(newest);
+        entry.signed_at = now;
+        Ok(entry.admit(call, now))
+    }
+
+    /// Takes in the row of a session that the directory has just heard of.
+    pub fn adopt(&self, row: &SessionRow, now: Duration) {
+        let mut known = self.table.lock();
+        known.forget(now);
+        if !known.sessions.contains_key(&row.id) {
+            // The sessions that other servers opened are within the bound of the directory.
+            let share = self.shares.take(&CallerId::nobody()).ok();
+            known.insert(row.id, SessionEntry::new(&row.label, row.lease, now, share));
+        }
+        let Some(entry) = known.sessions.get_mut(&row.id) else { return };
+        entry.last_heard_at = entry.last_heard_at.max(now);
+        entry.touched = entry.touched.max(row.touched);
+        entry.shards.extend(&row.shards);
+        if let Some((how, _)) = row.ended {
+            entry.end(how);
+        }
+    }
+
+    /// Notes that the directory has heard of a session. Returns whether the shards that it touched are known here.
+    pub fn hear(&self, id: SessionId, pulse: SessionPulse, now: Duration) -> bool {
+        let mut known = self.table.lock();
+        let Some(entry) = known.sessions.get_mut(&id) else { return false };
+        entry.signed_at = now;
+        entry.touched >= pulse.touched
+    }
+
+    /// Renews a session that the directory has just heard of. Returns its lease.
+    pub fn renew_heard(&self, id: SessionId, now: Duration) -> Result<Duration, Refusal> {
+        let mut known = self.table.lock();
+        let entry = known.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
+        entry.last_heard_at = entry.last_heard_at.max(now);
+        entry.ended.map_or(Ok(entry.lease), |how| Err(Refusal::SessionEnded(how)))
+    }
+
+    /// The sign of life of a session.
+    pub fn sign_of(&self, id: SessionId, now: Duration) -> SignOfLife {
+        let known = self.table.lock();
+        let unknown = SignOfLife { id, newest_call: 0, leased_for: Duration::ZERO };
+        known.sessions.get(&id).map_or(unknown, |entry| entry.sign(id, now))
+    }
+
+    /// The sessions from which this server has heard, and of which the directory has not heard for a quarter of their
+    /// lease; or all that have not ended. O(sessions).
+    pub fn due_signs(&self, which: DueSigns, now: Duration) -> Vec<SignOfLife> {
+        let known = self.table.lock();
+        let is_due = |entry: &SessionEntry| match which {
+            DueSigns::All => true,
+            DueSigns::Late => {
+                let is_news = entry.in_use > 0 || entry.last_heard_at > entry.signed_at;
+                is_news && now >= entry.signed_at + entry.lease / 4
+            }
+        };
+        let due = known.sessions.iter().filter(|(_, entry)| entry.ended.is_none() && is_due(entry));
+        due.map(|(id, entry)| entry.sign(*id, now)).collect()
+    }
+
+    /// Numbers the next calls that the server makes for the session from this on.
+    pub fn number_calls_from(&self, id: SessionId, first: u64) {
+        if let Some(entry) = self.table.lock().sessions.get_mut(&id) {
+            entry.newest = entry.newest.max(first.saturating_sub(1));
+        }
+    }
+
+    /// Whether a session is known to have touched a shard, and has not ended.
+    pub fn has_touched(&self, id: SessionId, shard: ShardId) -> bool {
+        let known = self.table.lock();
+        known.sessions.get(&id).is_some_and(|entry| entry.ended.is_none() && entry.shards.contains(&shard))
+    }
+
+    /// How a session ended; none if it lives or is not known.
+    pub fn ended(&self, id: SessionId) -> Option<Ending> {
+        self.table.lock().sessions.get(&id).and_then(|entry| entry.ended)
+    }
+}
+
+impl SessionEntry {
+    fn sign(&self, id: SessionId, now: Duration) -> SignOfLife {
+        SignOfLife { id, newest_call: self.newest, leased_for: self.leased_until.saturating_sub(now) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::domain::Timestamp;
+    use crate::domain::queue::QueueId;
+
+    const LEASE: Duration = Duration::from_secs(40);
+    const SECOND: Duration = Duration::from_secs(1);
+    const ID: SessionId = SessionId(4);
+
+    fn opened() -> SessionRegistry {
+        let registry = SessionRegistry::default();
+        let share = registry.reserve(&CallerId::nobody(), Duration::ZERO).expect("room");
+        registry.put(ID, "", LEASE, share, Duration::ZERO);
+        registry
+    }
+
+    fn row(touched: u64, shards: impl IntoIterator<Item = u32>) -> SessionRow {
+        let shards = shards.into_iter().map(|number| ShardId { queue: QueueId(1), number });
+        let new = SessionRow::new(ID, "worker", LEASE, Timestamp::MIN);
+        SessionRow { touched, shards: shards.collect::<BTreeSet<_>>(), newest_call: 7, bars: BTreeMap::new(), ..new }
+    }
+
+    #[test]
+    fn a_begun_call_may_be_a_repeat_if_the_directory_knew_it_or_its_attempt_says_so() {
+        let registry = SessionRegistry::default();
+        registry.adopt(&row(1, [2]), SECOND);
+        assert_eq!(&*registry.label(ID), "worker");
+        assert!(registry.has_touched(ID, ShardId { queue: QueueId(1), number: 2 }));
+        let calls = [((8, 1), 7), ((9, 2), 8), ((9, 1), 9), ((12, 1), 11), ((10, 1), 12)];
+        let begun = calls.map(|((sequence, attempt), newest)| {
+            let begun = registry.admit_begun(ID, CallAttempt { sequence, attempt }, newest, SECOND).expect("alive");
+            (begun.may_be_repeat, begun.is_superseded)
+        });
+        assert_eq!(begun, [(false, false), (true, false), (true, false), (false, false), (true, true)]);
+        registry.end(ID, Ending::Closed);
+        let refused = registry.admit_begun(ID, CallAttempt { sequence: 13, attempt: 1 }, 12, SECOND).err();
+        assert_eq!(refused, Some(Refusal::SessionEnded(Ending::Closed)));
+        assert!(!registry.has_touched(ID, ShardId { queue: QueueId(1), number: 2 }));
+    }
+
+    #[test]
+    fn the_row_is_read_again_when_the_session_has_touched_more() {
+        let registry = opened();
+        let pulse = |touched| SessionPulse { newest_call: 0, touched };
+        assert!(registry.hear(ID, pulse(0), SECOND));
+        assert!(!registry.hear(ID, pulse(2), SECOND));
+        registry.adopt(&row(2, [1, 3]), SECOND);
+        assert!(registry.hear(ID, pulse(2), SECOND));
+        assert_eq!(registry.shards(ID).len(), 2);
+        assert!(!registry.hear(SessionId(9), pulse(0), SECOND), "it is not known");
+    }
+
+    #[test]
+    fn a_sign_of_life_is_due_once_in_a_quarter_of_the_lease_if_there_was_a_call() {
+        let registry = opened();
+        let due = |which, now| registry.due_signs(which, now).len();
+        assert_eq!(due(DueSigns::Late, LEASE), 0, "nothing was heard since it was opened");
+        assert_eq!(registry.renew_heard(ID, SECOND), Ok(LEASE));
+        assert_eq!([due(DueSigns::Late, LEASE / 4 - SECOND), due(DueSigns::All, SECOND)], [0, 1]);
+        assert_eq!(registry.due_signs(DueSigns::Late, LEASE / 4), [registry.sign_of(ID, LEASE / 4)]);
+        assert!(registry.hear(ID, SessionPulse { newest_call: 1, touched: 0 }, LEASE / 4));
+        assert_eq!(due(DueSigns::Late, LEASE), 0);
+        registry.admit_begun(ID, CallAttempt { sequence: 2, attempt: 1 }, 1, LEASE).expect("alive");
+        assert_eq!([due(DueSigns::Late, LEASE), due(DueSigns::Late, LEASE + LEASE / 4)], [0, 1], "it waits");
+        registry.end(ID, Ending::Replaced);
+        assert_eq!(due(DueSigns::All, 9 * LEASE), 0);
+    }
+}
