@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tallystone::domain::queue::{Command, Durability, QueueId, Settings, ShardId};
+use tallystone::domain::queue::{Command, Durability, QueueId, ShardId, ShardSettings};
 use tallystone::ports::{
-    QueueListener, QueueStores, ShardAnswer, ShardCapabilities, ShardCommand, ShardStore, StoreError, StoreErrorKind,
+    CreatedQueue, QueueListener, QueueStores, ShardAnswer, ShardCapabilities, ShardCommand, ShardStore, StoreError,
+    StoreErrorKind,
 };
 
 /// What becomes of a store call.
@@ -79,7 +80,7 @@ impl ShardStore for WatchedShards {
         ShardCapabilities { answers_may_be_lost: true }
     }
 
-    async fn create(&self, queue: QueueId, shards: u32, settings: Settings) -> Result<(), StoreError> {
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
         self.inner.create(queue, shards, settings).await
     }
 
@@ -87,7 +88,7 @@ impl ShardStore for WatchedShards {
         self.inner.drop_queue(queue).await
     }
 
-    async fn queues(&self) -> Result<Vec<(QueueId, u32)>, StoreError> {
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
         self.inner.queues().await
     }
 
