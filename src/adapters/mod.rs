@@ -9,6 +9,7 @@ pub mod manual;
 pub mod memcached;
 pub mod memory;
 mod opened;
+pub mod redis;
 pub mod rollup_rpc;
 pub mod system;
 

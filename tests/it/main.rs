@@ -13,6 +13,7 @@ mod fleet;
 mod linear;
 mod observability;
 mod queues;
+mod redis;
 mod repository;
 mod server;
 #[path = "../servers/mod.rs"]

@@ -9,6 +9,7 @@ pub mod cassandra;
 pub mod cluster;
 pub mod prometheus;
 pub mod proxy;
+pub mod redis;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

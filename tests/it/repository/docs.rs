@@ -87,6 +87,7 @@ fn the_page_of_limits_is_the_list() {
         ("Embedded store", include_str!("../../../src/adapters/embedded/limits.rs")),
         ("Cassandra", include_str!("../../../src/adapters/cassandra/limits.rs")),
         ("memcached", include_str!("../../../src/adapters/memcached/limits.rs")),
+        ("Redis and Valkey", include_str!("../../../src/adapters/redis/limits.rs")),
     ];
     let mut page = String::from(
         "# Limits\n\n\

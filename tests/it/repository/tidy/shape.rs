@@ -100,6 +100,7 @@ fn every_bound_stands_in_one_file() {
         Except("src/adapters/embedded/limits.rs", "the bounds of the embedded store"),
         Except("src/adapters/cassandra/limits.rs", "the bounds of Cassandra"),
         Except("src/adapters/memcached/limits.rs", "the bounds of memcached"),
+        Except("src/adapters/redis/limits.rs", "the bounds of Redis"),
         Except("src/client/", "a library for applications, built without the domain"),
         Except("src/api/time.rs", "what the wire's type of a duration can say"),
         Except("src/api/http/json_values.rs", "what a JSON number can say exactly"),

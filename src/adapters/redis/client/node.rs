@@ -1,0 +1,199 @@
+//! One node: its lines, how many calls and bytes may be in flight to it, and how its calls end.
+//!
+//! A call that ends before its commands were given to a connection was not applied. Afterwards, without an answer, its
+//! effect may have happened.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::adapters::redis::client::command::RedisCommand;
+use crate::adapters::redis::client::deadline::Deadline;
+use crate::adapters::redis::client::failure::{Advice, CallFailure, FailureCause, judge};
+use crate::adapters::redis::client::library::FunctionLibrary;
+use crate::adapters::redis::client::line::{Absence, Line, LineStanding};
+use crate::adapters::redis::client::pending::Judged;
+use crate::adapters::redis::client::reply::RedisReply;
+use crate::adapters::redis::client::wire::{Door, ServedBy, Wire};
+use crate::adapters::redis::limits::{
+    REDIS_ABSENCE_WAITED_MAX, REDIS_BYTES_AT_ONCE_MAX, REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECTIONS, REDIS_SILENCE_MAX,
+};
+use crate::ports::Clock;
+
+/// Permits stand for so many bytes each, so that their count fits.
+const BYTES_A_PERMIT: usize = 1024;
+
+/// One node.
+pub(super) struct Node {
+    door: Door,
+    clock: Arc<dyn Clock>,
+    lines: [Line; REDIS_CONNECTIONS],
+    absence: Arc<Absence>,
+    call_permits: Semaphore,
+    byte_permits: Semaphore,
+    /// One at a time loads the library.
+    loading: Semaphore,
+    /// How often the library was loaded.
+    loads: AtomicU64,
+}
+
+/// What became of commands that were given to a node.
+pub(super) enum Sent {
+    /// Each has its answer.
+    Answered(ServedBy, Vec<Judged>),
+    /// They were not sent, and may be sent later.
+    NotYet(CallFailure),
+    /// They failed together, for good.
+    Failed(CallFailure),
+}
+
+impl Node {
+    pub(super) fn new(door: Door, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            door,
+            clock,
+            lines: Default::default(),
+            absence: Arc::default(),
+            call_permits: Semaphore::new(REDIS_CALLS_AT_ONCE_MAX),
+            byte_permits: Semaphore::new(REDIS_BYTES_AT_ONCE_MAX / BYTES_A_PERMIT),
+            loading: Semaphore::new(1),
+            loads: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// Sends commands on one connection, in their order.
+    pub(super) async fn send(&self, commands: Vec<RedisCommand>, deadline: &Deadline) -> Sent {
+        let Some(permits) = deadline.meet(self.acquire(&commands)).await else {
+            let text = format!("too many calls of Redis at {} are in progress", self.door.address);
+            return Sent::Failed(CallFailure::new(FailureCause::Busy, text));
+        };
+        let (line, wire) = match deadline.meet(self.wire()).await {
+            Some(Ok(found)) => found,
+            Some(Err(failure)) => return self.not_connected(failure),
+            None => return Sent::NotYet(self.unreachable("no connection in time")),
+        };
+        let answered = deadline.meet(wire.send(&commands)).await;
+        drop(permits);
+        match answered {
+            Some(Ok(answers)) => {
+                let judged = answers.into_iter().map(|answer| answer.map_err(|text| self.judge(line, &text)));
+                Sent::Answered(wire.served_by().clone(), judged.collect())
+            }
+            Some(Err(failure)) => {
+                line.hang_up();
+                Sent::Failed(failure)
+            }
+            None => {
+                if wire.silent_for(self.clock.elapsed()) >= REDIS_SILENCE_MAX {
+                    line.hang_up();
+                }
+                let text = format!("Redis at {}: no answer in time", self.door.address);
+                Sent::Failed(CallFailure::new(FailureCause::NoAnswer, text))
+            }
+        }
+    }
+
+    /// The answer to one command that only reads, or is harmless: where nothing was answered, it may be asked again.
+    pub(super) async fn ask(&self, command: RedisCommand, deadline: &Deadline) -> Result<RedisReply, CallFailure> {
+        match self.send(vec![command], deadline).await {
+            Sent::Answered(_, mut answers) => match answers.pop() {
+                Some(answer) => answer.map_err(|(failure, _)| failure),
+                None => Err(CallFailure::new(FailureCause::Protocol, "no answer to the command")),
+            },
+            Sent::NotYet(failure) | Sent::Failed(failure) => Err(failure),
+        }
+    }
+
+    /// Loads the library, unless it was loaded since `seen`.
+    pub(super) async fn load(
+        &self,
+        library: &FunctionLibrary,
+        seen: u64,
+        deadline: &Deadline,
+    ) -> Result<(), CallFailure> {
+        let late = || self.unreachable("the library of functions could not be loaded in time");
+        let _turn = deadline.meet(self.loading.acquire()).await.ok_or_else(late)?;
+        if self.loads.load(Ordering::Relaxed) != seen {
+            return Ok(());
+        }
+        match self.ask(RedisCommand::new("FUNCTION").arg("LOAD").arg(&library.code), deadline).await {
+            Ok(_) => {}
+            // Another server has loaded it meanwhile; its name says that it is the same.
+            Err(failure) if failure.text.contains("already exists") => {}
+            // What fails is the loading: the functions did not run.
+            Err(CallFailure { cause, text, .. }) => {
+                let text = format!("the library of functions {} cannot be loaded: {text}", library.name);
+                return Err(CallFailure { outcome: crate::ports::EffectOutcome::NotApplied, cause, text });
+            }
+        }
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How often the library was loaded.
+    pub(super) fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Relaxed)
+    }
+
+    /// Lets go of all connections.
+    pub(super) fn hang_up(&self) {
+        self.lines.iter().for_each(Line::hang_up);
+    }
+
+    /// A connection, of those with the fewest calls in flight. While all of them are busy, a call makes another one; if it
+    /// cannot be made, a busy one serves.
+    async fn wire(&self) -> Result<(&Line, Arc<Wire>), CallFailure> {
+        let with = |standing| self.lines.iter().filter(move |line| line.standing() == standing);
+        let up = with(LineStanding::Up).min_by_key(|line| line.in_flight());
+        let down = with(LineStanding::Down).next();
+        let pauses = !self.absence.pause_left(self.clock.elapsed()).is_zero();
+        let first = match (up, down) {
+            (Some(up), None) => up,
+            (Some(up), Some(_)) if pauses || up.in_flight() == 0 => up,
+            (_, Some(down)) => down,
+            // All of them are being made.
+            (None, None) => &self.lines[0],
+        };
+        let made = first.wire(&self.door, &self.absence, &self.clock).await;
+        match (made, up) {
+            (Ok(wire), _) => Ok((first, wire)),
+            (Err(_), Some(up)) => Ok((up, up.wire(&self.door, &self.absence, &self.clock).await?)),
+            (Err(failure), None) => Err(failure),
+        }
+    }
+
+    async fn acquire(&self, commands: &[RedisCommand]) -> (SemaphorePermit<'_>, SemaphorePermit<'_>) {
+        const OPEN: &str = "the semaphore is never closed";
+        let size: usize = commands.iter().map(RedisCommand::size).sum();
+        let call = self.call_permits.acquire().await.expect(OPEN);
+        // A call is bounded below the permits that there are.
+        let wanted = u32::try_from(size / BYTES_A_PERMIT + 1).unwrap_or(u32::MAX);
+        (call, self.byte_permits.acquire_many(wanted).await.expect(OPEN))
+    }
+
+    fn not_connected(&self, failure: CallFailure) -> Sent {
+        let is_for_good = match failure.cause {
+            FailureCause::LoggedOut | FailureCause::Denied => true,
+            FailureCause::Moving => false,
+            _ => self.absence.lasts(self.clock.elapsed()) >= REDIS_ABSENCE_WAITED_MAX, // it may come back soon
+        };
+        if is_for_good { Sent::Failed(failure) } else { Sent::NotYet(failure) }
+    }
+
+    /// A primary that became a replica answers reads from what it has. It is left at once: a new connection finds out.
+    fn judge(&self, line: &Line, text: &str) -> (CallFailure, Advice) {
+        if text.starts_with("READONLY") {
+            line.hang_up();
+        }
+        judge(&self.door.address, text)
+    }
+
+    fn unreachable(&self, why: &str) -> CallFailure {
+        CallFailure::new(FailureCause::Unreachable, format!("Redis at {}: {why}", self.door.address))
+    }
+}

@@ -1,0 +1,198 @@
+//! Waits until replicas have what their primary answered, on connections of their own: WAIT holds up its connection.
+//!
+//! WAIT covers what its own connection wrote, and since Redis 7.2 a connection that wrote nothing waits for nothing. So each
+//! round trip writes a key first: what the primary answered on other connections before lies before it in the stream of
+//! replication. Callers that come while round trips are out share the next one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::adapters::redis::client::command::RedisCommand;
+use crate::adapters::redis::client::deadline::Deadline;
+use crate::adapters::redis::client::directory::Directory;
+use crate::adapters::redis::client::failure::{CallFailure, FailureCause, judge};
+use crate::adapters::redis::client::line::{Absence, Line};
+use crate::adapters::redis::client::wire::{Door, ServedBy, Wire};
+use crate::adapters::redis::limits::{
+    REDIS_CONNECT_WITHIN, REDIS_NODES_MAX, REDIS_WAIT_MAX, REDIS_WAITERS_MAX, REDIS_WAITS_AT_ONCE,
+};
+use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
+use crate::ports::Clock;
+
+/// The waits of all nodes.
+pub(super) struct ReplicaWaits {
+    directory: Arc<Directory>,
+    clock: Arc<dyn Clock>,
+    tasks: Arc<DetachedTasks>,
+    nodes: Mutex<HashMap<Arc<str>, Arc<NodeWaits>>>,
+}
+
+/// The waits of one node.
+struct NodeWaits {
+    door: Door,
+    directory: Arc<Directory>,
+    clock: Arc<dyn Clock>,
+    lines: [Line; REDIS_WAITS_AT_ONCE],
+    absence: Arc<Absence>,
+    queue: CallQueue<ReplicaWaiters>,
+}
+
+/// Callers that wait for the next round trip.
+#[derive(Default)]
+struct ReplicaWaiters(Vec<Waiter>);
+
+struct Waiter {
+    served: ServedBy,
+    key: Bytes,
+    replicas: u32,
+    told: oneshot::Sender<Result<(), CallFailure>>,
+}
+
+impl PendingWork for ReplicaWaiters {
+    type Batch = Vec<Waiter>;
+
+    fn next(&mut self, in_flight: usize) -> Option<Vec<Waiter>> {
+        (in_flight < REDIS_WAITS_AT_ONCE && !self.0.is_empty()).then(|| std::mem::take(&mut self.0))
+    }
+}
+
+impl ReplicaWaits {
+    pub(super) fn new(directory: Arc<Directory>, clock: Arc<dyn Clock>, tasks: Arc<DetachedTasks>) -> Self {
+        Self { directory, clock, tasks, nodes: Mutex::default() }
+    }
+
+    /// Waits until so many replicas have what the node answered before. Every failure says that they may have it.
+    pub(super) async fn wait(
+        &self,
+        served: &ServedBy,
+        key: Bytes,
+        replicas: u32,
+        deadline: &Deadline,
+    ) -> Result<(), CallFailure> {
+        let node = self.node(served);
+        let (told, answer) = oneshot::channel();
+        let started = {
+            let mut queue = node.queue.lock();
+            if queue.0.len() >= REDIS_WAITERS_MAX {
+                let text = format!("too many calls wait for the replicas of Redis at {}", served.address());
+                return Err(CallFailure::new(FailureCause::Busy, text).unknown());
+            }
+            queue.0.push(Waiter { served: served.clone(), key, replicas, told });
+            queue.start()
+        };
+        if let Some(batch) = started {
+            let node = Arc::clone(&node);
+            self.tasks.spawn(async move {
+                // ReplicaWaiters of a call that panicked see their channel closed.
+                node.queue.run(Some(batch), |batch| node.round_trip(batch), || {}).await;
+            });
+        }
+        match deadline.meet(answer).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) | None => {
+                let text = format!("Redis at {}: no word of its replicas in time", served.address());
+                Err(CallFailure::new(FailureCause::NoAnswer, text))
+            }
+        }
+    }
+
+    fn node(&self, served: &ServedBy) -> Arc<NodeWaits> {
+        let mut nodes = self.nodes.lock();
+        if nodes.len() >= REDIS_NODES_MAX {
+            // Round trips that are out keep their nodes.
+            nodes.clear();
+        }
+        let address: Arc<str> = Arc::from(served.address());
+        let made = || NodeWaits {
+            door: self.directory.door(&address),
+            directory: Arc::clone(&self.directory),
+            clock: Arc::clone(&self.clock),
+            lines: Default::default(),
+            absence: Arc::default(),
+            queue: CallQueue::default(),
+        };
+        Arc::clone(nodes.entry(Arc::clone(&address)).or_insert_with(|| Arc::new(made())))
+    }
+}
+
+impl NodeWaits {
+    async fn round_trip(&self, mut waiters: Vec<Waiter>) {
+        let deadline = Deadline::after(REDIS_CONNECT_WITHIN + 2 * REDIS_WAIT_MAX, &self.clock);
+        let line = self.lines.iter().min_by_key(|line| line.in_flight()).expect("a node has lines");
+        let wire = match deadline.meet(line.wire(&self.door, &self.absence, &self.clock)).await {
+            Some(Ok(wire)) => wire,
+            Some(Err(failure)) => return tell(waiters, &failure.unknown()),
+            None => return tell(waiters, &self.failure(FailureCause::NoAnswer, "no connection in time")),
+        };
+        // What another process answered, or one with another history, is not on this connection.
+        let (mine, others): (Vec<_>, Vec<_>) =
+            waiters.into_iter().partition(|waiter| waiter.served == *wire.served_by());
+        if !others.is_empty() {
+            // The connections for calls may be the older ones: new ones know better.
+            self.directory.node(&self.door.address).hang_up();
+            tell(others, &self.failure(FailureCause::NoAnswer, "the server was restarted, or became a primary anew"));
+        }
+        waiters = mine;
+        while let Some(replicas) = waiters.iter().map(|waiter| waiter.replicas).max() {
+            let asked = deadline.meet(self.ask(&wire, waiters[0].key.clone(), replicas)).await;
+            match asked {
+                Some(Ok(count)) => return self.tell_count(waiters, count),
+                // The key cannot be written: that says nothing of the keys of others.
+                Some(Err(failure)) if failure.cause != FailureCause::NoAnswer => {
+                    tell(vec![waiters.remove(0)], &failure.unknown());
+                }
+                Some(Err(failure)) => {
+                    line.hang_up();
+                    return tell(waiters, &failure.unknown());
+                }
+                None => {
+                    line.hang_up();
+                    return tell(waiters, &self.failure(FailureCause::NoAnswer, "no word of the replicas in time"));
+                }
+            }
+        }
+    }
+
+    /// The number of replicas that have what was written up to a write of this key.
+    async fn ask(&self, wire: &Wire, key: Bytes, replicas: u32) -> Result<i64, CallFailure> {
+        let write = RedisCommand::new("SET").arg(key).int(1);
+        let within = i64::try_from(REDIS_WAIT_MAX.as_millis()).unwrap_or(i64::MAX);
+        let wait = RedisCommand::new("WAIT").int(i64::from(replicas)).int(within);
+        let mut answers = wire.send(&[write, wait]).await?.into_iter();
+        let mut next = || {
+            let answer = answers.next().ok_or_else(|| self.failure(FailureCause::Protocol, "an answer is missing"))?;
+            answer.map_err(|text| judge(&self.door.address, &text).0)
+        };
+        next()?;
+        next()?.into_int()
+    }
+
+    fn tell_count(&self, waiters: Vec<Waiter>, count: i64) {
+        for waiter in waiters {
+            let answer = match count >= i64::from(waiter.replicas) {
+                true => Ok(()),
+                false => {
+                    let why = format!("{count} of {} replicas have the write", waiter.replicas);
+                    Err(self.failure(FailureCause::TooFewReplicas, &why))
+                }
+            };
+            // A caller that has gone wants no answer.
+            let _ = waiter.told.send(answer);
+        }
+    }
+
+    fn failure(&self, cause: FailureCause, why: &str) -> CallFailure {
+        CallFailure::new(cause, format!("Redis at {}: {why}", self.door.address)).unknown()
+    }
+}
+
+fn tell(waiters: Vec<Waiter>, failure: &CallFailure) {
+    for waiter in waiters {
+        // A caller that has gone wants no answer.
+        let _ = waiter.told.send(Err(failure.clone()));
+    }
+}

@@ -1,0 +1,54 @@
+//! The bounds of Redis and Valkey servers. `docs/limits.md` is generated from the doc comments of the constants.
+
+use std::time::Duration;
+
+/// The commands of one call of a Redis server.
+pub const REDIS_COMMANDS_A_CALL_MAX: usize = 64;
+/// The bytes of the commands of one call of a Redis server.
+pub const REDIS_CALL_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The calls of one Redis node that wait or are in flight. Further calls wait for a permit.
+pub const REDIS_CALLS_AT_ONCE_MAX: usize = 256;
+/// The bytes of the commands in flight to one Redis node. Further calls wait.
+pub const REDIS_BYTES_AT_ONCE_MAX: usize = 32 * 1024 * 1024;
+/// The connections for calls to each Redis node.
+pub const REDIS_CONNECTIONS: usize = 2;
+/// How long one attempt to connect to a Redis node may take, its log-in included.
+pub const REDIS_CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How long a start waits for Redis.
+pub const REDIS_START_WITHIN: Duration = Duration::from_secs(3);
+/// The first pause after a Redis node could not be reached. Each further pause is twice as long.
+pub const REDIS_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest pause before the next attempt to reach a Redis node.
+pub const REDIS_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long calls wait for a Redis node that cannot be reached. Afterwards they fail at once, until it is back.
+pub const REDIS_ABSENCE_WAITED_MAX: Duration = Duration::from_secs(2);
+/// The silence of a connection to a Redis node, with calls in flight, after which a late call replaces it.
+pub const REDIS_SILENCE_MAX: Duration = Duration::from_secs(2);
+/// The first pause before a command is sent again that a Redis node refused for the moment. Further ones grow.
+pub const REDIS_MOVING_PAUSE_MIN: Duration = Duration::from_millis(5);
+/// The longest pause before a command is sent again that a Redis node refused for the moment.
+pub const REDIS_MOVING_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The time that a call keeps for the answer to its last attempt; at most a quarter of its deadline.
+pub const REDIS_ANSWER_RESERVE: Duration = Duration::from_millis(200);
+/// The shortest time between two readings of where the slots or the primary are.
+pub const REDIS_LOOK_UP_EVERY: Duration = Duration::from_millis(50);
+/// How long one node or Sentinel has to say where the slots or the primary are.
+pub const REDIS_LOOK_UP_WITHIN: Duration = Duration::from_millis(500);
+/// The nodes or Sentinels that are asked at a time for the slots or the primary.
+pub const REDIS_ASKED_AT_ONCE_MAX: usize = 3;
+/// The nodes of a Redis cluster that are known at a time.
+pub const REDIS_NODES_MAX: usize = 1_000;
+/// The channels that one process subscribes to. Further ones are not subscribed and count as lost.
+pub const REDIS_CHANNELS_MAX: usize = 100_000;
+/// The channels that one request subscribes to or leaves.
+pub const REDIS_CHANNELS_A_REQUEST_MAX: usize = 256;
+/// How often a connection with subscriptions is checked.
+pub const REDIS_PING_EVERY: Duration = Duration::from_millis(250);
+/// How late the answer to the check of a subscription may be. Later, its channels count as lost.
+pub const REDIS_PING_WITHIN: Duration = Duration::from_secs(1);
+/// The round trips in flight to one Redis node that wait for replicas. Callers that come meanwhile share the next one.
+pub const REDIS_WAITS_AT_ONCE: usize = 2;
+/// The calls that wait for replicas of one Redis node. Further ones fail.
+pub const REDIS_WAITERS_MAX: usize = 10_000;
+/// The longest time that one such round trip waits for replicas.
+pub const REDIS_WAIT_MAX: Duration = Duration::from_secs(1);
