@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::free_port;
 
+#[allow(unused_imports, reason = "not every test binary starts groups of servers")]
 pub use groups::{RedisCluster, ReplicaPair, SentinelGroup};
 
 /// A server that tests run.

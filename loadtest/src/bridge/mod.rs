@@ -109,5 +109,5 @@ fn bounded(what: &str, report: &Report, wanted: &'static str, below_ms: f64) -> 
     let (p50, p99) = (report.quantile_ms(0.5), report.quantile_ms(0.99));
     let failed = if report.failed.is_empty() { String::new() } else { format!(", failed {:?}", report.failed) };
     let text = format!("p99 {p99:.1} ms, p50 {p50:.1} ms, {} measured{failed}", report.latency_us.len());
-    figure(what, text, wanted, p99 < below_ms && report.failed.is_empty() && report.latency_us.len() > 0)
+    figure(what, text, wanted, p99 < below_ms && report.failed.is_empty() && !report.latency_us.is_empty())
 }
