@@ -133,13 +133,6 @@ pub struct MessagesAt {
     pub at: Timestamp,
 }
 
-/// What a store of shards promises beyond the laws, or less.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct ShardCapabilities {
-    /// Whether the answer to a command that was applied can be lost on its way, so that its effect is unknown.
-    pub answers_may_be_lost: bool,
-}
-
 /// The number of matching messages by state; or, for an undeclared filter, the nearest declared shape.
 pub type FilteredDepth = Result<[u64; MessageState::ALL.len()], UndeclaredFilter>;
 
@@ -152,6 +145,41 @@ pub trait QueueListener: Send + Sync + 'static {
     /// Receives the key of a running message whose cancellation was requested. Called from any thread; must not block. The
     /// worker also hears of it when it extends its lease or sends a heartbeat, so it may be lost.
     fn cancel_requested(&self, _shard: ShardId, _key: MessageKey) {}
+}
+
+/// Where an id is one message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdScope {
+    /// In its queue, in whatever shard.
+    Queue,
+    /// In its shard.
+    Shard,
+}
+
+/// What a store offers of the laws of its ports, where stores differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardCapabilities {
+    /// Whether the answer to a command that was applied can be lost on its way, so that its effect is unknown.
+    pub answers_may_be_lost: bool,
+    /// Where an id is one message: law 11 holds for `IdScope::Queue` only.
+    pub ids: IdScope,
+    /// Whether queues may be exclusive and declare filter shapes.
+    pub serves_shapes: bool,
+    /// How exactly the age of the oldest ready message is known.
+    pub ready_age_precision: Duration,
+    /// The most leases that one heartbeat confirms; the others keep their own ends until the next one.
+    pub heartbeat_leases: usize,
+}
+
+impl ShardCapabilities {
+    /// Those of a store that narrows no law.
+    pub const WHOLE: Self = Self {
+        answers_may_be_lost: false,
+        ids: IdScope::Queue,
+        serves_shapes: true,
+        ready_age_precision: Duration::from_secs(1),
+        heartbeat_leases: usize::MAX,
+    };
 }
 
 /// The shards of all queues, as commands change them. Their store also answers [`ShardReader`] and [`QueueTime`].
@@ -175,8 +203,9 @@ pub trait QueueListener: Send + Sync + 'static {
 /// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
 /// 10. `queues` answers exactly the queues that were created and not dropped, each with the time of its creation, durably: the
 ///     time of a step that came then.
-/// 11. An id is one message of its queue, in whatever shard: an enqueue of an id that another shard has, or whose token
-///     another shard keeps the answer to, is refused with `TokenReused`, if anything but the id routed either of the two.
+/// 11. Unless the store's `capabilities` say that an id belongs to its shard, it is one message of its queue, in whatever
+///     shard: an enqueue of an id that another shard has, or whose token another shard keeps the answer to, is refused with
+///     `TokenReused`, if anything but the id routed either of the two.
 /// 12. `durability` promises no more than holds for every answer. It does not change while the store is open.
 /// 13. `clock` is the time of a step that came now, and changes nothing. `reset_clock` does nothing unless the age of tokens
 ///     is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next step on, and
@@ -188,9 +217,9 @@ pub trait ShardStore: Send + Sync + 'static {
     /// The durability of an answer; none where queues end with the process.
     fn durability(&self) -> Option<Durability>;
 
-    /// What the store can do. It does not change while the store is open. By default answers are never lost.
+    /// Where this store narrows the laws. It does not change while the store is open.
     fn capabilities(&self) -> ShardCapabilities {
-        ShardCapabilities::default()
+        ShardCapabilities::WHOLE
     }
 
     /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.

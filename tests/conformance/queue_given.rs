@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
+use tallystone::adapters::system::SystemClock;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
 use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageKey, Metadata};
 use tallystone::domain::queue::messages::settlement::SettleAction;
@@ -16,13 +17,16 @@ use tallystone::domain::queue::{
     Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId, ShardSettings,
 };
 use tallystone::ports::{
-    MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCommand, ShardStatus, StoreError, StoredMessage,
+    Clock as _, MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCapabilities, ShardCommand, ShardStatus,
+    StoreError, StoredMessage,
 };
 
 use tempfile::TempDir;
 
 use crate::backends::{Ending, copy, directory};
 use crate::given;
+use crate::queue_redis::server::QueueServer;
+use crate::servers::redis::{Build, or_skip};
 
 /// The queue of most laws.
 pub const QUEUE: QueueId = QueueId(7);
@@ -40,9 +44,18 @@ pub enum QueueBackend {
     SharedMemory,
     /// The durable store inside the process.
     Embedded,
+    /// A Redis or Valkey server of the test's own.
+    Redis(Build),
 }
 
-const QUEUE_BACKENDS: [QueueBackend; 3] = [QueueBackend::Memory, QueueBackend::SharedMemory, QueueBackend::Embedded];
+const QUEUE_BACKENDS: [QueueBackend; 6] = [
+    QueueBackend::Memory,
+    QueueBackend::SharedMemory,
+    QueueBackend::Embedded,
+    QueueBackend::Redis(Build::Redis7),
+    QueueBackend::Redis(Build::Redis8),
+    QueueBackend::Redis(Build::Valkey9),
+];
 
 /// A freshly opened store of queues with its clock.
 pub struct QueueBench {
@@ -52,25 +65,43 @@ pub struct QueueBench {
     pub clock: ManualClock,
     /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
     kept: Option<(Embedded, TempDir)>,
+    /// The server, where there is one.
+    _server: Option<QueueServer>,
 }
 
 impl QueueBench {
-    fn open(backend: QueueBackend) -> Self {
+    async fn open(backend: QueueBackend) -> Result<Self, String> {
         let clock = ManualClock::at(given::T0);
+        let stores = memory::queue_stores(Arc::new(clock.clone()));
         match backend {
-            QueueBackend::Memory => Self { stores: memory::queue_stores(Arc::new(clock.clone())), clock, kept: None },
+            QueueBackend::Memory => Ok(Self { stores, clock, kept: None, _server: None }),
             QueueBackend::SharedMemory => {
-                Self { stores: memory::shared_queue_stores(Arc::new(clock.clone())), clock, kept: None }
+                let stores = memory::shared_queue_stores(Arc::new(clock.clone()));
+                Ok(Self { stores, clock, kept: None, _server: None })
             }
-            QueueBackend::Embedded => Self::open_embedded(clock, directory().expect("a temporary folder"), 0),
+            QueueBackend::Embedded => Ok(Self::open_embedded(clock, directory().expect("a temporary folder"), 0)),
+            QueueBackend::Redis(build) => {
+                if SystemClock.now() < given::T0 {
+                    return Err("the clock of this machine is behind that of the tests, and Redis goes by both".into());
+                }
+                let server = QueueServer::start(build)?;
+                // The catalog is not what these laws are about.
+                let stores = QueueStores::of(server.queues(&clock).await, stores.catalog);
+                Ok(Self { stores, clock, kept: None, _server: Some(server) })
+            }
         }
+    }
+
+    /// Where the store narrows the laws.
+    pub fn capabilities(&self) -> ShardCapabilities {
+        self.stores.shards.capabilities()
     }
 
     fn open_embedded(clock: ManualClock, dir: TempDir, reserve_bytes: u64) -> Self {
         let options = Options { reserve_bytes, block_bytes: 1 << 20, ..Options::new(dir.path()) };
         let store = embedded::open(options).expect("the store opens");
         let stores = store.queue_stores(Arc::new(clock.clone()));
-        Self { stores, clock, kept: Some((store, dir)) }
+        Self { stores, clock, kept: Some((store, dir)), _server: None }
     }
 
     /// Ends a durable store and opens it again where what is free is kept for what takes messages out.
@@ -124,7 +155,7 @@ impl QueueBench {
 pub async fn on_every_queue_store(law: impl AsyncFn(QueueBench)) {
     for backend in QUEUE_BACKENDS {
         println!("on {backend:?}");
-        let bench = QueueBench::open(backend);
+        let Some(bench) = or_skip(QueueBench::open(backend).await) else { continue };
         bench.stores.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
         law(bench).await;
     }
@@ -134,7 +165,7 @@ pub async fn on_every_queue_store(law: impl AsyncFn(QueueBench)) {
 pub async fn on_every_durable_queue_store(law: impl AsyncFn(QueueBench, Ending)) {
     for ending in [Ending::Closed, Ending::Killed] {
         println!("on {:?}, {ending:?}", QueueBackend::Embedded);
-        let bench = QueueBench::open(QueueBackend::Embedded);
+        let bench = QueueBench::open(QueueBackend::Embedded).await.expect("a store inside the process opens");
         bench.stores.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
         law(bench, ending).await;
     }

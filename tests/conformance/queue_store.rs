@@ -12,7 +12,7 @@ use tallystone::domain::queue::shard::explain::Cause;
 use tallystone::domain::queue::{
     Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, ShardSettings, Trigger,
 };
-use tallystone::ports::{CreatedQueue, EffectOutcome, ShardCommand, StoreError, StoreErrorKind};
+use tallystone::ports::{CreatedQueue, EffectOutcome, IdScope, ShardCommand, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::given::T0;
@@ -260,6 +260,9 @@ async fn queue_store_law_8_reads_see_what_was_answered() {
 #[tokio::test]
 async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
     on_every_queue_store(async |bench| {
+        if !bench.capabilities().serves_shapes {
+            return;
+        }
         let (shards, reader) = (&bench.stores.shards, &bench.stores.reader);
         let shape = ShapeKeys::new(["team"]).expect("a valid shape");
         let settings = Settings { shapes: vec![shape.clone()], ..settings() };
@@ -357,6 +360,9 @@ fn routed(id: &str, by: &str) -> ShardCommand {
 #[tokio::test]
 async fn queue_store_law_11_an_id_is_one_message_of_its_queue() {
     on_every_queue_store(async |bench| {
+        if bench.capabilities().ids == IdScope::Shard {
+            return;
+        }
         let other_queue = ShardId { queue: QueueId(9), number: 1 };
         bench.stores.shards.create(QueueId(9), 2, settings().into()).await.expect("a new queue");
         assert!(is_new(&bench.one(SHARD, routed("a", "eu")).await.reply));

@@ -52,3 +52,15 @@ pub const REDIS_WAITS_AT_ONCE: usize = 2;
 pub const REDIS_WAITERS_MAX: usize = 10_000;
 /// The longest time that one such round trip waits for replicas.
 pub const REDIS_WAIT_MAX: Duration = Duration::from_secs(1);
+/// The messages or steps of one call of a function on Redis. More are done in several calls, so none holds up the node.
+pub const REDIS_FUNCTION_ITEMS_MAX: usize = 64;
+/// How often a call of a function on Redis is made again because the settings of its shard had changed.
+pub const REDIS_STALE_RETRIES_MAX: usize = 5;
+/// The messages that one read of a shard on Redis returns. More are read in pages.
+pub const REDIS_READ_MESSAGES_MAX: usize = 64;
+/// The entries of an outbox that one read on Redis returns.
+pub const REDIS_OUTBOX_ENTRIES_READ_MAX: usize = 128;
+/// The leases that one heartbeat confirms on Redis. The others keep their own ends until the next one.
+pub const REDIS_HEARTBEAT_LEASES_MAX: usize = 256;
+/// How exactly the age of the oldest ready message is known on Redis.
+pub const REDIS_READY_AGE_PRECISION: Duration = Duration::from_mins(1);

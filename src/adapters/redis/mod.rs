@@ -1,6 +1,31 @@
-//! Queues on Redis and Valkey.
+//! Queues on Redis and Valkey: each step of a shard is one call of a function that the server runs atomically.
 //!
-//! `client` reaches the servers: a single one, one behind Sentinels, or a cluster. It knows nothing of queues.
+//! `client` reaches the servers: a single one, one behind Sentinels, or a cluster. It knows nothing of queues. `lua` has the
+//! functions, `library` makes them one library. The Rust side checks ranges, fills in settings, and reads what the functions
+//! reply. Not served yet: exclusive queues and filter shapes. `docs/redis-keys.md` describes the keys.
 
+mod calls;
 pub mod client;
+mod client_wire;
+mod counts;
+mod explain;
+mod keys;
+mod library;
 pub mod limits;
+mod outbox;
+mod packed;
+mod reader;
+mod registry;
+mod replies;
+mod requests;
+mod runs;
+mod shard_settings;
+mod shards;
+mod stored_message;
+mod stored_shard;
+mod time;
+pub mod wire;
+
+pub use calls::{RedisQueueOptions, RedisQueues};
+pub use client_wire::ClientWire;
+pub use library::QueueLibrary;

@@ -18,6 +18,11 @@ pub struct Total {
 pub struct Totals([Total; MessageState::ALL.len()]);
 
 impl Totals {
+    /// Makes totals, in the order of `MessageState::ALL`.
+    pub const fn of_states(totals: [Total; MessageState::ALL.len()]) -> Self {
+        Self(totals)
+    }
+
     /// Returns the total of a state. O(1).
     pub fn of(&self, state: MessageState) -> Total {
         self.0[state as usize]

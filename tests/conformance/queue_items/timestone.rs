@@ -132,6 +132,9 @@ async fn item_45_a_message_without_attempts_left_is_errored() {
 #[tokio::test]
 async fn item_46_of_an_exclusive_queue_two_workers_never_have_the_same_value() {
     on_every_queue_store(async |bench| {
+        if !bench.capabilities().serves_shapes {
+            return;
+        }
         let shard = bench.queue_of(exclusive()).await;
         let commands = vec![of_value("x1", 1, "x"), of_value("x2", 2, "x"), of_value("y1", 3, "y")];
         bench.all(shard, commands).await;
@@ -147,6 +150,9 @@ async fn item_46_of_an_exclusive_queue_two_workers_never_have_the_same_value() {
 #[tokio::test]
 async fn item_47_an_exclusive_queue_refuses_a_message_without_its_key() {
     on_every_queue_store(async |bench| {
+        if !bench.capabilities().serves_shapes {
+            return;
+        }
         let shard = bench.queue_of(exclusive()).await;
         let refused = bench.one(shard, enqueue("a", 0, b"")).await.reply;
         assert_eq!(refused, Err(Refusal::Invalid(InvalidCommandPart::ExclusivityValue)));
@@ -158,6 +164,9 @@ async fn item_47_an_exclusive_queue_refuses_a_message_without_its_key() {
 #[tokio::test]
 async fn item_48_of_several_metadata_pairs_all_must_be_met_and_the_best_comes_first() {
     on_every_queue_store(async |bench| {
+        if !bench.capabilities().serves_shapes {
+            return;
+        }
         let keys = ShapeKeys::new(["team", "zone"]).expect("a valid shape");
         for (number, shapes) in [(8, vec![]), (9, vec![keys])] {
             let queue = ShardId { queue: QueueId(number), number: 0 };

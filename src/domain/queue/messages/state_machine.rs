@@ -87,17 +87,37 @@ pub enum Trigger {
 
 /// The condition of a row beyond the message's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Guard {
+pub enum Guard {
+    /// No condition.
     Always,
     /// The command leaves an invisibility that has not ended.
     Delayed,
+    /// A cancellation of the running message was requested.
     CancelRequested,
+    /// No cancellation of the running message was requested.
     NoCancelRequested,
+    /// Another attempt is allowed.
     AttemptsLeft,
+    /// Another attempt is allowed, and the command leaves an invisibility that has not ended.
     AttemptsLeftAndDelayed,
+    /// A release still returns its attempt.
     ReleasesLeft,
     /// The last lease expired and no lease followed.
     LeaseExpired,
+}
+
+impl Guard {
+    /// All guards.
+    pub const ALL: [Self; 8] = [
+        Self::Always,
+        Self::Delayed,
+        Self::CancelRequested,
+        Self::NoCancelRequested,
+        Self::AttemptsLeft,
+        Self::AttemptsLeftAndDelayed,
+        Self::ReleasesLeft,
+        Self::LeaseExpired,
+    ];
 }
 
 /// One row. Among the rows of a state and trigger, the first whose guard holds applies.
@@ -240,6 +260,11 @@ pub fn row_shapes() -> impl Iterator<Item = RowShape> {
         to: row.to,
         returns_attempt: row.guard == ReleasesLeft,
     })
+}
+
+/// The rows by their numbers, each with its guard, for stores that apply the table themselves.
+pub fn guarded_rows() -> impl Iterator<Item = (RowShape, Guard)> {
+    row_shapes().zip(TABLE.iter().map(|row| row.guard))
 }
 
 /// Iterates over the rows without their guards.

@@ -184,17 +184,24 @@ impl Settings {
         metadata: &Metadata,
         now: Timestamp,
     ) -> Result<i64, InvalidCommandPart> {
+        match own {
+            Some(own) => in_range(own),
+            None => in_range(now.millis().saturating_add(self.priority_offset(class, metadata)?)),
+        }
+    }
+
+    /// The offset from now, in milliseconds, of a message without a priority of its own: that of the class it names or its
+    /// metadata select. O(classes).
+    pub fn priority_offset(&self, class: Option<&str>, metadata: &Metadata) -> Result<i64, InvalidCommandPart> {
         let tagged =
             |class: &&PriorityClass| class.tag.as_ref().is_some_and(|(key, value)| metadata.get(key) == Some(&**value));
-        let offset = match (own, class) {
-            (Some(own), _) => return in_range(own),
-            (None, Some(name)) => {
+        match class {
+            Some(name) => {
                 let found = self.classes.iter().find(|class| &*class.name == name);
-                found.ok_or(InvalidCommandPart::PriorityClass)?.offset_ms
+                found.map(|class| class.offset_ms).ok_or(InvalidCommandPart::PriorityClass)
             }
-            (None, None) => self.classes.iter().find(tagged).map_or(0, |class| class.offset_ms),
-        };
-        in_range(now.millis().saturating_add(offset))
+            None => Ok(self.classes.iter().find(tagged).map_or(0, |class| class.offset_ms)),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ pub const TIME_STEPS: [&str; 16] =
     ["10ms", "30ms", "100ms", "300ms", "1s", "3s", "10s", "30s", "1m", "5m", "15m", "1h", "6h", "1d", "7d", "more"];
 
 /// The longest time of each step but the last, in milliseconds.
-const TIME_STEP_MILLIS: [u64; TIME_STEPS.len() - 1] = [
+pub const TIME_STEP_MILLIS: [u64; TIME_STEPS.len() - 1] = [
     10,
     30,
     100,

@@ -77,7 +77,7 @@ impl ShardStore for WatchedShards {
     }
 
     fn capabilities(&self) -> ShardCapabilities {
-        ShardCapabilities { answers_may_be_lost: true }
+        ShardCapabilities { answers_may_be_lost: true, ..ShardCapabilities::WHOLE }
     }
 
     async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {

@@ -1,0 +1,200 @@
+//! The library of functions: the Lua sources, with the tables and limits of the core before them, under a name made of a hash
+//! of all of it. Releases with different libraries run side by side on one server.
+//!
+//! The transition table, the steps of counts and the limits are written from the values of the core, so they exist once.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use super::limits::{REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
+use crate::domain::limits::{
+    BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, INVISIBILITY_MAX, PRIORITY_MAX, RELEASES_FREE_MAX,
+    SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX, TALLIED_SIGNATURES_MAX, TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX,
+};
+use crate::domain::queue::messages::settlement::SettleAction;
+use crate::domain::queue::messages::state_machine::{Guard, MessageState, Trigger, guarded_rows};
+use crate::domain::queue::tally::steps::{TIME_STEP_MILLIS, attempt_step};
+use crate::domain::time::micros_of;
+
+/// What all other sources use.
+const FRAME: &str = include_str!("lua/frame.lua");
+
+/// The sources between, each in a block of its own: a chunk of Lua has at most 200 local names.
+const SOURCES: [&str; 16] = [
+    include_str!("lua/message.lua"),
+    include_str!("lua/transition.lua"),
+    include_str!("lua/sessions.lua"),
+    include_str!("lua/due.lua"),
+    include_str!("lua/flush.lua"),
+    include_str!("lua/ids.lua"),
+    include_str!("lua/counts.lua"),
+    include_str!("lua/values.lua"),
+    include_str!("lua/enqueue.lua"),
+    include_str!("lua/settle.lua"),
+    include_str!("lua/dequeue.lua"),
+    include_str!("lua/session_calls.lua"),
+    include_str!("lua/message_admin.lua"),
+    include_str!("lua/bulk.lua"),
+    include_str!("lua/shard_admin.lua"),
+    include_str!("lua/see.lua"),
+];
+
+/// The names of the functions.
+const REGISTER: &str = include_str!("lua/register.lua");
+
+/// In place of a state where there is none.
+pub(super) const NO_STATE: u8 = 255;
+
+/// All triggers, in the order of their numbers.
+pub(super) const TRIGGERS: [Trigger; 17] = [
+    Trigger::Enqueue,
+    Trigger::WindowOver,
+    Trigger::Dequeue,
+    Trigger::Complete,
+    Trigger::Extend,
+    Trigger::Cancel,
+    Trigger::CancelMessage,
+    Trigger::Fail,
+    Trigger::Release,
+    Trigger::LeaseOver,
+    Trigger::LateComplete,
+    Trigger::Purge,
+    Trigger::TtlOver,
+    Trigger::Update,
+    Trigger::Redrive,
+    Trigger::Discard,
+    Trigger::RetentionOver,
+];
+
+/// The ways to settle, in the order of their numbers.
+pub(super) const VERBS: [SettleAction; 4] =
+    [SettleAction::Complete, SettleAction::Cancel, SettleAction::Fail, SettleAction::Release];
+
+/// The origins of a cancellation, by their numbers.
+pub(super) const CANCELED_BY: [(&str, u8); 4] = [("Worker", 1), ("Request", 2), ("Purge", 3), ("Ttl", 4)];
+
+/// The library, whole.
+#[derive(Clone, Debug)]
+pub struct QueueLibrary {
+    /// The hash in its name and in those of its functions.
+    pub hash: String,
+    /// Its name.
+    pub name: String,
+    /// Its code, as FUNCTION LOAD takes it.
+    pub code: String,
+}
+
+impl QueueLibrary {
+    /// Assembles the library. O(length).
+    pub fn assemble() -> Self {
+        let blocks = SOURCES.map(|source| format!("do\n{source}end\n")).concat();
+        let body = format!("{}\n{FRAME}\n{blocks}{REGISTER}", constants());
+        let digest = Sha256::digest(body.as_bytes());
+        let hash: String = digest[..8].iter().fold(String::new(), |mut hash, byte| {
+            let _ = write!(hash, "{byte:02x}"); // writing to a string does not fail
+            hash
+        });
+        let name = format!("tallystone_{hash}");
+        let code = format!("#!lua name={name}\nlocal HASH = '{hash}'\n{body}");
+        Self { hash, name, code }
+    }
+
+    /// The full name of a function.
+    pub fn function(&self, short: &str) -> String {
+        format!("{short}_{}", self.hash)
+    }
+}
+
+fn code_of<T: PartialEq>(all: &[T], one: &T) -> u8 {
+    let at = all.iter().position(|known| known == one).expect("the list has all of them");
+    u8::try_from(at).expect("a short list")
+}
+
+pub(super) fn trigger_code(trigger: Trigger) -> u8 {
+    code_of(&TRIGGERS, &trigger)
+}
+
+pub(super) fn verb_code(verb: SettleAction) -> u8 {
+    code_of(&VERBS, &verb)
+}
+
+/// A Lua table of names and numbers.
+fn named(table: &str, entries: impl IntoIterator<Item = (String, u64)>) -> String {
+    let entries: Vec<String> = entries.into_iter().map(|(name, number)| format!("{name} = {number}")).collect();
+    format!("local {table} = {{{}}}\n", entries.join(", "))
+}
+
+fn constants() -> String {
+    let mut lua = String::from("-- The tables and limits of the core.\n");
+    let states = MessageState::ALL.map(|state| (format!("{state:?}"), state as u64));
+    lua += &named("STATE", states);
+    lua += &named("TRIGGER", TRIGGERS.map(|trigger| (format!("{trigger:?}"), u64::from(trigger_code(trigger)))));
+    lua += &named("VERB", VERBS.map(|verb| (format!("{verb:?}"), u64::from(verb_code(verb)))));
+    lua += &named("CANCELED", CANCELED_BY.map(|(name, number)| (name.to_owned(), u64::from(number))));
+    lua += &named("GUARD", Guard::ALL.iter().zip(0..).map(|(guard, number)| (format!("{guard:?}"), number)));
+    let state = |state: Option<MessageState>| state.map_or(NO_STATE, |state| state as u8);
+    lua += "local TABLE = { -- from, trigger, guard, to\n";
+    for (row, guard) in guarded_rows() {
+        let (from, to) = (state(row.from), state(row.to));
+        let _ = writeln!(lua, "  {{{from}, {}, {}, {to}}},", trigger_code(row.trigger), code_of(&Guard::ALL, &guard));
+    }
+    lua += "}\n";
+    let attempts: Vec<String> = (0..=17).map(|attempt| attempt_step(attempt).to_string()).collect();
+    let _ = writeln!(lua, "local ATTEMPT_STEP = {{{}}}", attempts.join(", "));
+    let times: Vec<String> = TIME_STEP_MILLIS.iter().map(|millis| (millis * 1_000).to_string()).collect();
+    let _ = writeln!(lua, "local TIME_STEP = {{{}}} -- microseconds", times.join(", "));
+    lua + &limits()
+}
+
+fn limits() -> String {
+    let micros = |duration| micros_of(duration).unsigned_abs();
+    let of = |name: &str, number: u64| (name.to_owned(), number);
+    named(
+        "LIMIT",
+        [
+            of("releases", u64::from(RELEASES_FREE_MAX)),
+            of("updates", UPDATES_KEPT_MAX as u64),
+            of("session_calls", SESSION_CALLS_KEPT as u64),
+            of("session_kept", micros(SESSION_KEPT)),
+            of("sessions", SESSIONS_MAX as u64),
+            of("token_ahead", micros(TOKEN_AHEAD_MAX)),
+            of("priority", PRIORITY_MAX.unsigned_abs()),
+            of("invisibility", micros(INVISIBILITY_MAX)),
+            of("signatures", TALLIED_SIGNATURES_MAX as u64),
+            of("key_sets", COUNTED_KEY_SETS_MAX as u64),
+            of("due", DEQUEUE_DUE_MIN as u64),
+            of("heartbeat_leases", REDIS_HEARTBEAT_LEASES_MAX as u64),
+            of("minute", micros(REDIS_READY_AGE_PRECISION)),
+            of("cancels", BULK_MESSAGES_MAX as u64),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::queue::messages::state_machine::row_shapes;
+
+    #[test]
+    fn the_library_has_every_row_of_the_table_under_its_number() {
+        let code = QueueLibrary::assemble().code;
+        let table = code.split("local TABLE = {").nth(1).and_then(|rest| rest.split("\n}\n").next());
+        let rows: Vec<&str> = table.expect("a table").lines().skip(1).collect();
+        assert_eq!(rows.len(), row_shapes().count());
+        for (row, shape) in rows.iter().zip(row_shapes()) {
+            assert!(row.contains(&format!(", {}, ", trigger_code(shape.trigger))), "{row}");
+        }
+    }
+
+    #[test]
+    fn the_name_is_that_of_the_code_and_every_function_has_it() {
+        let (one, other) = (QueueLibrary::assemble(), QueueLibrary::assemble());
+        assert_eq!((&one.name, &one.code), (&other.name, &other.code));
+        assert!(one.code.starts_with(&format!("#!lua name={}\n", one.name)));
+        assert_eq!(one.function("enq"), format!("enq_{}", one.hash));
+        for function in ["enq", "deq", "set", "ses", "msg", "bulk", "swp", "cfg", "new", "del", "see"] {
+            assert!(one.code.contains(&format!("'{function}_' .. HASH")), "{function}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+-- bulk: purges, redrives or discards messages by sequence, at most 64 a call. swp: applies what is due.
+--
+-- bulk. keys: header, a key that never exists. args: 1 versions and time, 2 settings, 3 request, 4 filter, 5 signature. Reply:
+-- the status, then: how many changed, and the last sequence before the next step if there may be one. O(max log n), and the
+-- pages of states that it reads, at most BULK_PAGES.
+-- swp. args: 1, 2, 3 request. Reply: the status, then: how many rows, whether there is more. O(max log n).
+
+local BULK_REQUEST = '<BBBHddd'
+local BULK_PURGE, BULK_REDRIVE, BULK_DISCARD = 0, 1, 2
+local HAS_SIGNATURE, HAS_ENDED_BY, DRY_RUN = 1, 2, 4
+local BULK_PAGES = 1024
+
+local function is_meant(M, B)
+  if B.signature and M.error_signature ~= B.signature then
+    return false
+  elseif B.ended_by and M.ended_at and M.ended_at > B.ended_by then
+    return false
+  end
+  return F.matches(M, B.filter)
+end
+
+local function by_purge(M)
+  M.canceled_by, M.canceled_why = CANCELED.Purge, nil
+end
+
+local function change_one(M, kind)
+  local _, refused
+  if kind == BULK_PURGE then
+    _, refused = F.apply(M, TRIGGER.Purge, false, by_purge)
+  elseif kind == BULK_REDRIVE then
+    _, refused = F.redrive(M)
+  else
+    _, refused = F.remove(M, TRIGGER.Discard)
+  end
+  return refused
+end
+
+local function bulk(args)
+  local B = {filter = F.pairs_of(args[4])}
+  local kind, flags, bad, max, after, through, ended_by = parse(BULK_REQUEST, args[3])
+  B.signature = F.has_flag(flags, HAS_SIGNATURE) and args[5] or nil
+  B.ended_by = F.has_flag(flags, HAS_ENDED_BY) and ended_by or nil
+  if bad ~= 0 then
+    return F.refuse(REFUSED.INVALID)
+  end
+  local states = F.state_pattern(STATE.Errored)
+  if kind == BULK_PURGE then
+    states = F.state_pattern(STATE.Pending, STATE.Invisible)
+  end
+  local reached, count, stopped = after, 0, nil
+  for _ = 1, max do
+    local seq
+    seq, stopped = F.first_of(states, reached, through, BULK_PAGES)
+    if not seq then
+      break
+    end
+    reached = seq
+    local M = F.message(seq)
+    if is_meant(M, B) then
+      count = count + 1
+      local refused = not F.has_flag(flags, DRY_RUN) and change_one(M, kind)
+      if refused then
+        return refused
+      end
+    end
+  end
+  if not stopped then
+    local next_
+    next_, stopped = F.first_of(states, reached, through, BULK_PAGES)
+    stopped = next_ and reached or stopped
+  end
+  return pack('<BdBd', 0, count, stopped and 1 or 0, stopped or 0)
+end
+
+function F.bulk(keys, args)
+  local failed = F.open(keys, args)
+  if failed then
+    return failed
+  end
+  F.answer(S.H.deleted >= 0 and F.refuse(REFUSED.DELETED) or bulk(args))
+  return F.finish()
+end
+
+-- Removes messages past their retention. Returns how many.
+local function remove_old(most)
+  local count = 0
+  local members = call('ZRANGEBYSCORE', S.tag .. 'g', '-inf', fmt('%.0f', S.now), 'LIMIT', 0, most)
+  for i = 1, #members do
+    local M = F.message(F.sequence_of(members[i]))
+    if M and M.state >= STATE.Completed and M.delete_at <= S.now then
+      F.remove(M, TRIGGER.RetentionOver)
+      count = count + 1
+    end
+  end
+  return count
+end
+
+local function forget_old_sessions(most)
+  if most <= 0 or S.H.sessions == 0 then
+    return 0
+  end
+  local ids = call('ZRANGEBYSCORE', S.tag .. 'sg', '-inf', fmt('%.0f', S.now), 'LIMIT', 0, most)
+  for i = 1, #ids do
+    F.forget_session(ids[i])
+  end
+  return #ids
+end
+
+local function sweep(raw)
+  local bad, max = parse('<BH', raw)
+  if bad ~= 0 then
+    return F.refuse(REFUSED.INVALID)
+  end
+  local count = F.catch_up_shard(max)
+  F.flush()
+  if count < max then
+    count = count + remove_old(max - count)
+    F.flush()
+  end
+  count = count + forget_old_sessions(max - count)
+  F.flush()
+  local at = F.next_event()
+  return pack('<BdB', 0, count, at and at <= S.now and MORE or COMPLETE)
+end
+
+function F.swp(keys, args)
+  local failed = F.open(keys, args)
+  if failed then
+    return failed
+  end
+  F.answer(S.H.deleted >= 0 and F.refuse(REFUSED.DELETED) or sweep(args[3]))
+  return F.finish()
+end

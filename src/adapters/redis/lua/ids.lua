@@ -1,0 +1,198 @@
+-- Ids and tokens: i<bucket> has the sequence of each living message by the hash of its id; t<bucket> has the answers to
+-- tokens that outlived their messages, by hash and time; tb counts the answers of each bucket, those of living messages too.
+--
+-- The buckets of ids grow by linear hashing: one more bucket whenever there are more than BUCKET_IDS for each. So they stay
+-- small enough for the compact form of hashes. Buckets of tokens are ten minutes of token time, and dropped whole.
+
+local BUCKET_IDS = 64
+local BUCKET_MICROS = 600000000
+
+-- The bucket of a hash among so many.
+local function bucket_of(hash, buckets)
+  local number = parse('<I4', hash)
+  local low = 1
+  while low * 2 <= buckets do
+    low = low * 2
+  end
+  local bucket = number % (low * 2)
+  return bucket < buckets and bucket or number % low
+end
+
+local function id_key(bucket)
+  return S.tag .. 'i' .. fmt('%.0f', bucket)
+end
+
+-- The living message of an id; nil if there is none.
+function F.by_id(hash)
+  local known = S.new_ids[hash]
+  if known ~= nil then
+    return known and F.message(known) or nil
+  end
+  local seq = call('HGET', id_key(bucket_of(hash, S.H.buckets)), hash)
+  return seq and F.message(tonumber(seq)) or nil
+end
+
+function F.remember_id(hash, seq)
+  S.new_ids[hash] = seq
+  S.H.ids = S.H.ids + 1
+end
+
+function F.forget_id(M)
+  S.new_ids[F.id_hash(M)] = false
+  S.H.ids = S.H.ids - 1
+end
+
+-- Takes one more bucket and moves to it what belongs there.
+local function split()
+  local H = S.H
+  local last = H.buckets
+  local low = 1
+  while low * 2 <= last do
+    low = low * 2
+  end
+  H.buckets = last + 1
+  local source = id_key(last - low)
+  local entries, moved, gone = call('HGETALL', source), {'HSET', id_key(last)}, {'HDEL', source}
+  for i = 1, #entries, 2 do
+    if parse('<I4', entries[i]) % (low * 2) == last then
+      moved[#moved + 1], moved[#moved + 2] = entries[i], entries[i + 1]
+      gone[#gone + 1] = entries[i]
+    end
+  end
+  if #gone > 2 then
+    call(spread(moved))
+    call(spread(gone))
+  end
+end
+
+function F.flush_ids()
+  local added = 0
+  for hash, seq in pairs(S.new_ids) do
+    local key = id_key(bucket_of(hash, S.H.buckets))
+    if seq then
+      call('HSET', key, hash, fmt('%.0f', seq))
+      added = added + 1
+    else
+      call('HDEL', key, hash)
+    end
+  end
+  S.new_ids = {}
+  while added > 0 and S.H.ids > S.H.buckets * BUCKET_IDS do
+    added = added - 1
+    split()
+  end
+  for bucket, count in pairs(S.tb) do
+    if count.changed then
+      if count.number > 0 then
+        call('HSET', S.tag .. 'tb', fmt('%.0f', bucket), fmt('%.0f', count.number))
+      else
+        call('HDEL', S.tag .. 'tb', fmt('%.0f', bucket))
+      end
+      count.changed = false
+    end
+  end
+end
+
+local function answers_of(bucket)
+  local known = S.tb[bucket]
+  if not known then
+    known = {number = tonumber(call('HGET', S.tag .. 'tb', fmt('%.0f', bucket)) or 0)}
+    S.tb[bucket] = known
+  end
+  return known
+end
+
+local function token_key(time)
+  return S.tag .. 't' .. fmt('%.0f', floor(time / BUCKET_MICROS))
+end
+
+-- Whether the answer to a token of this time may have been dropped.
+function F.may_be_dropped(time)
+  local H = S.H
+  return time < S.age - S.P.window or (H.floor >= 0 and time < H.floor)
+end
+
+-- The answer that outlived its message; nil if there is none.
+function F.outlived(hash, time)
+  local raw = S.H.outlived > 0 and call('HGET', token_key(time), hash .. pack('<d', time))
+  if raw then
+    local first = {}
+    first.fingerprint, first.epoch, first.seq, first.state = parse('<c8I4dB', raw)
+    return first
+  end
+end
+
+local function drop_bucket(bucket)
+  local H, tag = S.H, S.tag
+  local known = answers_of(bucket)
+  H.records = H.records - known.number
+  known.number, known.changed = 0, true
+  local key = tag .. 't' .. fmt('%.0f', bucket)
+  H.outlived = H.outlived - call('HLEN', key)
+  F.write('UNLINK', key)
+  H.floor = math.max(H.floor, (bucket + 1) * BUCKET_MICROS)
+  local oldest = -1
+  local buckets = call('HKEYS', tag .. 'tb')
+  for i = 1, #buckets do
+    S.tb[tonumber(buckets[i])] = answers_of(tonumber(buckets[i]))
+  end
+  for number, count in pairs(S.tb) do
+    if count.number > 0 and (oldest < 0 or number < oldest) then
+      oldest = number
+    end
+  end
+  H.oldest = oldest
+  S.changed = true
+end
+
+-- Whether one more answer fits, if need be in place of those of older buckets.
+function F.has_room(time)
+  local H = S.H
+  return (H.oldest >= 0 and H.oldest < floor(time / BUCKET_MICROS)) or H.records + 1 <= S.P.records_max
+end
+
+-- Counts the answer to a token of a new message, and drops buckets that are over or in the way.
+function F.put_answer(time)
+  local H, own = S.H, floor(time / BUCKET_MICROS)
+  while H.oldest >= 0 do
+    local is_over = (H.oldest + 1) * BUCKET_MICROS <= S.age - S.P.window
+    local in_the_way = H.records + 1 > S.P.records_max and H.oldest < own
+    if not (is_over or in_the_way) then
+      break
+    end
+    drop_bucket(H.oldest)
+  end
+  local known = answers_of(own)
+  known.number, known.changed = known.number + 1, true
+  H.records = H.records + 1
+  if H.oldest < 0 or own < H.oldest then
+    H.oldest = own
+  end
+end
+
+-- Whether the answer to a message's token is kept. lost_floor and lost_sequence say which answers a reset of the clock lost.
+function F.is_tracked(M, time)
+  local H = S.H
+  local lost = M.seq <= H.lost_sequence and time < H.lost_floor
+  return not lost and not (H.floor >= 0 and time < H.floor) and answers_of(floor(time / BUCKET_MICROS)).number > 0
+end
+
+-- Keeps the answer of a message that is about to be removed.
+function F.detach(M)
+  local time = F.token_time(M)
+  if time and F.is_tracked(M, time) then
+    local answer = pack('<c8I4dB', F.fingerprint(M), M.epoch, M.seq, M.first_state)
+    F.write('HSET', token_key(time), F.id_hash(M) .. pack('<d', time), answer)
+    S.H.outlived = S.H.outlived + 1
+  end
+end
+
+-- Refuses tokens of before this time from now on, and drops the buckets that are wholly before it.
+function F.raise_floor(time)
+  local H = S.H
+  H.floor = math.max(H.floor, time)
+  while H.oldest >= 0 and (H.oldest + 1) * BUCKET_MICROS <= time do
+    drop_bucket(H.oldest)
+  end
+  S.changed = true
+end

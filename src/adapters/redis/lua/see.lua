@@ -1,0 +1,116 @@
+-- see: reads of a shard, without writes. Messages come as they are stored, but that the end of a lease is that of its session
+-- if that is earlier.
+--
+-- keys: header, a key that never exists. args: 1 versions and time, 2 settings, 3 what, then what it needs. Reply: the
+-- status, then:
+-- get: a message by its reference, if there is one. O(log n)
+-- peek: messages by rank, from a place on. O(limit + log n)
+-- list: messages of a state by sequence, then where the search stopped if it is not at the end. O(limit + pages)
+-- explain: the reason of a block, the place of a message among the pending ones, the message. O(log n)
+-- totals: the header. O(1)
+-- sessions: a cursor, then ids and records. O(count)
+-- leases: the number of leases of each session. O(1) each
+-- report: the header, the counts, signatures, the names of counted keys, then the values of each. O(values)
+-- outbox: ids and entries after a place. O(entries)
+
+local LIST_PAGES = 1024
+
+local function show(M)
+  local at = M.state == STATE.Running and F.next_due(M)
+  if at and at ~= M.lease.expires then
+    M.packed = nil
+    M.lease.expires = at
+  end
+  return M
+end
+
+local function add_message(M)
+  local out = S.reply
+  out[#out + 1] = pack('<d', M.seq) .. F.pack_message(show(M))
+  out[#out + 1] = F.static(M)
+  out[#out + 1] = F.body(M)
+end
+
+local SEE = {}
+
+function SEE.get(args)
+  local M = F.find_ref(args[4])
+  if M then
+    add_message(M)
+  end
+end
+
+function SEE.peek(args)
+  local from, limit = parse('<dd', args[4])
+  local members = call('ZRANGE', S.tag .. 'p', from, from + limit - 1)
+  for i = 1, #members do
+    local M = F.whole_message(F.sequence_of(members[i]))
+    if M then
+      add_message(M)
+    end
+  end
+end
+
+function SEE.list(args)
+  local state, after, limit = parse('<Bdd', args[4])
+  local pattern, out = F.state_pattern(state), S.reply
+  local count, seq, stopped = 0, nil, nil
+  while count < limit do
+    seq, stopped = F.first_of(pattern, after, S.H.sequence, LIST_PAGES)
+    if not seq then
+      break
+    end
+    add_message(F.whole_message(seq))
+    after, count = seq, count + 1
+  end
+  out[#out + 1] = stopped and pack('<d', stopped) or ''
+end
+
+function SEE.explain(args)
+  local M, out = F.find_ref(args[4]), S.reply
+  out[2] = F.has_flag(S.H.flags, DEQUEUE_BLOCKED) and F.blocked(0, 'dequeue_blocked') or ''
+  out[3] = M and fmt('%.0f', call('ZRANK', S.tag .. 'p', F.member(M.seq)) or -1) or '-1'
+  if M then
+    add_message(M)
+  end
+end
+
+function SEE.totals()
+  S.reply[2] = F.pack_header(S.H)
+end
+
+function SEE.sessions(args)
+  local page, out = call('HSCAN', S.tag .. 's', args[4], 'COUNT', 64), S.reply
+  out[2] = page[1]
+  for i = 1, #page[2] do
+    out[#out + 1] = page[2][i]
+  end
+end
+
+function SEE.leases(args)
+  for i = 4, #args do
+    S.reply[#S.reply + 1] = fmt('%.0f', call('ZCARD', S.tag .. 'u' .. args[i]) + call('ZCARD', S.tag .. 'f' .. args[i]))
+  end
+end
+
+function SEE.report()
+  local tag, out = S.tag, S.reply
+  out[2], out[3] = F.pack_header(S.H), call('GET', tag .. 'c') or ''
+  out[4], out[5] = call('HGETALL', tag .. 'e'), call('HGETALL', tag .. 'kd')
+  for number = 1, #out[5] / 2 do
+    out[#out + 1] = call('HGETALL', tag .. 'v' .. number)
+  end
+end
+
+function F.see(keys, args)
+  local failed = F.open(keys, args)
+  if failed then
+    return failed
+  end
+  local what = args[3]
+  if S.H.deleted < 0 or what == 'totals' or what == 'report' then
+    SEE[what](args)
+  end
+  S.reply[1] = F.status()
+  return S.reply
+end

@@ -1,0 +1,214 @@
+-- new: creates a shard. cfg: its settings, deletion. del: removes the data of a deleted or dropped shard, a page of 1,024
+-- sequences a call.
+--
+-- new. keys: header, a key that never exists. args: 1 number, epoch, version, blocks; 2 settings as Rust stores them; 3 counted
+-- keys; 4 and 5 reasons of the blocks. Reply: 1 created, 0 it is there already; DROPPED if it was there once. O(1).
+-- cfg. args: 1 versions and time, 2 settings in force, 3 request, blocks; then for new settings their version, they as Rust
+-- stores them, counted keys, reasons of the blocks. Reply: the status, then the answer. O(1), and O(sets) for new counted keys.
+-- del. args: 1 what: 0 drop the shard, 1 remove what a deletion left. Reply: 1 done, 0 call again. O(1,024).
+
+local CONFIG_REQUEST = '<BBB'
+local DELETE, RESET = 1, 2 -- 0: new settings
+local PAGE_KEYS = 256 -- keys without an index of their own that one call of del removes
+
+-- Notes which blocks there are, and the reason of each.
+local function set_blocks(H, blocks, reasons)
+  for i, of in ipairs({{ENQUEUE_BLOCKED, 'enqueue_blocked'}, {DEQUEUE_BLOCKED, 'dequeue_blocked'}}) do
+    local is_on = F.has_flag(blocks, of[1])
+    H.flags = F.set_flag(H.flags, of[1], is_on)
+    if is_on then
+      F.write('HSET', S.tag .. 'cf', of[2], reasons[i])
+    else
+      F.write('HDEL', S.tag .. 'cf', of[2])
+    end
+  end
+end
+
+function F.new(keys, args)
+  if not call then
+    F.init()
+  end
+  local raw = call('GET', keys[1])
+  if raw then
+    return byte(raw, 2) == DROPPED and redis.error_reply('DROPPED the shard was dropped') or 0
+  end
+  local H = {mark = 0, sequence = 0, serial = 0}
+  for i = 1, #HEADER_NAMES do
+    H[HEADER_NAMES[i]] = 0
+  end
+  local blocks
+  H.number, H.epoch, H.version, blocks = parse('<dddB', args[1])
+  H.buckets, H.clock, H.age, H.moved, H.floor, H.oldest, H.deleted = 1, 0, 0, -1, -1, -1, -1
+  S = {H = H, tag = sub(keys[1], 1, -2), later = {}, key_sets = {}}
+  local set = F.declare_keys(args[3])
+  set_blocks(H, blocks, {args[4], args[5]})
+  for i = 1, #S.later do
+    call(spread(S.later[i]))
+  end
+  call('HSET', S.tag .. 'cf', 'settings', args[2], 'key_set', fmt('%.0f', set))
+  call('SET', keys[1], F.pack_header(H))
+  return 1
+end
+
+-- Servers push the settings of their catalog in any order, so an older version must not undo a newer one.
+local function configure(args, blocks, bad)
+  local H, version = S.H, parse('<d', args[4])
+  if version <= H.version then
+    return pack('<B', 0)
+  end
+  if bad ~= 0 then
+    return F.refuse(REFUSED.INVALID)
+  end
+  local set = F.declare_keys(args[6])
+  if not set then
+    S.later = {}
+    return F.refuse(REFUSED.INVALID, INVALID_KEY_SETS)
+  end
+  -- A token refused for its age was promised never to be applied: a longer window must not accept it again.
+  F.raise_floor(S.age - S.P.window)
+  H.version = version
+  F.write('HSET', S.tag .. 'cf', 'settings', args[5], 'key_set', fmt('%.0f', set))
+  set_blocks(H, blocks, {args[7], args[8]})
+  S.changed = true
+  return pack('<B', 0)
+end
+
+local function delete()
+  local H = S.H
+  if H.deleted < 0 then
+    H.deleted = H.m0 + H.m1 + H.m2 + H.m3 + H.m4 + H.m5
+    for state = 0, 5 do
+      H['m' .. state], H['b' .. state] = 0, 0
+    end
+    H.sessions = 0
+    -- The indexes go at once, in constant time; messages and answers go by del.
+    F.write('UNLINK', S.tag .. 'p', S.tag .. 'd', S.tag .. 'g', S.tag .. 'a', S.tag .. 'ac', S.tag .. 'sg')
+    S.changed = true
+  end
+  return pack('<Bd', 0, H.deleted)
+end
+
+-- Judges the age of tokens by wall time again, if it was judged by a time more than a minute ahead. Replies the time from
+-- which tokens are accepted.
+local function reset()
+  local H = S.H
+  local earlier = math.min(S.now, S.wall)
+  if H.age - earlier <= LIMIT.token_ahead and H.floor - earlier <= LIMIT.token_ahead then
+    return pack('<BBd', 0, 0, 0)
+  end
+  local from = earlier + LIMIT.token_ahead
+  if H.floor > from then
+    H.lost_floor, H.lost_sequence = math.max(H.lost_floor, H.floor), H.sequence
+  end
+  F.raise_floor(from)
+  H.floor, H.age, S.age = from, earlier, earlier
+  H.flags = F.set_flag(H.flags, TRUSTS_WALL, true)
+  return pack('<BBd', 0, 1, from)
+end
+
+function F.cfg(keys, args)
+  local failed = F.open(keys, args)
+  if failed then
+    return failed
+  end
+  local kind, blocks, bad = parse(CONFIG_REQUEST, args[3])
+  if kind == DELETE then
+    F.answer(delete())
+  elseif kind == RESET then
+    F.answer(reset())
+  elseif S.H.deleted >= 0 then
+    F.answer(F.refuse(REFUSED.DELETED))
+  else
+    F.answer(configure(args, blocks, bad))
+  end
+  return F.finish()
+end
+
+-- Removes the messages of one page. keep says whether the answers to their tokens stay.
+local function drop_page(page, keep)
+  local tag = S.tag
+  local raw = call('GET', tag .. 'st' .. page) or ''
+  local gone = {'UNLINK', tag .. 'st' .. page}
+  for at = PAGE_HEAD + 1, #raw do
+    if byte(raw, at) ~= 0 then
+      local seq = tonumber(page) * PAGE + at - PAGE_HEAD - 1
+      if keep then
+        local M = F.message(seq)
+        F.detach(M)
+        F.forget_id(M)
+        S.messages[seq] = nil
+      end
+      gone[#gone + 1] = F.key_of(seq)
+    end
+  end
+  F.write(spread(gone))
+  F.write('ZREM', tag .. 'pg', page)
+end
+
+-- Removes the parts of sessions, some at a time. Whether any were left.
+local function drop_sessions()
+  local tag = S.tag
+  local ids = call('HRANDFIELD', tag .. 's', 64)
+  for i = 1, #ids do
+    F.write('UNLINK', tag .. 'k' .. ids[i], tag .. 'u' .. ids[i], tag .. 'f' .. ids[i], tag .. 'x' .. ids[i])
+    F.write('HDEL', tag .. 's', ids[i])
+  end
+  return #ids > 0
+end
+
+-- Removes what only a dropped shard has no use for. Whether more is left.
+local function drop_rest(H)
+  local tag = S.tag
+  local gone = {'UNLINK'}
+  while H.buckets > 0 and #gone <= PAGE_KEYS do
+    H.buckets = H.buckets - 1
+    gone[#gone + 1] = tag .. 'i' .. fmt('%.0f', H.buckets)
+  end
+  local more = H.buckets > 0
+  local buckets = call('HKEYS', tag .. 'tb')
+  for i = 1, #buckets do
+    gone[#gone + 1] = tag .. 't' .. buckets[i]
+  end
+  for number = 1, call('HLEN', tag .. 'kd') do
+    gone[#gone + 1] = tag .. 'v' .. number
+    gone[#gone + 1] = tag .. 'w' .. number
+  end
+  for _, name in ipairs({'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf'}) do
+    gone[#gone + 1] = tag .. name
+  end
+  call(spread(gone))
+  return more
+end
+
+function F.del(keys, args)
+  if not call then
+    F.init()
+  end
+  local raw = call('GET', keys[1])
+  if not raw or #raw == 2 then
+    return 1
+  end
+  local keeps_answers = args[1] == '1'
+  local H = F.header_of(raw)
+  S = {
+    H = H, tag = sub(keys[1], 1, -2), messages = {}, dirty = {}, later = {}, new_ids = {}, tb = {}, sessions = {}, P = {},
+    began = true, sequence = H.sequence, serial = H.serial,
+  }
+  if keeps_answers and (H.deleted < 0 or byte(raw, 2) == DROPPED) then
+    return 1
+  end
+  local page = call('ZRANGE', S.tag .. 'pg', 0, 0)[1]
+  local more = true
+  if page then
+    drop_page(page, keeps_answers)
+  elseif not drop_sessions() then
+    more = not keeps_answers and drop_rest(H)
+  end
+  F.flush()
+  local stored = F.pack_header(H)
+  if not keeps_answers then
+    stored = more and sub(stored, 1, 1) .. char(DROPPED) .. sub(stored, 3) or '\0' .. char(DROPPED)
+  end
+  call('SET', keys[1], stored)
+  return more and 0 or 1
+end

@@ -1,0 +1,222 @@
+//! `ShardReader`: reads of shards, each at one moment of its shard, or in pages where there may be many messages.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::calls::RedisQueues;
+use super::explain;
+use super::limits::REDIS_READ_MESSAGES_MAX;
+use super::packed::{PackedBytes, PackedReader};
+use super::replies::{ReadStatus, ReplyParts, list_request};
+use super::requests::message_ref;
+use super::shard_settings::VersionedSettings;
+use super::stored_shard::{StoredShardHeader, read_header, read_session_id, read_session_record};
+use crate::adapters::codec::CorruptValue;
+use crate::domain::limits::{EXPLAIN_POSITION_MAX, FILTER_WALK_MAX, SESSIONS_MAX};
+use crate::domain::queue::MessageState;
+use crate::domain::queue::filter::Filter;
+use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
+use crate::domain::queue::name::ShardId;
+use crate::domain::queue::session_records::SessionRecord;
+use crate::domain::queue::shard::UndeclaredFilter;
+use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
+use crate::domain::time::Timestamp;
+use crate::ports::{FilteredDepth, MessagesAt, ShardReader, ShardTotals, StoreError, StoredMessage};
+
+const READ: &str = "read queue";
+
+fn unreadable(fault: CorruptValue) -> StoreError {
+    fault.into_store_error(READ)
+}
+
+impl RedisQueues {
+    /// Reads a shard: the status, and what else the function says.
+    pub(super) async fn see(
+        &self,
+        (shard, op): (ShardId, &'static str),
+        what: &str,
+        arguments: Vec<Vec<u8>>,
+    ) -> Result<(ReadStatus, ReplyParts), StoreError> {
+        let make = |_: &VersionedSettings| {
+            let mut all = vec![what.as_bytes().to_vec()];
+            all.extend(arguments.iter().cloned());
+            (all, ())
+        };
+        let (reply, ()) = self.call_current((shard, op), "see", make).await?;
+        ReplyParts::of(reply, shard.number).map_err(|fault| fault.into_store_error(op))
+    }
+
+    /// Reads the header of a shard.
+    pub(super) async fn header(
+        &self,
+        shard: ShardId,
+        op: &'static str,
+    ) -> Result<(ReadStatus, StoredShardHeader), StoreError> {
+        let (status, mut parts) = self.see((shard, op), "totals", Vec::new()).await?;
+        let header = parts.bytes().and_then(|bytes| read_header(&bytes)).map_err(unreadable)?;
+        let header = header.ok_or_else(|| unreadable(CorruptValue::new("header of a shard", "it is a tombstone")))?;
+        Ok((status, header))
+    }
+
+    /// Reads up to `limit` pending messages by rank, in pages.
+    async fn pending(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
+        let mut messages: Vec<StoredMessage> = Vec::new();
+        loop {
+            let wanted = (limit - messages.len()).min(REDIS_READ_MESSAGES_MAX);
+            let place = PackedBytes::default().whole(messages.len() as u64).whole(wanted as u64);
+            let (status, mut parts) = self.see((shard, READ), "peek", vec![place.0]).await?;
+            let before = messages.len();
+            while parts.left() > 0 {
+                messages.push(parts.message().map_err(unreadable)?);
+            }
+            if messages.len() == limit || messages.len() - before < wanted {
+                return Ok(MessagesAt { messages, at: status.at });
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl ShardReader for RedisQueues {
+    async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
+        let reference = message_ref(shard.number, &message);
+        let (status, mut parts) = self.see((shard, READ), "get", vec![reference]).await?;
+        if parts.left() == 0 {
+            return Ok(None);
+        }
+        let found = parts.message().map_err(unreadable)?;
+        Ok(Some((found, status.at)))
+    }
+
+    async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
+        self.pending(shard, limit).await
+    }
+
+    async fn list(
+        &self,
+        shard: ShardId,
+        state: MessageState,
+        after: u64,
+        limit: usize,
+    ) -> Result<MessagesAt, StoreError> {
+        let (mut messages, mut after) = (Vec::<StoredMessage>::new(), after);
+        loop {
+            let wanted = (limit - messages.len()).min(REDIS_READ_MESSAGES_MAX);
+            let before = messages.len();
+            let (status, mut parts) = self.see((shard, READ), "list", vec![list_request(state, after, wanted)]).await?;
+            while parts.left() > 1 {
+                messages.push(parts.message().map_err(unreadable)?);
+            }
+            after = messages.last().map_or(after, |message| message.head.key.sequence);
+            let stopped = if parts.left() > 0 { parts.bytes().map_err(unreadable)? } else { Bytes::new() };
+            let is_end = stopped.is_empty() && messages.len() - before < wanted;
+            if is_end || messages.len() == limit {
+                return Ok(MessagesAt { messages, at: status.at });
+            }
+            if !stopped.is_empty() {
+                // The pages that one call may read held no more; the search goes on behind them.
+                after = PackedReader::new("place of a list", &stopped).whole().map_err(unreadable)?;
+            }
+        }
+    }
+
+    async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError> {
+        self.greet().await?;
+        let (status, header) = self.header(shard, READ).await?;
+        Ok(ShardTotals { totals: header.totals, sequence: header.sequence, view: status.view })
+    }
+
+    async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
+        let (_, header) = self.header(shard, READ).await?;
+        if filter.is_empty() {
+            return Ok(Ok(header.totals.messages()));
+        }
+        Ok(Err(UndeclaredFilter { nearest: None, is_filling: false }))
+    }
+
+    async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError> {
+        let (mut found, mut cursor) = (Vec::new(), b"0".to_vec());
+        loop {
+            let (_, mut parts) = self.see((shard, READ), "sessions", vec![cursor]).await?;
+            if parts.left() == 0 {
+                return Ok(Vec::new()); // the queue was deleted
+            }
+            cursor = parts.bytes().map_err(unreadable)?.to_vec();
+            while parts.left() > 0 {
+                let [id, record] = [parts.bytes().map_err(unreadable)?, parts.bytes().map_err(unreadable)?];
+                found.push((
+                    read_session_id(&id).map_err(unreadable)?,
+                    read_session_record(&record).map_err(unreadable)?,
+                ));
+            }
+            if cursor == b"0" || found.len() > 2 * SESSIONS_MAX {
+                // A scan may tell a session twice.
+                found.sort_unstable_by_key(|(id, _)| *id);
+                found.dedup_by_key(|(id, _)| *id);
+                found.truncate(SESSIONS_MAX);
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn leases_of(&self, shard: ShardId, sessions: Vec<SessionId>) -> Result<Vec<usize>, StoreError> {
+        let ids = sessions.iter().map(|id| format!("{:032x}", id.0).into_bytes()).collect();
+        let (_, mut parts) = self.see((shard, READ), "leases", ids).await?;
+        if parts.left() == 0 {
+            return Ok(vec![0; sessions.len()]); // the queue was deleted
+        }
+        let count = |bytes: Bytes| std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok());
+        let mut counts = Vec::with_capacity(sessions.len());
+        while parts.left() > 0 {
+            let read = count(parts.bytes().map_err(unreadable)?);
+            counts.push(read.ok_or_else(|| unreadable(CorruptValue::new("leases of a session", "no number")))?);
+        }
+        Ok(counts)
+    }
+
+    async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
+        let (status, header) = self.header(shard, READ).await?;
+        if header.deleted {
+            return Ok((vec![Cause::QueueDeleted], status.at));
+        }
+        let reference = message_ref(shard.number, &message);
+        let (status, mut parts) = self.see((shard, READ), "explain", vec![reference]).await?;
+        let [blocked, place] = [parts.bytes().map_err(unreadable)?, parts.bytes().map_err(unreadable)?];
+        if parts.left() == 0 {
+            return Ok((vec![Cause::Unknown], status.at));
+        }
+        let found = parts.message().map_err(unreadable)?;
+        // The first byte says that there is a reason, even an empty one.
+        let blocked = blocked.split_first().map(|(_, reason)| String::from_utf8_lossy(reason).into());
+        let place = std::str::from_utf8(&place).ok().and_then(|text| text.parse::<i64>().ok());
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        let ahead = match place {
+            Some(place) => place,
+            None => self.ahead_of(shard, &found).await?,
+        };
+        Ok((explain::causes(&found.head, blocked, ahead, status.at), status.at))
+    }
+
+    async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
+        let looked_at = FILTER_WALK_MAX + 1;
+        let pending = self.pending(shard, looked_at).await?;
+        let hidden = self.list(shard, MessageState::Invisible, 0, looked_at).await?;
+        let errored = self.list(shard, MessageState::Errored, 0, FILTER_WALK_MAX).await?;
+        let counts = self.depth(shard, filter.clone()).await?.ok();
+        let no_message = MessageKey { shard: shard.number, epoch: 0, sequence: 0 };
+        let nothing = message_ref(shard.number, &MessageRef::Key(no_message));
+        let (status, mut parts) = self.see((shard, READ), "explain", vec![nothing]).await?;
+        let blocked = if parts.left() > 0 { parts.bytes().map_err(unreadable)? } else { Bytes::new() };
+        let blocked = blocked.split_first().map(|(_, reason)| String::from_utf8_lossy(reason).into());
+        let read = explain::LookedAt { blocked, counts, pending, hidden, errored, at: status.at };
+        Ok((explain::preview(read, &filter), status.at))
+    }
+}
+
+impl RedisQueues {
+    /// How many pending messages come before one that is not pending yet, counted up to one more than are told.
+    async fn ahead_of(&self, shard: ShardId, found: &StoredMessage) -> Result<usize, StoreError> {
+        let pending = self.pending(shard, EXPLAIN_POSITION_MAX + 1).await?;
+        Ok(pending.messages.iter().filter(|other| other.head.rank() < found.head.rank()).count())
+    }
+}

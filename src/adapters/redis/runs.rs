@@ -1,0 +1,150 @@
+//! Runs: the commands of a call that one function takes together, in their order.
+
+use super::limits::REDIS_FUNCTION_ITEMS_MAX;
+use super::replies::AnswerForm;
+use super::requests::{self, BulkFunctionKind, FunctionRequest, MessageCommand};
+use crate::domain::queue::command::BulkRequest;
+use crate::domain::queue::messages::message::SessionId;
+use crate::domain::queue::session_records::Ending;
+use crate::domain::queue::{Command, Settings};
+use crate::ports::ShardCommand;
+
+/// How a command is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunKind {
+    /// One of many commands of a call of this function.
+    Together(&'static str),
+    /// In steps of its own, or by itself.
+    Alone,
+}
+
+/// Commands that are done together.
+pub struct FunctionRun {
+    pub kind: RunKind,
+    pub commands: Vec<ShardCommand>,
+}
+
+/// A command that is done in steps of at most `REDIS_FUNCTION_ITEMS_MAX`.
+pub enum Stepped {
+    Bulk(BulkFunctionKind, BulkRequest),
+    Sweep(usize),
+    EndSession(SessionId, Ending, usize),
+}
+
+fn kind_of(command: &Command) -> RunKind {
+    match command {
+        Command::Enqueue(_) => RunKind::Together("enq"),
+        Command::Dequeue(_) => RunKind::Together("deq"),
+        Command::Settle { .. } | Command::Extend { .. } => RunKind::Together("set"),
+        Command::Recall(_) | Command::Heartbeat { .. } => RunKind::Together("ses"),
+        Command::CancelMessage { .. } | Command::Update { .. } | Command::Redrive { .. } | Command::Discard { .. } => {
+            RunKind::Together("msg")
+        }
+        Command::EndSession { .. }
+        | Command::RedriveAll(_)
+        | Command::DiscardAll(_)
+        | Command::Purge(_)
+        | Command::Configure(_)
+        | Command::SetValueLimit { .. }
+        | Command::Delete
+        | Command::Sweep { .. } => RunKind::Alone,
+    }
+}
+
+/// What a command counts for in its run: a dequeue as many as it may lease.
+fn weight_of(command: &Command) -> usize {
+    match command {
+        Command::Dequeue(asked) => asked.max.max(1),
+        _ => 1, // every other command touches one message or session
+    }
+}
+
+/// Splits commands into runs. O(commands).
+pub fn runs_of(commands: Vec<ShardCommand>) -> Vec<FunctionRun> {
+    let mut runs: Vec<FunctionRun> = Vec::new();
+    let mut weight = 0;
+    for sent in commands {
+        let (kind, own) = (kind_of(&sent.command), weight_of(&sent.command));
+        match runs.last_mut() {
+            Some(run) if run.kind == kind && kind != RunKind::Alone && weight + own <= REDIS_FUNCTION_ITEMS_MAX => {
+                run.commands.push(sent);
+                weight += own;
+            }
+            None | Some(_) => {
+                runs.push(FunctionRun { kind, commands: vec![sent] });
+                weight = own;
+            }
+        }
+    }
+    runs
+}
+
+/// The arguments of a command that is done together with others, and the form of its answer.
+pub fn request_of(shard: u32, sent: &ShardCommand, settings: &Settings) -> (FunctionRequest, AnswerForm) {
+    match &sent.command {
+        Command::Enqueue(message) => (requests::enqueue(message, &sent.body, settings), AnswerForm::Enqueued),
+        Command::Dequeue(asked) => (requests::dequeue(shard, asked), AnswerForm::Leases),
+        Command::Settle { token, verb, failure } => {
+            (requests::settle((shard, *token), *verb, failure, &settings.retry), AnswerForm::Settled)
+        }
+        Command::Extend { token, lease } => (requests::extend((shard, *token), *lease), AnswerForm::Extended),
+        Command::Recall(call) => (requests::recall(call), AnswerForm::Recalled),
+        Command::Heartbeat { session, received_up_to } => {
+            (requests::heartbeat(*session, *received_up_to), AnswerForm::Beaten)
+        }
+        Command::CancelMessage { message, reason } => {
+            (requests::message_command(shard, MessageCommand::Cancel, message, reason), AnswerForm::Settled)
+        }
+        Command::Update { message, update } => (requests::update(shard, message, update), AnswerForm::Settled),
+        Command::Redrive { message } => {
+            (requests::message_command(shard, MessageCommand::Redrive, message, ""), AnswerForm::Settled)
+        }
+        Command::Discard { message } => {
+            (requests::message_command(shard, MessageCommand::Discard, message, ""), AnswerForm::Discarded)
+        }
+        Command::EndSession { .. }
+        | Command::RedriveAll(_)
+        | Command::DiscardAll(_)
+        | Command::Purge(_)
+        | Command::Configure(_)
+        | Command::SetValueLimit { .. }
+        | Command::Delete
+        | Command::Sweep { .. } => unreachable!("these commands are done alone"),
+    }
+}
+
+impl Stepped {
+    /// The function that does the steps.
+    pub fn function(&self) -> &'static str {
+        match self {
+            Self::Bulk(..) => "bulk",
+            Self::Sweep(_) => "swp",
+            Self::EndSession(..) => "ses",
+        }
+    }
+
+    /// The form of the answer of a step.
+    pub fn form(&self) -> AnswerForm {
+        match self {
+            Self::Bulk(..) => AnswerForm::Walked,
+            Self::Sweep(_) | Self::EndSession(..) => AnswerForm::Touched,
+        }
+    }
+
+    /// How many messages or rows it may touch in all.
+    pub fn max(&self) -> usize {
+        match self {
+            Self::Bulk(_, asked) => asked.max,
+            Self::Sweep(max) | Self::EndSession(_, _, max) => *max,
+        }
+    }
+
+    /// The arguments of a step, after a sequence.
+    pub fn step(&self, after: u64, max: usize) -> FunctionRequest {
+        match self {
+            Self::Bulk(kind, asked) => requests::bulk(*kind, asked, after, max),
+            Self::Sweep(asked) => requests::sweep(*asked, max),
+            Self::EndSession(session, how, asked) => requests::end_session(*session, *how, *asked, max),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The settings of a shard as this process knows them, and what a call says of them.
+//!
+//! A call names the version of the settings that it was made with. The library refuses an older one as stale; then they are
+//! read again.
+
+use std::time::Duration;
+
+use super::packed::PackedBytes;
+use crate::adapters::codec::queues::settings::encode_settings;
+use crate::domain::limits::DEDUPE_RECORD_BYTES;
+use crate::domain::queue::setup::settings::HistoryKept;
+use crate::domain::queue::{Settings, ShardSettings};
+use crate::domain::time::Timestamp;
+
+/// The settings of one shard, under their version.
+#[derive(Clone, Debug)]
+pub struct VersionedSettings {
+    pub version: u64,
+    /// The epoch of the shard when they were read.
+    pub epoch: u32,
+    pub settings: Settings,
+    /// The number of the set of counted keys, 0 for none.
+    pub key_set: u64,
+}
+
+/// What the functions take of new settings.
+pub struct PackedSettings {
+    pub version: u64,
+    /// A bit for each block: 1 of enqueues, 2 of dequeues.
+    pub blocks: u8,
+    /// The settings as they are stored, the names of the counted keys, the reasons of the two blocks.
+    pub parts: [Vec<u8>; 4],
+}
+
+impl PackedSettings {
+    /// Packs settings.
+    pub fn of(new: &ShardSettings) -> Self {
+        let ShardSettings { version, settings, enqueue_blocked, dequeue_blocked } = new;
+        let blocks = u8::from(enqueue_blocked.is_some()) | u8::from(dequeue_blocked.is_some()) << 1;
+        let reason = |reason: &Option<Box<str>>| reason.as_deref().unwrap_or_default().as_bytes().to_vec();
+        let stored = encode_settings(settings, *version);
+        let parts = [stored, pack_counted_keys(settings), reason(enqueue_blocked), reason(dequeue_blocked)];
+        Self { version: *version, blocks, parts }
+    }
+}
+
+/// What a call says of its caller.
+#[derive(Clone, Copy, Debug)]
+pub struct CallerTime {
+    /// The caller's time for shards, which follows elapsed time.
+    pub now: Timestamp,
+    /// The caller's wall time, by which tokens are judged too.
+    pub wall: Timestamp,
+    /// How far its clock may be behind that of the store before the earlier of the two counts.
+    pub slack: Duration,
+}
+
+impl VersionedSettings {
+    /// The first two arguments of a call: versions and time, then the numbers of the settings.
+    pub fn arguments(&self, at: CallerTime, epoch: u32, outbox_entries: u64) -> [Vec<u8>; 2] {
+        let versions = PackedBytes::default().whole(self.version).whole(u64::from(epoch.max(self.epoch)));
+        let versions = versions.time(at.now).duration(at.slack).whole(outbox_entries).time(at.wall);
+        let own = &self.settings;
+        let history = match own.history {
+            HistoryKept::All => 1,
+            HistoryKept::Nothing => 0,
+        };
+        let kept = own.retention;
+        let numbers = PackedBytes::default().duration(own.max_run_time).duration(own.default_lease);
+        let numbers = numbers.duration(kept.completed).duration(kept.canceled).duration(kept.errored);
+        let numbers = numbers.duration(own.dedupe_window).whole((own.dedupe_max_bytes / DEDUPE_RECORD_BYTES) as u64);
+        let numbers = numbers.whole(own.quota_messages).whole(own.quota_bytes).whole(history);
+        let numbers = numbers.whole(u64::from(own.count_by_values_max)).whole(self.key_set);
+        [versions.0, numbers.0]
+    }
+}
+
+/// The names of counted keys, as the library takes them.
+fn pack_counted_keys(settings: &Settings) -> Vec<u8> {
+    settings.count_by.iter().fold(PackedBytes::default(), |packed, key| packed.text(key)).0
+}

@@ -1,0 +1,340 @@
+//! `ShardStore`: commands of shards, creation and removal.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::calls::{CallStop, RedisQueues};
+use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
+use super::packed::PackedBytes;
+use super::registry::RegisteredQueue;
+use super::replies::{AnswerForm, CommandAnswer, ReadStatus, ReplyParts};
+use super::requests::{BulkFunctionKind, CONFIGURE, DELETE};
+use super::runs::{FunctionRun, RunKind, Stepped, request_of, runs_of};
+use super::shard_settings::{PackedSettings, VersionedSettings};
+use super::wire::WireReply;
+use crate::adapters::codec::CorruptValue;
+use crate::domain::queue::command::Completeness;
+use crate::domain::queue::messages::message::MessageKey;
+use crate::domain::queue::name::{QueueId, ShardId};
+use crate::domain::queue::shard::FilterScan;
+use crate::domain::queue::{Command, Durability, InvalidCommandPart, Refusal, Reply, Settings, ShardSettings};
+use crate::ports::{
+    CreatedQueue, EffectOutcome, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand,
+    ShardStore, StoreError, StoreErrorKind,
+};
+
+const APPLY: &str = "apply to queue";
+
+/// A reply that nobody can read: the step was done.
+fn unreadable(fault: CorruptValue) -> StoreError {
+    StoreError::unknown(StoreErrorKind::Corrupt, APPLY).with_source(fault)
+}
+
+#[async_trait]
+impl ShardStore for RedisQueues {
+    fn durability(&self) -> Option<Durability> {
+        self.options.durability
+    }
+
+    fn capabilities(&self) -> ShardCapabilities {
+        ShardCapabilities {
+            answers_may_be_lost: true,
+            ids: IdScope::Shard,
+            serves_shapes: false,
+            ready_age_precision: REDIS_READY_AGE_PRECISION,
+            heartbeat_leases: REDIS_HEARTBEAT_LEASES_MAX,
+        }
+    }
+
+    async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
+        const CREATE: &str = "create queue";
+        let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, CREATE).with_source(why);
+        match self.registered(queue, CREATE).await? {
+            Some(known) if known.is_dropped => return Err(refuse("a queue of this number was dropped")),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        settings.settings.check().map_err(|_invalid| refuse("the settings are not valid"))?;
+        check_served(&settings.settings, CREATE)?;
+        let entry = RegisteredQueue { shards, created: self.clock().await?.now, is_dropped: false };
+        let PackedSettings { version, blocks, parts } = PackedSettings::of(&settings);
+        for number in 0..shards {
+            let first = PackedBytes::default().whole(number.into()).whole(self.options.epoch.into());
+            let first = first.whole(version).byte(blocks);
+            let arguments = [first.0].into_iter().chain(parts.iter().cloned()).collect();
+            let made = self.call((ShardId { queue, number }, CREATE), "new", arguments).await;
+            made.map_err(|stop| failed(stop, CREATE))?;
+        }
+        self.register(queue, entry, CREATE).await?;
+        for number in 0..shards {
+            let shard = ShardId { queue, number };
+            let (status, _) = self.header(shard, CREATE).await?;
+            self.notify(shard, status.view);
+        }
+        Ok(())
+    }
+
+    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
+        const DROP: &str = "drop queue";
+        let Some(known) = self.registered(queue, DROP).await?.filter(|known| !known.is_dropped) else { return Ok(()) };
+        for number in 0..known.shards {
+            let shard = ShardId { queue, number };
+            self.remove_data(shard, b"0", DROP).await?;
+            self.forget_settings(shard);
+        }
+        self.register_drop(queue, known, DROP).await
+    }
+
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
+        self.greet().await?;
+        let all = self.all_registered("list queues").await?.into_iter().filter(|(_, known)| !known.is_dropped);
+        Ok(all.map(|(id, known)| CreatedQueue { id, shards: known.shards, created: known.created }).collect())
+    }
+
+    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+        let count = commands.len();
+        if let Err(error) = self.greet().await {
+            let error = || StoreError::not_applied(error.kind, APPLY);
+            return (0..count).map(|_| Err(error())).collect();
+        }
+        let mut answers = Vec::with_capacity(count);
+        for run in runs_of(commands) {
+            let mut of_run = self.run(shard, run).await;
+            answers.append(&mut of_run);
+        }
+        let newest = answers.iter().rev().find_map(|answer| answer.as_ref().ok().map(|answer| answer.view));
+        if let Some(view) = newest {
+            answers.iter_mut().flatten().for_each(|answer| answer.view = view);
+            self.notify(shard, view);
+        }
+        let rows = answers.iter().flatten().flat_map(|answer| &answer.transitions).filter(|row| row.requests_cancel());
+        let keys: Vec<MessageKey> = rows.map(|row| row.key).collect();
+        self.notify_cancels(shard, &keys);
+        answers
+    }
+
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.listeners.lock().new.push(listener);
+    }
+}
+
+/// Refuses what is not served yet.
+fn check_served(settings: &Settings, op: &'static str) -> Result<(), StoreError> {
+    let refuse = |why: &str| Err(StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(why));
+    if settings.exclusivity.is_some() {
+        return refuse("this store does not serve exclusive queues");
+    }
+    if settings.shapes.is_empty() { Ok(()) } else { refuse("this store does not index filter shapes") }
+}
+
+fn failed(stop: CallStop, op: &'static str) -> StoreError {
+    match stop {
+        CallStop::Failed(error) => error,
+        CallStop::Stale => StoreError::not_applied(StoreErrorKind::Busy, op),
+    }
+}
+
+/// The answer of a command, from what its function said.
+fn answer_of(read: CommandAnswer, status: &ReadStatus, command: &Command) -> ShardAnswer {
+    let walked = match command {
+        Command::Dequeue(asked) if read.examined > 0 => {
+            Some(FilterScan { keys: asked.filter.keys(), messages: read.examined })
+        }
+        _ => None, // no other command has a filter that it walks by
+    };
+    let CommandAnswer { reply, transitions, messages, examined: _ } = read;
+    ShardAnswer { reply, messages, transitions, walked, at: status.at, view: status.view }
+}
+
+impl RedisQueues {
+    /// Removes what a deletion (`1`) or a drop (`0`) leaves behind, a page of messages at a time.
+    async fn remove_data(&self, shard: ShardId, what: &[u8], op: &'static str) -> Result<(), StoreError> {
+        loop {
+            match self.call((shard, op), "del", vec![what.to_vec()]).await {
+                Ok(WireReply::Int(0)) => {}
+                Ok(_) => return Ok(()),
+                Err(stop) => return Err(failed(stop, op)),
+            }
+        }
+    }
+
+    /// Tells new listeners what is there, before anything later is answered.
+    pub(super) async fn greet(&self) -> Result<(), StoreError> {
+        if self.listeners.lock().new.is_empty() {
+            return Ok(());
+        }
+        let new = std::mem::take(&mut self.listeners.lock().new);
+        self.listeners.lock().known.extend(new.iter().cloned());
+        for (queue, known) in self.all_registered(APPLY).await? {
+            let shards = if known.is_dropped { 0 } else { known.shards };
+            for number in 0..shards {
+                let shard = ShardId { queue, number };
+                let (status, _) = self.header(shard, APPLY).await?;
+                new.iter().for_each(|listener| listener.changed(shard, status.view));
+            }
+        }
+        Ok(())
+    }
+
+    async fn run(&self, shard: ShardId, run: FunctionRun) -> Vec<Result<ShardAnswer, StoreError>> {
+        let count = run.commands.len();
+        let done = match run.kind {
+            RunKind::Together(function) => self.run_together(shard, function, run.commands).await,
+            RunKind::Alone => {
+                let mut answers = Vec::with_capacity(count);
+                for sent in run.commands {
+                    answers.push(self.run_alone(shard, sent.command).await);
+                }
+                return answers;
+            }
+        };
+        match done {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            Err(error) => {
+                let copy = |error: &StoreError| match error.outcome {
+                    EffectOutcome::NotApplied => StoreError::not_applied(error.kind, error.op),
+                    EffectOutcome::Unknown => StoreError::unknown(error.kind, error.op),
+                };
+                let mut answers: Vec<_> = (1..count).map(|_| Err(copy(&error))).collect();
+                answers.insert(0, Err(error));
+                answers
+            }
+        }
+    }
+
+    async fn run_together(
+        &self,
+        shard: ShardId,
+        function: &str,
+        commands: Vec<ShardCommand>,
+    ) -> Result<Vec<ShardAnswer>, StoreError> {
+        let make = |known: &VersionedSettings| {
+            let mut arguments = Vec::new();
+            let mut forms = Vec::with_capacity(commands.len());
+            for sent in &commands {
+                let (request, form) = request_of(shard.number, sent, &known.settings);
+                arguments.extend(request.arguments);
+                forms.push((form, request.invalid));
+            }
+            (arguments, forms)
+        };
+        let (reply, forms) = self.call_current((shard, APPLY), function, make).await?;
+        let (status, mut parts) = ReplyParts::of(reply, shard.number).map_err(unreadable)?;
+        let read = forms.into_iter().zip(&commands).map(|((form, invalid), sent)| {
+            let read = parts.answer(form, invalid).map_err(unreadable)?;
+            Ok(answer_of(read, &status, &sent.command))
+        });
+        read.collect()
+    }
+
+    async fn run_alone(&self, shard: ShardId, command: Command) -> Result<ShardAnswer, StoreError> {
+        match command {
+            Command::EndSession { session, ending, max } => {
+                self.run_steps(shard, Stepped::EndSession(session, ending, max)).await
+            }
+            Command::RedriveAll(asked) => self.run_steps(shard, Stepped::Bulk(BulkFunctionKind::Redrive, asked)).await,
+            Command::DiscardAll(asked) => self.run_steps(shard, Stepped::Bulk(BulkFunctionKind::Discard, asked)).await,
+            Command::Purge(asked) => self.run_steps(shard, Stepped::Bulk(BulkFunctionKind::Purge, asked)).await,
+            Command::Sweep { max } => self.run_steps(shard, Stepped::Sweep(max)).await,
+            Command::Configure(settings) => self.configure(shard, &settings).await,
+            Command::Delete => {
+                let answer = self.config(shard, vec![vec![DELETE, 0, 0]], AnswerForm::Deleted, None).await?;
+                self.remove_data(shard, b"1", APPLY).await?;
+                Ok(answer)
+            }
+            Command::SetValueLimit { .. } => {
+                let (status, header) = self.header(shard, APPLY).await?;
+                let refusal = match header.deleted {
+                    true => Refusal::Deleted,
+                    false => Refusal::Invalid(InvalidCommandPart::NotExclusive),
+                };
+                Ok(ShardAnswer::refused(refusal, status.at, status.view))
+            }
+            Command::Enqueue(_)
+            | Command::Dequeue(_)
+            | Command::Settle { .. }
+            | Command::Extend { .. }
+            | Command::CancelMessage { .. }
+            | Command::Recall(_)
+            | Command::Heartbeat { .. }
+            | Command::Update { .. }
+            | Command::Redrive { .. }
+            | Command::Discard { .. } => unreachable!("these commands are done together"),
+        }
+    }
+
+    async fn configure(&self, shard: ShardId, new: &ShardSettings) -> Result<ShardAnswer, StoreError> {
+        let invalid = new.settings.check().err();
+        if invalid.is_none() {
+            check_served(&new.settings, APPLY)?;
+        }
+        let PackedSettings { version, blocks, parts } = PackedSettings::of(new);
+        let request = vec![CONFIGURE, blocks, u8::from(invalid.is_some())];
+        let arguments = [request, PackedBytes::default().whole(version).0].into_iter().chain(parts).collect();
+        let answer = self.config(shard, arguments, AnswerForm::Configured, invalid).await;
+        self.forget_settings(shard);
+        answer
+    }
+
+    async fn config(
+        &self,
+        shard: ShardId,
+        arguments: Vec<Vec<u8>>,
+        form: AnswerForm,
+        invalid: Option<InvalidCommandPart>,
+    ) -> Result<ShardAnswer, StoreError> {
+        let (reply, ()) = self.call_current((shard, APPLY), "cfg", |_| (arguments.clone(), ())).await?;
+        let (status, mut parts) = ReplyParts::of(reply, shard.number).map_err(unreadable)?;
+        let CommandAnswer { reply, transitions, .. } = parts.answer(form, invalid).map_err(unreadable)?;
+        Ok(ShardAnswer { reply, messages: Vec::new(), transitions, walked: None, at: status.at, view: status.view })
+    }
+
+    /// Does a command in steps, and answers as if it had been one.
+    async fn run_steps(&self, shard: ShardId, stepped: Stepped) -> Result<ShardAnswer, StoreError> {
+        let mut after = match &stepped {
+            Stepped::Bulk(_, asked) => asked.after,
+            Stepped::Sweep(_) | Stepped::EndSession(..) => 0,
+        };
+        let (mut left, mut count, mut transitions) = (stepped.max(), 0, Vec::new());
+        loop {
+            let max = left.min(REDIS_FUNCTION_ITEMS_MAX);
+            let make = |_: &VersionedSettings| {
+                let request = stepped.step(after, max);
+                (request.arguments, request.invalid)
+            };
+            let (reply, invalid) = self.call_current((shard, APPLY), stepped.function(), make).await?;
+            let (status, mut parts) = ReplyParts::of(reply, shard.number).map_err(unreadable)?;
+            let mut read = parts.answer(stepped.form(), invalid).map_err(unreadable)?;
+            transitions.append(&mut read.transitions);
+            let goes_on = match &mut read.reply {
+                Ok(Reply::Walked { count: own, next }) => {
+                    count += *own;
+                    *own = count;
+                    after = next.unwrap_or(after);
+                    left -= max;
+                    next.is_some()
+                }
+                Ok(Reply::Touched { count: own, completeness }) => {
+                    let did = *own;
+                    count += did;
+                    *own = count;
+                    left -= did.min(left);
+                    did == max && *completeness == Completeness::More
+                }
+                Ok(_) | Err(_) => false,
+            };
+            if !goes_on || left == 0 {
+                let (at, view) = (status.at, status.view);
+                return Ok(ShardAnswer {
+                    reply: read.reply,
+                    messages: Vec::new(),
+                    transitions,
+                    walked: None,
+                    at,
+                    view,
+                });
+            }
+        }
+    }
+}

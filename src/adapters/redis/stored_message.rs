@@ -1,0 +1,232 @@
+//! The parts of a message as the library stores them: the head that Lua writes, and the static part that is written here.
+//!
+//! The static part never changes. Lua reads its beginning: fingerprint, hash of the id, token time, hash of the routing value,
+//! metadata. `lua/message.lua` has the form of both.
+
+use sha2::{Digest, Sha256};
+
+use super::library::{CANCELED_BY, VERBS};
+use super::packed::{PackedBytes, PackedReader};
+use crate::adapters::codec::CorruptValue;
+use crate::domain::queue::MessageState;
+use crate::domain::queue::command::NewMessage;
+use crate::domain::queue::messages::message::{
+    AttemptError, CanceledBy, CountedUnder, Fence, Lease, LeaseSession, MessageExtras, MessageHead, MessageId,
+    MessageKey, Metadata, OptionalTime, RoutingValue, SessionId,
+};
+use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use crate::ports::{MessageBody, StoredMessage};
+
+const HAS_TOKEN_TIME: u8 = 1;
+const HAS_ROUTING: u8 = 2;
+const HAS_KIND: u8 = 1;
+const HAS_TRACE_CONTEXT: u8 = 2;
+
+/// A hash that nobody can make two texts collide in.
+pub type TextHash = [u8; 16];
+
+/// The hash of an id or routing value.
+pub fn hash_of(text: &str) -> TextHash {
+    let digest = Sha256::digest(text.as_bytes());
+    digest[..16].try_into().expect("a SHA-256 has 32 bytes")
+}
+
+/// Pairs as the library reads them.
+pub fn pack_pairs(packed: PackedBytes, metadata: &Metadata) -> PackedBytes {
+    let count = u8::try_from(metadata.pairs().count()).expect("a message has few pairs");
+    metadata.pairs().fold(packed.byte(count), |packed, (key, value)| packed.text(key).text(value))
+}
+
+/// The static part of a message, with the parts of its body other than the payload.
+pub fn pack_static(sent: &NewMessage, body: &MessageBody) -> Vec<u8> {
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    let flags = flag(sent.token_time.is_some(), HAS_TOKEN_TIME) | flag(sent.routing.is_some(), HAS_ROUTING);
+    let mut packed = PackedBytes::default().byte(flags).raw(&sent.fingerprint.to_be_bytes());
+    packed = packed.raw(&hash_of(&sent.id.text()));
+    if let Some(time) = sent.token_time {
+        packed = packed.time(time);
+    }
+    if let Some(routing) = &sent.routing {
+        packed = packed.raw(&hash_of(routing.as_str()));
+    }
+    packed = pack_pairs(packed, &sent.metadata).text(&sent.id.text());
+    if let Some(routing) = &sent.routing {
+        packed = packed.text(routing.as_str());
+    }
+    let parts = flag(body.kind.is_some(), HAS_KIND) | flag(body.trace_context.is_some(), HAS_TRACE_CONTEXT);
+    let parts = [&body.kind, &body.trace_context]
+        .into_iter()
+        .flatten()
+        .fold(packed.byte(parts), |packed, part| packed.text(part));
+    parts.0
+}
+
+/// What a static part says.
+pub struct StaticPart {
+    pub fingerprint: u64,
+    pub token_time: OptionalTime,
+    pub metadata: Metadata,
+    pub id: MessageId,
+    pub routing: Option<RoutingValue>,
+    pub kind: Option<Box<str>>,
+    pub trace_context: Option<Box<str>>,
+}
+
+/// Reads a static part.
+pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
+    let mut reader = PackedReader::new("static part of a message", bytes);
+    let flags = reader.byte()?;
+    let fingerprint = reader.raw(8)?.try_into().map(u64::from_be_bytes).expect("eight bytes were taken");
+    reader.raw(size_of::<TextHash>())?;
+    let token_time = if flags & HAS_TOKEN_TIME != 0 { Some(reader.time()?) } else { None };
+    if flags & HAS_ROUTING != 0 {
+        reader.raw(size_of::<TextHash>())?;
+    }
+    let count = reader.byte()?;
+    let pairs = (0..count).map(|_| Ok((reader.text()?, reader.text()?))).collect::<Result<Vec<_>, CorruptValue>>()?;
+    let illegal = |what: &str| CorruptValue::new("static part of a message", format!("{what} of an illegal form"));
+    let metadata = Metadata::new(pairs).map_err(|_| illegal("metadata"))?;
+    let id = MessageId::new(reader.text()?).map_err(|_| illegal("an id"))?;
+    let routing = if flags & HAS_ROUTING != 0 { Some(reader.text()?) } else { None };
+    let routing = routing.map(RoutingValue::new).transpose().map_err(|_| illegal("a routing value"))?;
+    let parts = reader.byte()?;
+    let kind = if parts & HAS_KIND != 0 { Some(reader.text()?.into()) } else { None };
+    let trace_context = if parts & HAS_TRACE_CONTEXT != 0 { Some(reader.text()?.into()) } else { None };
+    Ok(StaticPart { fingerprint, token_time: token_time.into(), metadata, id, routing, kind, trace_context })
+}
+
+/// Reads a message from its three parts; the first begins with its sequence.
+pub fn read_message(shard: u32, [head, fixed, payload]: [&[u8]; 3]) -> Result<StoredMessage, CorruptValue> {
+    let mut reader = PackedReader::new("message", head);
+    let sequence = reader.whole()?;
+    let StaticPart { fingerprint, token_time, metadata, id, routing, kind, trace_context } = read_static(fixed)?;
+    let has = reader.u16()?;
+    let states = reader.byte()?;
+    let (attempts_left, max_attempts) = (reader.u16()?.into(), reader.u16()?.into());
+    let (version, payload_bytes, epoch) = (reader.u40()?, reader.u32()?, reader.u32()?);
+    let counted = CountedUnder { key_set: reader.byte()?, values: reader.byte()? };
+    let (priority, enqueued_at, visible_at) = (reader.signed()?, reader.time()?, reader.time()?);
+    let (state, first_state) = (state_of(&reader, states % 16)?, state_of(&reader, states / 16)?);
+    let ttl_at = if has & 1 != 0 { Some(reader.time()?) } else { None };
+    let extras = read_extras(&mut reader, has)?;
+    let head = MessageHead {
+        key: MessageKey { shard, epoch, sequence },
+        id,
+        routing,
+        metadata,
+        payload_bytes,
+        fingerprint,
+        priority,
+        max_attempts,
+        attempts_left,
+        enqueued_at,
+        ttl_at: ttl_at.into(),
+        token_time,
+        visible_at,
+        state,
+        version,
+        first_state,
+        counted,
+        extras: extras.into(),
+    };
+    let body = MessageBody { payload: payload.to_vec().into(), kind, trace_context };
+    Ok(StoredMessage { head, body })
+}
+
+/// The state of a number.
+pub fn state_of(reader: &PackedReader<'_>, code: u8) -> Result<MessageState, CorruptValue> {
+    let state = MessageState::ALL.get(usize::from(code)).copied();
+    state.ok_or_else(|| reader.corrupt(format!("state {code}")))
+}
+
+/// Reads the optional parts that follow the TTL, in the order of their flags.
+fn read_extras(reader: &mut PackedReader<'_>, has: u16) -> Result<MessageExtras, CorruptValue> {
+    let mut extras = MessageExtras::NONE;
+    if has & 2 != 0 {
+        extras.lease_duration = Some(reader.duration()?);
+    }
+    if has & 4 != 0 {
+        extras.releases = reader.u16()?.into();
+        extras.first_leased_at = reader.time_or_none()?;
+    }
+    if has & 8 != 0 {
+        extras.ended_at = Some(reader.time()?).into();
+        extras.delete_at = reader.time()?;
+    }
+    if has & 16 != 0 {
+        extras.lease = Some(read_lease(reader, has & 32 != 0)?);
+    }
+    if has & 64 != 0 {
+        extras.expired_lease = Some(read_fence(reader)?);
+    }
+    if has & 128 != 0 {
+        let fence = read_fence(reader)?;
+        let verb = verb_of(reader)?;
+        extras.last_settlement = Some((fence, verb, read_settlement(reader)?));
+    }
+    if has & 256 != 0 {
+        extras.canceled_by = Some(read_canceled(reader)?);
+    }
+    if has & 512 != 0 {
+        extras.error = Some(AttemptError { signature: reader.text()?.into(), text: reader.text()?.into() });
+    }
+    if has & 1_024 != 0 {
+        for _ in 0..reader.byte()? {
+            let fingerprint = reader.raw(8)?.try_into().map(u64::from_be_bytes).expect("eight bytes were taken");
+            let answer = read_settlement(reader)?;
+            extras.updates.push((UpdateToken { text: reader.text()?.into(), fingerprint }, answer));
+        }
+    }
+    Ok(extras)
+}
+
+fn read_lease(reader: &mut PackedReader<'_>, has_session: bool) -> Result<Lease, CorruptValue> {
+    let fence = read_fence(reader)?;
+    let (since, expires, bits) = (reader.time()?, reader.time()?, reader.byte()?);
+    let session = match has_session {
+        true => Some(LeaseSession { id: read_session(reader)?, call: read_call(reader)?, confirmed: bits & 2 != 0 }),
+        false => None,
+    };
+    Ok(Lease { fence, since, expires, cancel_requested: bits & 1 != 0, session })
+}
+
+/// Reads the number of a lease.
+pub fn read_fence(reader: &mut PackedReader<'_>) -> Result<Fence, CorruptValue> {
+    Ok(Fence { epoch: reader.u32()?, serial: reader.u40()? })
+}
+
+/// Reads the id of a session, in 32 hex digits.
+pub fn read_session(reader: &mut PackedReader<'_>) -> Result<SessionId, CorruptValue> {
+    let id = std::str::from_utf8(reader.raw(32)?).ok().and_then(|digits| u128::from_str_radix(digits, 16).ok());
+    id.map(SessionId).ok_or_else(|| reader.corrupt("a session id that is no number"))
+}
+
+/// Reads the number of a session's call, in 16 hex digits.
+pub fn read_call(reader: &mut PackedReader<'_>) -> Result<u64, CorruptValue> {
+    let call = std::str::from_utf8(reader.raw(16)?).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    call.ok_or_else(|| reader.corrupt("a call that is no number"))
+}
+
+fn verb_of(reader: &mut PackedReader<'_>) -> Result<SettleAction, CorruptValue> {
+    let code = reader.byte()?;
+    let verb = VERBS.get(usize::from(code)).copied();
+    verb.ok_or_else(|| reader.corrupt(format!("settlement {code}")))
+}
+
+fn read_settlement(reader: &mut PackedReader<'_>) -> Result<Settlement, CorruptValue> {
+    let state = reader.byte()?;
+    Ok(Settlement { state: state_of(reader, state)?, version: reader.u40()? })
+}
+
+fn read_canceled(reader: &mut PackedReader<'_>) -> Result<CanceledBy, CorruptValue> {
+    let code = reader.byte()?;
+    let why = reader.text()?;
+    let name = CANCELED_BY.iter().find(|(_, number)| *number == code).map(|(name, _)| *name);
+    match name {
+        Some("Worker") => Ok(CanceledBy::Worker),
+        Some("Request") => Ok(CanceledBy::Request(why.into())),
+        Some("Purge") => Ok(CanceledBy::Purge),
+        Some("Ttl") => Ok(CanceledBy::Ttl),
+        Some(_) | None => Err(reader.corrupt(format!("canceled by {code}"))),
+    }
+}

@@ -1,0 +1,187 @@
+//! The shard on Redis answers as the core does: random commands at the same times, each with the same reply, rows and status.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tallystone::adapters::redis::RedisQueues;
+use tallystone::domain::Timestamp;
+use tallystone::domain::queue::command::{NewMessage, Refusal};
+use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use tallystone::domain::queue::{Command, MessageHead, MessageState, QueueId, Reply, Settings, Shard, ShardId};
+use tallystone::ports::{Clock, MessageBody, ShardCommand, ShardOutbox, ShardReader, ShardStore};
+
+use super::commands::{Chance, Past};
+use super::server::{next_queue, past_clock, shared};
+use crate::servers::redis::Build;
+
+/// How many transitions a run makes at least; a longer run is asked for by this variable.
+const TRANSITIONS: &str = "TALLYSTONE_REDIS_TRANSITIONS";
+const TRANSITIONS_DEFAULT: u64 = 6_000;
+/// The first seed; each run of commands takes the next one.
+const SEED: &str = "TALLYSTONE_REDIS_SEED";
+/// The commands of one shard, which is then dropped.
+const COMMANDS_OF_A_SHARD: u64 = 1_500;
+/// Refusals that a run must meet, or its commands do not reach what they should.
+const REFUSALS: &[&str] = &[
+    "Invalid(Priority)",
+    "Invalid(PriorityClass)",
+    "Invalid(Lease)",
+    "Invalid(TokenTime)",
+    "NotFound",
+    "WrongState(Running)",
+    "VersionMismatch(2)",
+    "LeaseLost",
+    "TokenReused",
+    "TokenExpired",
+    "SessionNotFound",
+    "SessionEnded(Expired)",
+    "SessionEnded(Closed)",
+    "SequenceTooOld",
+    "TryBarred",
+    "EnqueueBlocked(\"maintenance\")",
+    "DequeueBlocked(\"maintenance\")",
+    "Full(Answers)",
+];
+/// How often the whole shard is compared.
+const AUDITED_EVERY: u64 = 50;
+
+/// Settings of a queue where everything happens within seconds. Each second seed fills the records of tokens; there the
+/// settings and blocks do not change, because a change drops records one by one in the core and by whole buckets here.
+fn settings(seed: u64) -> Settings {
+    let second = Duration::from_secs(1);
+    Settings {
+        default_lease: second,
+        max_run_time: 5 * second,
+        retry: MessageRetryPolicy { initial: second / 4, factor_percent: 200, max: second, jitter_percent: 50 },
+        retention: Retention { completed: 2 * second, canceled: 3 * second, errored: 4 * second },
+        dedupe_window: 2 * second,
+        dedupe_max_bytes: if seed % 2 == 1 { 16 * 256 } else { 1 << 20 },
+        quota_messages: 60,
+        quota_bytes: 4_000,
+        count_by: vec!["team".into()],
+        count_by_values_max: 2,
+        history: HistoryKept::All,
+        ..Settings::default()
+    }
+}
+
+fn number_of(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
+#[tokio::test]
+async fn the_shard_on_redis_answers_as_the_core_does() {
+    for build in Build::ALL {
+        println!("on {}", build.name());
+        answers_as_the_core_does_on(build).await;
+    }
+}
+
+async fn answers_as_the_core_does_on(build: Build) {
+    let Some(server) = shared(build) else { return };
+    let clock = past_clock();
+    let queues = server.queues(&clock).await;
+    let wanted = number_of(TRANSITIONS).unwrap_or(TRANSITIONS_DEFAULT);
+    let (mut seed, mut transitions) = (number_of(SEED).unwrap_or(1), 0);
+    let mut refused = BTreeSet::new();
+    while transitions < wanted {
+        println!("seed {seed}: replay with {SEED}={seed}");
+        transitions += run(&queues, &clock, seed, &mut refused).await;
+        seed += 1;
+    }
+    let unmet: Vec<_> = REFUSALS.iter().filter(|refusal| !refused.contains(**refusal)).collect();
+    assert!(wanted < TRANSITIONS_DEFAULT || unmet.is_empty(), "no command was refused so: {unmet:?}");
+}
+
+/// Runs the commands of a seed on both shards; returns how many transitions they made.
+async fn run(
+    queues: &RedisQueues,
+    clock: &tallystone::adapters::manual::ManualClock,
+    seed: u64,
+    refused: &mut BTreeSet<String>,
+) -> u64 {
+    let shard = ShardId { queue: QueueId(next_queue()), number: 0 };
+    queues.create(shard.queue, 1, settings(seed).into()).await.expect("a new queue");
+    let mut core = Shard::new(0, 1, settings(seed)).expect("valid settings");
+    let mut chance = Chance::of(seed);
+    let (start, mut transitions) = (clock.now(), 0);
+    let mut past = Past {
+        start,
+        now: start,
+        sent: Vec::<NewMessage>::new(),
+        tokens: Vec::new(),
+        walk: None,
+        sequence: 0,
+        settings: settings(seed),
+        version: 0,
+        may_configure: seed.is_multiple_of(2),
+    };
+    for step in 0..COMMANDS_OF_A_SHARD {
+        let elapsed = chance.pick(&[0, 1_000, 50_000, 250_000, 1_000_000, 3_000_000]);
+        clock.advance(Duration::from_micros(elapsed));
+        past.now = clock.now();
+        let command = past.command(&mut chance);
+        let told = format!("seed {seed}, step {step}: {command:?}");
+        let body = MessageBody { payload: format!("payload {step}").into(), ..MessageBody::default() };
+        let sent = ShardCommand { command: command.clone(), body };
+        let answer = queues.apply(shard, vec![sent]).await.remove(0).unwrap_or_else(|error| {
+            panic!("{told}: {error}: {:?}", std::error::Error::source(&error).map(ToString::to_string))
+        });
+        let applied = core.apply(command.clone(), answer.at);
+        assert_eq!(answer.reply, applied.reply, "{told}");
+        assert_eq!(answer.transitions, applied.transitions, "{told}");
+        assert_eq!(answer.walked, applied.walked, "{told}");
+        assert_eq!(answer.at, past.now, "{told}");
+        assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "{told}");
+        assert_eq!(answer.view.messages, core.totals().messages(), "{told}");
+        assert_eq!(answer.view.head, core.head(), "{told}");
+        transitions += applied.transitions.len() as u64;
+        refused.extend(answer.reply.as_ref().err().map(|refusal| format!("{refusal:?}")));
+        learn(&mut past, &command, &answer.reply, &core);
+        if step % AUDITED_EVERY == AUDITED_EVERY - 1 {
+            audit(queues, shard, &core, past.now, &told).await;
+        }
+    }
+    queues.drop_queue(shard.queue).await.expect("it is there");
+    transitions
+}
+
+fn learn(past: &mut Past, command: &Command, reply: &Result<Reply, Refusal>, core: &Shard) {
+    past.sequence = core.sequence();
+    (past.settings, past.version) = (core.settings().clone(), core.settings_version());
+    if let Ok(Reply::Leases { leases, cursor, .. }) = reply {
+        past.tokens.extend(leases.iter().map(|lease| lease.token));
+        if let Command::Dequeue(asked) = command {
+            past.walk = cursor.clone().map(|cursor| (asked.filter.clone(), cursor));
+        }
+    }
+}
+
+/// Compares all messages, sessions and counts of the two shards.
+async fn audit(queues: &RedisQueues, shard: ShardId, core: &Shard, now: Timestamp, told: &str) {
+    let totals = queues.totals(shard).await.expect("totals");
+    assert_eq!((totals.totals, totals.sequence), (*core.totals(), core.sequence()), "{told}");
+    for state in MessageState::ALL {
+        let found = queues.list(shard, state, 0, 1_000).await.expect("a list");
+        let heads: Vec<_> = found.messages.iter().map(|message| message.head.clone()).collect();
+        let expected: Vec<_> = core.list(state, 0).map(|head| core.with_effective_expiry(head)).collect();
+        assert_eq!(heads, expected, "{state}, {told}");
+        for message in &found.messages {
+            let body = String::from_utf8_lossy(&message.body.payload).into_owned();
+            assert!(body.starts_with("payload "), "{told}");
+        }
+    }
+    let pending = queues.peek(shard, 1_000).await.expect("a peek");
+    let ranks: Vec<_> = pending.messages.iter().map(|message| message.head.rank()).collect();
+    assert_eq!(ranks, core.peek().map(MessageHead::rank).collect::<Vec<_>>(), "{told}");
+    let sessions = queues.sessions(shard).await.expect("sessions");
+    assert_eq!(sessions, core.sessions().map(|(id, session)| (id, session.clone())).collect::<Vec<_>>(), "{told}");
+    let ids: Vec<_> = sessions.iter().map(|(id, _)| *id).collect();
+    assert_eq!(queues.leases_of(shard, ids.clone()).await.expect("counts"), core.lease_counts(&ids), "{told}");
+    let report = queues.report(shard, None).await.expect("a report");
+    let expected = tallystone::ports::ShardReport::of(core, None, now);
+    assert_eq!(report.counts, expected.counts, "{told}");
+    assert_eq!(report.values, expected.values, "{told}");
+    assert_eq!(report.signatures, expected.signatures, "{told}");
+    assert_eq!(report.position, expected.position, "{told}");
+}
