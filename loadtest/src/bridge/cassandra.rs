@@ -11,17 +11,17 @@ use tempfile::TempDir;
 
 use super::fresh::live;
 use super::readings::{age, count};
-use super::{CONNECTIONS, Scale, bounded};
+use super::{HISTORY_LAG, Scale, bounded};
 use crate::client::Connections;
 use crate::figures::{Figure, figure, tell};
 use crate::load::Span;
+use crate::queues::CONNECTIONS;
 use crate::queues::messages::{Kind, Queues, create, fill};
 use crate::report::Report;
 use crate::target::{self, Target};
 
 const QUEUE: &str = "on_cassandra";
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-const HISTORY_LAG: &str = "tallystone_history_lag_seconds";
 /// The lags that count as caught up.
 const REPORTS_WITHIN: Duration = Duration::from_secs(3);
 const HISTORY_WITHIN: Duration = Duration::from_secs(10);

@@ -11,14 +11,14 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::readings::{count, series_sum};
-use super::{CONNECTIONS, Scale, bounded};
+use super::{Scale, bounded};
 use crate::client::{Connections, Counters};
 use crate::figures::{Figure, tell};
 use crate::load::{Call, Span, open};
+use crate::queues::begin;
 use crate::queues::calls::{Enqueue, Pair};
 use crate::queues::messages::{Kind, Queues, create, fill};
 use crate::report::Report;
-use crate::target::Target;
 
 const QUEUE: &str = "fresh";
 /// Changes of a message in its life: enqueue, dequeue, complete.
@@ -28,8 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Load at a fixed rate, with looks at a count and a series beside it.
 pub async fn run(binary: &Path, folder: &TempDir, scale: &Scale) -> Result<Vec<Figure>> {
-    let server = Target::server(binary, folder.path())?;
-    let connections = Connections::open(&server.url(), CONNECTIONS).await?;
+    let (_server, connections) = begin(binary, folder.path()).await?;
     create(&connections, Queues::simple(QUEUE)).await?;
     fill(&connections, QUEUE, Kind::Plain, 10_000).await?;
     let completed = Arc::new(AtomicI64::new(0));

@@ -13,10 +13,10 @@ use tallystone::proto::queue::v1::Queue;
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use super::{CONNECTIONS, Scale, bounded};
-use crate::client::Connections;
+use super::{Scale, bounded};
 use crate::figures::{Figure, figure};
 use crate::load::Span;
+use crate::queues::begin;
 use crate::queues::cycles;
 use crate::queues::messages::{Kind, Queues, create, team};
 use crate::report::Report;
@@ -31,8 +31,7 @@ const QUIET_WITHIN: Duration = Duration::from_secs(300);
 
 /// Fills, then reads.
 pub async fn run(binary: &Path, folder: &TempDir, scale: &Scale) -> Result<Vec<Figure>> {
-    let server = Target::server(binary, folder.path())?;
-    let connections = Connections::open(&server.url(), CONNECTIONS).await?;
+    let (server, connections) = begin(binary, folder.path()).await?;
     create(&connections, Queue { count_by: vec!["team".to_owned()], ..Queues::simple(QUEUE) }).await?;
     let begun = Instant::now();
     while target::metric(&server.metrics()?, ROWS_WRITTEN) < scale.rows as f64 {

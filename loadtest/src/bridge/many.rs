@@ -11,10 +11,11 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::readings::{Read, counts};
-use super::{CONNECTIONS, Scale, bounded};
+use super::{HISTORY_LAG, Scale, bounded};
 use crate::client::Connections;
 use crate::figures::{Figure, figure, tell};
 use crate::load::{Span, open};
+use crate::queues::begin;
 use crate::queues::messages::{Kind, Queues, client, create, message};
 use crate::target::{self, Target, usage};
 
@@ -24,13 +25,11 @@ const FILLERS: usize = 16;
 const BUSY: u64 = 10;
 const VALUES: u64 = 4;
 const READS_PER_SECOND: f64 = 1_000.0;
-const HISTORY_LAG: &str = "tallystone_history_lag_seconds";
 const WITHIN: Duration = Duration::from_secs(600);
 
 /// Fills, reads, rests, kills, and reads until every count is right.
 pub async fn run(binary: &Path, folder: &TempDir, scale: &Scale) -> Result<Vec<Figure>> {
-    let server = Target::server(binary, folder.path())?;
-    let connections = Connections::open(&server.url(), CONNECTIONS).await?;
+    let (server, connections) = begin(binary, folder.path()).await?;
     let each = scale.pending / scale.queues / BATCH * BATCH;
     fill(&connections, scale.queues, each).await?;
     let depths: Vec<String> = (0..scale.queues).map(|queue| format!("{}~depth.pending", name(queue))).collect();

@@ -73,7 +73,8 @@ enum Part {
     Cassandra,
 }
 
-const CONNECTIONS: usize = 4;
+/// How far the history lies behind, in seconds.
+const HISTORY_LAG: &str = "tallystone_history_lag_seconds";
 
 /// Runs everything and prints the table.
 pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Scale) -> Result<()> {

@@ -16,9 +16,11 @@ const BATCH: usize = 100;
 
 /// One counter as it reads now.
 pub async fn count(client: &mut Counters, name: &str) -> Result<GetCountResponse> {
-    let request =
-        GetCountRequest { namespace: NAMESPACE.to_owned(), counter_name: name.to_owned(), ..Default::default() };
-    Ok(client.get_count(request).await?.into_inner())
+    Ok(client.get_count(request(name)).await?.into_inner())
+}
+
+fn request(name: &str) -> GetCountRequest {
+    GetCountRequest { namespace: NAMESPACE.to_owned(), counter_name: name.to_owned(), ..Default::default() }
 }
 
 /// The sum of the steps of a series since a moment.
@@ -80,8 +82,6 @@ impl Read {
 impl Call for Read {
     async fn call(&mut self) -> Result<u64, String> {
         let name = &self.names[self.dice.below(self.names.len() as u64) as usize];
-        let request =
-            GetCountRequest { namespace: NAMESPACE.to_owned(), counter_name: name.clone(), ..Default::default() };
-        self.client.get_count(request).await.map(|_| 1).map_err(|status| reason_of(&status))
+        self.client.get_count(request(name)).await.map(|_| 1).map_err(|status| reason_of(&status))
     }
 }

@@ -6,17 +6,17 @@ use anyhow::Result;
 use tallystone::proto::queue::v1::{History, Queue};
 use tempfile::TempDir;
 
-use super::{CONNECTIONS, Scale};
+use super::Scale;
 use crate::client::Connections;
 use crate::figures::{Figure, figure};
 use crate::load::{closed, open};
 use crate::queues::calls::{Enqueue, Pair, Take};
 use crate::queues::cycles;
 use crate::queues::messages::{Kind, Queues, create, fill};
+use crate::queues::{CONNECTIONS, IN_FLIGHT};
 use crate::report::{Report, median};
 use crate::target::Target;
 
-const IN_FLIGHT: usize = 64;
 /// Messages that are always pending while cycles are measured.
 const BACKLOG: u64 = 100_000;
 

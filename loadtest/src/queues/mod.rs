@@ -92,8 +92,8 @@ enum Part {
     Hour,
 }
 
-const IN_FLIGHT: usize = 64;
-const CONNECTIONS: usize = 4;
+pub const IN_FLIGHT: usize = 64;
+pub const CONNECTIONS: usize = 4;
 
 /// Runs everything and prints the table.
 pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Scale) -> Result<()> {
@@ -136,7 +136,8 @@ impl Scale {
     }
 }
 
-async fn begin(binary: &Path, folder: &Path) -> Result<(Target, Connections)> {
+/// Starts a server on a folder, and connects.
+pub async fn begin(binary: &Path, folder: &Path) -> Result<(Target, Connections)> {
     let server = Target::server(binary, folder)?;
     let connections = Connections::open(&server.url(), CONNECTIONS).await?;
     Ok((server, connections))

@@ -174,8 +174,8 @@ impl Mix<'_> {
     }
 
     /// Waits until all operations are over.
-    fn wait_for_operations(&self) {
-        for id in &self.operations {
+    fn wait_for_operations(&mut self) {
+        for id in std::mem::take(&mut self.operations) {
             let is_over = || {
                 let operation = queue_call(self.server, "GetOperation", json!({"operation_id": id}));
                 operation["operation"]["state"] == json!("OPERATION_STATE_DONE")

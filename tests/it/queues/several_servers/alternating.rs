@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::queue::MessageState;
 use tallystone::domain::queue::messages::message::{MessageId, SessionId};
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::queues::{DequeueRequest, LeasedMessage, QueueError, Queues, SentSessionCall, SettleRequest};
+use tallystone::ports::Entropy as _;
 
-use super::servers::{
-    QueueServer, SECOND, SESSION_LEASE, SharedBench, depth, dequeue, enqueue, name, open, rest, shared_stores,
-};
+use super::SharingServer;
+use super::servers::{SECOND, SESSION_LEASE, SharedBench, depth, dequeue, enqueue, name, open, rest};
 
 const HISTORIES: u64 = 40;
 const STEPS: usize = 120;
@@ -21,15 +21,13 @@ const WORKERS: u64 = 3;
 const SHARDS: u32 = 4;
 
 /// Random numbers that a seed determines.
-struct Draws(u64);
+struct Draws(SeededEntropy);
 
 impl Draws {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % bound
+        let mut word = [0; 8];
+        self.0.fill(&mut word);
+        u64::from_le_bytes(word) % bound
     }
 }
 
@@ -156,7 +154,7 @@ impl StepMaker {
 /// The servers of one side, with the sessions and leases that their callers know.
 struct HistorySide {
     bench: SharedBench,
-    servers: Vec<QueueServer>,
+    servers: Vec<SharingServer>,
     sessions: BTreeMap<u64, SessionId>,
     /// The token of the newest lease of each message.
     held: BTreeMap<MessageId, String>,
@@ -256,15 +254,18 @@ async fn alone() -> HistorySide {
 
 /// Two servers that share a store.
 async fn together() -> HistorySide {
-    let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
-    let stores = shared_stores(&clock);
-    let (bench, here, there) = SharedBench { clock, stores }.with_servers(SHARDS).await;
+    let (bench, here, there) = SharedBench::with_shards(SHARDS).await;
     HistorySide { bench, servers: vec![here, there], sessions: BTreeMap::new(), held: BTreeMap::new() }
 }
 
 async fn compare(seed: u64) {
     let (mut one, mut two) = (alone().await, together().await);
-    let mut maker = StepMaker { draws: Draws(seed), workers: BTreeMap::new(), now: Duration::ZERO, enqueued: 0 };
+    let mut maker = StepMaker {
+        draws: Draws(SeededEntropy::new(seed)),
+        workers: BTreeMap::new(),
+        now: Duration::ZERO,
+        enqueued: 0,
+    };
     let mut history = Vec::new();
     for _ in 0..STEPS {
         let held: Vec<MessageId> = one.held.keys().cloned().collect();

@@ -12,14 +12,15 @@ use tallystone::domain::queue::messages::message::{MessageId, MessageRef};
 use tallystone::domain::queue::{MessageState, Refusal};
 use tallystone::engine::queues::{DequeueRequest, LeaseBatch, LeasedMessage, QueueError, Queues, StreamLeaseRequest};
 
-use super::servers::{QueueServer, SECOND, SharedBench, depth, dequeue, enqueue, name, open, rest};
+use super::SharingServer;
+use super::servers::{SECOND, SharedBench, depth, dequeue, enqueue, name, open, rest};
 use super::watched_shards::{CallFate, WatchedShards};
 
 /// A server on a store that loses what it is told to lose.
 async fn lossy(
     shards: u32,
     otherwise: impl Fn() -> CallFate + Send + Sync + 'static,
-) -> (SharedBench, QueueServer, Arc<WatchedShards>) {
+) -> (SharedBench, SharingServer, Arc<WatchedShards>) {
     let (SharedBench { clock, stores }, first, second) = SharedBench::with_shards(shards).await;
     first.kill().await;
     second.kill().await;

@@ -22,7 +22,7 @@ use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
 use tallystone::engine::driver::Driver;
 use tallystone::engine::queues::{DequeueRequest, LeasedMessage, QueueDraft, QueueError, Queues, SentMessage};
-use tallystone::ports::QueueStores;
+use tallystone::ports::{Entropy, QueueStores};
 
 /// The loops of a server that sleep at rest: clock, catalog, members, unnamed shards and operations. The sweeper sleeps only when
 /// there is something to sweep later.
@@ -53,17 +53,26 @@ impl SharedStore {
 
     /// The same, on other stores over the shared ones.
     pub async fn server_on(&self, stores: QueueStores) -> SharingServer {
-        let clock = Arc::new(self.clock.clone());
-        let driver = Driver::new(clock.clone());
         let before = self.clock.sleepers();
-        let started = Queues::start(stores, clock, Arc::new(SystemEntropy), driver.clone(), Arc::default());
-        let queues = started.await.expect("it starts");
+        let server = SharingServer::start(stores, &self.clock, Arc::new(SystemEntropy)).await;
         self.clock.wait_for_sleepers(before + LOOPS).await;
-        SharingServer { queues, driver }
+        server
     }
 }
 
 impl SharingServer {
+    async fn start(stores: QueueStores, clock: &ManualClock, entropy: Arc<dyn Entropy>) -> Self {
+        let clock = Arc::new(clock.clone());
+        let driver = Driver::new(clock.clone());
+        let started = Queues::start(stores, clock, entropy, driver.clone(), Arc::default());
+        Self { queues: started.await.expect("it starts"), driver }
+    }
+
+    /// Ends it at any point, as a kill does.
+    pub async fn kill(self) {
+        self.driver.abandon().await;
+    }
+
     pub async fn create(&self, draft: QueueDraft) -> Result<(), QueueError> {
         self.queues.create(draft, author()).await.map(drop)
     }

@@ -12,28 +12,16 @@ use tallystone::domain::queue::messages::message::{MessageId, SessionId};
 use tallystone::domain::queue::{MessageState, QueueName};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
-use tallystone::engine::driver::Driver;
 use tallystone::engine::queues::{
     DequeueRequest, LeasedMessage, QueueDraft, QueueError, Queues, SentMessage, SentSessionCall,
 };
 use tallystone::ports::QueueStores;
 
+use super::SharingServer;
+
 /// The lease of the sessions of these tests.
 pub const SESSION_LEASE: Duration = Duration::from_secs(40);
 pub const SECOND: Duration = Duration::from_secs(1);
-
-/// A server on the shared stores.
-pub struct QueueServer {
-    pub queues: Queues,
-    driver: Driver,
-}
-
-impl QueueServer {
-    /// Ends it at any point, as a kill does.
-    pub async fn kill(self) {
-        self.driver.abandon().await;
-    }
-}
 
 /// The stores that the servers share.
 pub struct SharedBench {
@@ -56,14 +44,14 @@ pub fn shared_stores(clock: &ManualClock) -> QueueStores {
 
 impl SharedBench {
     /// Stores whose queue has so many shards, and two servers on them.
-    pub async fn with_shards(shards: u32) -> (Self, QueueServer, QueueServer) {
+    pub async fn with_shards(shards: u32) -> (Self, SharingServer, SharingServer) {
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
         let stores = shared_stores(&clock);
         Self { clock, stores }.with_servers(shards).await
     }
 
     /// Makes the queue, and starts two servers.
-    pub async fn with_servers(self, shards: u32) -> (Self, QueueServer, QueueServer) {
+    pub async fn with_servers(self, shards: u32) -> (Self, SharingServer, SharingServer) {
         let first = self.server(1).await;
         let draft = QueueDraft { shards: Some(shards), ..QueueDraft::of(name()) };
         let author = Author { actor: "test".to_owned(), reason: "because".to_owned() };
@@ -73,12 +61,8 @@ impl SharedBench {
     }
 
     /// Starts a server.
-    pub async fn server(&self, seed: u64) -> QueueServer {
-        let clock = Arc::new(self.clock.clone());
-        let driver = Driver::new(clock.clone());
-        let entropy = Arc::new(SeededEntropy::new(seed));
-        let queues = Queues::start(self.stores.clone(), clock, entropy, driver.clone(), Arc::default()).await;
-        QueueServer { queues: queues.expect("it starts"), driver }
+    pub async fn server(&self, seed: u64) -> SharingServer {
+        SharingServer::start(self.stores.clone(), &self.clock, Arc::new(SeededEntropy::new(seed))).await
     }
 
     /// Lets time pass in steps shorter than any pause of a loop. All tasks come to rest after each.
