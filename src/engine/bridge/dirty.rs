@@ -31,6 +31,8 @@ struct WaitingTable {
     waiting: HashMap<ShardId, WaitingShard>,
     /// Whether a status is a change. A store first sends the status of every shard to a new listener.
     has_begun: bool,
+    /// Whether one of the waiting shards changed.
+    has_changed: bool,
 }
 
 impl DirtyShards {
@@ -38,18 +40,17 @@ impl DirtyShards {
         Self { clock, table: Mutex::default() }
     }
 
-    /// From now on each status is a change. O(n) once.
+    /// From now on each status is a change. O(1).
     pub fn begin(&self) {
-        let mut table = self.table.lock();
-        if !table.has_begun {
-            table.has_begun = true;
-            table.waiting.values_mut().for_each(|waiting| waiting.is_changed = false);
-        }
+        self.table.lock().has_begun = true;
     }
 
     /// Takes all shards: those that changed come first, and of these the longest waiting. O(n log n).
     pub fn take(&self) -> Vec<WaitingShard> {
-        let mut taken: Vec<WaitingShard> = self.table.lock().waiting.drain().map(|(_, waiting)| waiting).collect();
+        let mut table = self.table.lock();
+        table.has_changed = false;
+        let mut taken: Vec<WaitingShard> = table.waiting.drain().map(|(_, waiting)| waiting).collect();
+        drop(table);
         taken.sort_unstable_by_key(|waiting| (!waiting.is_changed, waiting.since, waiting.shard));
         taken
     }
@@ -58,15 +59,16 @@ impl DirtyShards {
     pub fn put_back(&self, shards: impl IntoIterator<Item = WaitingShard>) {
         let mut table = self.table.lock();
         for one in shards {
+            table.has_changed |= one.is_changed;
             let known = table.waiting.entry(one.shard).or_insert(one);
             known.since = known.since.min(one.since);
             known.is_changed |= one.is_changed;
         }
     }
 
-    /// Whether a shard that changed waits. O(n).
+    /// Whether a shard that changed waits. O(1): commits wait for the same lock.
     pub fn has_changed(&self) -> bool {
-        self.table.lock().waiting.values().any(|waiting| waiting.is_changed)
+        self.table.lock().has_changed
     }
 
     /// The number of waiting shards. O(1).
@@ -84,6 +86,7 @@ impl QueueListener for DirtyShards {
     fn changed(&self, shard: ShardId, _view: ShardStatus) {
         let mut table = self.table.lock();
         let is_changed = table.has_begun;
+        table.has_changed |= is_changed;
         if let Some(known) = table.waiting.get_mut(&shard) {
             known.is_changed |= is_changed;
             return;

@@ -127,12 +127,10 @@ impl<E: CatalogEntry> ChangeTurn<'_, E> {
             // The commit may be in the store, so the catalog is read again. If that fails too, the next refresh does it.
             let _ = self.catalog.reload(self.view).await;
         }
-        if error.kind != StoreErrorKind::Conflict || self.attempt >= CATALOG_ATTEMPTS_MAX {
-            return Err(error);
+        if error.kind == StoreErrorKind::Conflict && self.reread().await? {
+            return Ok(CommitOutcome::Overtaken);
         }
-        self.attempt += 1;
-        self.catalog.reload(self.view).await?;
-        Ok(CommitOutcome::Overtaken)
+        Err(error)
     }
 
     /// Reads the catalog again, for a decision that met what another server has changed. Returns whether it did; it does not

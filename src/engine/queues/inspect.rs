@@ -62,7 +62,7 @@ pub enum Payloads {
 
 impl QueueContext {
     fn found(&self, message: StoredMessage, at: Timestamp) -> MessageView {
-        let session = message.head.lease.and_then(|lease| lease.session).filter(|own| !own.id.is_of_server());
+        let session = message.head.lease.and_then(|lease| lease.worker_session());
         let worker =
             session.map(|own| LeaseHolder { session: self.session_alias(own.id), label: self.sessions.label(own.id) });
         MessageView { message, worker, at }

@@ -214,6 +214,9 @@ impl Queues {
     /// Notes that a session holds no leases in shards. Where a directory does not learn it, the end of the session is
     /// repeated there.
     async fn remove_shards(&self, id: SessionId, shards: &[ShardId]) {
+        if shards.is_empty() {
+            return;
+        }
         shards.iter().for_each(|shard| self.context.sessions.remove_shard(id, *shard));
         if let Some(directory) = self.context.session_directory()
             && let Err(error) = directory.remove_shards(id, shards).await

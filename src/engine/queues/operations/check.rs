@@ -109,7 +109,7 @@ impl Queues {
         let state = match end {
             Ok(true) => OperationState::Done,
             Ok(false) => OperationState::Cancelled,
-            Err(error) => OperationState::Failed(error.reason(), error.to_string()),
+            Err(error) => OperationState::failed(&error),
         };
         self.end_operation(running, state, self.context.engine.now());
     }

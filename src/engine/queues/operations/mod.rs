@@ -106,6 +106,12 @@ pub enum OperationState {
     Failed(Reason, String),
 }
 
+impl OperationState {
+    fn failed(error: &QueueError) -> Self {
+        Self::Failed(error.reason(), error.to_string())
+    }
+}
+
 /// An operation as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
@@ -364,7 +370,7 @@ impl Queues {
             Ok(WalkEnd::TakenOver) => return false,
             Ok(WalkEnd::Complete) => OperationState::Done,
             Ok(WalkEnd::Stopped) => OperationState::Cancelled,
-            Err(error) => OperationState::Failed(error.reason(), error.to_string()),
+            Err(error) => OperationState::failed(&error),
         };
         let is_over = match state {
             OperationState::Done => true,

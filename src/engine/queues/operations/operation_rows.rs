@@ -16,6 +16,7 @@ use super::{
 };
 use crate::domain::fleet::MemberId;
 use crate::domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
+use crate::domain::time::Timestamp;
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -77,6 +78,16 @@ impl SharedProgress {
     }
 }
 
+impl From<BulkKind> for OperationKind {
+    fn from(kind: BulkKind) -> Self {
+        match kind {
+            BulkKind::Purge => Self::Purge,
+            BulkKind::Redrive => Self::Redrive,
+            BulkKind::Discard => Self::Discard,
+        }
+    }
+}
+
 impl OperationSpec {
     /// What other servers need to know of it; none for what they need not know: a check, or an operation on one message.
     pub(super) fn bulk(&self) -> Option<BulkOperation> {
@@ -92,12 +103,27 @@ impl OperationSpec {
 
     pub(super) fn of_bulk(work: BulkOperation) -> Self {
         let BulkOperation { kind, filter, signature, until, dry_run, rate } = work;
-        let kind = match kind {
-            BulkKind::Purge => OperationKind::Purge,
-            BulkKind::Redrive => OperationKind::Redrive,
-            BulkKind::Discard => OperationKind::Discard,
+        Self { filter, signature, until, dry_run, rate, ..Self::all(kind.into()) }
+    }
+}
+
+impl RunningOperation {
+    /// Puts the end of the operation at this server into its row.
+    pub(super) fn end_row(&self, row: &mut OperationRow, state: &OperationState, at: Timestamp) {
+        let outcome = match state {
+            OperationState::Running => return,
+            OperationState::Done => OperationOutcome::Done,
+            OperationState::Cancelled if !self.cancel.is_cancelled() => {
+                // A server that stops leaves its operations to the others.
+                row.runner = None;
+                return;
+            }
+            OperationState::Cancelled => OperationOutcome::Cancelled,
+            OperationState::Failed(reason, text) => {
+                OperationOutcome::Failed { reason: *reason, text: text.as_str().into() }
+            }
         };
-        Self { filter, signature, until, dry_run, rate, ..Self::all(kind) }
+        row.end = Some(OperationEnd { at, outcome });
     }
 }
 
@@ -133,9 +159,12 @@ impl Queues {
         let found = if is_named && !is_known_here { directory.get(&id).await? } else { None };
         let now = self.context.engine.clock.elapsed();
         if let Some(row) = found {
+            if row.work != work {
+                return Err(reused());
+            }
             return self.start_following(queue, asked, kept, row);
         }
-        let row = self.new_row(queue, &asked, work, kept.as_ref()).await?;
+        let row = self.new_row(queue, (&id, &asked), work, kept.as_ref()).await?;
         let shared = SharedProgress::new(row.clone(), RowHolder::Here, now);
         let (running, is_new) = self.register(self.operation_of(queue, asked, kept, Some(shared)))?;
         if !is_new {
@@ -148,8 +177,7 @@ impl Queues {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = stored {
-            let state = OperationState::Failed(error.reason(), error.to_string());
-            running.end.send_replace(Some((state, self.context.engine.now())));
+            running.end.send_replace(Some((OperationState::failed(&error), self.context.engine.now())));
             self.context.operations.remove(&running.id);
             return Err(error);
         }
@@ -180,9 +208,6 @@ impl Queues {
         kept: Option<QueueRequest>,
         row: OperationRow,
     ) -> Result<Arc<RunningOperation>, QueueError> {
-        if asked.work.bulk().as_ref() != Some(&row.work) {
-            return Err(reused());
-        }
         let shown = shown(&row);
         let now = self.context.engine.clock.elapsed();
         let made = self.operation_of(queue, asked, kept, Some(SharedProgress::new(row, RowHolder::Other, now)));
@@ -200,7 +225,7 @@ impl Queues {
     async fn new_row(
         &self,
         queue: &Arc<ServedQueue>,
-        asked: &OperationRequest,
+        (id, asked): (&str, &OperationRequest),
         work: BulkOperation,
         kept: Option<&QueueRequest>,
     ) -> Result<OperationRow, QueueError> {
@@ -209,9 +234,8 @@ impl Queues {
             Some(kept) => kept.through.clone(),
             None => self.sequences(queue).await?,
         };
-        let token = asked.token.as_deref().expect("an operation that is shared has a token");
         Ok(OperationRow {
-            id: name_of(record.id, token).into(),
+            id: id.into(),
             version: 1,
             queue: record.id,
             name: record.spec.name.clone(),
@@ -267,21 +291,8 @@ impl Queues {
     /// Writes the end of an operation into its row. If that fails, `takeover` does it later.
     pub(super) async fn share_end(&self, running: &RunningOperation, state: &OperationState) {
         let Some(shared) = &running.shared else { return };
-        let outcome = match state {
-            OperationState::Running => return,
-            OperationState::Done => Some(OperationOutcome::Done),
-            // A server that stops leaves its operations to the others.
-            OperationState::Cancelled if !running.cancel.is_cancelled() => None,
-            OperationState::Cancelled => Some(OperationOutcome::Cancelled),
-            OperationState::Failed(reason, text) => {
-                Some(OperationOutcome::Failed { reason: *reason, text: text.as_str().into() })
-            }
-        };
         let at = self.context.engine.now();
-        let written = self.write_row(running, shared, |row| match &outcome {
-            Some(outcome) => row.end = Some(OperationEnd { at, outcome: outcome.clone() }),
-            None => row.runner = None,
-        });
+        let written = self.write_row(running, shared, |row| running.end_row(row, state, at));
         if let Err(error) = written.await {
             tracing::debug!(%error, operation = running.id, "cannot tell other servers the end of an operation yet");
         }
@@ -347,8 +358,7 @@ impl Queues {
             };
             let now = self.context.engine.clock.elapsed();
             let Some(row) = found else {
-                let lost = operation_not_found(&running.id);
-                let state = OperationState::Failed(lost.reason(), lost.to_string());
+                let state = OperationState::failed(&operation_not_found(&running.id));
                 self.end_operation(running, state, self.context.engine.now());
                 return true;
             };
@@ -408,7 +418,7 @@ pub(super) fn shown(row: &OperationRow) -> Operation {
     Operation {
         id: row.id.to_string(),
         queue: Some(row.name.clone()),
-        kind: OperationSpec::of_bulk(row.work.clone()).kind.name(),
+        kind: OperationKind::from(row.work.kind).name(),
         state,
         dry_run: row.work.dry_run,
         done: row.done,

@@ -116,7 +116,8 @@ impl Queues {
         let Some(queue) = self.context.by_id(row.queue) else {
             let gone = QueueError::not_found(&row.name);
             let outcome = OperationOutcome::Failed { reason: gone.reason(), text: gone.to_string().into() };
-            return self.end_row(directory, row, outcome).await;
+            let end = Some(OperationEnd { at: self.context.engine.now(), outcome });
+            return directory.put(&OperationRow { version: row.version + 1, end, ..row }).await.map(drop);
         };
         let token = id.strip_prefix(&format!("{}.", row.queue)).unwrap_or(&id).to_owned();
         let kept = self.context.stores.catalog.saved_request(row.queue, &token).await?;
@@ -149,24 +150,14 @@ impl Queues {
         running: &Arc<RunningOperation>,
         row: OperationRow,
     ) -> Result<(), StoreError> {
-        let outcome = match running.show().state {
-            OperationState::Running => return Ok(()),
-            OperationState::Done => OperationOutcome::Done,
-            OperationState::Cancelled => OperationOutcome::Cancelled,
-            OperationState::Failed(reason, text) => OperationOutcome::Failed { reason, text: text.into() },
-        };
-        self.end_row(directory, OperationRow { done: running.show().done, ..row }, outcome).await
-    }
-
-    async fn end_row(
-        &self,
-        directory: &dyn OperationDirectory,
-        row: OperationRow,
-        outcome: OperationOutcome,
-    ) -> Result<(), StoreError> {
-        let end = Some(OperationEnd { at: self.context.engine.now(), outcome });
+        let shown = running.show();
+        if shown.state == OperationState::Running {
+            return Ok(());
+        }
+        let mut row = OperationRow { version: row.version + 1, done: shown.done, ..row };
+        running.end_row(&mut row, &shown.state, self.context.engine.now());
         // If another server was faster, the next look sees what it wrote.
-        directory.put(&OperationRow { version: row.version + 1, end, ..row }).await.map(drop)
+        directory.put(&row).await.map(drop)
     }
 }
 
