@@ -117,6 +117,18 @@ impl RedisQueues {
         Err(busy.with_source("the settings of the shard keep changing"))
     }
 
+    /// One plain command, routed by a key.
+    pub(super) async fn ask(
+        &self,
+        key: &[u8],
+        command: WireCommand,
+        op: &'static str,
+    ) -> Result<WireReply, StoreError> {
+        let answer = self.wire.send(key, vec![command]).await.into_iter().next();
+        let answer = answer.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, op))?;
+        answer.map_err(|failure| failure_of(failure, op))
+    }
+
     /// The settings of a shard, as last read.
     pub(super) async fn settings_of(
         &self,

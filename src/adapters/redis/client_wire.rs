@@ -26,9 +26,7 @@ impl ClientWire {
 #[async_trait]
 impl RedisWire for ClientWire {
     async fn send(&self, key: &[u8], commands: Vec<WireCommand>) -> Vec<Result<WireReply, WireFailure>> {
-        let commands = commands
-            .into_iter()
-            .map(|command| command.arguments.iter().fold(RedisCommand::new(command.name), RedisCommand::arg));
+        let commands = commands.into_iter().map(|command| RedisCommand::with(command.name, command.arguments));
         let answers = self.client.call(Slot::of(key), commands.collect()).await;
         answers.replies.into_iter().map(|reply| reply.and_then(read).map_err(failure_of)).collect()
     }

@@ -34,7 +34,7 @@ fn holder(message: &MessageHead) -> Option<HoldingLease> {
     let lease = message.lease?;
     Some(HoldingLease {
         id: message.id.clone(),
-        session: lease.session.map(|session| session.id),
+        session: lease.worker_session().map(|own| own.id),
         since: lease.since,
         expires: lease.expires,
         cancel_requested: lease.cancel_requested,

@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 use super::limits::{REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
+use crate::adapters::codec::queues::history::{TRIGGERS, trigger_code};
 use crate::domain::limits::{
     BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, INVISIBILITY_MAX, PRIORITY_MAX, RELEASES_FREE_MAX,
     SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX, TALLIED_SIGNATURES_MAX, TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX,
 };
 use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::messages::state_machine::{Guard, MessageState, Trigger, guarded_rows};
+use crate::domain::queue::messages::state_machine::{Guard, MessageState, guarded_rows};
 use crate::domain::queue::tally::steps::{TIME_STEP_MILLIS, attempt_step};
 use crate::domain::time::micros_of;
 
@@ -45,27 +46,6 @@ const REGISTER: &str = include_str!("lua/register.lua");
 
 /// In place of a state where there is none.
 pub(super) const NO_STATE: u8 = 255;
-
-/// All triggers, in the order of their numbers.
-pub(super) const TRIGGERS: [Trigger; 17] = [
-    Trigger::Enqueue,
-    Trigger::WindowOver,
-    Trigger::Dequeue,
-    Trigger::Complete,
-    Trigger::Extend,
-    Trigger::Cancel,
-    Trigger::CancelMessage,
-    Trigger::Fail,
-    Trigger::Release,
-    Trigger::LeaseOver,
-    Trigger::LateComplete,
-    Trigger::Purge,
-    Trigger::TtlOver,
-    Trigger::Update,
-    Trigger::Redrive,
-    Trigger::Discard,
-    Trigger::RetentionOver,
-];
 
 /// The ways to settle, in the order of their numbers.
 pub(super) const VERBS: [SettleAction; 4] =
@@ -109,10 +89,6 @@ impl QueueLibrary {
 fn code_of<T: PartialEq>(all: &[T], one: &T) -> u8 {
     let at = all.iter().position(|known| known == one).expect("the list has all of them");
     u8::try_from(at).expect("a short list")
-}
-
-pub(super) fn trigger_code(trigger: Trigger) -> u8 {
-    code_of(&TRIGGERS, &trigger)
 }
 
 pub(super) fn verb_code(verb: SettleAction) -> u8 {

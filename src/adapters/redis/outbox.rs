@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 
-use super::calls::{RedisQueues, failure_of};
+use super::calls::RedisQueues;
 use super::counts::{read_counts, read_signatures, read_values};
 use super::keys::{named_keys, prefix};
 use super::limits::REDIS_OUTBOX_ENTRIES_READ_MAX;
-use super::packed::PackedReader;
+use super::packed::{PackedBytes, PackedReader};
 use super::replies::read_row;
 use super::stored_shard::read_header;
 use super::wire::{WireCommand, WireReply};
@@ -14,7 +14,7 @@ use crate::adapters::codec::CorruptValue;
 use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
 use crate::domain::queue::name::ShardId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::ports::{OutboxPage, OutboxUsage, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
+use crate::ports::{OutboxPage, OutboxUsage, ShardOutbox, ShardReport, StoreError};
 
 const REPORT: &str = "read counts of queue";
 const READ: &str = "read outbox of queue";
@@ -23,7 +23,7 @@ const READ: &str = "read outbox of queue";
 impl ShardOutbox for RedisQueues {
     async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
         let corrupt = |fault: CorruptValue| fault.into_store_error(REPORT);
-        let (status, mut parts) = self.see((shard, REPORT), "report", Vec::new()).await?;
+        let (status, mut parts) = self.see((shard, REPORT), "report", vec![since_request(since)]).await?;
         let header = parts.bytes().and_then(|bytes| read_header(&bytes)).map_err(corrupt)?;
         let header = header.ok_or_else(|| corrupt(CorruptValue::new("header of a shard", "it is a tombstone")))?;
         let counts = read_counts(&parts.bytes().map_err(corrupt)?, header.position);
@@ -47,13 +47,15 @@ impl ShardOutbox for RedisQueues {
     }
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {
-        let limit = limit.min(OUTBOX_PAGE_ROWS_MAX);
+        let limit = limit.clamp(1, OUTBOX_PAGE_ROWS_MAX);
         // The position comes first: all rows up to it are in what is read then.
         let newest = self.newest_position(shard).await?;
         let (mut rows, mut place) = (Vec::new(), format!("({}-{}", after.epoch, after.position));
         loop {
-            let entries = self.entries(shard, &place).await?;
-            let is_end = entries.len() < REDIS_OUTBOX_ENTRIES_READ_MAX;
+            // An entry has a row at least.
+            let wanted = (limit - rows.len()).min(REDIS_OUTBOX_ENTRIES_READ_MAX);
+            let entries = self.entries(shard, &place, wanted).await?;
+            let is_end = entries.len() < wanted;
             for (id, entry) in entries {
                 let read = read_entry(shard.number, &entry).map_err(|fault| fault.into_store_error(READ))?;
                 rows.extend(read.into_iter().filter(|row| row.position() > after));
@@ -97,6 +99,12 @@ impl ShardOutbox for RedisQueues {
     }
 }
 
+/// The position after which values and signatures are wanted; before every position for all of them.
+fn since_request(since: Option<u64>) -> Vec<u8> {
+    let since = since.map_or(-1, |since| i64::try_from(since).unwrap_or(i64::MAX));
+    PackedBytes::default().signed(since).0
+}
+
 fn stream_of(shard: ShardId) -> Vec<u8> {
     format!("{}o", prefix(shard)).into_bytes()
 }
@@ -115,9 +123,7 @@ impl RedisQueues {
     /// A plain command on a key of a shard.
     async fn on_shard(&self, shard: ShardId, command: WireCommand) -> Result<WireReply, StoreError> {
         let [route, _] = named_keys(shard);
-        let answer = self.wire.send(&route, vec![command]).await.into_iter().next();
-        let answer = answer.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, READ))?;
-        answer.map_err(|failure| failure_of(failure, READ))
+        self.ask(&route, command, READ).await
     }
 
     /// The position of the newest row; none for a shard that is not there, whose outbox may still be.
@@ -132,9 +138,14 @@ impl RedisQueues {
         }
     }
 
-    /// Entries after a place, with their ids.
-    async fn entries(&self, shard: ShardId, place: &str) -> Result<Vec<(String, bytes::Bytes)>, StoreError> {
-        let count = REDIS_OUTBOX_ENTRIES_READ_MAX.to_string().into_bytes();
+    /// Entries after a place, at most `wanted`, with their ids.
+    async fn entries(
+        &self,
+        shard: ShardId,
+        place: &str,
+        wanted: usize,
+    ) -> Result<Vec<(String, bytes::Bytes)>, StoreError> {
+        let count = wanted.to_string().into_bytes();
         let arguments = vec![stream_of(shard), place.into(), b"+".to_vec(), b"COUNT".to_vec(), count];
         let corrupt = || CorruptValue::new("outbox", "entries of another form").into_store_error(READ);
         let WireReply::List(entries) = self.on_shard(shard, WireCommand { name: "XRANGE", arguments }).await? else {

@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 
-use super::calls::{RedisQueues, failure_of};
+use super::calls::RedisQueues;
 use super::keys::QUEUES;
 use super::wire::{WireCommand, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::name::QueueId;
 use crate::domain::time::Timestamp;
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::ports::StoreError;
 
 /// Before the number of shards of a queue that was dropped.
 const DROPPED: &str = "dropped ";
@@ -53,10 +53,7 @@ impl RedisQueues {
     ) -> Result<WireReply, StoreError> {
         let mut all = vec![QUEUES.as_bytes().to_vec()];
         all.extend(arguments);
-        let answers = self.wire.send(QUEUES.as_bytes(), vec![WireCommand { name, arguments: all }]).await;
-        let answer = answers.into_iter().next();
-        let answer = answer.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, op))?;
-        answer.map_err(|failure| failure_of(failure, op))
+        self.ask(QUEUES.as_bytes(), WireCommand { name, arguments: all }, op).await
     }
 
     /// What is known of a queue.

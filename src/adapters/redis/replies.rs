@@ -3,11 +3,12 @@
 
 use bytes::Bytes;
 
-use super::library::{NO_STATE, TRIGGERS};
+use super::library::NO_STATE;
 use super::packed::{PackedBytes, PackedReader};
 use super::stored_message::{read_fence, read_message, read_session, read_static, state_of};
 use super::wire::WireReply;
 use crate::adapters::codec::CorruptValue;
+use crate::adapters::codec::queues::history::trigger_of;
 use crate::domain::queue::command::{Completeness, Cursor, LeaseGrant, ShardCapacity};
 use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey};
 use crate::domain::queue::messages::settlement::Settlement;
@@ -98,7 +99,7 @@ impl ReplyParts {
     /// The next message.
     pub fn message(&mut self) -> Result<StoredMessage, CorruptValue> {
         let [head, fixed, body] = [self.bytes()?, self.bytes()?, self.bytes()?];
-        read_message(self.shard, [&head, &fixed, &body])
+        read_message(self.shard, [&head, &fixed], body)
     }
 
     /// The answer of the next command. `invalid` is the part of it that is out of range.
@@ -291,7 +292,7 @@ fn read_refusal(
 pub fn read_row(reader: &mut PackedReader<'_>, shard: u32) -> Result<HistoryRow, CorruptValue> {
     let has = reader.byte()?;
     let trigger = reader.byte()?;
-    let trigger = TRIGGERS.get(usize::from(trigger)).copied().ok_or_else(|| reader.corrupt("a trigger"))?;
+    let trigger = trigger_of(trigger.into()).ok_or_else(|| reader.corrupt("a trigger"))?;
     let state = |reader: &mut PackedReader<'_>| match reader.byte()? {
         NO_STATE => Ok(None),
         code => state_of(reader, code).map(Some),
@@ -303,6 +304,7 @@ pub fn read_row(reader: &mut PackedReader<'_>, shard: u32) -> Result<HistoryRow,
     let attempt = reader.u16()?.into();
     let fence = if has & 1 != 0 { Some(read_fence(reader)?) } else { None };
     let session = if has & 2 != 0 { Some(read_session(reader)?) } else { None };
+    let session = session.filter(|id| !id.is_of_server()); // the history shows workers
     let worker = if has & 4 != 0 { Some(reader.text()?.into()) } else { None };
     let reason = if has & 8 != 0 { Some(reader.text()?.into()) } else { None };
     let error = if has & 16 != 0 {

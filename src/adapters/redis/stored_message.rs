@@ -3,6 +3,7 @@
 //! The static part never changes. Lua reads its beginning: fingerprint, hash of the id, token time, hash of the routing value,
 //! metadata. `lua/message.lua` has the form of both.
 
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::library::{CANCELED_BY, VERBS};
@@ -96,7 +97,7 @@ pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
 }
 
 /// Reads a message from its three parts; the first begins with its sequence.
-pub fn read_message(shard: u32, [head, fixed, payload]: [&[u8]; 3]) -> Result<StoredMessage, CorruptValue> {
+pub fn read_message(shard: u32, [head, fixed]: [&[u8]; 2], payload: Bytes) -> Result<StoredMessage, CorruptValue> {
     let mut reader = PackedReader::new("message", head);
     let sequence = reader.whole()?;
     let StaticPart { fingerprint, token_time, metadata, id, routing, kind, trace_context } = read_static(fixed)?;
@@ -129,7 +130,7 @@ pub fn read_message(shard: u32, [head, fixed, payload]: [&[u8]; 3]) -> Result<St
         counted,
         extras: extras.into(),
     };
-    let body = MessageBody { payload: payload.to_vec().into(), kind, trace_context };
+    let body = MessageBody { payload, kind, trace_context };
     Ok(StoredMessage { head, body })
 }
 

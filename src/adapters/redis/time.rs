@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::calls::{RedisQueues, failure_of};
+use super::calls::RedisQueues;
 use super::keys::QUEUES;
 use super::packed::PackedReader;
 use super::replies::ReplyParts;
@@ -12,7 +12,7 @@ use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::clock::StepTime;
 use crate::domain::queue::name::ShardId;
 use crate::domain::time::Timestamp;
-use crate::ports::{QueueTime, ShardStore, StoreError, StoreErrorKind};
+use crate::ports::{QueueTime, ShardStore, StoreError};
 
 const CLOCK: &str = "read the clock of queues";
 
@@ -20,9 +20,7 @@ const CLOCK: &str = "read the clock of queues";
 impl QueueTime for RedisQueues {
     async fn clock(&self) -> Result<StepTime, StoreError> {
         let command = WireCommand { name: "TIME", arguments: Vec::new() };
-        let answer = self.wire.send(QUEUES.as_bytes(), vec![command]).await.into_iter().next();
-        let answer = answer.ok_or_else(|| StoreError::unknown(StoreErrorKind::Corrupt, CLOCK))?;
-        let store = match answer.map_err(|failure| failure_of(failure, CLOCK))? {
+        let store = match self.ask(QUEUES.as_bytes(), command, CLOCK).await? {
             WireReply::List(parts) => time_of(&parts),
             WireReply::Nil | WireReply::Int(_) | WireReply::Bytes(_) => None,
         };

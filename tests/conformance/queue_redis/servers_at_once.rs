@@ -76,6 +76,25 @@ async fn a_deleted_queue_still_answers_repeats_of_tokens_with_a_time() {
     assert_eq!(queues.peek(shard, 5).await.expect("a peek").messages, []);
 }
 
+#[tokio::test]
+async fn a_full_server_refuses_enqueues_and_goes_on_giving_messages_out() {
+    let Some(server) = or_skip(QueueServer::start(Build::Redis7)) else { return };
+    let clock = past_clock();
+    let queues = server.queues(&clock).await;
+    let shard = ShardId { queue: QueueId(next_queue()), number: 0 };
+    queues.create(shard.queue, 1, settings().into()).await.expect("a new queue");
+    assert!(is_new(&one(&queues, shard, enqueue("a", 0, b"payload")).await));
+    let full = RedisCommand::new("CONFIG").arg("SET").arg("maxmemory").arg("1");
+    server.client().await.call_one(Slot::of(b""), full).await.expect("it is set");
+    let refused = queues.apply(shard, vec![enqueue("b", 0, b"payload")]).await.remove(0).expect_err("there is no room");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied), "{refused}");
+    let answer = queues.apply(shard, vec![dequeue(1)]).await.remove(0).expect("the store takes it");
+    let Ok(Reply::Leases { leases, .. }) = &answer.reply else { panic!("leases: {:?}", answer.reply) };
+    let complete = tallystone::domain::queue::messages::settlement::SettleAction::Complete;
+    let settled = one(&queues, shard, crate::queue_given::settle(leases[0].token, complete)).await;
+    assert!(matches!(settled, Ok(Reply::Settled(now)) if now.state == MessageState::Completed), "{settled:?}");
+}
+
 /// The only key of a server with this ending.
 async fn key_with(client: &RedisClient, ending: &str) -> Bytes {
     let keys = RedisCommand::new("KEYS").arg(format!("*}}{ending}"));

@@ -59,7 +59,7 @@ fn stored_row(HistoryRow { transition, enqueued }: &HistoryRow) -> StoredTransit
 
 fn row_from(shard: u32, row: StoredTransition) -> Result<HistoryRow, CorruptValue> {
     let state = |code: u32| (code != 0).then(|| state_from(WHAT, code)).transpose();
-    let trigger = TRIGGERS.into_iter().find(|trigger| trigger_code(*trigger) == row.trigger);
+    let trigger = trigger_of(row.trigger);
     let session = |id: Vec<u8>| {
         let id = <[u8; 16]>::try_from(id).map_err(|_| CorruptValue::new(WHAT, "a session of another length"))?;
         Ok(SessionId(u128::from_be_bytes(id)))
@@ -113,7 +113,8 @@ fn message_from(stored: StoredEnqueuedMessage) -> Result<EnqueuedMessage, Corrup
     })
 }
 
-const TRIGGERS: [Trigger; 17] = [
+/// All triggers.
+pub const TRIGGERS: [Trigger; 17] = [
     Trigger::Enqueue,
     Trigger::WindowOver,
     Trigger::Dequeue,
@@ -133,8 +134,13 @@ const TRIGGERS: [Trigger; 17] = [
     Trigger::Discard,
 ];
 
+/// The trigger with a stored number.
+pub fn trigger_of(code: u32) -> Option<Trigger> {
+    TRIGGERS.into_iter().find(|trigger| trigger_code(*trigger) == code)
+}
+
 /// Stored numbers of triggers; they never change.
-fn trigger_code(trigger: Trigger) -> u32 {
+pub fn trigger_code(trigger: Trigger) -> u32 {
     match trigger {
         Trigger::Enqueue => 1,
         Trigger::WindowOver => 2,

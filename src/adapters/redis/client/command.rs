@@ -14,6 +14,12 @@ impl RedisCommand {
         Self { words: vec![Bytes::from_static(name.as_bytes())] }
     }
 
+    /// A command with arguments that it takes over.
+    pub fn with(name: &'static str, arguments: Vec<Vec<u8>>) -> Self {
+        let name = Bytes::from_static(name.as_bytes());
+        Self { words: std::iter::once(name).chain(arguments.into_iter().map(Bytes::from)).collect() }
+    }
+
     /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {

@@ -218,15 +218,7 @@ local function dequeue(D)
 end
 
 function F.deq(keys, args)
-  local failed = F.open(keys, args)
-  if failed then
-    return failed
-  end
-  if S.H.deleted >= 0 then
-    return F.all_deleted(#args - 2, DEQUEUE_ARGS)
-  end
-  for i = 3, #args, DEQUEUE_ARGS do
+  return F.each(keys, args, DEQUEUE_ARGS, function(i)
     dequeue(request_of(args, i))
-  end
-  return F.finish()
+  end)
 end

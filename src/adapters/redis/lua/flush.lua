@@ -178,17 +178,24 @@ end
 -- it found none within the pages that one call may read. states: a set of letters for a pattern.
 function F.first_of(states, after, through, pages_left)
   local tag = S.tag
+  local function found_in(page, raw)
+    local at = string.find(raw, states, PAGE_HEAD + 1 + math.max(0, after + 1 - page * PAGE))
+    return at and page * PAGE + at - PAGE_HEAD - 1
+  end
+  local near = floor((after + 1) / PAGE)
+  local seq = S.pages and S.pages[near] and found_in(near, S.pages[near]) -- the page of the search before
+  if seq then
+    return seq <= through and seq or nil
+  end
   local pages = call('ZRANGEBYSCORE', tag .. 'pg', fmt('%.0f', floor((after + 1) / PAGE)), fmt('%.0f', floor(through / PAGE)),
     'LIMIT', 0, pages_left)
   for i = 1, #pages do
     local page = tonumber(pages[i])
-    local first = PAGE_HEAD + 1 + math.max(0, after + 1 - page * PAGE)
     local raw = S.pages and S.pages[page] or call('GET', tag .. 'st' .. pages[i])
     S.pages = S.pages or {}
     S.pages[page] = raw
-    local at = string.find(raw, states, first)
-    if at then
-      local seq = page * PAGE + at - PAGE_HEAD - 1
+    seq = found_in(page, raw)
+    if seq then
       return seq <= through and seq or nil
     end
   end

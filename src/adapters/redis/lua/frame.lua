@@ -203,3 +203,20 @@ function F.answer(reply, messages)
     out[#out + 1] = F.body(M)
   end
 end
+
+-- A whole call of commands that have `width` arguments each. `step` gets the place of the first one and answers the command.
+-- A deleted shard refuses all of them.
+function F.each(keys, args, width, step)
+  local failed = F.open(keys, args)
+  if failed then
+    return failed
+  end
+  for i = 3, #args, width do
+    if S.H.deleted >= 0 then
+      F.answer(F.refuse(REFUSED.DELETED))
+    else
+      step(i)
+    end
+  end
+  return F.finish()
+end

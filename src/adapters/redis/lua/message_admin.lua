@@ -122,15 +122,7 @@ local function message_call(raw, ref, reason)
 end
 
 function F.msg(keys, args)
-  local failed = F.open(keys, args)
-  if failed then
-    return failed
-  end
-  if S.H.deleted >= 0 then
-    return F.all_deleted(#args - 2, 3)
-  end
-  for i = 3, #args, 3 do
+  return F.each(keys, args, 3, function(i)
     F.answer(message_call(args[i], args[i + 1], args[i + 2]))
-  end
-  return F.finish()
+  end)
 end

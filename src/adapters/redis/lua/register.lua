@@ -1,7 +1,7 @@
 -- The functions of the library, under names with its hash, so that two releases run side by side on one server.
 
 redis.register_function('enq_' .. HASH, F.enq)
-redis.register_function('deq_' .. HASH, F.deq)
+redis.register_function({function_name = 'deq_' .. HASH, callback = F.deq, flags = {'allow-oom'}})
 redis.register_function({function_name = 'set_' .. HASH, callback = F.set, flags = {'allow-oom'}})
 redis.register_function({function_name = 'ses_' .. HASH, callback = F.ses, flags = {'allow-oom'}})
 redis.register_function({function_name = 'msg_' .. HASH, callback = F.msg, flags = {'allow-oom'}})

@@ -93,9 +93,13 @@ function SEE.leases(args)
   end
 end
 
-function SEE.report()
+function SEE.report(args)
   local tag, out = S.tag, S.reply
   out[2], out[3] = F.pack_header(S.H), call('GET', tag .. 'c') or ''
+  if parse('<d', args[4]) >= S.H.position then
+    out[4], out[5] = {}, {} -- no value and no signature changed after that
+    return
+  end
   out[4], out[5] = call('HGETALL', tag .. 'e'), call('HGETALL', tag .. 'kd')
   for number = 1, #out[5] / 2 do
     out[#out + 1] = call('HGETALL', tag .. 'v' .. number)

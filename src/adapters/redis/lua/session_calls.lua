@@ -184,15 +184,7 @@ local function session_call(args, i)
 end
 
 function F.ses(keys, args)
-  local failed = F.open(keys, args)
-  if failed then
-    return failed
-  end
-  if S.H.deleted >= 0 then
-    return F.all_deleted(#args - 2, 4)
-  end
-  for i = 3, #args, 4 do
+  return F.each(keys, args, 4, function(i)
     session_call(args, i)
-  end
-  return F.finish()
+  end)
 end

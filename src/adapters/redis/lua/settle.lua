@@ -118,23 +118,7 @@ local function settle(raw, delays, signature, text_)
 end
 
 function F.set(keys, args)
-  local failed = F.open(keys, args)
-  if failed then
-    return failed
-  end
-  if S.H.deleted >= 0 then
-    return F.all_deleted(#args - 2, 4)
-  end
-  for i = 3, #args, 4 do
+  return F.each(keys, args, 4, function(i)
     F.answer(settle(args[i], args[i + 1], args[i + 2], args[i + 3]))
-  end
-  return F.finish()
-end
-
--- Refuses every command of a call on a deleted shard.
-function F.all_deleted(count, each)
-  for _ = 1, count / each do
-    F.answer(F.refuse(REFUSED.DELETED))
-  end
-  return F.finish()
+  end)
 end

@@ -50,7 +50,7 @@ pub(super) fn record_row(
         position: RowPosition { epoch, position: tally.counts().position },
         attempt,
         fence: lease.map(|lease| lease.fence),
-        session: lease.and_then(|lease| lease.session).map(|own| own.id).filter(|id| !id.is_of_server()),
+        session: lease.and_then(|lease| lease.worker_session()).map(|own| own.id),
         worker: None, // a dequeue adds it
         reason,
         error,

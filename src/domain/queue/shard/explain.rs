@@ -222,7 +222,7 @@ impl Shard {
         let lease = message.lease?;
         Some(HoldingLease {
             id: message.id.clone(),
-            session: lease.session.map(|own| own.id).filter(|id| !id.is_of_server()),
+            session: lease.worker_session().map(|own| own.id),
             since: lease.since,
             expires: self.next_due(message.key.sequence).map_or(lease.expires, |(at, _)| at),
             cancel_requested: lease.cancel_requested,
