@@ -1,7 +1,7 @@
 //! Maps a failed request to its outcome: whether it may have had an effect.
 //!
-//! A write counts as not applied only in three cases: it was never sent, it was refused as invalid, or the coordinator
-//! knew at once that too few replicas were alive. Every other write may have been applied, or may be applied later: by
+//! A write counts as not applied only in four cases: it was never sent, it was refused as invalid, the coordinator did
+//! not know its statement, or the coordinator knew at once that too few replicas were alive. Every other write may have been applied, or may be applied later: by
 //! a slow replica, by a hint, or by a request that is still in a socket.
 
 use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
@@ -86,7 +86,9 @@ fn of_server(error: &DbError, why: String) -> RequestFailure {
         DbError::SyntaxError | DbError::Invalid | DbError::ConfigError => refused(why),
         DbError::Unauthorized => RequestFailure { kind: StoreErrorKind::Forbidden, ..refused(why) },
         DbError::AlreadyExists { .. } => refused(why),
-        DbError::Unavailable { .. } => RequestFailure::not_sent(why),
+        // A node whose cache of prepared statements is full forgets them at once, also those that the driver has just
+        // prepared again. It executes nothing that it does not know.
+        DbError::Unavailable { .. } | DbError::Unprepared { .. } => RequestFailure::not_sent(why),
         // Timeouts and failures of replicas, overload, errors of other versions: the request may have been applied.
         _ => unknown(why),
     }
@@ -116,7 +118,8 @@ mod tests {
     fn only_what_was_refused_before_its_execution_is_not_applied() {
         let consistency = Consistency::LocalQuorum;
         let unavailable = DbError::Unavailable { consistency, required: 2, alive: 1 };
-        for refused in [of(DbError::Invalid), of(DbError::Unauthorized), of(unavailable)] {
+        let forgotten = DbError::Unprepared { statement_id: Vec::new().into() };
+        for refused in [of(DbError::Invalid), of(DbError::Unauthorized), of(unavailable), of(forgotten)] {
             assert_eq!(refused.outcome, EffectOutcome::NotApplied, "{refused:?}");
         }
         let late = ExecutionError::RequestTimeout(Duration::from_secs(2)).into();

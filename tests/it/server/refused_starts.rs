@@ -38,6 +38,12 @@ fn expect_refusal(what: &str, settings: &[String], code: i32, words: &[&str]) ->
     unreachable!("the last try answers or panics")
 }
 
+/// Applies the migrations, as the refusals say to do.
+fn migrated(settings: &[String]) {
+    let (code, printed) = run(&["migrate", "apply"], settings);
+    assert_eq!(code, 0, "{printed}");
+}
+
 /// Settings with some others on top.
 fn with(mut settings: Vec<String>, more: &[&str]) -> Vec<String> {
     settings.extend(more.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
@@ -76,7 +82,7 @@ fn a_keyspace_that_does_not_fit_is_refused_with_what_to_do() {
     let older = settings(&node, "older");
     let lacks = ["the schema of keyspace older lacks ", " migrations of this release", migrate];
     expect_refusal("a keyspace without tables", &older, 4, &lacks);
-    assert_eq!(run(&["migrate", "apply"], &older).0, 0, "what it says to do is what helps");
+    migrated(&older);
     query(&node, None, "DELETE FROM older.schema_migrations WHERE slot = 0 AND number = 1");
     expect_refusal("an older schema", &older, 4, &lacks);
     let row = |number: i32| {
@@ -163,7 +169,7 @@ fn a_user_who_may_not_do_what_a_server_does_is_told_what_to_grant() {
 fn a_start_in_another_data_centre_than_the_one_that_writes_is_refused() {
     let node = node().to_string();
     let own = settings(&node, "moved");
-    assert_eq!(run(&["migrate", "apply"], &own).0, 0);
+    migrated(&own);
     // One node is in one data centre; so the keyspace is told that servers on mars were first.
     let from_mars = || {
         let row = "(part, kind, name, id, version, value) VALUES (1, 5, '', 0, 0, textAsBlob('mars'))";
@@ -190,7 +196,7 @@ fn a_cluster_that_falls_silent_or_slow_at_any_step_of_a_start_ends_it_in_time() 
     let silent = |server: &str| {
         with(settings(server, "silent"), &["clusters.main.request_timeout_ms=60000"]) // not what ends it
     };
-    assert_eq!(run(&["migrate", "apply"], &silent(&node().to_string())).0, 0);
+    migrated(&silent(&node().to_string()));
     let (absent, unusable) = ("no Cassandra node answers at", "keyspace silent is not available");
     let steps = [
         // What begins a connection.
@@ -238,7 +244,7 @@ fn several_engines_of_which_some_are_silent_hold_a_start_up_no_longer_than_one()
     expect_refusal("a cache and a cluster", &with(settings(&hung, "absent"), &near), 5, &words);
 
     let home = settings(&node().to_string(), "alone");
-    assert_eq!(run(&["migrate", "apply"], &home).0, 0);
+    migrated(&home);
     let all = with(with(home, &near), &[&far[..], &["clusters.far.keyspace=far"]].concat());
     expect_refusal("the second cluster", &all, 5, &["cannot use [clusters.far]", words[0], words[1]]);
 }
