@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use crate::domain::queue::ShardId;
@@ -29,7 +29,10 @@ pub struct DirtyShards {
 #[derive(Default)]
 struct WaitingTable {
     waiting: HashMap<ShardId, WaitingShard>,
-    /// Whether a status is a change. A store first sends the status of every shard to a new listener.
+    /// The shards that sent a status, until all have. A store first sends the status of every shard to a new listener, so the
+    /// second one of a shard is a change. Empty from then on.
+    greeted: HashSet<ShardId>,
+    /// Whether every status is a change.
     has_begun: bool,
     /// Whether one of the waiting shards changed.
     has_changed: bool,
@@ -40,9 +43,11 @@ impl DirtyShards {
         Self { clock, table: Mutex::default() }
     }
 
-    /// From now on each status is a change. O(1).
+    /// From now on each status is a change. O(1), but for the first call.
     pub fn begin(&self) {
-        self.table.lock().has_begun = true;
+        let mut table = self.table.lock();
+        table.has_begun = true;
+        table.greeted = HashSet::new();
     }
 
     /// Takes all shards: those that changed come first, and of these the longest waiting. O(n log n).
@@ -85,7 +90,7 @@ impl DirtyShards {
 impl QueueListener for DirtyShards {
     fn changed(&self, shard: ShardId, _view: ShardStatus) {
         let mut table = self.table.lock();
-        let is_changed = table.has_begun;
+        let is_changed = table.has_begun || !table.greeted.insert(shard);
         table.has_changed |= is_changed;
         if let Some(known) = table.waiting.get_mut(&shard) {
             known.is_changed |= is_changed;
@@ -140,6 +145,15 @@ mod tests {
         assert!(dirty.has_changed());
         assert_eq!(taken(&dirty), [(2, true), (7, true), (0, false), (1, false), (3, false)]);
         assert_eq!(dirty.len(), 0);
+    }
+
+    #[test]
+    fn the_second_status_of_a_shard_is_a_change_also_before_all_have_sent_their_first() {
+        let dirty = DirtyShards::new(Arc::new(FixedClock));
+        for number in [0, 1, 1] {
+            dirty.changed(shard(number), ShardStatus::default());
+        }
+        assert_eq!(taken(&dirty), [(1, true), (0, false)]);
     }
 
     #[test]
