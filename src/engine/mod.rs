@@ -179,7 +179,8 @@ impl Engine {
             Some(stores) => {
                 let member = scopes.fleet.as_ref().map(|fleet| Arc::clone(&fleet.membership));
                 let queues = Queues::start_in(stores.clone(), Arc::clone(&context), member).await?;
-                let historian = start_reports(&context, &counting, &queues, stores, written, bridge).await?;
+                let reports = bridge.map(|settings| (settings, scopes.fleet.is_some()));
+                let historian = start_reports(&context, &counting, &queues, stores, written, reports).await?;
                 (Some(queues), historian)
             }
             None => (None, None),
@@ -330,16 +331,19 @@ impl Engine {
     }
 }
 
-/// Starts the relay of the history of queues, and the reports to their counters.
+/// Starts the relay of the history of queues, and the reports to their counters. `reports` says how, and whether the servers
+/// of the queues share the counters.
 async fn start_reports(
     context: &Arc<EngineContext>,
     counting: &Counting,
     queues: &Queues,
     stores: QueueStores,
     history: Option<(Arc<dyn HistoryStore>, Arc<dyn RegisterCodec>)>,
-    bridge: Option<BridgeSettings>,
+    reports: Option<(BridgeSettings, bool)>,
 ) -> Result<Option<Historian>, StoreError> {
-    let (Some((history, registers)), Some(settings)) = (history, bridge) else { return Ok(None) };
+    let (Some((history, registers)), Some((settings, counters_are_shared))) = (history, reports) else {
+        return Ok(None);
+    };
     if !is_paired(context, queues, &stores, &history).await? {
         tracing::warn!(
             "the counters and the history belong to another queue store; the queues of this server run without both. \
@@ -353,7 +357,7 @@ async fn start_reports(
     let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
     historian.compare_counters(totals);
     let (context, counting) = (Arc::clone(context), counting.clone());
-    driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings));
+    driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings, counters_are_shared));
     Ok(Some(historian))
 }
 

@@ -33,6 +33,8 @@ const SLOW_AFTER: Duration = Duration::from_secs(10);
 const READ_BACK_AFTER: Duration = Duration::from_secs(30);
 /// The same for a queue whose values give way to others.
 const EVICTION_PAUSE: Duration = Duration::from_secs(2);
+/// The pause between two comparisons of all shards, where other servers change them and report them to counters of their own.
+const FOLLOW_OTHERS_AFTER: Duration = Duration::from_secs(30);
 
 /// The reporter of the queues of this server.
 pub struct Bridge {
@@ -56,6 +58,18 @@ pub struct Bridge {
     read_backs_left: usize,
     /// Whether the server stops: each report then has all counters, because none follows it.
     is_last: bool,
+    /// Where other servers change the same shards.
+    others: OtherServers,
+}
+
+/// What this server does about changes that other servers made.
+struct OtherServers {
+    /// Whether their reports go to counters of their own. Where all share the counters, each reports its own changes.
+    have_own_counters: bool,
+    /// How many of them were lost at the last look.
+    lost: u64,
+    /// When all shards were compared last, by elapsed time.
+    followed_at: Duration,
 }
 
 struct TrackedQueue {
@@ -88,11 +102,17 @@ impl Bridge {
         queues: Queues,
         outbox: Arc<dyn ShardOutbox>,
         settings: BridgeSettings,
+        counters_are_shared: bool,
     ) -> Self {
         let dirty = Arc::new(DirtyShards::new(Arc::clone(&context.clock)));
         context.queue_reports.start(context.now());
         queues.listen(Arc::clone(&dirty) as _);
         let (tracked, gone) = (HashMap::new(), BTreeSet::new());
+        let others = OtherServers {
+            have_own_counters: queues.is_shared() && !counters_are_shared,
+            lost: queues.lost_servers(),
+            followed_at: context.clock.elapsed(),
+        };
         Self {
             context,
             counting,
@@ -108,6 +128,7 @@ impl Bridge {
             tidier: CounterTidier::default(),
             read_backs_left: 0,
             is_last: false,
+            others,
         }
     }
 
@@ -351,6 +372,22 @@ impl Bridge {
         }
     }
 
+    /// Adds all shards for a comparison when changes of other servers may not have reached these counters: a server was lost
+    /// before it reported its last ones, or the others report to counters of their own.
+    fn follow_others(&mut self) {
+        let (elapsed, lost) = (self.context.clock.elapsed(), self.queues.lost_servers());
+        let is_due =
+            self.others.have_own_counters && elapsed.saturating_sub(self.others.followed_at) >= FOLLOW_OTHERS_AFTER;
+        if lost == self.others.lost && !is_due {
+            return;
+        }
+        (self.others.lost, self.others.followed_at) = (lost, elapsed);
+        let now = self.context.now();
+        for tracked in self.tracked.values() {
+            self.dirty.put_back(waiting(&tracked.queue, now));
+        }
+    }
+
     fn budget(&self) -> usize {
         let per_step = self.settings.step.as_secs_f64() * f64::from(self.settings.totals_per_second);
         (per_step as usize).max(1)
@@ -372,6 +409,7 @@ impl BackgroundLoop for Bridge {
 
     async fn activate(&mut self) -> NextActivation {
         self.wake_due();
+        self.follow_others();
         match self.step(self.budget()).await {
             Ok(()) => self.failures = 0,
             Err(error) => {

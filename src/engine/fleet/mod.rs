@@ -11,6 +11,7 @@ mod routes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -72,6 +73,8 @@ pub struct FleetMembership {
     peers: Mutex<PeerMembers>,
     /// The route of the rollup signals of each touch shard.
     routes: ArcSwap<Vec<SignalRoute>>,
+    /// How many members lapsed while this process looked.
+    lapsed: AtomicU64,
     /// One heartbeat, and one join, at a time.
     turn: Semaphore,
 }
@@ -144,6 +147,7 @@ impl FleetMembership {
             incarnation: Mutex::new(life),
             peers: Mutex::default(),
             routes: ArcSwap::from_pointee(routes),
+            lapsed: AtomicU64::new(0),
             turn: Semaphore::new(1),
         }
     }
@@ -211,6 +215,11 @@ impl FleetMembership {
     pub fn is_gone(&self, member: MemberId) -> bool {
         let others = self.peers.lock();
         others.are_known(self.context.clock.elapsed()) && others.live.iter().all(|(id, _)| *id != member)
+    }
+
+    /// How many members lapsed so far, as this process saw it: it grows when others have to finish the work of one. O(1).
+    pub fn lapsed(&self) -> u64 {
+        self.lapsed.load(Ordering::Relaxed)
     }
 
     /// The rank of this process for a place among the live members: the first does its work, and the others step in for it in
@@ -322,6 +331,7 @@ impl FleetMembership {
         for id in lapsed {
             tracing::warn!(member = ?id, "the lease of a fleet member has expired: it sent no heartbeat");
             self.context.stats.members_lapsed.increment();
+            self.lapsed.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = self.members.remove(id).await {
                 tracing::warn!(member = ?id, %error, "cannot remove an expired fleet member from the list; it is \
                     ignored");

@@ -28,6 +28,9 @@ use crate::ports::{HistoryBatch, StoreError, StoreErrorKind};
 const GATHER_TIME: Duration = Duration::from_millis(100);
 /// The interval between two lists of the outboxes.
 const LIST_EVERY: Duration = Duration::from_secs(1);
+/// The same where other servers relay what they change. A list asks each shard then, so it is made when a server was lost, and
+/// rarely otherwise.
+const LIST_SHARED_EVERY: Duration = Duration::from_secs(300);
 /// The pause after the first failure of the history; it doubles with each further one.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause, and the pause while the disk of the history is full.
@@ -43,6 +46,8 @@ pub struct Relay {
     /// The shards that were relayed lately.
     kept: HashMap<ShardId, KeptShard>,
     listed_at: Option<Duration>,
+    /// How many servers of the queues were lost at the last list.
+    lost_servers: u64,
     audited_at: Duration,
     failures: u32,
     warned_of_failure: Option<Duration>,
@@ -72,6 +77,7 @@ impl Relay {
             context,
             kept: HashMap::new(),
             listed_at: None,
+            lost_servers: 0,
             audited_at: Duration::ZERO,
             failures: 0,
             warned_of_failure: None,
@@ -83,26 +89,35 @@ impl Relay {
         self.context.engine.clock.elapsed()
     }
 
-    /// Adds the shards that have rows and told nobody, and those whose audit is due.
+    /// Adds the shards that have rows and told nobody.
     async fn list(&mut self) {
         let now = self.now();
-        if self.listed_at.is_some_and(|at| now.saturating_sub(at) < LIST_EVERY) {
+        let queues = &self.context.sources.queues;
+        let every = if queues.is_shared() { LIST_SHARED_EVERY } else { LIST_EVERY };
+        let lost = queues.lost_servers();
+        if lost == self.lost_servers && self.listed_at.is_some_and(|at| now.saturating_sub(at) < every) {
             return;
         }
         self.warn_of_fill(now);
         match self.context.sources.outbox.outboxes().await {
             Ok(shards) => {
-                self.listed_at = Some(now);
+                (self.listed_at, self.lost_servers) = (Some(now), lost);
                 self.context.waiting.mark_listed(shards);
             }
             Err(error) => tracing::debug!(%error, "cannot list the outboxes yet"),
         }
-        if now.saturating_sub(self.audited_at) >= AUDIT_EVERY {
-            self.audited_at = now;
-            let due = self.kept.iter().filter(|(_, kept)| kept.is_audit_due(now)).map(|(shard, _)| *shard);
-            let due = due.filter(|shard| self.context.sources.queues.keeps_history(shard.queue));
-            due.take(RELAY_SHARDS_OF_A_ROUND_MAX).for_each(|shard| self.context.waiting.mark(shard));
+    }
+
+    /// Adds the shards whose audit is due.
+    fn mark_due_audits(&mut self) {
+        let now = self.now();
+        if now.saturating_sub(self.audited_at) < AUDIT_EVERY {
+            return;
         }
+        self.audited_at = now;
+        let due = self.kept.iter().filter(|(_, kept)| kept.is_audit_due(now)).map(|(shard, _)| *shard);
+        let due = due.filter(|shard| self.context.sources.queues.keeps_history(shard.queue));
+        due.take(RELAY_SHARDS_OF_A_ROUND_MAX).for_each(|shard| self.context.waiting.mark(shard));
     }
 
     fn warn_of_fill(&mut self, now: Duration) {
@@ -312,6 +327,7 @@ impl BackgroundLoop for Relay {
 
     async fn activate(&mut self) -> NextActivation {
         self.list().await;
+        self.mark_due_audits();
         match self.round().await {
             RoundEnd::Idle => NextActivation::AfterOrWoken(LIST_EVERY),
             RoundEnd::Written => NextActivation::After(GATHER_TIME),

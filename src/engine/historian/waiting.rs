@@ -22,10 +22,21 @@ pub struct WaitingShards {
     is_listed: AtomicBool,
 }
 
-/// The elapsed time at which the oldest row of each shard began to wait.
+/// How much later a server relays a shard for each other one that comes before it: its owner then has relayed the rows.
+const RELAY_STEP_IN: Duration = Duration::from_secs(1);
+
+/// A shard whose rows wait.
+#[derive(Clone, Copy)]
+struct WaitingRows {
+    /// The elapsed time at which the oldest row began to wait.
+    since: Duration,
+    /// The elapsed time from which on this server relays them.
+    due: Duration,
+}
+
 #[derive(Default)]
 struct WaitingSince {
-    waiting: HashMap<ShardId, Duration>,
+    waiting: HashMap<ShardId, WaitingRows>,
     /// Those that the relay works on.
     relayed: HashMap<ShardId, Duration>,
 }
@@ -36,11 +47,12 @@ impl WaitingShards {
         Self { queues, clock, shards, wake, is_listed }
     }
 
-    /// Adds a shard, and wakes the relay. O(1).
+    /// Adds a shard, and wakes the relay if this server is its owner. O(members).
     pub fn mark(&self, shard: ShardId) {
-        let now = self.clock.elapsed();
-        let is_new = self.shards.lock().waiting.try_insert(shard, now).is_ok();
-        if is_new {
+        let since = self.clock.elapsed();
+        let due = since + RELAY_STEP_IN * self.queues.rank_for(shard);
+        let is_new = self.shards.lock().waiting.try_insert(shard, WaitingRows { since, due }).is_ok();
+        if is_new && due == since {
             self.wake.notify_one();
         }
     }
@@ -50,17 +62,18 @@ impl WaitingShards {
         let now = self.clock.elapsed();
         let mut state = self.shards.lock();
         for shard in shards {
-            state.waiting.entry(shard).or_insert(now);
+            state.waiting.entry(shard).or_insert(WaitingRows { since: now, due: now });
         }
         drop(state);
         self.is_listed.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the shards that wait the longest, at most some. O(waiting).
+    /// Takes the due shards that wait the longest, at most some. O(waiting).
     pub fn take(&self, most: usize) -> Vec<ShardId> {
+        let now = self.clock.elapsed();
         let mut state = self.shards.lock();
-        let mut oldest: Vec<(Duration, ShardId)> =
-            state.waiting.iter().map(|(shard, since)| (*since, *shard)).collect();
+        let due = state.waiting.iter().filter(|(_, rows)| rows.due <= now);
+        let mut oldest: Vec<(Duration, ShardId)> = due.map(|(shard, rows)| (rows.since, *shard)).collect();
         if oldest.len() > most {
             oldest.select_nth_unstable(most);
             oldest.truncate(most);
@@ -81,7 +94,7 @@ impl WaitingShards {
     pub fn put_back(&self, shard: ShardId) {
         let mut state = self.shards.lock();
         if let Some(since) = state.relayed.remove(&shard) {
-            state.waiting.insert(shard, since);
+            state.waiting.insert(shard, WaitingRows { since, due: since });
         }
     }
 
@@ -96,7 +109,8 @@ impl WaitingShards {
     /// The age of the oldest row that is not in the history, as far as it is known; 0 without one. O(waiting).
     pub fn lag(&self) -> Duration {
         let state = self.shards.lock();
-        let oldest = state.waiting.values().chain(state.relayed.values()).min().copied();
+        let waiting = state.waiting.values().map(|rows| rows.since);
+        let oldest = waiting.chain(state.relayed.values().copied()).min();
         drop(state);
         oldest.map_or(Duration::ZERO, |oldest| self.clock.elapsed().saturating_sub(oldest))
     }

@@ -72,7 +72,7 @@ impl HistoryReader {
         after: Option<HistoryHit>,
         limit: usize,
     ) -> Result<SearchedPage, QueueError> {
-        let source = self.queues.history_source(name)?;
+        let source = self.queues.history_source(name).await?;
         let extent = self.extent(shards_of(&source)).await?;
         let mut walk = SearchWalk {
             source: &source,

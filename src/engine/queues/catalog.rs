@@ -102,7 +102,8 @@ impl Queues {
     }
 
     /// Resolves the target of an enqueue.
-    pub(super) fn enqueue_target(&self, name: &QueueName) -> Result<EnqueueTarget, QueueError> {
+    pub(super) async fn enqueue_target(&self, name: &QueueName) -> Result<EnqueueTarget, QueueError> {
+        self.look_up(name).await?;
         if let Some(found) = self.context.find(name) {
             return refuse_template(found).map(EnqueueTarget::Live);
         }
@@ -173,6 +174,10 @@ impl Queues {
 
     /// Waits for the permit to change the catalog.
     pub(super) async fn begin_change(&self) -> Result<ChangeTurn<'_, CatalogQueue>, QueueError> {
+        if self.is_shared() {
+            // What other servers changed before this call, so that it is not decided on an older view.
+            self.follow().await?;
+        }
         self.context.catalog.begin(&*self.context).await.ok_or(QueueError::ShuttingDown)
     }
 

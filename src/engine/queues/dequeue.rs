@@ -58,7 +58,7 @@ impl Queues {
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(InvalidCommandPart::Lease.into());
         }
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let session = match ask.session {
             Some(asked) => Some(self.admit(asked).await?),
             None => None,

@@ -46,7 +46,7 @@ impl DequeueForecast {
 impl Queues {
     /// Explains why a dequeue gets nothing, most decisive cause first.
     pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<QueueExplanation>, QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let spec = queue.spec();
         let depth = self.depth_of(&queue).await?;
         let outlook = self.forecast(&queue, &filter).await?;

@@ -72,7 +72,7 @@ impl Queues {
         name: &QueueName,
         sent: SentMessage,
     ) -> Result<EnqueueOutcome, QueueError> {
-        let queue = match self.enqueue_target(name)? {
+        let queue = match self.enqueue_target(name).await? {
             EnqueueTarget::Live(queue) => queue,
             EnqueueTarget::Template { template, spec } => {
                 let step = self.context.stores.time.clock().await?;
@@ -91,7 +91,7 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<SentMessage, QueueError>>,
     ) -> Result<Vec<Result<EnqueueOutcome, QueueError>>, QueueError> {
-        let (queue, sent) = match self.enqueue_target(name)? {
+        let (queue, sent) = match self.enqueue_target(name).await? {
             EnqueueTarget::Live(queue) => (queue, sent),
             EnqueueTarget::Template { template, spec } => {
                 let step = self.context.stores.time.clock().await?;

@@ -21,7 +21,7 @@ impl Queues {
         name: &QueueName,
         message: MessageRef,
     ) -> Result<(Vec<QueueExplanation>, Option<MessageView>), QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let found = match self.get_message(name, message).await {
             Ok(found) => found,
             Err(QueueError::Refused(Refusal::NotFound)) => {

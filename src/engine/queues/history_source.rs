@@ -39,8 +39,8 @@ pub struct RecentRows {
 
 impl Queues {
     /// A queue that holds messages, as the source of its history.
-    pub fn history_source(&self, name: &QueueName) -> Result<HistorySource, QueueError> {
-        let queue = self.context.queue(name)?;
+    pub async fn history_source(&self, name: &QueueName) -> Result<HistorySource, QueueError> {
+        let queue = self.queue(name).await?;
         let record = queue.record.load();
         let (id, shards, counted_keys) = (record.id, queue.shards(), record.spec.settings.count_by.clone());
         drop(record);

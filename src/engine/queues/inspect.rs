@@ -72,7 +72,7 @@ impl QueueContext {
 impl Queues {
     /// Reads a message.
     pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<MessageView, QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let shard = self.shard_of(&queue, &message).await?;
         self.sweep_due_shards(&queue, &[shard]).await?;
         let found = self.context.stores.reader.get(queue.shard(shard).id, message).await;
@@ -83,7 +83,7 @@ impl Queues {
     /// Returns the next messages, best priority first. It reads a few shards at a time and keeps the best messages,
     /// so a queue of many shards takes no more memory than one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         self.sweep_all_due_shards(&queue).await?;
         let mut best: Vec<MessageView> = Vec::new();
         let reads = (0..queue.shards()).map(|number| self.context.stores.reader.peek(queue.shard(number).id, limit));
@@ -108,7 +108,7 @@ impl Queues {
         limit: usize,
         payloads: Payloads,
     ) -> Result<(Vec<MessageView>, Option<ListCursor>), QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         self.sweep_all_due_shards(&queue).await?;
         let (mut page, mut bytes, mut cursor) = (Vec::new(), 0, from);
         while cursor.shard < queue.shards() {
@@ -138,7 +138,7 @@ impl Queues {
 
     /// Counts the messages of a queue, from the totals of the store.
     pub async fn depth(&self, name: &QueueName, filter: Filter) -> Result<Depth, QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         if filter.is_empty() { self.depth_of(&queue).await } else { self.filtered_depth(&queue, filter).await }
     }
 

@@ -22,6 +22,7 @@ mod history_source;
 mod inspect;
 mod lease_batch;
 mod limited_resource;
+mod look_up;
 mod next_steps;
 mod operations;
 mod overview;
@@ -53,7 +54,7 @@ use crate::domain::queue::command::Refusal;
 use crate::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
 use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::shard_routing::shard_of;
-use crate::domain::queue::{QueueId, QueueName, Reply};
+use crate::domain::queue::{QueueId, QueueName, Reply, ShardId};
 use crate::domain::{Reason, Reject};
 use crate::engine::catalog::Etag;
 use crate::engine::context::EngineContext;
@@ -175,6 +176,22 @@ impl Queues {
         self.context.directory.generation()
     }
 
+    /// Whether other servers may serve the same queues.
+    pub fn is_shared(&self) -> bool {
+        self.context.member.is_some()
+    }
+
+    /// How many of the other servers ended without an orderly stop, as this one saw it. When it grows, somebody has to finish
+    /// what they left. O(1).
+    pub fn lost_servers(&self) -> u64 {
+        self.context.member.as_ref().map_or(0, |member| member.lapsed())
+    }
+
+    /// How many other servers come before this one for work on a shard. O(members).
+    pub fn rank_for(&self, shard: ShardId) -> u32 {
+        self.context.rank_for(shard)
+    }
+
     /// Adds a receiver of the statuses of all shards.
     pub fn listen(&self, listener: Arc<dyn QueueListener>) {
         self.context.stores.shards.listen(listener);
@@ -186,8 +203,8 @@ impl Queues {
     }
 
     /// Fails unless the name is that of a queue that holds messages.
-    pub fn served(&self, name: &QueueName) -> Result<(), QueueError> {
-        self.context.queue(name).map(drop)
+    pub async fn served(&self, name: &QueueName) -> Result<(), QueueError> {
+        self.queue(name).await.map(drop)
     }
 
     /// Notices of running messages for which a cancel was requested, at whatever server of the store.

@@ -23,6 +23,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::fleet::FleetMembership;
 use crate::engine::queues::directory::QueueDirectory;
 use crate::engine::queues::error::QueueError;
+use crate::engine::queues::look_up::CatalogLookUps;
 use crate::engine::queues::operations::Operations;
 use crate::engine::queues::overview::OverviewCache;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -69,6 +70,8 @@ pub struct QueueContext {
     pub directory: QueueDirectory,
     /// Queues that the catalog showed as new or changed, whose shards this server has not compared with it yet.
     pub followed: Mutex<BTreeSet<QueueId>>,
+    /// Reads of the catalog for names that this server does not know.
+    pub look_ups: CatalogLookUps,
     /// The last overview of all queues.
     pub overview: OverviewCache,
 }
@@ -158,6 +161,7 @@ impl QueueContext {
             cancel_notices: broadcast::Sender::new(CANCEL_NEWS_MAX),
             directory: QueueDirectory::default(),
             followed: Mutex::default(),
+            look_ups: CatalogLookUps::default(),
             overview: OverviewCache::default(),
         }
     }
@@ -261,8 +265,14 @@ impl QueueContext {
     /// How much later than due this server sweeps a shard: not at all if it owns the shard. The others step in for an owner
     /// that does not, without waiting until it is known to be gone. O(members).
     fn sweep_delay(&self, shard: ShardId) -> Duration {
+        SWEEP_STEP_IN * self.rank_for(shard)
+    }
+
+    /// How many other servers come before this one for work on a shard that one of them has to do: 0 for its owner, and where
+    /// this process owns the store. O(members).
+    pub fn rank_for(&self, shard: ShardId) -> u32 {
         let rank = self.member.as_ref().map_or(0, |member| member.rank_for(sweep_place(shard)));
-        SWEEP_STEP_IN * u32::try_from(rank).unwrap_or(u32::MAX)
+        u32::try_from(rank).unwrap_or(u32::MAX)
     }
 
     /// Translates a conflict, which a store returns for a queue that it no longer has.

@@ -15,7 +15,7 @@ impl Queues {
     /// Fails if a queue would refuse a message even while it is empty. The queue exists, or a template makes it. Nothing is
     /// enqueued or created.
     pub(in crate::engine) async fn check_message(&self, name: &QueueName, sent: SentMessage) -> Result<(), QueueError> {
-        let spec = match self.enqueue_target(name)? {
+        let spec = match self.enqueue_target(name).await? {
             EnqueueTarget::Live(queue) => queue.record.load().spec.clone(),
             EnqueueTarget::Template { spec, .. } => *spec,
         };

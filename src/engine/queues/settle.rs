@@ -102,7 +102,7 @@ impl UpdateRequest {
 impl Queues {
     /// Settles a lease.
     pub async fn settle(&self, name: &QueueName, sent: SettleRequest) -> Result<Settlement, QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let token = self.lease_token(&queue, &sent.token)?;
         let answer = self.context.call(&queue, token.key.shard, self.settlement(token, sent)).await?;
         self.settled_by(answer)
@@ -114,7 +114,7 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<LeaseActionRequest, QueueError>>,
     ) -> Result<Vec<Result<LeaseOutcome, QueueError>>, QueueError> {
-        self.context.queue(name)?;
+        self.queue(name).await?;
         Ok(self.settle_each(name, sent).await)
     }
 
@@ -124,7 +124,7 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<LeaseActionRequest, QueueError>>,
     ) -> Vec<Result<LeaseOutcome, QueueError>> {
-        let Ok(queue) = self.context.queue(name) else {
+        let Ok(queue) = self.queue(name).await else {
             return sent.into_iter().map(|sent| sent.and(Err(QueueError::not_found(name)))).collect();
         };
         let command = |sent: Result<LeaseActionRequest, QueueError>| match sent? {
@@ -182,7 +182,7 @@ impl Queues {
         token: &str,
         lease: Option<Duration>,
     ) -> Result<LeaseExtension, QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let (shard, command) = self.extension(&queue, token, lease)?;
         let answer = self.context.call(&queue, shard, command).await?;
         match answer.reply? {
@@ -259,7 +259,7 @@ impl Queues {
         value: RoutingValue,
         limit: Option<u32>,
     ) -> Result<(), QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let shard = shard_of(queue.shards(), value.as_str());
         let command = Command::SetValueLimit { value, limit };
         let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
@@ -280,7 +280,7 @@ impl Queues {
         message: MessageRef,
         command: Command,
     ) -> Result<Settlement, QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let shard = self.shard_of(&queue, &message).await?;
         let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
         match answer.reply? {

@@ -67,7 +67,9 @@ impl QueueService for QueuesApi {
 
     async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> QueueRpcResult<wire::GetQueueResponse> {
         let name = decode::queue(&request.into_inner().queue).map_err(to_status)?;
-        let queue = self.queues()?.get(&name).map_err(to_status)?;
+        let queues = self.queues()?;
+        queues.look_up(&name).await.map_err(to_status)?;
+        let queue = queues.get(&name).map_err(to_status)?;
         Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
     }
 

@@ -40,7 +40,7 @@ impl Queues {
         name: &QueueName,
         asked: DiscardRequest,
     ) -> Result<Operation, QueueError> {
-        let queue = self.context.queue_of(name, asked.queue)?;
+        let queue = self.queue_of(name, asked.queue).await?;
         let DiscardRequest { message, filter, signature, until, dry_run, token, queue: _ } = asked;
         let work =
             OperationSpec { message, filter, signature, until, dry_run, ..OperationSpec::all(OperationKind::Discard) };
@@ -60,7 +60,7 @@ impl Queues {
     }
 
     pub(super) async fn discard_one(&self, name: &QueueName, message: MessageRef) -> Result<(), QueueError> {
-        let queue = self.context.queue(name)?;
+        let queue = self.queue(name).await?;
         let shard = self.shard_of(&queue, &message).await?;
         let command = ShardCommand::of(Command::Discard { message });
         match self.context.call(&queue, shard, command).await?.reply? {

@@ -222,7 +222,7 @@ impl Queues {
         token: Option<String>,
         patience: Duration,
     ) -> Result<Operation, QueueError> {
-        let queue = self.context.queue_of(name, id)?;
+        let queue = self.queue_of(name, id).await?;
         let depth = self.depth_of(&queue).await?;
         let total = depth.of(MessageState::Pending) + depth.of(MessageState::Invisible);
         let work = OperationSpec::all(OperationKind::Purge);
@@ -242,7 +242,7 @@ impl Queues {
         name: &QueueName,
         asked: RedriveRequest,
     ) -> Result<Operation, QueueError> {
-        let queue = self.context.queue_of(name, asked.queue)?;
+        let queue = self.queue_of(name, asked.queue).await?;
         if let Some(message) = asked.message {
             let work = OperationSpec { dry_run: asked.dry_run, ..OperationSpec::all(OperationKind::Redrive) };
             return self

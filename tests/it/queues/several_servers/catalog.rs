@@ -46,12 +46,32 @@ async fn a_queue_of_another_server_is_served_within_a_second_with_what_was_enque
     }
     assert!(other.queues.get(&name("mail")).is_err(), "it is not followed yet");
     store.clock.advance(CATALOG_FOLLOWED_EVERY);
-    eventually("the queue is served", async || other.queues.get(&name("mail")).is_ok()).await;
+    eventually("the queue is followed", async || other.queues.get(&name("mail")).is_ok()).await;
     eventually("all shards have reported", async || {
         other.queues.backlogs().iter().map(|backlog| backlog.messages[MessageState::Pending as usize]).sum::<u64>() == 8
     })
     .await;
     assert_eq!(other.dequeue("mail", 100).await.len(), 8);
+}
+
+#[tokio::test]
+async fn a_queue_that_another_server_has_just_created_is_served_at_once() {
+    let store = SharedStore::new();
+    let (one, other) = (store.server().await, store.server().await);
+    for (queue, asked) in [("enqueued", 0), ("dequeued", 1), ("updated", 2), ("deleted", 3), ("looked-up", 4)] {
+        one.create(draft(queue)).await.expect("created");
+        assert!(other.queues.get(&name(queue)).is_err(), "it is not followed yet");
+        match asked {
+            0 => other.enqueue(queue).await.expect("enqueued"),
+            1 => assert_eq!(other.dequeue(queue, 1).await.len(), 0),
+            2 => drop(other.queues.update(attempts(queue, 5), Vec::new(), None, author()).await.expect("updated")),
+            3 => drop(other.queues.delete(deletion(queue, None), author()).await.expect("deleted")),
+            _ => other.queues.look_up(&name(queue)).await.expect("a read"),
+        }
+        assert_eq!(other.queues.get(&name(queue)).is_ok(), queue != "deleted");
+    }
+    let unknown = other.enqueue("unknown").await.expect_err("nobody created it");
+    assert_eq!(unknown.reason(), Reason::QueueNotFound);
 }
 
 #[tokio::test]

@@ -332,7 +332,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         let sent = request.queues.iter().chain((!request.queue.is_empty()).then_some(&request.queue));
         for sent in sent {
             let name = decode::queue(sent)?;
-            self.queues.served(&name)?;
+            self.queues.served(&name).await?;
             if !names.contains(&name) {
                 names.push(name);
             }
