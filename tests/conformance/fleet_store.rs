@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;
 use crate::given::{DATASET, OTHER_DATASET, append, at, counter, event, roll};
+use crate::queue_redis::server::on_every_redis;
 
 /// Runs a law on every backend that has a fleet.
 async fn on_every_fleet(law: impl AsyncFn(Stores, Arc<dyn FleetStore>)) {
@@ -25,9 +26,10 @@ async fn on_every_fleet(law: impl AsyncFn(Stores, Arc<dyn FleetStore>)) {
     .await;
 }
 
-/// Runs a law of membership on every backend that has a fleet, and on the members of servers in memory.
+/// Runs a law of membership on every backend that has a fleet, and on the members of queue stores.
 async fn on_every_membership(law: impl AsyncFn(Arc<dyn Membership>)) {
     law(Arc::new(memory::MemoryMembership::default())).await;
+    on_every_redis(async |server, clock| law(server.shared(&clock).await.membership).await).await;
     on_every_backend(async |bench| {
         if let Some(fleet) = bench.stores.fleet {
             law(fleet.members).await;

@@ -13,10 +13,12 @@ use tallystone::ports::{
 use tokio::task::JoinSet;
 
 use crate::given::at;
+use crate::queue_redis::server::on_every_redis;
 
 /// Runs a law on every directory of operations.
 async fn on_every_directory(law: impl AsyncFn(Arc<dyn OperationDirectory>)) {
     law(Arc::new(memory::MemoryOperations::default())).await;
+    on_every_redis(async |server, clock| law(server.shared(&clock).await.operations).await).await;
 }
 
 fn row(id: &str, version: u64) -> OperationRow {

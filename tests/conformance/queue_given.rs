@@ -85,8 +85,7 @@ impl QueueBench {
                     return Err("the clock of this machine is behind that of the tests, and Redis goes by both".into());
                 }
                 let server = QueueServer::start(build)?;
-                // The catalog is not what these laws are about.
-                let stores = QueueStores::of(server.queues(&clock).await, stores.catalog);
+                let stores = server.stores(&clock).await;
                 Ok(Self { stores, clock, kept: None, _server: Some(server) })
             }
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory::MemorySessions;
+use tallystone::adapters::redis::RedisSessions;
 use tallystone::domain::limits::{SESSION_ENDS_KEPT_MIN, SESSION_KEPT, SESSION_SHARDS_MAX};
 use tallystone::domain::queue::messages::message::SessionId;
 use tallystone::domain::queue::session_records::Ending;
@@ -13,6 +14,7 @@ use tallystone::domain::queue::{QueueId, Refusal, ShardId};
 use tallystone::ports::{EffectOutcome, EndedSession, NewSession, SessionDirectory, SignOfLife, StoreErrorKind};
 
 use crate::given;
+use crate::queue_redis::server::on_every_redis;
 
 const LEASE: Duration = Duration::from_secs(40);
 /// How long a session lives in silence.
@@ -32,6 +34,11 @@ async fn on_every_session_directory(law: impl AsyncFn(DirectoryBench)) {
     println!("on Memory");
     let clock = ManualClock::at(given::T0);
     law(DirectoryBench { directory: Arc::new(MemorySessions::with_room(Arc::new(clock.clone()), ROOM)), clock }).await;
+    on_every_redis(async |server, clock| {
+        let directory = Arc::new(RedisSessions::new(server.queues(&clock).await, ROOM));
+        law(DirectoryBench { directory, clock }).await;
+    })
+    .await;
 }
 
 fn shard(number: u32) -> ShardId {

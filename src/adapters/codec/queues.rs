@@ -7,6 +7,7 @@
 pub mod catalog;
 pub mod counts;
 pub mod history;
+pub mod operation;
 pub mod register;
 pub mod session;
 pub mod settings;

@@ -9,6 +9,22 @@ use crate::domain::queue::name::ShardId;
 
 /// The hash of all queues: their ids, each with its number of shards.
 pub const QUEUES: &str = "{tallystone}queues";
+/// A key that never exists, in the slot of everything that servers share.
+pub const NO_KEY: &str = "{tallystone}~";
+/// The revision of the catalog.
+pub const REVISION: &str = "{tallystone}revision";
+/// The hash of the catalog: entries by name.
+pub const CATALOG: &str = "{tallystone}catalog";
+/// Before the hash of a name: the list of its changes, the newest first.
+pub const CHANGES: &str = "{tallystone}changes.";
+/// The hash of saved requests.
+pub const REQUESTS: &str = "{tallystone}requests";
+/// The key that seals lease tokens.
+pub const LEASE_KEY: &str = "{tallystone}lease_key";
+/// The hash of the newest heartbeat of each member.
+pub const MEMBERS: &str = "{tallystone}members";
+/// The hash of the rows of operations.
+pub const OPERATIONS: &str = "{tallystone}operations";
 
 /// The bytes of a queue id that its keys have. The id is random, so 96 bits are enough; all messages have them in memory.
 const TAG_BYTES: usize = 12;

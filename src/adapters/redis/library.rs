@@ -7,11 +7,14 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::limits::{REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
+use super::limits::{
+    REDIS_CHANGES_LOOKED_AT_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION, REDIS_ROWS_A_CALL_MAX,
+};
 use crate::adapters::codec::queues::history::{TRIGGERS, trigger_code};
 use crate::domain::limits::{
-    BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, INVISIBILITY_MAX, PRIORITY_MAX, RELEASES_FREE_MAX,
-    SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX, TALLIED_SIGNATURES_MAX, TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX,
+    BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, INVISIBILITY_MAX, OPERATIONS_MAX, PRIORITY_MAX,
+    QUEUE_REQUESTS_KEPT_MAX, RELEASES_FREE_MAX, SESSION_CALLS_KEPT, SESSION_ENDS_KEPT_MIN, SESSION_HEARD_LATE,
+    SESSION_KEPT, SESSION_SHARDS_MAX, SESSIONS_MAX, TALLIED_SIGNATURES_MAX, TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX,
 };
 use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::messages::state_machine::{Guard, MessageState, guarded_rows};
@@ -41,6 +44,10 @@ const SOURCES: [&str; 16] = [
     include_str!("lua/see.lua"),
 ];
 
+/// The sources of what servers share beside the shards.
+const STORE_SOURCES: [&str; 3] =
+    [include_str!("lua/catalog.lua"), include_str!("lua/fleet.lua"), include_str!("lua/directory.lua")];
+
 /// The names of the functions.
 const REGISTER: &str = include_str!("lua/register.lua");
 
@@ -68,7 +75,8 @@ pub struct QueueLibrary {
 impl QueueLibrary {
     /// Assembles the library. O(length).
     pub fn assemble() -> Self {
-        let blocks = SOURCES.map(|source| format!("do\n{source}end\n")).concat();
+        let sources = SOURCES.iter().chain(&STORE_SOURCES);
+        let blocks: String = sources.map(|source| format!("do\n{source}end\n")).collect();
         let body = format!("{}\n{FRAME}\n{blocks}{REGISTER}", constants());
         let digest = Sha256::digest(body.as_bytes());
         let hash: String = digest[..8].iter().fold(String::new(), |mut hash, byte| {
@@ -120,7 +128,7 @@ fn constants() -> String {
     let _ = writeln!(lua, "local ATTEMPT_STEP = {{{}}}", attempts.join(", "));
     let times: Vec<String> = TIME_STEP_MILLIS.iter().map(|millis| (millis * 1_000).to_string()).collect();
     let _ = writeln!(lua, "local TIME_STEP = {{{}}} -- microseconds", times.join(", "));
-    lua + &limits()
+    lua + &limits() + &store_limits()
 }
 
 fn limits() -> String {
@@ -147,6 +155,21 @@ fn limits() -> String {
     )
 }
 
+/// The bounds of what servers share beside the shards.
+fn store_limits() -> String {
+    let of = |name: &str, number: usize| (name.to_owned(), number as u64);
+    let limits = [
+        of("requests", QUEUE_REQUESTS_KEPT_MAX),
+        of("operations", OPERATIONS_MAX),
+        of("session_ends", SESSION_ENDS_KEPT_MIN),
+        of("session_shards", SESSION_SHARDS_MAX),
+        of("changes_looked_at", REDIS_CHANGES_LOOKED_AT_MAX),
+        of("rows", REDIS_ROWS_A_CALL_MAX),
+        ("heard_late".to_owned(), micros_of(SESSION_HEARD_LATE).unsigned_abs()),
+    ];
+    named("SHARED", limits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,7 +192,9 @@ mod tests {
         assert_eq!((&one.name, &one.code), (&other.name, &other.code));
         assert!(one.code.starts_with(&format!("#!lua name={}\n", one.name)));
         assert_eq!(one.function("enq"), format!("enq_{}", one.hash));
-        for function in ["enq", "deq", "set", "ses", "msg", "bulk", "swp", "cfg", "new", "del", "see"] {
+        let of_shards = ["enq", "deq", "set", "ses", "msg", "bulk", "swp", "cfg", "new", "del", "see"];
+        let of_store = ["cat", "req", "mem", "opr", "dir", "look"];
+        for function in of_shards.into_iter().chain(of_store) {
             assert!(one.code.contains(&format!("'{function}_' .. HASH")), "{function}");
         }
     }

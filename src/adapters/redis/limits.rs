@@ -64,3 +64,11 @@ pub const REDIS_OUTBOX_ENTRIES_READ_MAX: usize = 128;
 pub const REDIS_HEARTBEAT_LEASES_MAX: usize = 256;
 /// How exactly the age of the oldest ready message is known on Redis.
 pub const REDIS_READY_AGE_PRECISION: Duration = Duration::from_mins(1);
+/// The lowest major version of Redis that serves queues; every version of Valkey does.
+pub const REDIS_VERSION_MIN: u32 = 7;
+/// The rows of what servers share on Redis that one call reads or removes. More are read in pages.
+pub const REDIS_ROWS_A_CALL_MAX: usize = 64;
+/// The newest changes of a queue among which a server on Redis looks for its own, after the answer to it was lost.
+pub const REDIS_CHANGES_LOOKED_AT_MAX: usize = 64;
+/// The ends of sessions that one call reads on Redis.
+pub const REDIS_SESSION_ENDS_A_CALL_MAX: usize = 1_000;

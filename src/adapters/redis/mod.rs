@@ -5,13 +5,18 @@
 //! reply. Not served yet: exclusive queues and filter shapes. `docs/redis-keys.md` describes the keys.
 
 mod calls;
+mod catalog;
 pub mod client;
 mod client_wire;
 mod counts;
 mod explain;
+mod handle;
 mod keys;
 mod library;
 pub mod limits;
+mod membership;
+mod open;
+mod operations;
 mod outbox;
 mod packed;
 mod reader;
@@ -19,9 +24,12 @@ mod registry;
 mod replies;
 mod requests;
 mod runs;
+mod sessions;
 mod shard_settings;
 mod shards;
+mod store_calls;
 mod stored_message;
+mod stored_row;
 mod stored_shard;
 mod time;
 pub mod wire;
@@ -29,3 +37,5 @@ pub mod wire;
 pub use calls::{RedisQueueOptions, RedisQueues};
 pub use client_wire::ClientWire;
 pub use library::QueueLibrary;
+pub use open::{OpenError, RedisStoreOptions, RedisStores, open};
+pub use sessions::RedisSessions;

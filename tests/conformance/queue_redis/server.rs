@@ -7,10 +7,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::redis::client::{ClientOptions, Deployment, FunctionLibrary, RedisClient};
-use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueueOptions, RedisQueues};
+use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueueOptions, RedisQueues, RedisStores};
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::Timestamp;
+use tallystone::ports::{Clock as _, QueueStores, SharedQueues};
 
+use crate::given;
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
 
 /// How long a call may take on a busy machine.
@@ -45,9 +47,34 @@ impl QueueServer {
     /// The queues on it, at the time of the clock.
     pub async fn queues(&self, clock: &ManualClock) -> Arc<RedisQueues> {
         let wire = ClientWire::new(self.client().await);
-        let options =
-            RedisQueueOptions { epoch: 1, clock_slack: Duration::ZERO, outbox_entries: 1_000_000, durability: None };
-        Arc::new(RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), options))
+        Arc::new(RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), OPTIONS))
+    }
+
+    /// All stores on it, at the time of the clock.
+    pub async fn stores(&self, clock: &ManualClock) -> QueueStores {
+        let (client, at) = (self.client().await, self.server.address().to_string());
+        RedisStores::on(client, Arc::new(clock.clone()), OPTIONS, at).queues
+    }
+}
+
+const OPTIONS: RedisQueueOptions =
+    RedisQueueOptions { epoch: 1, clock_slack: Duration::ZERO, outbox_entries: 1_000_000, durability: None };
+
+impl QueueServer {
+    /// What servers share on it beside shards and catalog.
+    pub async fn shared(&self, clock: &ManualClock) -> SharedQueues {
+        self.stores(clock).await.shared.expect("servers share a Redis")
+    }
+}
+
+/// Runs a law on what the servers of each Redis or Valkey share, whose time is that of the clock.
+pub async fn on_every_redis(law: impl AsyncFn(QueueServer, ManualClock)) {
+    for build in Build::ALL {
+        let behind = "the clock of this machine is behind that of the tests, and Redis goes by both";
+        let server = if SystemClock.now() < given::T0 { Err(behind.to_owned()) } else { QueueServer::start(build) };
+        println!("on {}", build.name());
+        let Some(server) = or_skip(server) else { continue };
+        law(server, ManualClock::at(given::T0)).await;
     }
 }
 

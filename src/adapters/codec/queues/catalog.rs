@@ -151,11 +151,11 @@ fn durability_from(what: &'static str, number: u32) -> Result<Option<Durability>
     }
 }
 
-fn name_from(what: &'static str, name: &str) -> Result<QueueName, CorruptValue> {
+pub(super) fn name_from(what: &'static str, name: &str) -> Result<QueueName, CorruptValue> {
     QueueName::new(name).map_err(|reject| CorruptValue::new(what, reject.message))
 }
 
-fn id_from(what: &'static str, bytes: &[u8]) -> Result<QueueId, CorruptValue> {
+pub(super) fn id_from(what: &'static str, bytes: &[u8]) -> Result<QueueId, CorruptValue> {
     let bytes = bytes.try_into().map_err(|_| CorruptValue::new(what, "a number of another length"))?;
     Ok(QueueId(u128::from_be_bytes(bytes)))
 }

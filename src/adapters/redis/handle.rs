@@ -1,0 +1,46 @@
+//! The opened deployment, as the server watches and closes it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::client::{RedisClient, RedisCommand, Slot};
+use super::keys::REVISION;
+use crate::ports::{StoreCheck, StoreHandle};
+
+/// An open deployment.
+pub struct RedisHandle {
+    client: Arc<RedisClient>,
+    at: String,
+}
+
+impl RedisHandle {
+    /// The handle of a client; `at` names where it is.
+    pub fn new(client: Arc<RedisClient>, at: String) -> Self {
+        Self { client, at }
+    }
+}
+
+#[async_trait]
+impl StoreHandle for RedisHandle {
+    fn name(&self) -> String {
+        "redis".to_owned()
+    }
+
+    fn description(&self) -> String {
+        format!("Redis at {}", self.at)
+    }
+
+    /// Asks the node of the catalog, without which no queue is served for long.
+    async fn check(&self) -> StoreCheck {
+        let read = RedisCommand::new("GET").arg(REVISION);
+        match self.client.call_one(Slot::of(REVISION.as_bytes()), read).await {
+            Ok(_) => StoreCheck::Answered,
+            Err(_) => StoreCheck::NoAnswer,
+        }
+    }
+
+    async fn close(&self) {
+        self.client.close().await;
+    }
+}

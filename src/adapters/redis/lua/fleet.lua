@@ -1,0 +1,81 @@
+-- mem: the members of the fleet. opr: the rows of operations.
+--
+-- A heartbeat is stored behind its number in 16 hex digits, a row behind its version.
+--
+-- mem. keys: a key that never exists. args: 1 the member; 2 the number of its heartbeat and 3 the heartbeat; without them it is
+-- removed for good. Reply: 1. O(1).
+-- opr. args: 1 the id, 2 the version and the end (negative without one), 3 the row: stores it. Or 1 empty, 2 a time: forgets
+-- rows that ended before it. Reply: 1 stored, 0 it is not the next version, 2 no room; or how many were forgotten. O(log n)
+-- each.
+-- look, for running operations. args: 1 'running', 2 the id after which the page begins. Reply: ids and rows in turn, by id.
+-- O(64).
+
+-- What look reads, by the first of its arguments.
+F.LOOK = {}
+
+function F.mem(keys, args)
+  local tag = F.store_tag(keys)
+  local members, removed, id = tag .. 'members', tag .. 'removed_members', args[1]
+  if not args[2] then
+    call('HDEL', members, id)
+    call('SADD', removed, id)
+    return {1}
+  end
+  local known = call('HGET', members, id)
+  local is_newer = not known or sub(known, 1, 16) < args[2]
+  if is_newer and call('SISMEMBER', removed, id) == 0 then
+    call('HSET', members, id, args[2] .. args[3])
+  end
+  return {1}
+end
+
+local function drop_row(tag, id)
+  call('HDEL', tag .. 'operations', id)
+  call('ZREM', tag .. 'operations_running', id)
+  call('ZREM', tag .. 'operations_ended', id)
+end
+
+local function put_row(tag, id, version, ended, row)
+  local rows = tag .. 'operations'
+  local known = call('HGET', rows, id)
+  if (known and parse('<d', known) or 0) + 1 ~= version then
+    return 0
+  end
+  if not known and call('HLEN', rows) >= SHARED.operations then
+    local oldest = call('ZRANGE', tag .. 'operations_ended', 0, 0)[1]
+    if not oldest then
+      return 2
+    end
+    drop_row(tag, oldest)
+  end
+  call('HSET', rows, id, pack('<d', version) .. row)
+  local has_ended = ended >= 0
+  call('ZREM', tag .. (has_ended and 'operations_running' or 'operations_ended'), id)
+  -- Running ones are in the order of their ids.
+  call('ZADD', tag .. (has_ended and 'operations_ended' or 'operations_running'), fmt('%.0f', has_ended and ended or 0), id)
+  return 1
+end
+
+function F.opr(keys, args)
+  local tag = F.store_tag(keys)
+  if args[1] ~= '' then
+    local version, ended = parse('<dd', args[2])
+    return {put_row(tag, args[1], version, ended, args[3])}
+  end
+  local before = parse('<d', args[2])
+  local over = call('ZRANGEBYSCORE', tag .. 'operations_ended', '-inf', '(' .. fmt('%.0f', before), 'LIMIT', 0, SHARED.rows)
+  for i = 1, #over do
+    drop_row(tag, over[i])
+  end
+  return {#over}
+end
+
+function F.LOOK.running(tag, args)
+  local from = args[2] == '' and '-' or '(' .. args[2]
+  local ids = call('ZRANGEBYLEX', tag .. 'operations_running', from, '+', 'LIMIT', 0, SHARED.rows)
+  local out = {}
+  for i = 1, #ids do
+    out[2 * i - 1], out[2 * i] = ids[i], call('HGET', tag .. 'operations', ids[i])
+  end
+  return out
+end

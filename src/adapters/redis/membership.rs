@@ -1,0 +1,59 @@
+//! `Membership`: the newest heartbeat of each member, and the members that were removed for good.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::calls::RedisQueues;
+use super::keys::MEMBERS;
+use super::packed::PackedReader;
+use super::store_calls::texts_of;
+use super::stored_message::read_call;
+use crate::adapters::codec::{CorruptValue, decode_beat, encode_beat};
+use crate::domain::fleet::{Heartbeat, MemberId};
+use crate::ports::{Membership, StoreError};
+
+/// The members of a deployment.
+pub struct RedisMembership {
+    store: Arc<RedisQueues>,
+}
+
+impl RedisMembership {
+    /// The members beside the shards.
+    pub fn new(store: Arc<RedisQueues>) -> Self {
+        Self { store }
+    }
+}
+
+fn field_of(member: MemberId) -> Vec<u8> {
+    format!("{:032x}", u128::from_be_bytes(member.0)).into_bytes()
+}
+
+fn read_member(field: &[u8], value: &[u8]) -> Result<(MemberId, Heartbeat), CorruptValue> {
+    let mut reader = PackedReader::new("heartbeat", value);
+    let id = std::str::from_utf8(field).ok().and_then(|digits| u128::from_str_radix(digits, 16).ok());
+    let id = id.ok_or_else(|| reader.corrupt("a member that is no number"))?;
+    read_call(&mut reader)?; // the number of the heartbeat, which it has itself
+    Ok((MemberId(id.to_be_bytes()), decode_beat(reader.rest())?))
+}
+
+#[async_trait]
+impl Membership for RedisMembership {
+    async fn beat(&self, member: MemberId, beat: &Heartbeat) -> Result<(), StoreError> {
+        let number = format!("{:016x}", beat.number).into_bytes();
+        self.store.call_store(("mem", "beat"), vec![field_of(member), number, encode_beat(beat)]).await.map(drop)
+    }
+
+    async fn members(&self) -> Result<Vec<(MemberId, Heartbeat)>, StoreError> {
+        const READ: &str = "read members";
+        let found = texts_of(self.store.on_store(("HGETALL", READ), vec![MEMBERS.as_bytes().to_vec()]).await?, READ)?;
+        let members: Result<Vec<_>, _> = found.chunks_exact(2).map(|pair| read_member(&pair[0], &pair[1])).collect();
+        let mut members = members.map_err(|damaged| damaged.into_store_error(READ))?;
+        members.sort_unstable_by_key(|(id, _)| *id);
+        Ok(members)
+    }
+
+    async fn remove(&self, member: MemberId) -> Result<(), StoreError> {
+        self.store.call_store(("mem", "remove member"), vec![field_of(member)]).await.map(drop)
+    }
+}

@@ -1,0 +1,224 @@
+//! Opens the queues of a deployment: connects, checks what answers, loads the library. Each error says how to fix its cause.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::{RedisQueueOptions, RedisQueues};
+use super::catalog::RedisCatalog;
+use super::client::{
+    CallFailure, ClientOptions, Deployment, FailureCause, FunctionLibrary, Login, NodeFacts, Product, RedisClient, Role,
+};
+use super::client_wire::ClientWire;
+use super::handle::RedisHandle;
+use super::library::QueueLibrary;
+use super::limits::REDIS_VERSION_MIN;
+use super::membership::RedisMembership;
+use super::operations::RedisOperations;
+use super::sessions::RedisSessions;
+use crate::domain::limits::STORE_SESSIONS_MAX;
+use crate::ports::{Clock, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
+
+/// Where the queues are, and how they are kept.
+#[derive(Clone, Debug)]
+pub struct RedisStoreOptions {
+    /// Where the nodes are.
+    pub deployment: Deployment,
+    /// The user of the nodes, if they require one.
+    pub login: Option<Login>,
+    /// How long a call may take.
+    pub timeout: Duration,
+    /// How the queues are kept.
+    pub queues: RedisQueueOptions,
+}
+
+/// The opened queues of a deployment.
+pub struct RedisStores {
+    /// The stores, shared by all servers of the deployment.
+    pub queues: QueueStores,
+    /// The opened deployment.
+    pub handle: Arc<dyn StoreHandle>,
+    /// The connections.
+    pub client: Arc<RedisClient>,
+}
+
+/// Why the queues of a deployment cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Nothing answers.
+    #[error("no Redis answers at {at}: {why}; start Redis there, or correct the address")]
+    Unreachable {
+        /// The configured addresses.
+        at: String,
+        /// The cause.
+        why: String,
+    },
+    /// User or password are wrong, or missing.
+    #[error("Redis at {at} refuses the login: {why}; correct user and password")]
+    Login {
+        /// The configured addresses.
+        at: String,
+        /// The answer of the server.
+        why: String,
+    },
+    /// Another program listens there.
+    #[error("what listens at {at} is neither Redis nor Valkey: {why}; correct the address")]
+    NotRedis {
+        /// The configured addresses.
+        at: String,
+        /// The cause.
+        why: String,
+    },
+    /// The server is older than functions, or than the ones used here.
+    #[error("Redis at {address} has version {version}; queues need Redis {REDIS_VERSION_MIN}.0 or later, or Valkey")]
+    TooOld {
+        /// The server.
+        address: String,
+        /// Its version.
+        version: String,
+    },
+    /// The server follows a primary.
+    #[error("Redis at {at} is a read-only replica; use the address of its primary, or those of its Sentinels")]
+    Replica {
+        /// The server.
+        at: String,
+    },
+    /// A single server was configured as a cluster.
+    #[error("Redis at {at} is no cluster; configure it as a single server")]
+    NoCluster {
+        /// The configured addresses.
+        at: String,
+    },
+    /// The user may not do what queues need.
+    #[error(
+        "Redis at {at} denies the user of this server what queues need: {why}; grant the user the commands and keys in \
+         docs/redis-keys.md"
+    )]
+    Denied {
+        /// The configured addresses.
+        at: String,
+        /// The answer of the server.
+        why: String,
+    },
+    /// The library of functions cannot be loaded.
+    #[error("the functions of queues cannot be loaded into Redis at {at}: {why}; {advice}")]
+    Library {
+        /// The configured addresses.
+        at: String,
+        /// The answer of the server.
+        why: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A first call of the queues failed.
+    #[error("Redis at {at} answers, but cannot keep queues")]
+    Store {
+        /// The configured addresses.
+        at: String,
+        /// The cause.
+        source: StoreError,
+    },
+}
+
+/// Opens the queues of a deployment.
+pub async fn open(options: RedisStoreOptions, clock: Arc<dyn Clock>) -> Result<RedisStores, OpenError> {
+    let at = addresses(&options.deployment);
+    let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
+    let client = ClientOptions {
+        deployment: options.deployment,
+        login: options.login,
+        timeout: options.timeout,
+        library: FunctionLibrary { name, code },
+    };
+    let client = RedisClient::open(client, Arc::clone(&clock)).await.map_err(|failure| refusal(&at, failure))?;
+    let checked = check(&client, &at).await;
+    let stores = RedisStores::on(client, clock, options.queues, at);
+    match checked.and(stores.probe().await) {
+        Ok(()) => Ok(stores),
+        Err(error) => {
+            stores.client.close().await;
+            Err(error)
+        }
+    }
+}
+
+impl RedisStores {
+    /// The queues behind an open client, which must have the library of `QueueLibrary`. `at` names the deployment.
+    pub fn on(client: Arc<RedisClient>, clock: Arc<dyn Clock>, options: RedisQueueOptions, at: String) -> Self {
+        let wire = Arc::new(ClientWire::new(Arc::clone(&client)));
+        let store = Arc::new(RedisQueues::new(wire, clock, options));
+        let sessions = Arc::new(RedisSessions::new(Arc::clone(&store), STORE_SESSIONS_MAX));
+        let membership = Arc::new(RedisMembership::new(Arc::clone(&store)));
+        let operations = Arc::new(RedisOperations::new(Arc::clone(&store)));
+        let catalog = Arc::new(RedisCatalog::new(Arc::clone(&store)));
+        let shared = Some(SharedQueues { membership, operations, sessions });
+        let queues = QueueStores { shared, ..QueueStores::of(store, catalog) };
+        let handle = Arc::new(RedisHandle::new(Arc::clone(&client), at));
+        Self { queues, handle, client }
+    }
+
+    /// Calls a function and reads a key, which shows what the user of this server may do.
+    async fn probe(&self) -> Result<(), OpenError> {
+        let at = || self.handle.description().trim_start_matches("Redis at ").to_owned();
+        let probed = async {
+            self.queues.catalog.revision().await?;
+            match &self.queues.shared {
+                Some(shared) => shared.operations.running().await.map(drop),
+                None => Ok(()),
+            }
+        };
+        probed.await.map_err(|error: StoreError| {
+            let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
+            match error.kind {
+                _ if why.contains("the library of functions") => {
+                    let advice = match error.kind {
+                        StoreErrorKind::Forbidden => "grant the user FUNCTION LOAD, or load them as another user",
+                        _ => "check its log and its memory", // whatever else keeps a server from loading a library
+                    };
+                    OpenError::Library { at: at(), why, advice }
+                }
+                StoreErrorKind::Forbidden => OpenError::Denied { at: at(), why },
+                _ => OpenError::Store { at: at(), source: error }, // a Redis that cannot serve now
+            }
+        })
+    }
+}
+
+/// The configured addresses, for texts.
+fn addresses(deployment: &Deployment) -> String {
+    match deployment {
+        Deployment::Single { address } => address.clone(),
+        Deployment::Sentinel { sentinels, primary, .. } => format!("{primary} of Sentinels {}", sentinels.join(", ")),
+        Deployment::Cluster { seeds } => seeds.join(", "),
+    }
+}
+
+/// Why no connection was made.
+fn refusal(at: &str, failure: CallFailure) -> OpenError {
+    let CallFailure { cause, text: why, .. } = failure;
+    let at = at.to_owned();
+    match cause {
+        FailureCause::LoggedOut => OpenError::Login { at, why },
+        FailureCause::Denied => OpenError::Denied { at, why },
+        FailureCause::Moving if why.contains("is a replica") => OpenError::Replica { at },
+        FailureCause::Protocol => OpenError::NotRedis { at, why },
+        _ if why.contains("cluster support disabled") => OpenError::NoCluster { at },
+        _ if why.contains("unknown command") => OpenError::TooOld { address: at, version: "5 or older".to_owned() },
+        _ => OpenError::Unreachable { at, why }, // every other cause is one of a node that may come back
+    }
+}
+
+/// Checks every primary.
+async fn check(client: &RedisClient, at: &str) -> Result<(), OpenError> {
+    for node in client.health().await {
+        let facts = node.reading.map_err(|failure| refusal(at, failure))?;
+        let NodeFacts { product, version, role, .. } = facts;
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if product == Product::Redis && major.is_none_or(|major| major < REDIS_VERSION_MIN) {
+            return Err(OpenError::TooOld { address: node.address, version });
+        }
+        if role == Role::Replica {
+            return Err(OpenError::Replica { at: node.address });
+        }
+    }
+    Ok(())
+}
