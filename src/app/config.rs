@@ -11,6 +11,7 @@ mod engines;
 mod listen;
 mod log;
 mod numbers;
+mod redis;
 mod replaced;
 mod roles;
 mod tables;
@@ -34,10 +35,11 @@ use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
 pub use bridge::BridgeConfig;
 pub use cassandra::{attached_clusters, counter_cluster, options as cassandra_options};
-pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, ReplicasByDataCenter, Servers};
+pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, RedisTopology, ReplicasByDataCenter, Servers};
 pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
 pub use listen::{ListenAddress, SERVER_DEFAULT};
 pub use log::{LogConfig, LogFormat};
+pub use redis::{client_options as redis_client_options, queue_cluster};
 pub use roles::{AdvertisedAddress, ServerRoles};
 pub use traces::TracesConfig;
 
@@ -401,13 +403,15 @@ impl Config {
     /// The clusters that namespaces may name.
     pub fn cluster_names(&self, unlisted: UnlistedClusters) -> Clusters {
         let usage = |name: &str, kind| match kind {
-            ClusterKind::Cassandra if name != self.counters.cluster => ClusterUse::Attached,
-            ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra => ClusterUse::Store,
-            ClusterKind::Memcached => ClusterUse::Cache,
+            ClusterKind::Cassandra if name != self.counters.cluster => Some(ClusterUse::Attached),
+            ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra => Some(ClusterUse::Store),
+            ClusterKind::Memcached => Some(ClusterUse::Cache),
+            // It keeps queues, and no dataset of a namespace.
+            ClusterKind::Redis => None,
         };
         let listed = self.clusters.iter().filter_map(|(name, cluster)| {
             // What is no name was refused when the settings were checked.
-            Some((NamespaceName::new(name).ok()?, usage(name, cluster.kind)))
+            Some((NamespaceName::new(name).ok()?, usage(name, cluster.kind)?))
         });
         Clusters { listed: listed.collect(), unlisted }
     }
@@ -605,7 +609,7 @@ mod tests {
             (
                 "clusters.foo",
                 "clusters.foo is a section; its settings are data_center, dedupe_seconds, key_prefix, keyspace, kind, password, \
-                 password_file, replication, request_timeout_ms, servers, timeout_ms, user",
+                 password_file, primary, replication, request_timeout_ms, sentinel_password, sentinel_password_file, sentinel_user, servers, timeout_ms, topology, user",
             ),
             (
                 "xyzzy.plugh",

@@ -72,3 +72,7 @@ pub const REDIS_ROWS_A_CALL_MAX: usize = 64;
 pub const REDIS_CHANGES_LOOKED_AT_MAX: usize = 64;
 /// The ends of sessions that one call reads on Redis.
 pub const REDIS_SESSION_ENDS_A_CALL_MAX: usize = 1_000;
+/// The entries of the outbox of a shard on Redis that wait for the history. Beyond it the oldest leave, and the history has a gap.
+pub const REDIS_OUTBOX_ENTRIES_MAX: u64 = 10_000;
+/// How far the clock of a server may lie behind that of Redis before the earlier of the two counts.
+pub const REDIS_CLOCK_SLACK: Duration = Duration::from_secs(2);

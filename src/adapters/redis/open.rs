@@ -194,17 +194,26 @@ fn addresses(deployment: &Deployment) -> String {
 
 /// Why no connection was made.
 fn refusal(at: &str, failure: CallFailure) -> OpenError {
-    let CallFailure { cause, text: why, .. } = failure;
-    let at = at.to_owned();
+    let CallFailure { cause, text, .. } = failure;
+    let (why, at) = (cause_alone(&text, at), at.to_owned());
     match cause {
         FailureCause::LoggedOut => OpenError::Login { at, why },
         FailureCause::Denied => OpenError::Denied { at, why },
         FailureCause::Moving if why.contains("is a replica") => OpenError::Replica { at },
         FailureCause::Protocol => OpenError::NotRedis { at, why },
+        _ if why.contains("Parse error") => {
+            OpenError::NotRedis { at, why: "its answer is not in the protocol of Redis".to_owned() }
+        }
         _ if why.contains("cluster support disabled") => OpenError::NoCluster { at },
         _ if why.contains("unknown command") => OpenError::TooOld { address: at, version: "5 or older".to_owned() },
         _ => OpenError::Unreachable { at, why }, // every other cause is one of a node that may come back
     }
+}
+
+/// The cause of a failure of a call, without the address and the pauses that the text around it names.
+fn cause_alone(text: &str, at: &str) -> String {
+    let text = text.split("; next attempt in ").next().unwrap_or(text);
+    text.strip_prefix(&format!("Redis at {at}: ")).unwrap_or(text).to_owned()
 }
 
 /// Checks every primary.

@@ -127,7 +127,7 @@ impl SessionDirectory for RedisSessions {
     async fn add_shard(&self, id: SessionId, shard: ShardId, call: CallAttempt) -> SessionStep<bool> {
         let [number, attempt] = attempt_texts(call);
         let arguments = vec![id_text(id), number, attempt, pack_shard(shard)];
-        self.step_on_row("note shard", "add", arguments, |reader| reader.flag()).await
+        self.step_on_row("note shard", "add", arguments, PackedReader::flag).await
     }
 
     async fn remove_shards(&self, id: SessionId, shards: &[ShardId]) -> Result<(), StoreError> {

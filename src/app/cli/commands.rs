@@ -14,6 +14,7 @@ use crate::app::notices::print_notice;
 use crate::app::server::keyspace::UnusableSetting;
 use crate::app::server::memcached::MemcachedUnreachable;
 use crate::app::server::preset::Preset;
+use crate::app::server::redis::RedisUnusable;
 use crate::app::server::run;
 use crate::app::telemetry;
 
@@ -39,9 +40,13 @@ pub struct DevArgs {
     #[arg(long, value_name = "HOST:PORT[,...]")]
     pub memcached: Option<Servers>,
     /// Keep counters in a keyspace of these Cassandra or ScyllaDB nodes; it is created and migrated if missing. Queues
-    /// need --data or --memory.
+    /// need --redis, --data or --memory.
     #[arg(long, value_name = "HOST:PORT[,...]")]
     pub cassandra: Option<Servers>,
+    /// Keep queues in this Redis or Valkey; several addresses are nodes of one cluster. Servers on the same Redis share its
+    /// queues.
+    #[arg(long, value_name = "HOST:PORT[,...]")]
+    pub redis: Option<Servers>,
     /// The roles of this server besides reads: writer, roller, or both. A single role needs other servers on the same
     /// keyspace.
     #[arg(long, value_name = "ROLE[,...]", requires = "cassandra")]
@@ -130,6 +135,8 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
             presets.push(("queues.engine".to_owned(), "--cassandra", "none".to_owned()));
         }
     }
+    // After --cassandra and --memory, which would put queues elsewhere.
+    presets.extend(args.redis.iter().flat_map(of_redis));
     // Before those of --set, so that one of them may name another keyspace or engine.
     sources.flags.splice(0..0, presets);
     sources.flags.extend(of_roles(args.roles.as_ref()));
@@ -152,8 +159,12 @@ pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failu
         ServerCommand::CheckConfig(args) => {
             let loaded = complete(args)?;
             // What a start reads of other files it has to find.
-            for cluster in loaded.config.clusters.values().filter(|cluster| cluster.kind == ClusterKind::Cassandra) {
-                config::cassandra_options(cluster).map_err(Failure::usage)?;
+            for cluster in loaded.config.clusters.values() {
+                match cluster.kind {
+                    ClusterKind::Cassandra => config::cassandra_options(cluster).map(drop).map_err(Failure::usage)?,
+                    ClusterKind::Redis => config::redis_client_options(cluster).map(drop).map_err(Failure::usage)?,
+                    ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Memcached => {}
+                }
             }
             loaded.notices.iter().for_each(|notice| print_notice(notice));
             let text = format!("the settings are valid: {} values\n", loaded.settings.len());
@@ -171,11 +182,16 @@ fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
     let outcome = run::run_until_stopped(loaded.config, preset);
     telemetry.finish();
     outcome.map_err(|error| {
-        let exit = match error.downcast_ref::<OpenError>() {
-            Some(error) => Exit::from(error),
-            None if error.is::<MemcachedUnreachable>() => Exit::Unavailable,
-            None if error.is::<UnusableSetting>() => Exit::Usage,
-            None => Exit::Failure,
+        let exit = if let Some(error) = error.downcast_ref::<OpenError>() {
+            Exit::from(error)
+        } else if let Some(error) = error.downcast_ref::<RedisUnusable>() {
+            Exit::from(&error.why)
+        } else if error.is::<MemcachedUnreachable>() {
+            Exit::Unavailable
+        } else if error.is::<UnusableSetting>() {
+            Exit::Usage
+        } else {
+            Exit::Failure
         };
         Failure::new(exit, format!("{error:#}"))
     })
@@ -194,6 +210,19 @@ fn load(args: &StartArgs) -> Result<LoadedConfig, Failure> {
 
 fn of_roles(roles: Option<&String>) -> Option<(String, &'static str, String)> {
     roles.map(|roles| ("server.roles".to_owned(), "--roles", roles.clone()))
+}
+
+/// The settings of `--redis`.
+fn of_redis(servers: &Servers) -> Vec<(String, &'static str, String)> {
+    let is_cluster = servers.replicas().iter().flatten().count() > 1;
+    let settings = [
+        ("queues.engine", "redis".to_owned()),
+        ("queues.cluster", "redis".to_owned()),
+        ("clusters.redis.kind", "redis".to_owned()),
+        ("clusters.redis.servers", servers.to_string()),
+        ("clusters.redis.topology", if is_cluster { "cluster" } else { "single" }.to_owned()),
+    ];
+    settings.map(|(key, value)| (key.to_owned(), "--redis", value)).into()
 }
 
 /// Settings that a server can start with.

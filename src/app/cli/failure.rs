@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use tonic::{Code, Status};
 
 use crate::adapters::cassandra::OpenError;
+use crate::adapters::redis;
 use crate::app::notices::print_notice;
 use crate::client::CallError;
 use crate::domain::{Reason, Reject};
@@ -53,6 +54,22 @@ impl From<&OpenError> for Exit {
             | OpenError::Schema { .. }
             | OpenError::Forbidden { .. }
             | OpenError::NotWritable { .. } => Self::Precondition,
+        }
+    }
+}
+
+/// The same if the Redis of the queues cannot be used.
+impl From<&redis::OpenError> for Exit {
+    fn from(error: &redis::OpenError) -> Self {
+        match error {
+            redis::OpenError::Unreachable { .. } | redis::OpenError::Store { .. } => Self::Unavailable,
+            redis::OpenError::Login { .. }
+            | redis::OpenError::NotRedis { .. }
+            | redis::OpenError::TooOld { .. }
+            | redis::OpenError::Replica { .. }
+            | redis::OpenError::NoCluster { .. }
+            | redis::OpenError::Denied { .. }
+            | redis::OpenError::Library { .. } => Self::Precondition,
         }
     }
 }

@@ -21,19 +21,7 @@ pub fn attached_clusters(config: &Config) -> impl Iterator<Item = (&str, &Cluste
 
 /// How the cluster is reached. Reads the password from its file, if it is in one.
 pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
-    let password = if cluster.password_file.as_os_str().is_empty() {
-        cluster.password.clone()
-    } else {
-        let text = std::fs::read_to_string(&cluster.password_file);
-        let text = text.map_err(|error| {
-            let file = cluster.password_file.display();
-            format!(
-                "cannot read {file}, the password_file of the cluster: {error}; correct password_file, or set \
-                 password instead"
-            )
-        })?;
-        text.trim_end_matches(['\r', '\n']).to_owned()
-    };
+    let password = cluster.password()?;
     let credentials = (!cluster.user.is_empty()).then(|| Credentials { user: cluster.user.clone(), password });
     Ok(Options {
         servers: cluster.servers.replicas().concat(),

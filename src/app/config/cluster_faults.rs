@@ -1,6 +1,6 @@
 //! What is wrong with the settings of clusters, and with those that name a cluster.
 
-use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine, cassandra};
+use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine, RedisTopology, cassandra, redis};
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_TIMEOUT_MAX};
 
@@ -33,25 +33,32 @@ pub(super) fn find_invalid(config: &Config) -> Option<(String, String)> {
     let of_best_effort = || Some(("best_effort.cluster".to_owned(), invalid_best_effort_cluster(config)?));
     let of_cache = || Some(("cache.cluster".to_owned(), invalid_cache_cluster(config)?));
     let of_counters = || Some(("counters.cluster".to_owned(), cassandra::invalid_counter_cluster(config)?));
-    of_clusters.or_else(of_counters).or_else(of_best_effort).or_else(of_cache)
+    let of_queues = || Some(("queues.cluster".to_owned(), redis::invalid_queue_cluster(config)?));
+    of_clusters.or_else(of_counters).or_else(of_queues).or_else(of_best_effort).or_else(of_cache)
 }
 
 /// A setting that clusters of this kind do not have. What has another default than nothing is not told from it.
 fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
-    let of_cassandra = [
-        ("data_center", !cluster.data_center.is_empty()),
-        ("replication", !cluster.replication.to_string().is_empty()),
-        ("user", !cluster.user.is_empty()),
-        ("password", !cluster.password.is_empty()),
-        ("password_file", !cluster.password_file.as_os_str().is_empty()),
+    use ClusterKind::{Cassandra, Memcached, Redis};
+    let with_users: &[_] = &[Cassandra, Redis];
+    let settings: [(&'static str, bool, &[ClusterKind]); 11] = [
+        ("data_center", !cluster.data_center.is_empty(), &[Cassandra]),
+        ("replication", !cluster.replication.to_string().is_empty(), &[Cassandra]),
+        ("user", !cluster.user.is_empty(), with_users),
+        ("password", !cluster.password.is_empty(), with_users),
+        ("password_file", !cluster.password_file.as_os_str().is_empty(), with_users),
+        ("topology", cluster.topology != RedisTopology::Single, &[Redis]),
+        ("primary", !cluster.primary.is_empty(), &[Redis]),
+        ("sentinel_user", !cluster.sentinel_user.is_empty(), &[Redis]),
+        ("sentinel_password", !cluster.sentinel_password.is_empty(), &[Redis]),
+        ("sentinel_password_file", !cluster.sentinel_password_file.as_os_str().is_empty(), &[Redis]),
+        ("dedupe_seconds", cluster.dedupe_seconds > 0, &[Memcached]),
     ];
-    let of_memcached = [("dedupe_seconds", cluster.dedupe_seconds > 0)];
-    let set = |settings: &[(&'static str, bool)], kind: ClusterKind, owner: &str| {
-        let (setting, _) = settings.iter().find(|(_, is_set)| *is_set && cluster.kind != kind)?;
-        Some((*setting, format!("applies only to a cluster of kind \"{owner}\"; remove it, or set the kind")))
-    };
-    let of_cassandra = set(&of_cassandra, ClusterKind::Cassandra, "cassandra");
-    of_cassandra.or_else(|| set(&of_memcached, ClusterKind::Memcached, "memcached"))
+    let (setting, _, kinds) =
+        settings.into_iter().find(|(_, is_set, kinds)| *is_set && !kinds.contains(&cluster.kind))?;
+    let kinds: Vec<String> = kinds.iter().map(|kind| format!("\"{}\"", kind.word())).collect();
+    let what = format!("applies only to a cluster of kind {}; remove it, or set the kind", kinds.join(" or "));
+    Some((setting, what))
 }
 
 fn invalid_cluster_setting(cluster: &ClusterConfig, engine_kind: ClusterKind) -> Option<(&'static str, String)> {
@@ -80,18 +87,29 @@ fn invalid_cluster_setting(cluster: &ClusterConfig, engine_kind: ClusterKind) ->
     if cluster.kind == ClusterKind::Cassandra {
         return cassandra::invalid_setting(cluster);
     }
+    if cluster.kind == ClusterKind::Redis {
+        return redis::invalid_setting(cluster);
+    }
     // Documents written for one machine name the cluster `embedded`; here it stands for the store of [counters].
     let stands_for_engine = engine_kind == ClusterKind::Cassandra && cluster.kind == ClusterKind::Embedded;
     if cluster.kind != engine_kind && !stands_for_engine {
-        let what = "must be counters.engine, \"memcached\" or \"cassandra\": a server has one store of counters";
+        let what =
+            "must be counters.engine, \"memcached\", \"cassandra\" or \"redis\": a server has one store of counters";
         return Some(("kind", what.to_owned()));
     }
-    has_servers.then(|| ("servers", "apply only to a cluster of kind \"memcached\" or \"cassandra\"".to_owned()))
+    has_servers
+        .then(|| ("servers", "apply only to a cluster of kind \"memcached\", \"cassandra\" or \"redis\"".to_owned()))
 }
 
 /// What is wrong with the cluster that the count cache of new namespaces should be in.
 fn invalid_cache_cluster(config: &Config) -> Option<String> {
     let name = &config.cache.cluster;
+    let is_redis = |cluster: &ClusterConfig| cluster.kind == ClusterKind::Redis;
+    if config.clusters.get(name).is_some_and(is_redis) {
+        return Some(format!(
+            "is {name}, which keeps queues and no counts; name a memcached cluster, or leave it empty"
+        ));
+    }
     (!name.is_empty() && !config.clusters.contains_key(name)).then(|| {
         let known: Vec<&str> = config.clusters.keys().map(String::as_str).collect();
         format!("is {name}, but there is no [clusters.{name}]; add it, or use one of {}", known.join(", "))
@@ -104,9 +122,11 @@ fn invalid_best_effort_cluster(config: &Config) -> Option<String> {
     match config.clusters.get(name).map(|cluster| cluster.kind) {
         _ if name.is_empty() => None,
         Some(ClusterKind::Memcached) => None,
-        Some(ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra) => Some(format!(
-            "is {name}, which is not a memcached cluster; leave it empty to keep best-effort counters in this process"
-        )),
+        Some(ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Cassandra | ClusterKind::Redis) => {
+            Some(format!(
+                "is {name}, which is not a memcached cluster; leave it empty to keep best-effort counters in this process"
+            ))
+        }
         None => {
             let of_kind = config.clusters.iter().filter(|(_, cluster)| cluster.kind == ClusterKind::Memcached);
             let known: Vec<&str> = of_kind.map(|(name, _)| name.as_str()).collect();

@@ -2,7 +2,7 @@
 //! are stored.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -47,6 +47,15 @@ pub struct ClusterConfig {
     pub password_file: PathBuf,
     /// The timeout of one request to the cluster, in milliseconds.
     pub request_timeout_ms: u64,
+    /// How the servers of a cluster of Redis or Valkey are found.
+    pub topology: RedisTopology,
+    /// The name of the primary in the settings of its Sentinels.
+    pub primary: String,
+    /// The user name at the Sentinels; empty for their default user.
+    pub sentinel_user: String,
+    pub sentinel_password: String,
+    /// A file that holds the password of the Sentinels.
+    pub sentinel_password_file: PathBuf,
 }
 
 /// The kind of a cluster.
@@ -61,6 +70,33 @@ pub enum ClusterKind {
     Memcached,
     /// Nodes of a Cassandra or ScyllaDB cluster.
     Cassandra,
+    /// Redis or Valkey: one server, a primary behind Sentinels, or a cluster.
+    Redis,
+}
+
+impl ClusterKind {
+    /// The kind as it is written in the settings.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Memory => "memory",
+            Self::Memcached => "memcached",
+            Self::Cassandra => "cassandra",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// How the servers of a cluster of Redis or Valkey are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RedisTopology {
+    /// One server.
+    Single,
+    /// Sentinels say which server is the primary.
+    Sentinel,
+    /// A cluster, which says which node serves which slot.
+    Cluster,
 }
 
 /// Servers by replica: `HOST:PORT,HOST:PORT | HOST:PORT,HOST:PORT`.
@@ -69,10 +105,33 @@ pub enum ClusterKind {
 pub struct Servers(Vec<Vec<String>>);
 
 impl ClusterConfig {
+    /// The password of the cluster, from its file if it is in one.
+    pub fn password(&self) -> Result<String, String> {
+        read_password("password", &self.password, &self.password_file)
+    }
+
+    /// The password of its Sentinels, likewise.
+    pub fn sentinel_password(&self) -> Result<String, String> {
+        read_password("sentinel_password", &self.sentinel_password, &self.sentinel_password_file)
+    }
+
     /// The timeout for each of three waits of a call: for a send slot, for a connection, for the response.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
+}
+
+fn read_password(setting: &str, password: &str, file: &Path) -> Result<String, String> {
+    if file.as_os_str().is_empty() {
+        return Ok(password.to_owned());
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        format!(
+            "cannot read {}, the {setting}_file of the cluster: {error}; correct {setting}_file, or set {setting} instead",
+            file.display()
+        )
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 impl Servers {

@@ -17,6 +17,8 @@ pub struct CountersConfig {
 #[serde(deny_unknown_fields)]
 pub struct QueuesConfig {
     pub engine: QueueEngine,
+    /// The cluster of Redis or Valkey, by its name in `[clusters]`; empty for other engines.
+    pub cluster: String,
 }
 
 /// `[cache]`
@@ -47,6 +49,8 @@ pub enum QueueEngine {
     Embedded,
     /// Memory only.
     Memory,
+    /// Redis or Valkey, which several servers may share.
+    Redis,
     /// The server has no queues.
     None,
 }

@@ -13,6 +13,7 @@ use crate::adapters::embedded::{self, Embedded};
 use crate::adapters::files::Exports;
 use crate::adapters::memcached::Cluster;
 use crate::adapters::memory::{self, FastTable};
+use crate::adapters::redis::RedisStores;
 use crate::adapters::rollup_rpc::RollupRpc;
 use crate::adapters::system::SystemEntropy;
 use crate::app::config::{Config, CounterEngine, QueueEngine};
@@ -21,6 +22,7 @@ use crate::app::server::memcached::{MemcachedClusters, open_memcached};
 use crate::app::server::metrics::MetricCollector;
 use crate::app::server::preset::Preset;
 use crate::app::server::readiness::ServicesOfStore;
+use crate::app::server::redis::open_redis;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
 use crate::ports::{
@@ -70,6 +72,7 @@ impl Backend {
     ) -> anyhow::Result<Self> {
         // First, because it is quick and leaves nothing to close when it fails.
         let memcached = open_memcached(config, clock).await?;
+        let redis = open_redis(config, clock).await?;
         let fast = best_effort_counts(config, &memcached, clock);
         let directory = if config.uses_directory() {
             let directory = open_directory(config, clock).await?;
@@ -87,6 +90,7 @@ impl Backend {
             memory: config.uses_memory().then(|| memory::open(clock)),
             embedded: directory.as_ref().map(|directory| directory.opened(Arc::clone(&fast), clock)),
             keyspaces: keyspaces.as_ref().map(|keyspaces| keyspaces.opened(&fast, config.bridge.history_retention())),
+            redis,
         };
         let (queue_stores, queue_handle) = engines.queues(config.queues.engine)?.unzip();
         let backups = engines.embedded.as_ref().and_then(|embedded| embedded.backups.clone());
@@ -182,6 +186,7 @@ struct OpenEngines {
     memory: Option<Opened>,
     embedded: Option<Opened>,
     keyspaces: Option<OpenedKeyspaces>,
+    redis: Option<RedisStores>,
 }
 
 impl OpenEngines {
@@ -200,6 +205,10 @@ impl OpenEngines {
     fn queues(&self, engine: QueueEngine) -> anyhow::Result<Option<(QueueStores, Arc<dyn StoreHandle>)>> {
         let one = match engine {
             QueueEngine::None => return Ok(None),
+            QueueEngine::Redis => {
+                let redis = self.redis.as_ref().context("Redis is not open")?;
+                return Ok(Some((redis.queues.clone(), Arc::clone(&redis.handle))));
+            }
             QueueEngine::Memory => self.memory.as_ref(),
             QueueEngine::Embedded => self.embedded.as_ref(),
         };

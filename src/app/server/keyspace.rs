@@ -24,7 +24,7 @@ use crate::ports::{Clock, Entropy, FastCounts, HistoryStore, StoreHandle, Stores
 /// A setting cannot be used, which shows only when it is.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct UnusableSetting(String);
+pub struct UnusableSetting(pub String);
 
 /// The keyspace with the catalog, and those beside it that keep datasets.
 pub struct Keyspaces {

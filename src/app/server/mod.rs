@@ -7,6 +7,7 @@ pub mod memcached;
 pub mod metrics;
 pub mod preset;
 pub mod readiness;
+pub mod redis;
 pub(super) mod resources;
 pub mod run;
 pub(super) mod status;

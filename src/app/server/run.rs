@@ -26,7 +26,9 @@ use crate::api;
 use crate::api::grpc::saturating_i64;
 use crate::api::http::{AllowedHosts, Gateway, ServerPhase};
 use crate::api::serve::ConnectionDrainSummary;
-use crate::app::config::{Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster};
+use crate::app::config::{
+    Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster,
+};
 use crate::app::notices::{print_line, shell_quoted};
 use crate::app::server::backend::Backend;
 use crate::app::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
@@ -368,6 +370,9 @@ fn storage_locations(config: &Config, preset: Preset) -> Vec<String> {
     let queues = match config.queues.engine {
         QueueEngine::Embedded => directory(),
         QueueEngine::Memory => memory(),
+        QueueEngine::Redis => {
+            queue_cluster(config).map_or_else(String::new, |(_, cluster)| format!("Redis at {}", cluster.servers))
+        }
         QueueEngine::None => match preset {
             Preset::Dev => "this server has no queues; name a directory for them with --data DIR".to_owned(),
             Preset::Server => "this server has no queues (queues.engine)".to_owned(),

@@ -14,6 +14,7 @@ mod ledger;
 mod load;
 mod memcached_away;
 mod on_cassandra;
+mod on_redis;
 mod traces;
 mod values;
 

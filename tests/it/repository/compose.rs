@@ -106,7 +106,7 @@ fn the_commands_of_the_server_are_ones_that_it_takes_and_so_are_its_settings() {
 }
 
 #[test]
-fn the_server_of_the_fleet_takes_its_settings_and_runs_on_services_of_its_profile() {
+fn the_servers_of_the_fleet_take_their_settings_and_run_on_services_of_their_profile() {
     let services = services();
     let server = &services["tallystone-fleet"];
     assert_eq!(words(&server["entrypoint"]), ["/bin/sh", "-c"]);
@@ -123,11 +123,20 @@ fn the_server_of_the_fleet_takes_its_settings_and_runs_on_services_of_its_profil
     let config = config::load(&sources).unwrap_or_else(|error| panic!("{error}")).config;
     let in_profile =
         |name: &str| services.get(name).is_some_and(|found| words(&found["profiles"]).contains(&"fleet".into()));
-    for cluster in [&config.counters.cluster, &config.cache.cluster, &config.best_effort.cluster] {
+    let config::Config { counters, queues, cache, best_effort, .. } = &config;
+    for cluster in [&counters.cluster, &queues.cluster, &cache.cluster, &best_effort.cluster] {
         let host = config.clusters[cluster].servers.to_string();
         let host = host.split(':').next().expect("a host").to_owned();
         assert!(in_profile(&host), "{cluster}: no service {host} starts with the fleet");
         assert!(!server["depends_on"][host.as_str()].is_badvalue(), "the server would start before {host}");
+    }
+    let second = &services["tallystone-fleet-2"];
+    check_command(&[vec!["tallystone".to_owned()], words(&second["command"])].concat());
+    assert_eq!(words(&second["volumes"]), words(&server["volumes"]), "both have the same settings");
+    assert!(!second["depends_on"]["tallystone-fleet"].is_badvalue(), "the first one makes the keyspace");
+    for (name, service) in [("tallystone-fleet", server), ("tallystone-fleet-2", second)] {
+        let advertised = service["environment"]["TALLYSTONE__SERVER__ADVERTISE"].as_str();
+        assert_eq!(advertised, Some(format!("{name}:7450").as_str()), "each is reached under its own name");
     }
 }
 

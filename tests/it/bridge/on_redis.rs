@@ -1,0 +1,132 @@
+//! The whole service as a fleet: two servers with queues on Redis, counters on Cassandra and a cache on memcached.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{
+    QUEUE, QUEUES, answer, call, check_levels, check_series, complete_all, count, create, depths, enqueue, lease_all,
+    queue_call, settle, wait_until_reported,
+};
+use crate::engines::cassandra::node;
+use crate::servers::Memcached;
+use crate::servers::redis::{Build, RedisServer, RedisSettings};
+use crate::support::harness::{Launch, Server, eventually};
+
+/// The limit for a fleet to catch up after a server was lost, on a busy machine.
+const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(90);
+
+fn redis() -> RedisServer {
+    let settings = RedisSettings::of(&["appendonly yes", "appendfsync always"]);
+    RedisServer::start_with(Build::Redis7, settings).unwrap_or_else(|why| panic!("{why}"))
+}
+
+struct Fleet {
+    redis: RedisServer,
+    memcached: Memcached,
+    keyspace: &'static str,
+}
+
+impl Fleet {
+    fn on(keyspace: &'static str) -> Self {
+        Self { redis: redis(), memcached: Memcached::start().unwrap_or_else(|why| panic!("{why}")), keyspace }
+    }
+
+    fn server(&self) -> Server {
+        let launch = Launch::dev_on_cassandra(node())
+            .arg("--set")
+            .arg(&format!("clusters.cassandra.keyspace={}", self.keyspace))
+            .arg("--redis")
+            .arg(&self.redis.address().to_string())
+            .arg("--memcached")
+            .arg(&self.memcached.address().to_string());
+        launch.start()
+    }
+}
+
+fn messages(from: usize, to: usize) -> Vec<Value> {
+    let message = |number: usize| {
+        let tenant = format!("t{}", number % 3);
+        json!({"message_id": format!("m{number}"), "payload": "aGVsbG8=", "metadata": {"tenant": tenant}})
+    };
+    (from..to).map(message).collect()
+}
+
+/// What happened to a message, as a server says.
+fn trace(server: &Server, message: &str) -> Vec<Value> {
+    let asked = json!({"queue": QUEUE, "message_id": message});
+    let traced = call(server, "/tallystone.history.v1.HistoryService", "GetMessageTrace", &asked);
+    traced["lives"][0]["transitions"].as_array().cloned().unwrap_or_default()
+}
+
+#[test]
+fn two_servers_on_redis_cassandra_and_memcached_are_one_service() {
+    let fleet = Fleet::on("one_service");
+    let (one, other) = (fleet.server(), fleet.server());
+    create(&one, json!({"shards": 2, "count_by": ["tenant"]}));
+    // The other one has not followed the catalog yet.
+    enqueue(&other, &messages(0, 30));
+    enqueue(&one, &messages(30, 60));
+    let leases = lease_all(&other);
+    assert_eq!(leases.len(), 60);
+    settle(&one, leases.values().take(40), &json!({"verb": "VERB_COMPLETE"}));
+    let again = queue_call(&other, "Enqueue", json!({"queue": QUEUE, "message": messages(3, 4)[0]}));
+    assert_eq!(again["alreadyEnqueued"], json!(true), "a repeat at another server is one");
+    for server in [&one, &other] {
+        wait_until_reported(server, CAUGHT_UP_WITHIN);
+        check_levels(server);
+        assert_eq!((count(server, "enqueued"), count(server, "completed")), (60, 40));
+        assert!(eventually(CAUGHT_UP_WITHIN, || trace(server, "m3").len() >= 2), "{:?}", trace(server, "m3"));
+    }
+    assert_eq!(trace(&one, "m3"), trace(&other, "m3"), "both tell the same");
+
+    // One is lost with changes that it has not reported; the other goes on, and reports them.
+    enqueue(&one, &messages(60, 90));
+    one.kill();
+    enqueue(&other, &messages(90, 100));
+    assert!(eventually(CAUGHT_UP_WITHIN, || count(&other, "enqueued") == 100), "{}", other.printed());
+    assert_eq!(complete_all(&other), 40);
+    let third = fleet.server();
+    for server in [&third, &other] {
+        wait_until_reported(server, CAUGHT_UP_WITHIN);
+        assert!(eventually(CAUGHT_UP_WITHIN, || count(server, "completed") == 80), "{}", server.printed());
+        check_levels(server);
+    }
+    check_series(&third, "enqueued");
+    assert!(eventually(CAUGHT_UP_WITHIN, || trace(&third, "m70").len() >= 3), "{:?}", trace(&third, "m70"));
+    assert!(third.stop().success() && other.stop().success());
+}
+
+#[test]
+fn while_redis_stands_still_or_is_away_calls_say_so_and_nothing_acknowledged_is_lost() {
+    let mut redis = redis();
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).arg("--redis").arg(&redis.address().to_string()).start();
+    create(&server, json!({"shards": 2}));
+    enqueue(&server, &messages(0, 20));
+    let one = json!({"queue": QUEUE, "message": messages(20, 21)[0]});
+
+    redis.pause();
+    let late = answer(&server, QUEUES, "Enqueue", &one);
+    assert!(late.body.contains("OUTCOME_UNKNOWN") || late.body.contains("STORE_UNAVAILABLE"), "{}", late.body);
+    assert_eq!(server.get("/healthz").status, 200, "the server itself is well");
+    redis.resume();
+    let taken = || answer(&server, QUEUES, "Enqueue", &one).status == 200;
+    assert!(eventually(CAUGHT_UP_WITHIN, taken), "a repeat is taken once Redis answers");
+    assert_eq!(depths(&server)["depth.pending"], 21, "and counts once");
+
+    redis.kill();
+    let next = json!({"queue": QUEUE, "message": messages(21, 22)[0]});
+    let refused = answer(&server, QUEUES, "Enqueue", &next);
+    assert!(refused.body.contains("STORE_UNAVAILABLE") || refused.body.contains("OUTCOME_UNKNOWN"), "{}", refused.body);
+    let names_redis = || server.get("/readyz").body.contains("Redis at");
+    assert!(eventually(CAUGHT_UP_WITHIN, names_redis), "{}", server.get("/readyz").body);
+    redis.restart().unwrap_or_else(|why| panic!("{why}"));
+    let taken = || answer(&server, QUEUES, "Enqueue", &next).status == 200;
+    assert!(eventually(CAUGHT_UP_WITHIN, taken), "{}", server.printed());
+    assert_eq!(depths(&server)["depth.pending"], 22);
+    assert_eq!(complete_all(&server), 22);
+    wait_until_reported(&server, CAUGHT_UP_WITHIN);
+    check_levels(&server);
+    assert!(server.stop().success());
+}
