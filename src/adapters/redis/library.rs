@@ -8,13 +8,15 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 use super::limits::{
-    REDIS_CHANGES_LOOKED_AT_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION, REDIS_ROWS_A_CALL_MAX,
+    REDIS_CHANGES_LOOKED_AT_MAX, REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION,
+    REDIS_ROWS_A_CALL_MAX,
 };
 use crate::adapters::codec::queues::history::{TRIGGERS, trigger_code};
 use crate::domain::limits::{
-    BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, INVISIBILITY_MAX, OPERATIONS_MAX, PRIORITY_MAX,
-    QUEUE_REQUESTS_KEPT_MAX, RELEASES_FREE_MAX, SESSION_CALLS_KEPT, SESSION_ENDS_KEPT_MIN, SESSION_HEARD_LATE,
-    SESSION_KEPT, SESSION_SHARDS_MAX, SESSIONS_MAX, TALLIED_SIGNATURES_MAX, TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX,
+    BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, DEQUEUE_PARKINGS_MAX, EXPLAIN_HOLDERS_MAX,
+    INVISIBILITY_MAX, OPERATIONS_MAX, PRIORITY_MAX, QUEUE_REQUESTS_KEPT_MAX, RELEASES_FREE_MAX, SESSION_CALLS_KEPT,
+    SESSION_ENDS_KEPT_MIN, SESSION_HEARD_LATE, SESSION_KEPT, SESSION_SHARDS_MAX, SESSIONS_MAX, TALLIED_SIGNATURES_MAX,
+    TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX, VALUE_LIMITS_MAX,
 };
 use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::messages::state_machine::{Guard, MessageState, guarded_rows};
@@ -25,9 +27,10 @@ use crate::domain::time::micros_of;
 const FRAME: &str = include_str!("lua/frame.lua");
 
 /// The sources between, each in a block of its own: a chunk of Lua has at most 200 local names.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 18] = [
     include_str!("lua/message.lua"),
     include_str!("lua/transition.lua"),
+    include_str!("lua/lanes.lua"),
     include_str!("lua/sessions.lua"),
     include_str!("lua/due.lua"),
     include_str!("lua/flush.lua"),
@@ -36,6 +39,7 @@ const SOURCES: [&str; 16] = [
     include_str!("lua/values.lua"),
     include_str!("lua/enqueue.lua"),
     include_str!("lua/settle.lua"),
+    include_str!("lua/walk.lua"),
     include_str!("lua/dequeue.lua"),
     include_str!("lua/session_calls.lua"),
     include_str!("lua/message_admin.lua"),
@@ -151,6 +155,10 @@ fn limits() -> String {
             of("heartbeat_leases", REDIS_HEARTBEAT_LEASES_MAX as u64),
             of("minute", micros(REDIS_READY_AGE_PRECISION)),
             of("cancels", BULK_MESSAGES_MAX as u64),
+            of("parkings", DEQUEUE_PARKINGS_MAX as u64),
+            of("rechecked", REDIS_FUNCTION_ITEMS_MAX as u64),
+            of("value_limits", VALUE_LIMITS_MAX as u64),
+            of("holders", EXPLAIN_HOLDERS_MAX as u64),
         ],
     )
 }

@@ -7,15 +7,16 @@ use super::calls::RedisQueues;
 use super::explain;
 use super::limits::REDIS_READ_MESSAGES_MAX;
 use super::packed::{PackedBytes, PackedReader};
-use super::replies::{ReadStatus, ReplyParts, list_request};
+use super::replies::{ReadStatus, ReplyParts, list_request, read_key};
 use super::requests::message_ref;
 use super::shard_settings::VersionedSettings;
+use super::stored_message::pack_pairs;
 use super::stored_shard::{StoredShardHeader, read_header, read_session_id, read_session_record};
 use crate::adapters::codec::CorruptValue;
-use crate::domain::limits::{EXPLAIN_POSITION_MAX, FILTER_WALK_MAX, SESSIONS_MAX};
+use crate::domain::limits::{FILTER_WALK_MAX, SESSIONS_MAX};
 use crate::domain::queue::MessageState;
 use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
+use crate::domain::queue::messages::message::{MessageRef, SessionId};
 use crate::domain::queue::name::ShardId;
 use crate::domain::queue::session_records::SessionRecord;
 use crate::domain::queue::shard::UndeclaredFilter;
@@ -181,42 +182,37 @@ impl ShardReader for RedisQueues {
         }
         let reference = message_ref(shard.number, &message);
         let (status, mut parts) = self.see((shard, READ), "explain", vec![reference]).await?;
-        let [blocked, place] = [parts.bytes().map_err(unreadable)?, parts.bytes().map_err(unreadable)?];
+        let blocked = reason_of(&parts.bytes().map_err(unreadable)?);
         if parts.left() == 0 {
             return Ok((vec![Cause::Unknown], status.at));
         }
-        let found = parts.message().map_err(unreadable)?;
-        // The first byte says that there is a reason, even an empty one.
-        let blocked = blocked.split_first().map(|(_, reason)| String::from_utf8_lossy(reason).into());
-        let place = std::str::from_utf8(&place).ok().and_then(|text| text.parse::<i64>().ok());
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        let ahead = match place {
-            Some(place) => place,
-            None => self.ahead_of(shard, &found).await?,
-        };
-        Ok((explain::causes(&found.head, blocked, ahead, status.at), status.at))
+        let found = explain::read_explained(&mut parts).map_err(unreadable)?;
+        Ok((explain::causes(&found, blocked, status.at), status.at))
     }
 
     async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {
-        let looked_at = FILTER_WALK_MAX + 1;
-        let pending = self.pending(shard, looked_at).await?;
-        let hidden = self.list(shard, MessageState::Invisible, 0, looked_at).await?;
+        let hidden = self.list(shard, MessageState::Invisible, 0, FILTER_WALK_MAX + 1).await?;
         let errored = self.list(shard, MessageState::Errored, 0, FILTER_WALK_MAX).await?;
         let counts = self.depth(shard, filter.clone()).await?.ok();
-        let no_message = MessageKey { shard: shard.number, epoch: 0, sequence: 0 };
-        let nothing = message_ref(shard.number, &MessageRef::Key(no_message));
-        let (status, mut parts) = self.see((shard, READ), "explain", vec![nothing]).await?;
-        let blocked = if parts.left() > 0 { parts.bytes().map_err(unreadable)? } else { Bytes::new() };
-        let blocked = blocked.split_first().map(|(_, reason)| String::from_utf8_lossy(reason).into());
-        let read = explain::LookedAt { blocked, counts, pending, hidden, errored, at: status.at };
+        let wanted = pack_pairs(PackedBytes::default(), filter.metadata()).0;
+        let (status, mut parts) = self.see((shard, READ), "preview", vec![wanted]).await?;
+        let (mut blocked, mut first, mut held) = (None, None, Vec::new());
+        if parts.left() > 0 {
+            blocked = reason_of(&parts.bytes().map_err(unreadable)?);
+            let key = parts.bytes().map_err(unreadable)?;
+            let mut key = PackedReader::new("first message", &key);
+            first = if key.is_empty() { None } else { Some(read_key(&mut key, shard.number).map_err(unreadable)?) };
+        }
+        while parts.left() > 0 {
+            held.push(explain::read_explained(&mut parts).map_err(unreadable)?);
+        }
+        let pending = status.view.ready();
+        let read = explain::LookedAt { blocked, counts, first, held, pending, hidden, errored, at: status.at };
         Ok((explain::preview(read, &filter), status.at))
     }
 }
 
-impl RedisQueues {
-    /// How many pending messages come before one that is not pending yet, counted up to one more than are told.
-    async fn ahead_of(&self, shard: ShardId, found: &StoredMessage) -> Result<usize, StoreError> {
-        let pending = self.pending(shard, EXPLAIN_POSITION_MAX + 1).await?;
-        Ok(pending.messages.iter().filter(|other| other.head.rank() < found.head.rank()).count())
-    }
+/// The reason of a block; the first byte says that there is one, even an empty one.
+fn reason_of(bytes: &[u8]) -> Option<Box<str>> {
+    bytes.split_first().map(|(_, reason)| String::from_utf8_lossy(reason).into())
 }

@@ -10,7 +10,7 @@ use super::wire::WireReply;
 use crate::adapters::codec::CorruptValue;
 use crate::adapters::codec::queues::history::trigger_of;
 use crate::domain::queue::command::{Completeness, Cursor, LeaseGrant, ShardCapacity};
-use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey};
+use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey, Rank, RoutingValue};
 use crate::domain::queue::messages::settlement::Settlement;
 use crate::domain::queue::session_records::Ending;
 use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, TransitionDetail};
@@ -33,6 +33,7 @@ pub enum AnswerForm {
     Walked,
     Configured,
     Deleted,
+    ValueLimitSet,
 }
 
 /// The status of a shard, with what only this adapter needs.
@@ -157,7 +158,8 @@ fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
     Ok(ReadStatus { at, view, epoch })
 }
 
-fn read_key(reader: &mut PackedReader<'_>, shard: u32) -> Result<MessageKey, CorruptValue> {
+/// Reads the key of a message.
+pub fn read_key(reader: &mut PackedReader<'_>, shard: u32) -> Result<MessageKey, CorruptValue> {
     Ok(MessageKey { shard, epoch: reader.u32()?, sequence: reader.whole()? })
 }
 
@@ -206,6 +208,7 @@ fn read_reply(reader: &mut PackedReader<'_>, form: AnswerForm, shard: u32) -> Re
             Reply::Walked { count, next: has_next.then_some(next) }
         }
         AnswerForm::Configured => Reply::Configured,
+        AnswerForm::ValueLimitSet => Reply::ValueLimitSet,
         AnswerForm::Deleted => Reply::Deleted { messages: reader.whole()? },
     };
     Ok((reply, 0))
@@ -221,7 +224,8 @@ fn read_leases(reader: &mut PackedReader<'_>, shard: u32) -> Result<(Reply, usiz
     let cursor = if reader.flag()? {
         let priority = reader.double()?;
         let priority = if priority == f64::NEG_INFINITY { i64::MIN } else { priority as i64 };
-        Some(Cursor { after: (priority, reader.whole()?), inside: None, since: reader.time()? })
+        let (after, since) = ((priority, reader.whole()?), reader.time()?);
+        Some(Cursor { after, inside: read_inside(reader)?, since })
     } else {
         None
     };
@@ -233,6 +237,16 @@ fn read_leases(reader: &mut PackedReader<'_>, shard: u32) -> Result<(Reply, usiz
         leases.push(LeaseGrant { token, attempt_number, expires_in: reader.duration()? });
     }
     Ok((Reply::Leases { leases, completeness, cursor }, examined))
+}
+
+/// The value that a walk is in, and the last rank that it examined there.
+fn read_inside(reader: &mut PackedReader<'_>) -> Result<Option<(RoutingValue, Rank)>, CorruptValue> {
+    if !reader.flag()? {
+        return Ok(None);
+    }
+    let rank = (reader.signed()?, reader.whole()?);
+    let value = RoutingValue::new(reader.text()?).map_err(|_| reader.corrupt("a value of an illegal form"))?;
+    Ok(Some((value, rank)))
 }
 
 fn read_refusal(
@@ -282,6 +296,7 @@ fn read_refusal(
             1 => ShardCapacity::Bytes,
             2 => ShardCapacity::Answers,
             3 => ShardCapacity::Sessions,
+            4 => ShardCapacity::ValueLimits,
             _ => return Err(unknown(reader)),
         }),
         _ => return Err(unknown(reader)),

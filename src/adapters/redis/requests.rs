@@ -10,7 +10,7 @@ use super::packed::PackedBytes;
 use super::stored_message::{hash_of, pack_pairs, pack_static};
 use crate::domain::limits::{
     ATTEMPTS_MAX, BULK_MESSAGES_MAX, DEQUEUE_MESSAGES_MAX, ERROR_TEXT_BYTES_MAX, FILTER_WALK_MAX, INVISIBILITY_MAX,
-    LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX,
+    LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, VALUE_IN_FLIGHT_MAX,
 };
 use crate::domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
 use crate::domain::queue::messages::message::{LeaseToken, MessageKey, MessageRef, RoutingValue, SessionId};
@@ -59,6 +59,9 @@ const UPDATE: u8 = 1;
 pub const CONFIGURE: u8 = 0;
 pub const DELETE: u8 = 1;
 pub const RESET: u8 = 2;
+const LIMIT_VALUE: u8 = 3;
+/// Says that a value gets a limit, and does not lose one.
+const HAS_LIMIT: u8 = 4;
 
 fn flags<const N: usize>(set: [bool; N]) -> u8 {
     set.into_iter().enumerate().fold(0, |flags, (bit, is_set)| flags | u8::from(is_set) << bit)
@@ -74,7 +77,8 @@ fn small(number: usize) -> u16 {
 
 /// The arguments of an enqueue: the request, the static part, the payload.
 pub fn enqueue(sent: &NewMessage, body: &MessageBody, settings: &Settings) -> FunctionRequest {
-    let (before, priority) = priority_of(sent, settings);
+    let (no_class, priority) = priority_of(sent, settings);
+    let before = invalid_value(sent, settings).or(no_class);
     let invisibility = sent.invisibility.unwrap_or(settings.default_invisibility);
     let attempts = sent.max_attempts.unwrap_or(settings.default_attempts);
     // 0 says never, also in a queue that has a TTL.
@@ -101,6 +105,14 @@ pub fn enqueue(sent: &NewMessage, body: &MessageBody, settings: &Settings) -> Fu
     let packed = packed.duration(sent.lease_duration.unwrap_or_default()).duration(ttl.unwrap_or_default());
     let arguments = vec![packed.u32(sent.payload_bytes).0, pack_static(sent, body), body.payload.to_vec()];
     FunctionRequest { arguments, invalid: before.or(after) }
+}
+
+/// In an exclusive queue a message has a value, which routed it.
+fn invalid_value(sent: &NewMessage, settings: &Settings) -> Option<InvalidCommandPart> {
+    let value = settings.exclusivity.as_ref().map(|rule| sent.metadata.get(&rule.key));
+    let routed = sent.routing.as_ref().map(RoutingValue::as_str);
+    let fits = value.is_none_or(|value| value.is_some() && value == routed);
+    first([(fits, InvalidCommandPart::ExclusivityValue)])
 }
 
 /// What is wrong with the class, and the priority; or the offset from now in milliseconds, if the message has none.
@@ -246,7 +258,27 @@ pub fn dequeue(shard: u32, asked: &Dequeue) -> FunctionRequest {
 fn pack_cursor(cursor: &Cursor) -> Vec<u8> {
     let (priority, sequence) = cursor.after;
     let priority = if priority == i64::MIN { f64::NEG_INFINITY } else { priority as f64 };
-    PackedBytes::default().double(priority).whole(sequence).time(cursor.since).0
+    let packed = PackedBytes::default().double(priority).whole(sequence).time(cursor.since);
+    let Some((value, (priority, sequence))) = &cursor.inside else { return packed.byte(0).0 };
+    let packed = packed.byte(1).raw(&hash_of(value.as_str())).signed(*priority).whole(*sequence);
+    packed.raw(value.as_str().as_bytes()).0
+}
+
+/// The arguments of a request that says no more than what it is.
+pub fn plain_config(kind: u8) -> FunctionRequest {
+    let request = PackedBytes::default().byte(kind).byte(0).byte(0).byte(0).whole(0);
+    FunctionRequest { arguments: vec![request.0], invalid: None }
+}
+
+/// The arguments of a value's own limit; none for the limit of the queue.
+pub fn value_limit(value: &RoutingValue, limit: Option<u32>, settings: &Settings) -> FunctionRequest {
+    let invalid = first([
+        (settings.exclusivity.is_some(), InvalidCommandPart::NotExclusive),
+        (limit.is_none_or(|limit| limit <= VALUE_IN_FLIGHT_MAX), InvalidCommandPart::ValueLimit),
+    ]);
+    let packed = PackedBytes::default().byte(LIMIT_VALUE).byte(0).byte(u8::from(invalid.is_some()));
+    let packed = packed.byte(if limit.is_some() { HAS_LIMIT } else { 0 }).whole(limit.unwrap_or(0).into());
+    FunctionRequest { arguments: vec![packed.0, hash_of(value.as_str()).to_vec()], invalid }
 }
 
 /// The arguments of a recall.

@@ -127,7 +127,8 @@ impl SessionDirectory for RedisSessions {
     async fn add_shard(&self, id: SessionId, shard: ShardId, call: CallAttempt) -> SessionStep<bool> {
         let [number, attempt] = attempt_texts(call);
         let arguments = vec![id_text(id), number, attempt, pack_shard(shard)];
-        self.step_on_row("note shard", "add", arguments, PackedReader::flag).await
+        let read = |reader: &mut PackedReader<'_>| reader.flag();
+        self.step_on_row("note shard", "add", arguments, read).await
     }
 
     async fn remove_shards(&self, id: SessionId, shards: &[ShardId]) -> Result<(), StoreError> {

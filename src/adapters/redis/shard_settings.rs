@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::packed::PackedBytes;
+use super::requests::CONFIGURE;
 use crate::adapters::codec::queues::settings::encode_settings;
 use crate::domain::limits::DEDUPE_RECORD_BYTES;
 use crate::domain::queue::setup::settings::HistoryKept;
@@ -44,6 +45,21 @@ impl PackedSettings {
     }
 }
 
+/// The most messages of a value in flight; 0 in a simple queue.
+fn in_flight_of(settings: &Settings) -> u32 {
+    settings.exclusivity.as_ref().map_or(0, |rule| rule.max_in_flight_per_value)
+}
+
+/// The request of new settings: what they change, and the limit of values. `invalid` says that they are out of range.
+pub fn change_request(blocks: u8, invalid: bool, [old, new]: [&Settings; 2]) -> Vec<u8> {
+    let fixed = |of: &Settings| of.exclusivity.as_ref().map(|rule| (rule.key.clone(), rule.strict_order_per_value));
+    let changes_kind = fixed(old) != fixed(new);
+    let raises_limit = !changes_kind && in_flight_of(new) > in_flight_of(old);
+    let what = u8::from(changes_kind) | u8::from(raises_limit) << 1;
+    let packed = PackedBytes::default().byte(CONFIGURE).byte(blocks).byte(u8::from(invalid)).byte(what);
+    packed.whole(in_flight_of(new).into()).0
+}
+
 /// What a call says of its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct CallerTime {
@@ -71,6 +87,8 @@ impl VersionedSettings {
         let numbers = numbers.duration(own.dedupe_window).whole((own.dedupe_max_bytes / DEDUPE_RECORD_BYTES) as u64);
         let numbers = numbers.whole(own.quota_messages).whole(own.quota_bytes).whole(history);
         let numbers = numbers.whole(u64::from(own.count_by_values_max)).whole(self.key_set);
+        let is_strict = own.exclusivity.as_ref().is_some_and(|rule| rule.strict_order_per_value);
+        let numbers = numbers.whole(in_flight_of(own).into()).whole(is_strict.into());
         [versions.0, numbers.0]
     }
 }

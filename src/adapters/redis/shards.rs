@@ -9,16 +9,16 @@ use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_
 use super::packed::PackedBytes;
 use super::registry::RegisteredQueue;
 use super::replies::{AnswerForm, CommandAnswer, ReadStatus, ReplyParts};
-use super::requests::{BulkFunctionKind, CONFIGURE, DELETE};
+use super::requests::{self, BulkFunctionKind, DELETE, FunctionRequest};
 use super::runs::{FunctionRun, RunKind, Stepped, request_of, runs_of};
-use super::shard_settings::{PackedSettings, VersionedSettings};
+use super::shard_settings::{PackedSettings, VersionedSettings, change_request};
 use super::wire::WireReply;
 use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::command::Completeness;
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::shard::FilterScan;
-use crate::domain::queue::{Command, Durability, InvalidCommandPart, Refusal, Reply, Settings, ShardSettings};
+use crate::domain::queue::{Command, Durability, Reply, Settings, ShardSettings};
 use crate::ports::{
     CreatedQueue, EffectOutcome, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand,
     ShardStore, StoreError, StoreErrorKind,
@@ -122,9 +122,6 @@ impl ShardStore for RedisQueues {
 /// Refuses what is not served yet.
 fn check_served(settings: &Settings, op: &'static str) -> Result<(), StoreError> {
     let refuse = |why: &str| Err(StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(why));
-    if settings.exclusivity.is_some() {
-        return refuse("this store does not serve exclusive queues");
-    }
     if settings.shapes.is_empty() { Ok(()) } else { refuse("this store does not index filter shapes") }
 }
 
@@ -239,17 +236,14 @@ impl RedisQueues {
             Command::Sweep { max } => self.run_steps(shard, Stepped::Sweep(max)).await,
             Command::Configure(settings) => self.configure(shard, &settings).await,
             Command::Delete => {
-                let answer = self.config(shard, vec![vec![DELETE, 0, 0]], AnswerForm::Deleted, None).await?;
+                let make = |_: &VersionedSettings| requests::plain_config(DELETE);
+                let answer = self.config(shard, make, AnswerForm::Deleted).await?;
                 self.remove_data(shard, b"1", APPLY).await?;
                 Ok(answer)
             }
-            Command::SetValueLimit { .. } => {
-                let (status, header) = self.header(shard, APPLY).await?;
-                let refusal = match header.deleted {
-                    true => Refusal::Deleted,
-                    false => Refusal::Invalid(InvalidCommandPart::NotExclusive),
-                };
-                Ok(ShardAnswer::refused(refusal, status.at, status.view))
+            Command::SetValueLimit { value, limit } => {
+                let make = |known: &VersionedSettings| requests::value_limit(&value, limit, &known.settings);
+                self.config(shard, make, AnswerForm::ValueLimitSet).await
             }
             Command::Enqueue(_)
             | Command::Dequeue(_)
@@ -270,9 +264,13 @@ impl RedisQueues {
             check_served(&new.settings, APPLY)?;
         }
         let PackedSettings { version, blocks, parts } = PackedSettings::of(new);
-        let request = vec![CONFIGURE, blocks, u8::from(invalid.is_some())];
-        let arguments = [request, PackedBytes::default().whole(version).0].into_iter().chain(parts).collect();
-        let answer = self.config(shard, arguments, AnswerForm::Configured, invalid).await;
+        let make = |known: &VersionedSettings| {
+            let request = change_request(blocks, invalid.is_some(), [&known.settings, &new.settings]);
+            let version = PackedBytes::default().whole(version).0;
+            let arguments = [request, version].into_iter().chain(parts.iter().cloned()).collect();
+            FunctionRequest { arguments, invalid }
+        };
+        let answer = self.config(shard, make, AnswerForm::Configured).await;
         self.forget_settings(shard);
         answer
     }
@@ -280,11 +278,14 @@ impl RedisQueues {
     async fn config(
         &self,
         shard: ShardId,
-        arguments: Vec<Vec<u8>>,
+        make: impl Fn(&VersionedSettings) -> FunctionRequest + Send + Sync,
         form: AnswerForm,
-        invalid: Option<InvalidCommandPart>,
     ) -> Result<ShardAnswer, StoreError> {
-        let (reply, ()) = self.call_current((shard, APPLY), "cfg", |_| (arguments.clone(), ())).await?;
+        let make = |known: &VersionedSettings| {
+            let request = make(known);
+            (request.arguments, request.invalid)
+        };
+        let (reply, invalid) = self.call_current((shard, APPLY), "cfg", make).await?;
         let (status, mut parts) = ReplyParts::of(reply, shard.number).map_err(unreadable)?;
         let CommandAnswer { reply, transitions, .. } = parts.answer(form, invalid).map_err(unreadable)?;
         Ok(ShardAnswer { reply, messages: Vec::new(), transitions, walked: None, at: status.at, view: status.view })

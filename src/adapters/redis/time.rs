@@ -6,7 +6,7 @@ use super::calls::RedisQueues;
 use super::keys::QUEUES;
 use super::packed::PackedReader;
 use super::replies::ReplyParts;
-use super::requests::RESET;
+use super::requests::{RESET, plain_config};
 use super::wire::{WireCommand, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::clock::StepTime;
@@ -54,7 +54,7 @@ fn time_of(parts: &[WireReply]) -> Option<Timestamp> {
 impl RedisQueues {
     /// Judges the tokens of a shard by wall time again. The time from which it accepts them, if a reset was needed.
     async fn reset_shard(&self, shard: ShardId) -> Result<Option<Timestamp>, StoreError> {
-        let (reply, ()) = self.call_current((shard, CLOCK), "cfg", |_| (vec![vec![RESET, 0, 0]], ())).await?;
+        let (reply, ()) = self.call_current((shard, CLOCK), "cfg", |_| (plain_config(RESET).arguments, ())).await?;
         let (_, mut parts) = ReplyParts::of(reply, shard.number).map_err(|fault| fault.into_store_error(CLOCK))?;
         let bytes = parts.bytes().map_err(|fault| fault.into_store_error(CLOCK))?;
         let mut reader = PackedReader::new("reset of a clock", &bytes);

@@ -132,9 +132,6 @@ async fn item_45_a_message_without_attempts_left_is_errored() {
 #[tokio::test]
 async fn item_46_of_an_exclusive_queue_two_workers_never_have_the_same_value() {
     on_every_queue_store(async |bench| {
-        if !bench.capabilities().serves_shapes {
-            return;
-        }
         let shard = bench.queue_of(exclusive()).await;
         let commands = vec![of_value("x1", 1, "x"), of_value("x2", 2, "x"), of_value("y1", 3, "y")];
         bench.all(shard, commands).await;
@@ -150,9 +147,6 @@ async fn item_46_of_an_exclusive_queue_two_workers_never_have_the_same_value() {
 #[tokio::test]
 async fn item_47_an_exclusive_queue_refuses_a_message_without_its_key() {
     on_every_queue_store(async |bench| {
-        if !bench.capabilities().serves_shapes {
-            return;
-        }
         let shard = bench.queue_of(exclusive()).await;
         let refused = bench.one(shard, enqueue("a", 0, b"")).await.reply;
         assert_eq!(refused, Err(Refusal::Invalid(InvalidCommandPart::ExclusivityValue)));

@@ -77,7 +77,13 @@ impl Past {
             25 if chance.below(3) == 2 => Command::Discard { message: self.message_ref(chance) },
             25 => Command::Redrive { message: self.message_ref(chance) },
             26 => self.bulk(chance),
-            27 if self.may_configure => Command::Configure(Box::new(self.configure(chance))),
+            27 if self.settings.exclusivity.is_some() && chance.below(2) == 1 => {
+                let value = chance.pick(&["red", "blue", "green", "none"]);
+                let value = RoutingValue::new(value).expect("a legal value");
+                let limit = chance.pick(&[None, None, Some(1), Some(2), Some(3), Some(0), Some(10_001)]);
+                Command::SetValueLimit { value, limit }
+            }
+            27 | 28 if self.may_configure => Command::Configure(Box::new(self.configure(chance))),
             _ => Command::Sweep { max: chance.pick(&[1, 5, 256]) }, // all other draws
         }
     }
@@ -185,6 +191,12 @@ impl Past {
             changed.count_by = keys.iter().map(|key| (*key).into()).collect();
             changed.count_by_values_max = chance.pick(&[1, 2, 10]);
         }
+        let max_in_flight = chance.pick(&[1, 2, 3]);
+        match &mut changed.exclusivity {
+            Some(rule) if chance.below(9) == 8 => rule.strict_order_per_value ^= true,
+            Some(rule) => rule.max_in_flight_per_value = max_in_flight,
+            None => {}
+        }
         changed
     }
 
@@ -197,13 +209,17 @@ impl Past {
             return again;
         }
         let number = self.sent.len() as u64;
+        let metadata = Self::metadata(chance);
+        let value = metadata.get("team").and_then(|value| RoutingValue::new(value).ok());
+        let by_value = self.settings.exclusivity.is_some() && chance.below(30) < 29;
+        let by_key = RoutingValue::new("other").ok().filter(|_| number % 2 == 1);
         let since = chance.pick(&[None, None, Some(0_i64), Some(-1), Some(-3), Some(61), Some(59)]);
         let token_time = since.map(|since| Timestamp::from_micros(self.now.micros() + since * 1_000_000));
         let sent = NewMessage {
             id: MessageId::new(&format!("id-{}", number - u64::from(number % 8 == 7))).expect("a legal id"),
             token_time,
-            routing: RoutingValue::new("other").ok().filter(|_| number % 2 == 1),
-            metadata: Self::metadata(chance),
+            routing: if by_value { value } else { by_key },
+            metadata,
             payload_bytes: u32::try_from(chance.below(150)).expect("a small number"),
             fingerprint: number << 1,
             priority: chance.pick(&[None, Some(5), Some(5), Some(6), Some(-3), Some(i64::MIN)]),

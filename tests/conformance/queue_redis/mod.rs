@@ -4,3 +4,4 @@ mod commands;
 mod random;
 pub mod server;
 mod servers_at_once;
+mod values;

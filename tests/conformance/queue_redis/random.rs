@@ -3,10 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tallystone::adapters::redis::RedisQueues;
+use tallystone::adapters::redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{NewMessage, Refusal};
-use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use tallystone::domain::queue::filter::Filter;
+use tallystone::domain::queue::messages::message::MessageRef;
+use tallystone::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{Command, MessageHead, MessageState, QueueId, Reply, Settings, Shard, ShardId};
 use tallystone::ports::{Clock, MessageBody, ShardCommand, ShardOutbox, ShardReader, ShardStore};
 
@@ -41,9 +46,25 @@ const REFUSALS: &[&str] = &[
     "EnqueueBlocked(\"maintenance\")",
     "DequeueBlocked(\"maintenance\")",
     "Full(Answers)",
+    "ValueHeld",
+    "NotEmpty",
+    "Invalid(ExclusivityValue)",
+    "Invalid(ValueLimit)",
 ];
 /// How often the whole shard is compared.
 const AUDITED_EVERY: u64 = 50;
+
+/// The kinds of queues, one for two seeds each: simple, exclusive with 1, 2 and again 2 messages of a value in flight, the last
+/// of strict order.
+fn exclusivity(seed: u64) -> Option<Exclusivity> {
+    let (max_in_flight_per_value, strict_order_per_value) = match seed / 2 % 4 {
+        0 => return None,
+        1 => (1, false),
+        2 => (2, false),
+        _ => (2, true), // the only other remainder
+    };
+    Some(Exclusivity { key: "team".into(), max_in_flight_per_value, strict_order_per_value })
+}
 
 /// Settings of a queue where everything happens within seconds. Each second seed fills the records of tokens; there the
 /// settings and blocks do not change, because a change drops records one by one in the core and by whole buckets here.
@@ -61,6 +82,7 @@ fn settings(seed: u64) -> Settings {
         count_by: vec!["team".into()],
         count_by_values_max: 2,
         history: HistoryKept::All,
+        exclusivity: exclusivity(seed),
         ..Settings::default()
     }
 }
@@ -80,13 +102,13 @@ async fn the_shard_on_redis_answers_as_the_core_does() {
 async fn answers_as_the_core_does_on(build: Build) {
     let Some(server) = shared(build) else { return };
     let clock = past_clock();
-    let queues = server.queues(&clock).await;
+    let (queues, client) = (server.queues(&clock).await, server.client().await);
     let wanted = number_of(TRANSITIONS).unwrap_or(TRANSITIONS_DEFAULT);
     let (mut seed, mut transitions) = (number_of(SEED).unwrap_or(1), 0);
     let mut refused = BTreeSet::new();
     while transitions < wanted {
         println!("seed {seed}: replay with {SEED}={seed}");
-        transitions += run(&queues, &clock, seed, &mut refused).await;
+        transitions += run((&queues, &client), &clock, seed, &mut refused).await;
         seed += 1;
     }
     let unmet: Vec<_> = REFUSALS.iter().filter(|refusal| !refused.contains(**refusal)).collect();
@@ -95,7 +117,7 @@ async fn answers_as_the_core_does_on(build: Build) {
 
 /// Runs the commands of a seed on both shards; returns how many transitions they made.
 async fn run(
-    queues: &RedisQueues,
+    (queues, client): (&RedisQueues, &RedisClient),
     clock: &tallystone::adapters::manual::ManualClock,
     seed: u64,
     refused: &mut BTreeSet<String>,
@@ -140,9 +162,14 @@ async fn run(
         learn(&mut past, &command, &answer.reply, &core);
         if step % AUDITED_EVERY == AUDITED_EVERY - 1 {
             audit(queues, shard, &core, past.now, &told).await;
+            audit_explanations(queues, shard, &core, past.now, &told).await;
+            audit_lanes(client, shard, &core, &told).await;
         }
     }
     queues.drop_queue(shard.queue).await.expect("it is there");
+    let left = keys(client, shard).await;
+    let may_stay = |key: &String| key.ends_with("}m") || key.ends_with("}o");
+    assert!(left.iter().all(may_stay), "seed {seed}: what is left of a dropped shard: {left:?}");
     transitions
 }
 
@@ -184,4 +211,53 @@ async fn audit(queues: &RedisQueues, shard: ShardId, core: &Shard, now: Timestam
     assert_eq!(report.values, expected.values, "{told}");
     assert_eq!(report.signatures, expected.signatures, "{told}");
     assert_eq!(report.position, expected.position, "{told}");
+}
+
+/// Compares why each message waits, and what a dequeue would find.
+async fn audit_explanations(queues: &RedisQueues, shard: ShardId, core: &Shard, now: Timestamp, told: &str) {
+    for head in MessageState::ALL.into_iter().flat_map(|state| core.list(state, 0)) {
+        let message = MessageRef::Key(head.key);
+        let (causes, at) = queues.explain(shard, message.clone()).await.expect("an explanation");
+        assert_eq!((causes, at), (core.explain(&message, now), now), "{}, {told}", head.id);
+    }
+    let filters: [&[(&str, &str)]; 5] =
+        [&[], &[("team", "red")], &[("zone", "a")], &[("team", "blue"), ("zone", "b")], &[("team", "none")]];
+    for filter in filters.map(|pairs| Filter::new(pairs.iter().copied()).expect("legal pairs")) {
+        assert_eq!(queues.depth(shard, filter.clone()).await.expect("a count"), core.depth(&filter), "{told}");
+        let (preview, _) = queues.preview_dequeue(shard, filter.clone()).await.expect("a preview");
+        assert_eq!(preview, core.preview_dequeue(&filter, now), "{filter:?}, {told}");
+    }
+}
+
+/// The keys of a shard that are text.
+async fn keys(client: &RedisClient, shard: ShardId) -> Vec<String> {
+    let asked = RedisCommand::new("KEYS").arg(format!("{}*", keys_of(shard)));
+    let found = client.call_one(Slot::of(b""), asked).await.and_then(RedisReply::into_list).expect("keys");
+    let texts = found.into_iter().map(RedisReply::into_bytes).map(|key| key.expect("a key"));
+    texts.map(|key| String::from_utf8(key.to_vec()).expect("keys are text")).collect()
+}
+
+fn keys_of(shard: ShardId) -> String {
+    let id = shard.queue.0.to_be_bytes();
+    format!("{{{}.{}}}", URL_SAFE_NO_PAD.encode(&id[4..]), shard.number)
+}
+
+/// Compares the sizes of the indexes of values with a count of the messages.
+async fn audit_lanes(client: &RedisClient, shard: ShardId, core: &Shard, told: &str) {
+    let prefix = keys_of(shard);
+    let size = async |name: &str| {
+        let key = format!("{prefix}{name}");
+        let asked = RedisCommand::new("ZCARD").arg(&key);
+        client.call_one(Slot::of(key.as_bytes()), asked).await.and_then(RedisReply::into_int).expect("a size")
+    };
+    let rule = core.settings().exclusivity.as_ref();
+    let is_strict = rule.is_some_and(|rule| rule.strict_order_per_value);
+    let count = |counts: bool, states: &[MessageState]| match counts {
+        true => states.iter().map(|state| core.list(*state, 0).count() as i64).sum(),
+        false => 0,
+    };
+    let lanes = count(rule.is_some(), &[MessageState::Pending]);
+    let running = count(rule.is_some(), &[MessageState::Running]);
+    let blocking = count(is_strict, &[MessageState::Running, MessageState::Invisible]);
+    assert_eq!([size("l").await, size("r").await, size("b").await], [lanes, running, blocking], "{told}");
 }

@@ -119,6 +119,8 @@ local function sweep(raw)
   end
   count = count + forget_old_sessions(max - count)
   F.flush()
+  F.recheck()
+  F.flush()
   local at = F.next_event()
   return pack('<BdB', 0, count, at and at <= S.now and MORE or COMPLETE)
 end

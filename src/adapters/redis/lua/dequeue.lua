@@ -1,14 +1,12 @@
--- deq: leases messages, best rank first, after the due rows of the shard. A filter walks the pending messages in the order of
--- their ranks, a bounded number in a call, and answers with a cursor.
+-- deq: leases messages, best rank first, after the due rows of the shard. walk.lua chooses them.
 --
 -- keys: header, a key that never exists. args: 1 versions and time, 2 settings, then for each dequeue: the request, session,
 -- call, the last call whose answer the session has, worker, message, filter, cursor. Reply: the status, then each answer: the
--- leases, whether there is more, the cursor; or a refusal. After an answer come its messages. O((max + due) log n) each.
+-- leases, whether there is more, the cursor; or a refusal. After an answer come its messages. O((max + due + 64) log n) each.
 
 local DEQUEUE_REQUEST = '<BBBHdHI4d'
 local HAS_LEASE_TIME, HAS_CALL, HAS_SESSION_LEASE, HAS_WORKER, HAS_RECEIVED, HAS_CURSOR = 1, 2, 4, 8, 16, 32
 local DEQUEUE_ARGS = 8
-local WALK_PAGE = 64
 
 local function lease(M, D)
   local H, now = S.H, S.now
@@ -32,7 +30,7 @@ local function lease(M, D)
 end
 
 -- Leases a message that may be served, unless its TTL is over.
-local function take(M, D)
+function F.take(M, D)
   local at = F.next_due(M)
   if not at or at > S.now then
     D.leases[#D.leases + 1] = lease(M, D)
@@ -41,74 +39,6 @@ local function take(M, D)
     D.due_left = D.due_left - 1
   else
     D.stopped = true
-  end
-end
-
-local function take_best(D)
-  local from, tag = 0, S.tag
-  while #D.leases < D.max and not D.stopped do
-    local members = call('ZRANGE', tag .. 'p', from, from + D.max - #D.leases - 1)
-    if #members == 0 then
-      return
-    end
-    for i = 1, #members do
-      take(F.whole_message(F.sequence_of(members[i])), D)
-      if D.stopped then
-        return
-      end
-    end
-    from = from + #members
-  end
-end
-
--- The place in p of the first message after a rank.
-local function place_after(priority, seq)
-  local p, score, member = S.tag .. 'p', fmt('%.17g', priority), F.member(seq)
-  local low = call('ZCOUNT', p, '-inf', '(' .. score)
-  local high = low + call('ZCOUNT', p, score, score)
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if call('ZRANGE', p, middle, middle)[1] <= member then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  return low
-end
-
--- Examines pending messages from the cursor on. Returns the new cursor, if it did not reach the end.
-local function walk(D)
-  local began, tag = D.cursor, S.tag
-  local after_priority, after_seq, since = -math.huge, 0, S.now
-  local place = 0
-  if began then
-    after_priority, after_seq, since = parse('<ddd', began)
-    place = after_priority > -math.huge and place_after(after_priority, after_seq) or 0
-  end
-  local page, at = {}, 0
-  while #D.leases < D.max do
-    if at >= #page / 2 then
-      page, at = call('ZRANGE', tag .. 'p', place, place + WALK_PAGE - 1, 'WITHSCORES'), 0
-      place = place + WALK_PAGE
-    end
-    if #page == 0 then
-      local is_behind = began and S.H.moved >= since
-      return is_behind and pack('<ddd', -math.huge, 0, S.now) or nil
-    end
-    local before = pack('<ddd', after_priority, after_seq, since)
-    if D.seen == D.look_at then
-      return before
-    end
-    D.seen, at = D.seen + 1, at + 1
-    local M = F.whole_message(F.sequence_of(page[at * 2 - 1]))
-    after_priority, after_seq = tonumber(page[at * 2]), M.seq
-    if F.matches(M, D.filter) then
-      take(M, D)
-      if D.stopped then
-        return before
-      end
-    end
   end
 end
 
@@ -139,6 +69,9 @@ local function dequeue_one(D)
     return F.refuse(REFUSED.NOT_FOUND)
   end
   F.catch_up(M)
+  if M.state == STATE.Pending and not F.may_serve(M) then
+    return F.refuse(REFUSED.VALUE_HELD)
+  end
   local leased, refused = lease(M, D)
   if refused then
     return refused
@@ -148,7 +81,7 @@ local function dequeue_one(D)
 end
 
 local function request_of(args, i)
-  local D = {leases = {}, seen = 0}
+  local D = {leases = {}, seen = 0, parkings_left = LIMIT.parkings}
   local flags, lease_time, session_lease
   flags, D.bad_call, D.bad, D.max, lease_time, D.look_at, D.attempt, session_lease = parse(DEQUEUE_REQUEST, args[i])
   D.lease = F.has_flag(flags, HAS_LEASE_TIME) and lease_time or nil
@@ -194,16 +127,12 @@ local function dequeue(D)
   if refused then
     return conclude(refused)
   end
+  F.recheck()
   local bound = math.max(LIMIT.due, 2 * D.max)
   D.due_left = bound - F.catch_up_shard(bound)
   F.flush()
   S.worker = D.worker
-  local cursor
-  if #D.filter == 0 then
-    take_best(D)
-  else
-    cursor = walk(D)
-  end
+  local cursor = F.choose(D)
   S.worker = nil
   note_leases(D)
   F.flush()
@@ -211,7 +140,7 @@ local function dequeue(D)
   local completeness = COMPLETE
   if cursor then
     completeness = PARTIAL
-  elseif is_short and (D.stopped or F.is_overdue()) then
+  elseif is_short and (D.stopped or F.is_overdue() or F.has_flag(S.H.flags, RECHECKING)) then
     completeness = MORE
   end
   F.leases_answer(D.leases, completeness, D.seen, cursor)

@@ -134,7 +134,8 @@ end
 -- Writes the messages that changed, their indexes and their sessions. The indexes can be read again after it.
 function F.flush()
   local dirty = S.dirty
-  if #dirty > 0 or #S.later > 0 then
+  if #dirty > 0 or #S.later > 0 or S.has_lanes then
+    F.settle_lanes()
     F.begin()
     local put, lists = collector()
     local pages, minutes, tag = {of = {}}, {}, S.tag
@@ -160,6 +161,7 @@ function F.flush()
       end
       M.was, M.new = nil, nil
     end
+    F.write_lanes(put)
     for i = 1, #lists do
       call(spread(lists[i]))
     end
@@ -170,6 +172,7 @@ function F.flush()
     end
     S.later = {}
   end
+  S.held, S.places, S.has_lanes = {}, {}, false -- they are read again
   F.flush_ids()
   F.flush_sessions()
 end

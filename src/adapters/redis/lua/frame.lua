@@ -21,7 +21,7 @@ local HEADER_NAMES = {
 }
 local FORMAT = 1
 local DROPPED = 255 -- in place of the format: the tombstone of a dropped shard
-local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL = 1, 2, 4 -- bits of flags
+local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING = 1, 2, 4, 8 -- bits of flags
 local NONE = 255 -- in place of a state
 local NO_STATE = 6 -- the state of a message that does not exist yet, as a cause of rows
 local CLOSED, REPLACED, EXPIRED, ALIVE = 0, 1, 2, 255 -- how a session ended
@@ -97,7 +97,7 @@ function F.open(keys, args)
     age = math.max(H.age, math.min(now, wall)), ahead = math.max(now, wall),
     outbox_max = reserve,
     messages = {}, dirty = {}, sessions = {}, later = {}, counts = {}, outbox = {}, rows = {}, reply = {''},
-    new_ids = {}, tb = {}, values = {}, signatures = {}, key_sets = {}, set_uses = {},
+    new_ids = {}, tb = {}, values = {}, signatures = {}, key_sets = {}, set_uses = {}, held = {}, places = {},
     began = false, changed = false, clocked = false,
   }
   if F.has_flag(H.flags, TRUSTS_WALL) and S.now - S.age > LIMIT.token_ahead then
@@ -109,7 +109,8 @@ function F.open(keys, args)
   end
   local P = {}
   P.max_run, P.default_lease, P.kept3, P.kept4, P.kept5, P.window, P.records_max, P.quota_messages, P.quota_bytes,
-    P.history, P.values_max, P.key_set = parse('<dddddddddddd', args[2])
+    P.history, P.values_max, P.key_set, P.in_flight, P.strict = parse('<dddddddddddddd', args[2])
+  P.exclusive, P.strict = P.in_flight > 0, P.strict == 1
   P.kept = {[3] = P.kept3, [4] = P.kept4, [5] = P.kept5}
   S.P = P
 end
@@ -147,7 +148,7 @@ end
 -- The status of the shard: time, step, messages by state, arrived, head, ready since, flags, next event, version, epoch.
 function F.status()
   local H, tag = S.H, S.tag
-  local head = H.m1 > 0 and call('ZRANGE', tag .. 'p', 0, 0, 'WITHSCORES') or {}
+  local head = H.m1 > 0 and call('ZRANGE', tag .. (S.P.exclusive and 'q' or 'p'), 0, 0, 'WITHSCORES') or {}
   local oldest = H.m1 > 0 and call('ZRANGE', tag .. 'a', 0, 0)[1]
   local at = F.next_event()
   return pack('<ddddddddd', S.now, H.step, H.m0, H.m1, H.m2, H.m3, H.m4, H.m5, H.arrived)
@@ -155,9 +156,14 @@ function F.status()
       at and 1 or 0, at and math.max(0, at - S.now) or 0, H.version, H.epoch)
 end
 
--- The time of the earliest timer.
+-- Whether a sweep has indexes to go on with.
+function F.is_unfinished()
+  return F.has_flag(S.H.flags, RECHECKING)
+end
+
+-- The time of the earliest timer: now, if a sweep has indexes to go on with.
 function F.next_event()
-  local H, tag, at = S.H, S.tag, nil
+  local H, tag, at = S.H, S.tag, F.is_unfinished() and S.now or nil
   for _, name in ipairs({'d', 'g', H.sessions > 0 and 'sg' or false}) do
     local first = name and call('ZRANGE', tag .. name, 0, 0, 'WITHSCORES')[2]
     if first then
@@ -176,7 +182,7 @@ local REFUSED = {
 }
 -- Parts of a command that are checked here; those that Rust checks travel with the command.
 local INVALID_PRIORITY, INVALID_TOKEN_TIME, INVALID_SESSION, INVALID_KEY_SETS, INVALID_INVISIBILITY = 1, 2, 3, 4, 5
-local FULL_MESSAGES, FULL_BYTES, FULL_ANSWERS, FULL_SESSIONS = 0, 1, 2, 3
+local FULL_MESSAGES, FULL_BYTES, FULL_ANSWERS, FULL_SESSIONS, FULL_LIMITS = 0, 1, 2, 3, 4
 
 function F.refuse(code, number)
   return pack('<Bd', code, number or 0)

@@ -210,8 +210,23 @@ local function after_token(s)
 end
 
 function F.routing_hash(M)
-  local _, hash = after_token(F.static(M))
-  return hash
+  if M.routing == nil then
+    local _, hash = after_token(F.static(M))
+    M.routing = hash or false
+  end
+  return M.routing or nil
+end
+
+-- The hash and the text of the routing value.
+function F.routing(M)
+  local s = F.static(M)
+  local at, hash = after_token(s)
+  local texts = 2 * byte(s, at) + 1 -- the metadata and the id come before it
+  at = at + 1
+  for _ = 1, texts do
+    at = at + 2 + parse('<H', s, at)
+  end
+  return hash, (text(s, at))
 end
 
 -- The metadata as a table.

@@ -6,7 +6,9 @@
 -- get: a message by its reference, if there is one. O(log n)
 -- peek: messages by rank, from a place on. O(limit + log n)
 -- list: messages of a state by sequence, then where the search stopped if it is not at the end. O(limit + pages)
--- explain: the reason of a block, the place of a message among the pending ones, the message. O(log n)
+-- explain: the reason of a block, a message, what it waits for, the messages that hold it back. O(log n)
+-- preview: the reason of a block, the first message that a dequeue with a filter would get, then some that values hold back,
+-- each as explain tells it; of the first 256 pending ones. O(256 log n)
 -- totals: the header. O(1)
 -- sessions: a cursor, then ids and records. O(count)
 -- leases: the number of leases of each session. O(1) each
@@ -24,11 +26,29 @@ local function show(M)
   return M
 end
 
+local PREVIEWED = 256
+
 local function add_message(M)
   local out = S.reply
   out[#out + 1] = pack('<d', M.seq) .. F.pack_message(show(M))
   out[#out + 1] = F.static(M)
   out[#out + 1] = F.body(M)
+end
+
+local function block()
+  return F.has_flag(S.H.flags, DEQUEUE_BLOCKED) and F.blocked(0, 'dequeue_blocked') or ''
+end
+
+local function add_explained(M)
+  add_message(M)
+  local cause, others = '', {}
+  if M.state < STATE.Completed then
+    cause, others = F.waiting_cause(M)
+  end
+  S.reply[#S.reply + 1] = pack('<B', #others) .. cause
+  for i = 1, #others do
+    add_message(others[i])
+  end
 end
 
 local SEE = {}
@@ -67,11 +87,33 @@ function SEE.list(args)
 end
 
 function SEE.explain(args)
-  local M, out = F.find_ref(args[4]), S.reply
-  out[2] = F.has_flag(S.H.flags, DEQUEUE_BLOCKED) and F.blocked(0, 'dequeue_blocked') or ''
-  out[3] = M and fmt('%.0f', call('ZRANK', S.tag .. 'p', F.member(M.seq)) or -1) or '-1'
+  local M = F.find_ref(args[4])
+  S.reply[2] = block()
   if M then
-    add_message(M)
+    add_explained(M)
+  end
+end
+
+function SEE.preview(args)
+  local filter, out = F.pairs_of(args[4]), S.reply
+  local members, first = call('ZRANGE', S.tag .. 'p', 0, PREVIEWED - 1), F.best_of(filter)
+  local held, values = {}, {}
+  for i = 1, #members do
+    if first and not S.P.exclusive then
+      break
+    end
+    local M = F.whole_message(F.sequence_of(members[i]))
+    if F.matches(M, filter) then
+      if F.may_serve(M) then
+        first = first or M
+      elseif #held < LIMIT.holders and not values[F.routing_hash(M)] then
+        held[#held + 1], values[F.routing_hash(M)] = M, true
+      end
+    end
+  end
+  out[2], out[3] = block(), first and pack('<I4d', first.epoch, first.seq) or ''
+  for i = 1, #held do
+    add_explained(held[i])
   end
 end
 

@@ -3,12 +3,14 @@
 --
 -- new. keys: header, a key that never exists. args: 1 number, epoch, version, blocks; 2 settings as Rust stores them; 3 counted
 -- keys; 4 and 5 reasons of the blocks. Reply: 1 created, 0 it is there already; DROPPED if it was there once. O(1).
--- cfg. args: 1 versions and time, 2 settings in force, 3 request, blocks; then for new settings their version, they as Rust
--- stores them, counted keys, reasons of the blocks. Reply: the status, then the answer. O(1), and O(sets) for new counted keys.
+-- cfg. args: 1 versions and time, 2 settings in force, 3 request, blocks, what changes, limit of values; then for new settings
+-- their version, they as Rust stores them, counted keys, reasons of the blocks; for the limit of a value its hash. Reply: the
+-- status, then the answer. O(1), and O(sets) for new counted keys.
 -- del. args: 1 what: 0 drop the shard, 1 remove what a deletion left. Reply: 1 done, 0 call again. O(1,024).
 
-local CONFIG_REQUEST = '<BBB'
-local DELETE, RESET = 1, 2 -- 0: new settings
+local CONFIG_REQUEST = '<BBBBd'
+local DELETE, RESET, VALUE_LIMIT = 1, 2, 3 -- 0: new settings
+local CHANGES_KIND, RAISES_LIMIT, HAS_LIMIT = 1, 2, 4 -- what changes
 local PAGE_KEYS = 256 -- keys without an index of their own that one call of del removes
 
 -- Notes which blocks there are, and the reason of each.
@@ -50,14 +52,21 @@ function F.new(keys, args)
   return 1
 end
 
+local function count_messages(H)
+  return H.m0 + H.m1 + H.m2 + H.m3 + H.m4 + H.m5
+end
+
 -- Servers push the settings of their catalog in any order, so an older version must not undo a newer one.
-local function configure(args, blocks, bad)
+local function configure(args, blocks, bad, what, in_flight)
   local H, version = S.H, parse('<d', args[4])
+  local changes_kind = F.has_flag(what, CHANGES_KIND)
   if version <= H.version then
     return pack('<B', 0)
   end
   if bad ~= 0 then
     return F.refuse(REFUSED.INVALID)
+  elseif changes_kind and count_messages(H) > 0 then
+    return F.refuse(REFUSED.NOT_EMPTY)
   end
   local set = F.declare_keys(args[6])
   if not set then
@@ -70,19 +79,40 @@ local function configure(args, blocks, bad)
   F.write('HSET', S.tag .. 'cf', 'settings', args[5], 'key_set', fmt('%.0f', set))
   set_blocks(H, blocks, {args[7], args[8]})
   S.changed = true
+  S.P.exclusive = in_flight > 0 -- for the status; without messages the rest of the kind matters to no index
+  if changes_kind then
+    H.flags = F.set_flag(H.flags, RECHECKING, false)
+    F.write('UNLINK', S.tag .. 'vl')
+    F.write('HDEL', S.tag .. 'cf', 'recheck')
+  elseif in_flight > 0 then
+    F.set_limit(in_flight, F.has_flag(what, RAISES_LIMIT))
+  end
   return pack('<B', 0)
+end
+
+local function limit_value(value, bad, what, limit)
+  if bad ~= 0 then
+    return F.refuse(REFUSED.INVALID)
+  end
+  S.changed = true
+  return F.set_value_limit(value, F.has_flag(what, HAS_LIMIT) and limit or nil) or pack('<B', 0)
 end
 
 local function delete()
   local H = S.H
   if H.deleted < 0 then
-    H.deleted = H.m0 + H.m1 + H.m2 + H.m3 + H.m4 + H.m5
+    H.deleted = count_messages(H)
     for state = 0, 5 do
       H['m' .. state], H['b' .. state] = 0, 0
     end
     H.sessions = 0
     -- The indexes go at once, in constant time; messages and answers go by del.
-    F.write('UNLINK', S.tag .. 'p', S.tag .. 'd', S.tag .. 'g', S.tag .. 'a', S.tag .. 'ac', S.tag .. 'sg')
+    local gone = {'UNLINK'}
+    for _, name in ipairs({'p', 'd', 'g', 'a', 'ac', 'sg', 'l', 'q', 'r', 'b', 'vl'}) do
+      gone[#gone + 1] = S.tag .. name
+    end
+    F.write(spread(gone))
+    H.flags = F.set_flag(H.flags, RECHECKING, false)
     S.changed = true
   end
   return pack('<Bd', 0, H.deleted)
@@ -111,15 +141,17 @@ function F.cfg(keys, args)
   if failed then
     return failed
   end
-  local kind, blocks, bad = parse(CONFIG_REQUEST, args[3])
+  local kind, blocks, bad, what, limit = parse(CONFIG_REQUEST, args[3])
   if kind == DELETE then
     F.answer(delete())
   elseif kind == RESET then
     F.answer(reset())
   elseif S.H.deleted >= 0 then
     F.answer(F.refuse(REFUSED.DELETED))
+  elseif kind == VALUE_LIMIT then
+    F.answer(limit_value(args[4], bad, what, limit))
   else
-    F.answer(configure(args, blocks, bad))
+    F.answer(configure(args, blocks, bad, what, limit))
   end
   return F.finish()
 end
@@ -173,7 +205,9 @@ local function drop_rest(H)
     gone[#gone + 1] = tag .. 'v' .. number
     gone[#gone + 1] = tag .. 'w' .. number
   end
-  for _, name in ipairs({'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf'}) do
+  for _, name in ipairs({
+    'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf', 'l', 'q', 'r', 'b', 'vl',
+  }) do
     gone[#gone + 1] = tag .. name
   end
   call(spread(gone))

@@ -66,6 +66,13 @@ local function places(M)
   return at
 end
 
+-- Follows a message from a state and priority in the indexes that one call changes again and again.
+function F.follow(M, state, priority)
+  if S.P.exclusive then
+    F.follow_value(M, state, priority)
+  end
+end
+
 -- Says that a message is about to change.
 function F.touch(M)
   M.packed = nil
@@ -106,11 +113,13 @@ function F.apply(M, trigger, delayed, change)
     M.ended_at, M.delete_at = now, now + kept
   end
   F.add_total(to, 1, M.bytes)
+  F.follow(M, before.state, priority)
   F.enter_session(M, session)
   if session then
     session.rested = true
   end
-  if to == STATE.Pending and before.state == STATE.Pending and M.priority < priority then
+  local has_moved_up = to == STATE.Pending and before.state == STATE.Pending and M.priority < priority
+  if has_moved_up or F.is_before_others(M) then
     S.H.moved = now
   end
   F.record(M, before, row, trigger)
@@ -123,6 +132,10 @@ function F.insert(M, row)
   F.touch(M)
   S.messages[M.seq] = M
   F.add_total(M.state, 1, M.bytes)
+  F.follow(M)
+  if F.is_before_others(M) then
+    S.H.moved = S.now
+  end
   F.record(M, nil, row, TRIGGER.Enqueue)
 end
 
@@ -139,5 +152,6 @@ function F.remove(M, trigger)
   local before = {state = M.state, lease = M.lease, attempt = M.max - M.left, visible_at = M.visible_at}
   F.record(M, before, row, trigger)
   M.gone = true
+  F.follow(M, before.state, M.priority)
   return true
 end
