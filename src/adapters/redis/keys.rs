@@ -9,6 +9,8 @@ use crate::domain::queue::name::ShardId;
 
 /// The hash of all queues: their ids, each with its number of shards.
 pub const QUEUES: &str = "{tallystone}queues";
+/// The highest epoch that any server used: the score of the only member.
+pub const EPOCH: &str = "{tallystone}epoch";
 
 /// The bytes of a queue id that its keys have. The id is random, so 96 bits are enough; all messages have them in memory.
 const TAG_BYTES: usize = 12;

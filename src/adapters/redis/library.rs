@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::limits::{REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
+use super::limits::{REDIS_HEARTBEAT_LEASES_MAX, REDIS_QUIET_TIME, REDIS_READY_AGE_PRECISION};
 use crate::adapters::codec::queues::history::{TRIGGERS, trigger_code};
 use crate::domain::limits::{
     BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, INVISIBILITY_MAX, PRIORITY_MAX, RELEASES_FREE_MAX,
@@ -143,6 +143,7 @@ fn limits() -> String {
             of("heartbeat_leases", REDIS_HEARTBEAT_LEASES_MAX as u64),
             of("minute", micros(REDIS_READY_AGE_PRECISION)),
             of("cancels", BULK_MESSAGES_MAX as u64),
+            of("quiet", micros(REDIS_QUIET_TIME)),
         ],
     )
 }

@@ -104,7 +104,11 @@ impl Queues {
     /// Resolves the target of an enqueue.
     pub(super) fn enqueue_target(&self, name: &QueueName) -> Result<EnqueueTarget, QueueError> {
         if let Some(found) = self.context.find(name) {
-            return refuse_template(found).map(EnqueueTarget::Live);
+            let live = refuse_template(found)?;
+            if self.context.stores.shards.capabilities().durability_may_fall {
+                self.check_durability(&live.record.load().spec)?;
+            }
+            return Ok(EnqueueTarget::Live(live));
         }
         let Some(template) = self.context.template_of(name) else {
             return Err(QueueError::NoTemplate { name: name.to_string() });
