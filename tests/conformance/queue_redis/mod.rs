@@ -4,6 +4,7 @@ mod commands;
 mod injected_errors;
 mod keys;
 mod long_calls;
+mod mutations;
 mod random;
 mod restarts;
 pub mod server;
