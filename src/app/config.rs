@@ -35,7 +35,9 @@ use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
 pub use bridge::BridgeConfig;
 pub use cassandra::{attached_clusters, counter_cluster, options as cassandra_options};
-pub use clusters::{BestEffortConfig, ClusterConfig, ClusterKind, RedisTopology, ReplicasByDataCenter, Servers};
+pub use clusters::{
+    BestEffortConfig, ClusterConfig, ClusterKind, DeclaredDurability, RedisTopology, ReplicasByDataCenter, Servers,
+};
 pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
 pub use listen::{ListenAddress, SERVER_DEFAULT};
 pub use log::{LogConfig, LogFormat};
@@ -608,8 +610,8 @@ mod tests {
             ("clusters.foo.kin", "did you mean clusters.foo.kind?"),
             (
                 "clusters.foo",
-                "clusters.foo is a section; its settings are data_center, dedupe_seconds, key_prefix, keyspace, kind, password, \
-                 password_file, primary, replication, request_timeout_ms, sentinel_password, sentinel_password_file, sentinel_user, servers, timeout_ms, topology, user",
+                "clusters.foo is a section; its settings are data_center, dedupe_seconds, durability, key_prefix, keyspace, kind, password, \
+                 password_file, primary, replicas, replication, request_timeout_ms, sentinel_password, sentinel_password_file, sentinel_user, servers, timeout_ms, topology, user",
             ),
             (
                 "xyzzy.plugh",

@@ -177,6 +177,8 @@ pub const DEDUPE_SECONDS_MAX: u32 = 86_400;
 pub const CASSANDRA_SERVERS_MAX: usize = 64;
 /// The servers that the settings of a cluster of Redis or Valkey list.
 pub const REDIS_SERVERS_MAX: usize = 64;
+/// The replicas of each Redis that may be asked to have a change before its answer.
+pub const REDIS_REPLICAS_MAX: u32 = 5;
 /// The lease of a member of a fleet: how long it counts without a new heartbeat.
 pub const MEMBER_LEASE: Duration = Duration::from_secs(30);
 /// The margin of a lease: a member stops acknowledging this long before its end, and others wait this long after it.

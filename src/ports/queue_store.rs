@@ -169,6 +169,8 @@ pub struct ShardCapabilities {
     pub ready_age_precision: Duration,
     /// The most leases that one heartbeat confirms; the others keep their own ends until the next one.
     pub heartbeat_leases: usize,
+    /// Whether `durability` is that of the moment: it may change while the store is open, and law 12 holds for each moment.
+    pub durability_may_fall: bool,
 }
 
 impl ShardCapabilities {
@@ -179,6 +181,7 @@ impl ShardCapabilities {
         serves_shapes: true,
         ready_age_precision: Duration::from_secs(1),
         heartbeat_leases: usize::MAX,
+        durability_may_fall: false,
     };
 }
 
@@ -206,7 +209,8 @@ impl ShardCapabilities {
 /// 11. Unless the store's `capabilities` say that an id belongs to its shard, it is one message of its queue, in whatever
 ///     shard: an enqueue of an id that another shard has, or whose token another shard keeps the answer to, is refused with
 ///     `TokenReused`, if anything but the id routed either of the two.
-/// 12. `durability` promises no more than holds for every answer. It does not change while the store is open.
+/// 12. `durability` promises no more than holds for every answer. It does not change while the store is open, unless the
+///     `capabilities` say that it is that of the moment.
 /// 13. `clock` is the time of a step that came now, and changes nothing. `reset_clock` does nothing unless the age of tokens
 ///     is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next step on, and
 ///     tokens of before the time that it answers are refused as too old, durably.

@@ -1,25 +1,31 @@
 //! Calls of functions on a shard: with the settings that this process knows, and again where those were stale.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
+use super::epoch::KnownEpoch;
 use super::keys::named_keys;
 use super::library::QueueLibrary;
-use super::limits::REDIS_STALE_RETRIES_MAX;
-use super::shard_settings::{CallerTime, VersionedSettings};
+use super::limits::{REDIS_REST_MAX, REDIS_STALE_RETRIES_MAX};
+use super::outbox::EMPTY_OUTBOXES;
+use super::server_report::ServerReport;
+use super::shard_settings::{CallerView, VersionedSettings};
 use super::stored_shard::read_header;
 use super::wire::{RedisWire, WireCommand, WireFailure, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::adapters::codec::queues::settings::decode_settings;
+use crate::coalesce::DetachedTasks;
 use crate::domain::queue::Durability;
 use crate::domain::queue::clock::ShardClock;
 use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::name::ShardId;
+use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::time::Timestamp;
-use crate::ports::{Clock, QueueListener, ShardStatus, StoreError, StoreErrorKind};
+use crate::ports::{Clock, OutboxUsage, QueueListener, ShardStatus, StoreError, StoreErrorKind};
 
 /// How the queues are kept.
 #[derive(Clone, Copy, Debug)]
@@ -30,19 +36,30 @@ pub struct RedisQueueOptions {
     pub clock_slack: Duration,
     /// The most entries of the outbox of a shard; 0 for none.
     pub outbox_entries: u64,
-    /// The durability of an answer.
+    /// The durability of an answer, until a `ServerWatch` has read it from the servers.
     pub durability: Option<Durability>,
 }
 
 /// The queues of one deployment of Redis or Valkey.
 pub struct RedisQueues {
+    /// Itself, for the work that goes on when its caller goes away.
+    this: Weak<Self>,
+    tasks: DetachedTasks,
     pub(super) wire: Arc<dyn RedisWire>,
     pub(super) library: QueueLibrary,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: RedisQueueOptions,
+    pub(super) epoch: KnownEpoch,
+    /// The newest step of each shard that this process has seen.
+    steps: Mutex<HashMap<ShardId, u64>>,
     /// This server's time for shards; none until the first call.
     pace: Mutex<Option<ShardClock>>,
     settings: Mutex<HashMap<ShardId, Arc<VersionedSettings>>>,
+    pub(super) outbox_usage: Mutex<OutboxUsage>,
+    /// The durability of the moment.
+    durability: Mutex<Option<Durability>>,
+    /// Whether a server has no memory left for enqueues.
+    is_nearly_full: AtomicBool,
     pub(super) listeners: Mutex<Listeners>,
 }
 
@@ -62,9 +79,64 @@ pub(super) enum CallStop {
 
 impl RedisQueues {
     /// The queues behind a connection. The library must be loaded where its functions are called.
-    pub fn new(wire: Arc<dyn RedisWire>, clock: Arc<dyn Clock>, options: RedisQueueOptions) -> Self {
-        let (pace, settings, listeners) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { wire, library: QueueLibrary::assemble(), clock, options, pace, settings, listeners }
+    pub fn new(wire: Arc<dyn RedisWire>, clock: Arc<dyn Clock>, options: RedisQueueOptions) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            tasks: DetachedTasks::default(),
+            wire,
+            library: QueueLibrary::assemble(),
+            clock,
+            options,
+            epoch: KnownEpoch::new(options.epoch),
+            steps: Mutex::default(),
+            pace: Mutex::default(),
+            settings: Mutex::default(),
+            durability: Mutex::new(options.durability),
+            is_nearly_full: AtomicBool::new(false),
+            outbox_usage: Mutex::new(EMPTY_OUTBOXES),
+            listeners: Mutex::default(),
+        })
+    }
+
+    /// Waits for the work that has begun. No call may come later.
+    pub async fn close(&self) {
+        self.tasks.join().await;
+    }
+
+    /// Takes in what the servers are at the moment.
+    pub(super) fn take_report(&self, report: &ServerReport) {
+        let before = std::mem::replace(&mut *self.durability.lock(), report.durability);
+        if before > report.durability {
+            let name = |tier: Option<Durability>| tier.map_or_else(|| "none".to_owned(), |tier| tier.to_string());
+            let (before, after) = (name(before), name(report.durability));
+            tracing::warn!(before, after, "the durability of queues has fallen; those that require more are refused");
+        }
+        self.is_nearly_full.store(report.is_nearly_full, Ordering::Relaxed);
+    }
+
+    /// The durability of the moment.
+    pub(super) fn durability_now(&self) -> Option<Durability> {
+        *self.durability.lock()
+    }
+
+    /// Whether enqueues are refused because the memory that is left is for what takes messages out.
+    pub(super) fn refuses_enqueues(&self) -> bool {
+        self.is_nearly_full.load(Ordering::Relaxed)
+    }
+
+    /// Does work that goes on when its caller goes away; none if it could not be finished.
+    pub(super) async fn finish<T, W>(&self, work: impl FnOnce(Arc<Self>) -> W) -> Option<T>
+    where
+        T: Send + 'static,
+        W: Future<Output = T> + Send + 'static,
+    {
+        let work = work(self.this.upgrade().expect("whoever calls it has it"));
+        let (told, done) = oneshot::channel();
+        self.tasks.spawn(async move {
+            // A caller that has gone wants no answer.
+            let _ = told.send(work.await);
+        });
+        done.await.ok()
     }
 
     /// Calls a function on a shard once.
@@ -74,19 +146,94 @@ impl RedisQueues {
         function: &str,
         arguments: Vec<Vec<u8>>,
     ) -> Result<WireReply, CallStop> {
+        let calls = vec![(function, arguments)];
+        let answer = self.call_each((shard, op), calls).await.pop();
+        answer.unwrap_or_else(|| Err(CallStop::Failed(StoreError::unknown(StoreErrorKind::Corrupt, op))))
+    }
+
+    /// Calls functions on a shard once, in their order on one connection. Each has its own answer.
+    pub(super) async fn call_each(
+        &self,
+        (shard, op): (ShardId, &'static str),
+        calls: Vec<(&str, Vec<Vec<u8>>)>,
+    ) -> Vec<Result<WireReply, CallStop>> {
         let keys = named_keys(shard);
-        let route = keys[0].clone();
-        let name = if function == "see" { "FCALL_RO" } else { "FCALL" };
-        let mut all = vec![self.library.function(function).into_bytes(), b"2".to_vec()];
-        all.extend(keys);
-        all.extend(arguments);
-        let answers = self.wire.send(&route, vec![WireCommand { name, arguments: all }]).await;
-        match answers.into_iter().next() {
-            Some(Ok(reply)) => Ok(reply),
-            Some(Err(WireFailure::Function { code, text })) => Err(stop_of(&code, text, op)),
-            Some(Err(WireFailure::Store(error))) => Err(CallStop::Failed(error)),
-            None => Err(CallStop::Failed(StoreError::unknown(StoreErrorKind::Corrupt, op))),
+        let command = |(function, arguments): (&str, Vec<Vec<u8>>)| {
+            let name = if function == "see" { "FCALL_RO" } else { "FCALL" };
+            let mut all = vec![self.library.function(function).into_bytes(), b"2".to_vec()];
+            all.extend(keys.iter().cloned());
+            all.extend(arguments);
+            WireCommand { name, arguments: all }
+        };
+        let commands = calls.into_iter().map(command).collect();
+        let answers = self.wire.send(&keys[0], commands).await;
+        let mut read = Vec::with_capacity(answers.len());
+        for answer in answers {
+            read.push(match answer {
+                Ok(reply) => {
+                    self.note_step(shard, &reply);
+                    Ok(reply)
+                }
+                Err(WireFailure::Function { code, text }) => Err(self.stop_of((shard, op), &code, text).await),
+                Err(WireFailure::Store(error)) => Err(CallStop::Failed(error)),
+            });
         }
+        read
+    }
+
+    /// What an error of the library means. The errors that it names itself come before any write.
+    async fn stop_of(&self, (shard, op): (ShardId, &'static str), code: &str, text: String) -> CallStop {
+        CallStop::Failed(match code {
+            "STALE" => return CallStop::Stale,
+            "RESTARTED" => {
+                self.raise_epoch(shard, &text).await;
+                return CallStop::Stale;
+            }
+            "NOSHARD" => no_such_shard(op),
+            "ABSENT" => match self.is_lost(shard, op).await {
+                Ok(false) => no_such_shard(op),
+                Ok(true) => lost(op),
+                Err(error) => StoreError::not_applied(error.kind, op).with_source(error),
+            },
+            "DROPPED" => StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(text),
+            "INCONSISTENT" | "FORMAT" => StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(text),
+            _ => StoreError::unknown(StoreErrorKind::Corrupt, op).with_source(text), // an error that a function met
+        })
+    }
+
+    /// Whether a shard that is not there was there once: this process has seen it, or its queue is registered.
+    async fn is_lost(&self, shard: ShardId, op: &'static str) -> Result<bool, StoreError> {
+        if self.steps.lock().contains_key(&shard) {
+            return Ok(true);
+        }
+        let known = self.registered(shard.queue, op).await?;
+        Ok(known.is_some_and(|known| !known.is_dropped && shard.number < known.shards))
+    }
+
+    /// Notes the step of a status, with which most replies begin.
+    fn note_step(&self, shard: ShardId, reply: &WireReply) {
+        if let WireReply::List(parts) = reply
+            && let Some(WireReply::Bytes(status)) = parts.first()
+            && let Some(step) = step_of(status)
+        {
+            let mut steps = self.steps.lock();
+            let newest = steps.entry(shard).or_insert(step);
+            *newest = step.max(*newest);
+        }
+    }
+
+    /// What a call says of its caller. A shard that another life of the store serves judges by it whether it lost work:
+    /// without a durable store nobody can tell, and it has.
+    fn caller_of(&self, shard: ShardId, settings: &VersionedSettings) -> CallerView {
+        let (now, wall) = self.caller_time();
+        let rest = match settings.settings.exclusivity {
+            Some(_) => settings.settings.max_run_time.min(REDIS_REST_MAX),
+            None => Duration::ZERO,
+        };
+        let loses_nothing = self.durability_now().is_some_and(|offered| offered >= Durability::Safe);
+        let seen = if loses_nothing { self.steps.lock().get(&shard).copied().unwrap_or(0) } else { u64::MAX };
+        let (epoch, life, outbox_entries) = (self.epoch.get(), self.epoch.life_of(shard), self.options.outbox_entries);
+        CallerView { now, wall, slack: self.options.clock_slack, epoch, outbox_entries, rest, seen, life }
     }
 
     /// Calls a function on a shard with the versions and the settings before its own arguments, which are made from the
@@ -103,9 +250,7 @@ impl RedisQueues {
         for _ in 0..REDIS_STALE_RETRIES_MAX {
             let settings = self.settings_of(shard, op).await?;
             let (own, made) = make(&settings);
-            let (now, wall) = self.caller_time();
-            let at = CallerTime { now, wall, slack: self.options.clock_slack };
-            let mut arguments = settings.arguments(at, self.options.epoch, self.options.outbox_entries).to_vec();
+            let mut arguments = settings.arguments(self.caller_of(shard, &settings)).to_vec();
             arguments.extend(own);
             match self.call((shard, op), function, arguments).await {
                 Ok(reply) => return Ok((reply, made)),
@@ -113,8 +258,51 @@ impl RedisQueues {
                 Err(CallStop::Failed(error)) => return Err(error),
             }
         }
-        let busy = StoreError::not_applied(StoreErrorKind::Busy, op);
-        Err(busy.with_source("the settings of the shard keep changing"))
+        Err(keeps_changing(op))
+    }
+
+    /// The same for several calls, in their order on one connection. Each has its own answer.
+    pub(super) async fn call_all_current<T: Send>(
+        &self,
+        (shard, op): (ShardId, &'static str),
+        functions: &[&str],
+        make: impl Fn(usize, &VersionedSettings) -> (Vec<Vec<u8>>, T) + Send + Sync,
+    ) -> Vec<Result<(WireReply, T), StoreError>> {
+        let mut done = Vec::with_capacity(functions.len());
+        for _ in 0..REDIS_STALE_RETRIES_MAX {
+            let settings = match self.settings_of(shard, op).await {
+                Ok(settings) => settings,
+                Err(error) => return fill(done, functions.len(), error),
+            };
+            let (mut calls, mut made) = (Vec::new(), Vec::new());
+            for (at, function) in functions.iter().enumerate().skip(done.len()) {
+                let mut arguments = settings.arguments(self.caller_of(shard, &settings)).to_vec();
+                let (own, form) = make(at, &settings);
+                arguments.extend(own);
+                calls.push((*function, arguments));
+                made.push(form);
+            }
+            let answers = self.call_each((shard, op), calls).await;
+            if answers.len() != made.len() {
+                return fill(done, functions.len(), StoreError::unknown(StoreErrorKind::Corrupt, op));
+            }
+            let is_stale = |answer: &Result<WireReply, CallStop>| matches!(answer, Err(CallStop::Stale));
+            // Settings never go back: what comes after a stale call is stale too, unless it failed otherwise.
+            let current = answers.iter().position(is_stale).unwrap_or(answers.len());
+            let may_repeat = answers[current..].iter().all(is_stale);
+            for (answer, form) in answers.into_iter().zip(made).take(if may_repeat { current } else { usize::MAX }) {
+                done.push(match answer {
+                    Ok(reply) => Ok((reply, form)),
+                    Err(CallStop::Stale) => Err(keeps_changing(op)),
+                    Err(CallStop::Failed(error)) => Err(error),
+                });
+            }
+            if done.len() == functions.len() {
+                return done;
+            }
+            self.forget_settings(shard);
+        }
+        fill(done, functions.len(), keeps_changing(op))
     }
 
     /// One plain command, routed by a key.
@@ -149,6 +337,12 @@ impl RedisQueues {
         self.settings.lock().remove(&shard);
     }
 
+    /// Forgets a queue that was dropped.
+    pub(super) fn forget_queue(&self, queue: QueueId) {
+        self.settings.lock().retain(|shard, _| shard.queue != queue);
+        self.steps.lock().retain(|shard, _| shard.queue != queue);
+    }
+
     async fn read_settings(&self, shard: ShardId, op: &'static str) -> Result<VersionedSettings, StoreError> {
         let [header, _] = named_keys(shard);
         let config = format!("{}cf", super::keys::prefix(shard)).into_bytes();
@@ -158,12 +352,17 @@ impl RedisQueues {
         let mut answers = answers.into_iter().map(|answer| answer.map_err(|failure| failure_of(failure, op)));
         let corrupt = |why: &str| CorruptValue::new("settings of a shard", why).into_store_error(op);
         let (Some(header), Some(fields)) = (answers.next(), answers.next()) else { return Err(corrupt("no answer")) };
-        let header = match header? {
+        let header = header?;
+        let was_absent = header == WireReply::Nil;
+        let header = match header {
             WireReply::Bytes(bytes) => read_header(&bytes).map_err(|fault| fault.into_store_error(op))?,
             WireReply::Nil => None,
             WireReply::Int(_) | WireReply::List(_) => return Err(corrupt("the header is no text")),
         };
-        let header = header.ok_or_else(|| no_such_shard(op))?;
+        let Some(header) = header else {
+            let is_lost = was_absent && self.is_lost(shard, op).await?;
+            return Err(if is_lost { lost(op) } else { no_such_shard(op) });
+        };
         let WireReply::List(fields) = fields? else { return Err(corrupt("no list of fields")) };
         let [WireReply::Bytes(settings), WireReply::Bytes(key_set)] = &fields[..] else {
             return Err(corrupt("a field is missing"));
@@ -214,13 +413,29 @@ pub(super) fn failure_of(failure: WireFailure, op: &'static str) -> StoreError {
     }
 }
 
-/// What an error of the library means. The errors that it names itself come before any write.
-fn stop_of(code: &str, text: String, op: &'static str) -> CallStop {
-    CallStop::Failed(match code {
-        "STALE" => return CallStop::Stale,
-        "NOSHARD" => no_such_shard(op),
-        "DROPPED" => StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(text),
-        "INCONSISTENT" | "FORMAT" => StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(text),
-        _ => StoreError::unknown(StoreErrorKind::Corrupt, op).with_source(text),
-    })
+/// A refusal for a shard that the store had, and has no more.
+fn lost(op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(
+        "STORE_LOST: the store has lost this queue; stop it and restore a backup, or delete the queue and create it again",
+    )
+}
+
+fn keeps_changing(op: &'static str) -> StoreError {
+    StoreError::not_applied(StoreErrorKind::Busy, op).with_source("the settings of the shard keep changing")
+}
+
+/// The answers to `count` calls, of which those that are missing have failed so.
+fn fill<T>(mut done: Vec<Result<T, StoreError>>, count: usize, error: StoreError) -> Vec<Result<T, StoreError>> {
+    let (kind, outcome, op) = (error.kind, error.outcome, error.op);
+    if done.len() < count {
+        done.push(Err(error));
+    }
+    done.extend((done.len()..count).map(|_| Err(StoreError { kind, outcome, op, source: None })));
+    done
+}
+
+/// The step in a status: its second number.
+fn step_of(status: &[u8]) -> Option<u64> {
+    let bytes = status.get(size_of::<f64>()..2 * size_of::<f64>())?;
+    Some(f64::from_le_bytes(bytes.try_into().ok()?) as u64)
 }

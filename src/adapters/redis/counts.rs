@@ -63,6 +63,12 @@ pub fn read_signatures(
     Ok(found)
 }
 
+/// The position of the last change of a value, which is the last of its numbers.
+pub fn value_changed_at(counts: &[u8]) -> Result<u64, CorruptValue> {
+    let last = counts.len().saturating_sub(size_of::<f64>());
+    PackedReader::new("counts of a value", &counts[last..]).whole()
+}
+
 /// Reads the values of a key that changed after a position, in their order. Marks that were never counted are not told.
 pub fn read_values(
     key: &str,

@@ -6,18 +6,25 @@ use async_trait::async_trait;
 
 use super::client::{RedisClient, RedisCommand, Slot};
 use super::keys::REVISION;
+use super::server_watch::ServerWatch;
 use crate::ports::{StoreCheck, StoreHandle};
 
 /// An open deployment.
 pub struct RedisHandle {
     client: Arc<RedisClient>,
     at: String,
+    watch: Option<ServerWatch>,
 }
 
 impl RedisHandle {
     /// The handle of a client; `at` names where it is.
     pub fn new(client: Arc<RedisClient>, at: String) -> Self {
-        Self { client, at }
+        Self { client, at, watch: None }
+    }
+
+    /// The same, with the watch that ends with it.
+    pub fn watched(client: Arc<RedisClient>, at: String, watch: ServerWatch) -> Self {
+        Self { client, at, watch: Some(watch) }
     }
 }
 
@@ -41,6 +48,9 @@ impl StoreHandle for RedisHandle {
     }
 
     async fn close(&self) {
+        if let Some(watch) = &self.watch {
+            watch.close().await;
+        }
         self.client.close().await;
     }
 }

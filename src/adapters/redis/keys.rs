@@ -25,6 +25,8 @@ pub const LEASE_KEY: &str = "{tallystone}lease_key";
 pub const MEMBERS: &str = "{tallystone}members";
 /// The hash of the rows of operations.
 pub const OPERATIONS: &str = "{tallystone}operations";
+/// The highest epoch that any server used: the score of the only member.
+pub const EPOCH: &str = "{tallystone}epoch";
 
 /// The bytes of a queue id that its keys have. The id is random, so 96 bits are enough; all messages have them in memory.
 const TAG_BYTES: usize = 12;

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 use super::limits::{
-    REDIS_CHANGES_LOOKED_AT_MAX, REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION,
-    REDIS_ROWS_A_CALL_MAX,
+    REDIS_CHANGES_LOOKED_AT_MAX, REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_QUIET_TIME,
+    REDIS_READY_AGE_PRECISION, REDIS_ROWS_A_CALL_MAX,
 };
 use crate::adapters::codec::queues::history::{TRIGGERS, trigger_code};
 use crate::domain::limits::{
@@ -159,6 +159,7 @@ fn limits() -> String {
             of("rechecked", REDIS_FUNCTION_ITEMS_MAX as u64),
             of("value_limits", VALUE_LIMITS_MAX as u64),
             of("holders", EXPLAIN_HOLDERS_MAX as u64),
+            of("quiet", micros(REDIS_QUIET_TIME)),
         ],
     )
 }

@@ -76,3 +76,19 @@ pub const REDIS_SESSION_ENDS_A_CALL_MAX: usize = 1_000;
 pub const REDIS_OUTBOX_ENTRIES_MAX: u64 = 10_000;
 /// How far the clock of a server may lie behind that of Redis before the earlier of the two counts.
 pub const REDIS_CLOCK_SLACK: Duration = Duration::from_secs(2);
+/// How often it is read what the Redis servers are and which durability they offer.
+pub const REDIS_CHECKED_EVERY: Duration = Duration::from_mins(1);
+/// How long a key exists that is written only because a connection that wrote nothing waits for no replica.
+pub const REDIS_WAIT_KEY_KEPT: Duration = Duration::from_mins(1);
+/// The calls of functions on Redis that are sent together, if their commands came together.
+pub const REDIS_RUNS_AT_ONCE_MAX: usize = 8;
+/// The pages of counted values that one report of a shard on Redis reads.
+pub const REDIS_REPORT_PAGES_MAX: usize = 1_000;
+/// How often a report of a shard on Redis is read anew because counted values gave way to new ones.
+pub const REDIS_REPORT_RETRIES_MAX: usize = 8;
+/// How long nothing expires after Redis was restarted or another server took its place.
+pub const REDIS_QUIET_TIME: Duration = Duration::from_secs(15);
+/// The lives of Redis processes for which one server remembers that it raised the epoch.
+pub const REDIS_LIVES_KEPT: usize = 10_000;
+/// The longest time that an exclusive queue gives out nothing after Redis lost work.
+pub const REDIS_REST_MAX: Duration = Duration::from_secs(15);

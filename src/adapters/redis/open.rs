@@ -14,6 +14,8 @@ use super::library::QueueLibrary;
 use super::limits::REDIS_VERSION_MIN;
 use super::membership::RedisMembership;
 use super::operations::RedisOperations;
+use super::server_report::AskedOfServers;
+use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
 use crate::domain::limits::STORE_SESSIONS_MAX;
 use crate::ports::{Clock, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
@@ -29,6 +31,8 @@ pub struct RedisStoreOptions {
     pub timeout: Duration,
     /// How the queues are kept.
     pub queues: RedisQueueOptions,
+    /// What is asked of the servers.
+    pub asked: AskedOfServers,
 }
 
 /// The opened queues of a deployment.
@@ -131,21 +135,25 @@ pub async fn open(options: RedisStoreOptions, clock: Arc<dyn Clock>) -> Result<R
     };
     let client = RedisClient::open(client, Arc::clone(&clock)).await.map_err(|failure| refusal(&at, failure))?;
     let checked = check(&client, &at).await;
-    let stores = RedisStores::on(client, clock, options.queues, at);
-    match checked.and(stores.probe().await) {
-        Ok(()) => Ok(stores),
-        Err(error) => {
-            stores.client.close().await;
-            Err(error)
-        }
+    let wire = ClientWire::replicated(Arc::clone(&client), options.asked.replicas, options.timeout);
+    let store = RedisQueues::new(Arc::new(wire), Arc::clone(&clock), options.queues);
+    let stores = RedisStores::of(Arc::clone(&store), Arc::clone(&client), at.clone());
+    if let Err(error) = checked.and(stores.probe().await) {
+        client.close().await;
+        return Err(error);
     }
+    let watch = ServerWatch::start(Arc::clone(&client), store, options.asked, clock).await;
+    Ok(RedisStores { handle: Arc::new(RedisHandle::watched(client, at, watch)), ..stores })
 }
 
 impl RedisStores {
     /// The queues behind an open client, which must have the library of `QueueLibrary`. `at` names the deployment.
     pub fn on(client: Arc<RedisClient>, clock: Arc<dyn Clock>, options: RedisQueueOptions, at: String) -> Self {
         let wire = Arc::new(ClientWire::new(Arc::clone(&client)));
-        let store = Arc::new(RedisQueues::new(wire, clock, options));
+        Self::of(RedisQueues::new(wire, clock, options), client, at)
+    }
+
+    fn of(store: Arc<RedisQueues>, client: Arc<RedisClient>, at: String) -> Self {
         let sessions = Arc::new(RedisSessions::new(Arc::clone(&store), STORE_SESSIONS_MAX));
         let membership = Arc::new(RedisMembership::new(Arc::clone(&store)));
         let operations = Arc::new(RedisOperations::new(Arc::clone(&store)));

@@ -2,48 +2,35 @@
 
 use async_trait::async_trait;
 
-use super::calls::RedisQueues;
-use super::counts::{read_counts, read_signatures, read_values};
+use super::calls::{RedisQueues, failure_of};
 use super::keys::{named_keys, prefix};
-use super::limits::REDIS_OUTBOX_ENTRIES_READ_MAX;
-use super::packed::{PackedBytes, PackedReader};
+use super::limits::{REDIS_OUTBOX_ENTRIES_READ_MAX, REDIS_REPORT_RETRIES_MAX};
+use super::packed::PackedReader;
 use super::replies::read_row;
+use super::report::REPORT;
 use super::stored_shard::read_header;
 use super::wire::{WireCommand, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
 use crate::domain::queue::name::ShardId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::ports::{OutboxPage, OutboxUsage, ShardOutbox, ShardReport, StoreError};
+use crate::ports::{OutboxPage, OutboxUsage, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
 
-const REPORT: &str = "read counts of queue";
 const READ: &str = "read outbox of queue";
+
+/// Without rows nothing says how large an outbox may become.
+pub(super) const EMPTY_OUTBOXES: OutboxUsage = OutboxUsage { bytes: 0, capacity: 1 << 30 };
 
 #[async_trait]
 impl ShardOutbox for RedisQueues {
     async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
-        let corrupt = |fault: CorruptValue| fault.into_store_error(REPORT);
-        let (status, mut parts) = self.see((shard, REPORT), "report", vec![since_request(since)]).await?;
-        let header = parts.bytes().and_then(|bytes| read_header(&bytes)).map_err(corrupt)?;
-        let header = header.ok_or_else(|| corrupt(CorruptValue::new("header of a shard", "it is a tombstone")))?;
-        let counts = read_counts(&parts.bytes().map_err(corrupt)?, header.position);
-        let signatures = read_signatures(&parts.list().map_err(corrupt)?, since).map_err(corrupt)?;
-        let mut names: Vec<(usize, String)> = Vec::new();
-        for pair in parts.list().map_err(corrupt)?.chunks(2) {
-            let [name, number] = [0, 1].map(|at| pair.get(at).and_then(|text| std::str::from_utf8(text).ok()));
-            let number = number.and_then(|number| number.parse().ok());
-            let known = number.zip(name.map(str::to_owned));
-            names.push(known.ok_or_else(|| corrupt(CorruptValue::new("counted keys", "no number of a name")))?);
+        for _ in 0..REDIS_REPORT_RETRIES_MAX {
+            if let Some(report) = self.read_report(shard, since).await? {
+                return Ok(report);
+            }
         }
-        names.sort_unstable();
-        let mut values = Vec::new();
-        for (_, name) in names {
-            values.append(&mut read_values(&name, &parts.list().map_err(corrupt)?, since).map_err(corrupt)?);
-        }
-        values.sort_by(|(one, ..), (other, ..)| one.cmp(other));
-        let position = RowPosition { epoch: status.epoch, position: header.position };
-        let counts = Box::new(counts);
-        Ok(ShardReport { position, at: status.at, totals: header.totals, counts, values, signatures })
+        let busy = StoreError::not_applied(StoreErrorKind::Busy, REPORT);
+        Err(busy.with_source("counted values keep giving way to new ones while they are read"))
     }
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {
@@ -81,28 +68,34 @@ impl ShardOutbox for RedisQueues {
     }
 
     async fn outboxes(&self) -> Result<Vec<ShardId>, StoreError> {
-        let mut found = Vec::new();
+        let (mut found, mut bytes, mut longest) = (Vec::new(), 0, 0);
         for (queue, known) in self.all_registered(READ).await? {
             for number in 0..known.shards {
                 let shard = ShardId { queue, number };
-                let command = WireCommand { name: "XLEN", arguments: vec![stream_of(shard)] };
-                if self.on_shard(shard, command).await? != WireReply::Int(0) {
+                let (entries, own) = self.outbox_size(shard).await?;
+                if entries > 0 {
                     found.push(shard);
                 }
+                bytes += own;
+                longest = longest.max(entries);
             }
         }
+        *self.outbox_usage.lock() = usage_of(bytes, longest, self.options.outbox_entries);
         Ok(found)
     }
 
+    /// As `outboxes` found it last.
     fn outbox_usage(&self) -> OutboxUsage {
-        OutboxUsage::default()
+        *self.outbox_usage.lock()
     }
 }
 
-/// The position after which values and signatures are wanted; before every position for all of them.
-fn since_request(since: Option<u64>) -> Vec<u8> {
-    let since = since.map_or(-1, |since| i64::try_from(since).unwrap_or(i64::MAX));
-    PackedBytes::default().signed(since).0
+/// The fill of all outboxes. Each has a bound of entries, so the fullest says how much of what they may have they have.
+fn usage_of(bytes: u64, longest: u64, entries_max: u64) -> OutboxUsage {
+    let share = u128::from(entries_max.max(1));
+    let capacity = u128::from(bytes) * share / u128::from(longest.max(1));
+    let capacity = if longest == 0 { EMPTY_OUTBOXES.capacity } else { u64::try_from(capacity).unwrap_or(u64::MAX) };
+    OutboxUsage { bytes, capacity }
 }
 
 fn stream_of(shard: ShardId) -> Vec<u8> {
@@ -124,6 +117,21 @@ impl RedisQueues {
     async fn on_shard(&self, shard: ShardId, command: WireCommand) -> Result<WireReply, StoreError> {
         let [route, _] = named_keys(shard);
         self.ask(&route, command, READ).await
+    }
+
+    /// The entries and the bytes of an outbox.
+    async fn outbox_size(&self, shard: ShardId) -> Result<(u64, u64), StoreError> {
+        let [route, _] = named_keys(shard);
+        let length = WireCommand { name: "XLEN", arguments: vec![stream_of(shard)] };
+        let usage = WireCommand { name: "MEMORY", arguments: vec![b"USAGE".to_vec(), stream_of(shard)] };
+        let mut sizes = [0; 2];
+        for (size, answer) in sizes.iter_mut().zip(self.wire.send(&route, vec![length, usage]).await) {
+            *size = match answer.map_err(|failure| failure_of(failure, READ))? {
+                WireReply::Int(number) => u64::try_from(number).unwrap_or(0),
+                WireReply::Nil | WireReply::Bytes(_) | WireReply::List(_) => 0, // there is no outbox
+            };
+        }
+        Ok(sizes.into())
     }
 
     /// The position of the newest row; none for a shard that is not there, whose outbox may still be.
@@ -158,5 +166,17 @@ impl RedisQueues {
             Ok((String::from_utf8_lossy(id).into_owned(), rows.clone()))
         });
         read.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fill_is_that_of_the_fullest_outbox() {
+        assert_eq!(usage_of(0, 0, 100), EMPTY_OUTBOXES);
+        assert_eq!(usage_of(5_000, 50, 100), OutboxUsage { bytes: 5_000, capacity: 10_000 });
+        assert_eq!(usage_of(5_000, 100, 100), OutboxUsage { bytes: 5_000, capacity: 5_000 });
     }
 }

@@ -1,6 +1,6 @@
 //! Runs: the commands of a call that one function takes together, in their order.
 
-use super::limits::REDIS_FUNCTION_ITEMS_MAX;
+use super::limits::{REDIS_CALL_BYTES_MAX, REDIS_FUNCTION_ITEMS_MAX, REDIS_RUNS_AT_ONCE_MAX};
 use super::replies::AnswerForm;
 use super::requests::{self, BulkFunctionKind, FunctionRequest, MessageCommand};
 use crate::domain::queue::command::BulkRequest;
@@ -23,6 +23,17 @@ pub struct FunctionRun {
     pub kind: RunKind,
     pub commands: Vec<ShardCommand>,
 }
+
+/// What is done at a time.
+pub enum RunStage {
+    /// Runs that are sent together, each to its function.
+    Together(Vec<(&'static str, Vec<ShardCommand>)>),
+    /// A command that is done by itself.
+    Alone(Command),
+}
+
+/// What a command has beside its payload, at most: ids, metadata, texts, and the delays of retries.
+const COMMAND_BYTES: usize = 4_096;
 
 /// A command that is done in steps of at most `REDIS_FUNCTION_ITEMS_MAX`.
 pub enum Stepped {
@@ -77,6 +88,32 @@ pub fn runs_of(commands: Vec<ShardCommand>) -> Vec<FunctionRun> {
         }
     }
     runs
+}
+
+/// Puts neighbouring runs together that may be sent at once: as many as do not hold up the node or fill a call. O(commands).
+pub fn stages_of(runs: Vec<FunctionRun>) -> Vec<RunStage> {
+    let mut stages: Vec<RunStage> = Vec::new();
+    let mut bytes = 0;
+    for run in runs {
+        let RunKind::Together(function) = run.kind else {
+            stages.extend(run.commands.into_iter().map(|sent| RunStage::Alone(sent.command)));
+            continue;
+        };
+        let own: usize = run.commands.iter().map(|sent| sent.body.payload.len() + COMMAND_BYTES).sum();
+        match stages.last_mut() {
+            Some(RunStage::Together(sent))
+                if sent.len() < REDIS_RUNS_AT_ONCE_MAX && bytes + own <= REDIS_CALL_BYTES_MAX / 2 =>
+            {
+                sent.push((function, run.commands));
+                bytes += own;
+            }
+            None | Some(_) => {
+                stages.push(RunStage::Together(vec![(function, run.commands)]));
+                bytes = own;
+            }
+        }
+    }
+    stages
 }
 
 /// The arguments of a command that is done together with others, and the form of its answer.
@@ -146,5 +183,38 @@ impl Stepped {
             Self::Sweep(asked) => requests::sweep(*asked, max),
             Self::EndSession(session, how, asked) => requests::end_session(*session, *how, *asked, max),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::domain::queue::command::Dequeue;
+    use crate::ports::MessageBody;
+
+    fn sent(command: Command, payload: usize) -> ShardCommand {
+        ShardCommand { command, body: MessageBody { payload: Bytes::from(vec![0; payload]), ..MessageBody::default() } }
+    }
+
+    fn lengths(commands: Vec<ShardCommand>) -> Vec<usize> {
+        let stages = stages_of(runs_of(commands)).into_iter();
+        let length = |stage| match stage {
+            RunStage::Together(runs) => runs.len(),
+            RunStage::Alone(_) => 0,
+        };
+        stages.map(length).collect()
+    }
+
+    #[test]
+    fn runs_are_sent_together_up_to_a_bound_and_not_across_a_command_that_is_done_alone() {
+        let dequeue = || sent(Command::Dequeue(Dequeue { max: 64, ..Dequeue::default() }), 0);
+        assert_eq!(lengths((0..3).map(|_| dequeue()).collect()), [3]);
+        let sweep = || sent(Command::Sweep { max: 1 }, 0);
+        assert_eq!(lengths(vec![dequeue(), sweep(), sweep(), dequeue()]), [1, 0, 0, 1]);
+        assert_eq!(lengths((0..10).map(|_| dequeue()).collect()), [REDIS_RUNS_AT_ONCE_MAX, 2]);
+        let large = || sent(Command::Dequeue(Dequeue { max: 64, ..Dequeue::default() }), REDIS_CALL_BYTES_MAX / 4);
+        assert_eq!(lengths((0..3).map(|_| large()).collect()), [1, 1, 1], "each pair would be over half a call");
     }
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::epoch::ServerLife;
 use super::packed::PackedBytes;
 use super::requests::CONFIGURE;
 use crate::adapters::codec::queues::settings::encode_settings;
@@ -62,20 +63,30 @@ pub fn change_request(blocks: u8, invalid: bool, [old, new]: [&Settings; 2]) -> 
 
 /// What a call says of its caller.
 #[derive(Clone, Copy, Debug)]
-pub struct CallerTime {
+pub struct CallerView {
     /// The caller's time for shards, which follows elapsed time.
     pub now: Timestamp,
     /// The caller's wall time, by which tokens are judged too.
     pub wall: Timestamp,
     /// How far its clock may be behind that of the store before the earlier of the two counts.
     pub slack: Duration,
+    /// The highest epoch that it knows.
+    pub epoch: u32,
+    pub outbox_entries: u64,
+    /// How long the shard rests after it lost work; zero for never.
+    pub rest: Duration,
+    /// The newest step of the shard that it has seen.
+    pub seen: u64,
+    /// The life of the server for which it raised its epoch when that served this shard.
+    pub life: ServerLife,
 }
 
 impl VersionedSettings {
     /// The first two arguments of a call: versions and time, then the numbers of the settings.
-    pub fn arguments(&self, at: CallerTime, epoch: u32, outbox_entries: u64) -> [Vec<u8>; 2] {
-        let versions = PackedBytes::default().whole(self.version).whole(u64::from(epoch.max(self.epoch)));
-        let versions = versions.time(at.now).duration(at.slack).whole(outbox_entries).time(at.wall);
+    pub fn arguments(&self, by: CallerView) -> [Vec<u8>; 2] {
+        let versions = PackedBytes::default().whole(self.version).whole(u64::from(by.epoch.max(self.epoch)));
+        let versions = versions.time(by.now).duration(by.slack).whole(by.outbox_entries).time(by.wall);
+        let versions = versions.duration(by.rest).whole(by.seen).raw(&by.life);
         let own = &self.settings;
         let history = match own.history {
             HistoryKept::All => 1,

@@ -10,7 +10,7 @@ use super::packed::PackedBytes;
 use super::registry::RegisteredQueue;
 use super::replies::{AnswerForm, CommandAnswer, ReadStatus, ReplyParts};
 use super::requests::{self, BulkFunctionKind, DELETE, FunctionRequest};
-use super::runs::{FunctionRun, RunKind, Stepped, request_of, runs_of};
+use super::runs::{RunStage, Stepped, request_of, runs_of, stages_of};
 use super::shard_settings::{PackedSettings, VersionedSettings, change_request};
 use super::wire::WireReply;
 use crate::adapters::codec::CorruptValue;
@@ -18,13 +18,15 @@ use crate::domain::queue::command::Completeness;
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::shard::FilterScan;
-use crate::domain::queue::{Command, Durability, Reply, Settings, ShardSettings};
+use crate::domain::queue::{Command, Durability, InvalidCommandPart, Reply, Settings, ShardSettings};
 use crate::ports::{
-    CreatedQueue, EffectOutcome, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand,
-    ShardStore, StoreError, StoreErrorKind,
+    CreatedQueue, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardStore,
+    StoreError, StoreErrorKind,
 };
 
 const APPLY: &str = "apply to queue";
+const CREATE: &str = "create queue";
+const DROP: &str = "drop queue";
 
 /// A reply that nobody can read: the step was done.
 fn unreadable(fault: CorruptValue) -> StoreError {
@@ -34,7 +36,7 @@ fn unreadable(fault: CorruptValue) -> StoreError {
 #[async_trait]
 impl ShardStore for RedisQueues {
     fn durability(&self) -> Option<Durability> {
-        self.options.durability
+        self.durability_now()
     }
 
     fn capabilities(&self) -> ShardCapabilities {
@@ -44,11 +46,40 @@ impl ShardStore for RedisQueues {
             serves_shapes: false,
             ready_age_precision: REDIS_READY_AGE_PRECISION,
             heartbeat_leases: REDIS_HEARTBEAT_LEASES_MAX,
+            durability_may_fall: true,
         }
     }
 
     async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
-        const CREATE: &str = "create queue";
+        let created = self.finish(|this| async move { this.create_now(queue, shards, settings).await }).await;
+        created.unwrap_or_else(|| Err(StoreError::unknown(StoreErrorKind::Closed, CREATE)))
+    }
+
+    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
+        let dropped = self.finish(|this| async move { this.drop_now(queue).await }).await;
+        dropped.unwrap_or_else(|| Err(StoreError::unknown(StoreErrorKind::Closed, DROP)))
+    }
+
+    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
+        self.greet().await?;
+        let all = self.all_registered("list queues").await?.into_iter().filter(|(_, known)| !known.is_dropped);
+        Ok(all.map(|(id, known)| CreatedQueue { id, shards: known.shards, created: known.created }).collect())
+    }
+
+    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+        let count = commands.len();
+        let answers = self.finish(|this| async move { this.apply_now(shard, commands).await }).await;
+        let closed = || Err(StoreError::unknown(StoreErrorKind::Closed, APPLY));
+        answers.unwrap_or_else(|| (0..count).map(|_| closed()).collect())
+    }
+
+    fn listen(&self, listener: Arc<dyn QueueListener>) {
+        self.listeners.lock().new.push(listener);
+    }
+}
+
+impl RedisQueues {
+    async fn create_now(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
         let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, CREATE).with_source(why);
         match self.registered(queue, CREATE).await? {
             Some(known) if known.is_dropped => return Err(refuse("a queue of this number was dropped")),
@@ -60,7 +91,7 @@ impl ShardStore for RedisQueues {
         let entry = RegisteredQueue { shards, created: self.clock().await?.now, is_dropped: false };
         let PackedSettings { version, blocks, parts } = PackedSettings::of(&settings);
         for number in 0..shards {
-            let first = PackedBytes::default().whole(number.into()).whole(self.options.epoch.into());
+            let first = PackedBytes::default().whole(number.into()).whole(self.epoch.get().into());
             let first = first.whole(version).byte(blocks);
             let arguments = [first.0].into_iter().chain(parts.iter().cloned()).collect();
             let made = self.call((ShardId { queue, number }, CREATE), "new", arguments).await;
@@ -75,33 +106,31 @@ impl ShardStore for RedisQueues {
         Ok(())
     }
 
-    async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
-        const DROP: &str = "drop queue";
-        let Some(known) = self.registered(queue, DROP).await?.filter(|known| !known.is_dropped) else { return Ok(()) };
+    async fn drop_now(&self, queue: QueueId) -> Result<(), StoreError> {
+        let registered = self.registered(queue, DROP).await?;
+        self.forget_queue(queue); // if the store has lost it, it is given up
+        let Some(known) = registered.filter(|known| !known.is_dropped) else { return Ok(()) };
         for number in 0..known.shards {
             let shard = ShardId { queue, number };
             self.remove_data(shard, b"0", DROP).await?;
-            self.forget_settings(shard);
         }
         self.register_drop(queue, known, DROP).await
     }
 
-    async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
-        self.greet().await?;
-        let all = self.all_registered("list queues").await?.into_iter().filter(|(_, known)| !known.is_dropped);
-        Ok(all.map(|(id, known)| CreatedQueue { id, shards: known.shards, created: known.created }).collect())
-    }
-
-    async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
+    async fn apply_now(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
         let count = commands.len();
         if let Err(error) = self.greet().await {
             let error = || StoreError::not_applied(error.kind, APPLY);
             return (0..count).map(|_| Err(error())).collect();
         }
         let mut answers = Vec::with_capacity(count);
-        for run in runs_of(commands) {
-            let mut of_run = self.run(shard, run).await;
-            answers.append(&mut of_run);
+        for stage in stages_of(runs_of(commands)) {
+            let mut of_stage = match stage {
+                RunStage::Together(runs) if self.refuses_enqueues() => self.run_without_enqueues(shard, runs).await,
+                RunStage::Together(runs) => self.run_together(shard, &runs).await,
+                RunStage::Alone(command) => vec![self.run_alone(shard, command).await],
+            };
+            answers.append(&mut of_stage);
         }
         let newest = answers.iter().rev().find_map(|answer| answer.as_ref().ok().map(|answer| answer.view));
         if let Some(view) = newest {
@@ -112,10 +141,6 @@ impl ShardStore for RedisQueues {
         let keys: Vec<MessageKey> = rows.map(|row| row.key).collect();
         self.notify_cancels(shard, &keys);
         answers
-    }
-
-    fn listen(&self, listener: Arc<dyn QueueListener>) {
-        self.listeners.lock().new.push(listener);
     }
 }
 
@@ -142,6 +167,28 @@ fn answer_of(read: CommandAnswer, status: &ReadStatus, command: &Command) -> Sha
     };
     let CommandAnswer { reply, transitions, messages, examined: _ } = read;
     ShardAnswer { reply, messages, transitions, walked, at: status.at, view: status.view }
+}
+
+/// The answers of the commands of a run, from the reply of its function.
+fn answers_of(
+    shard: u32,
+    commands: &[ShardCommand],
+    reply: WireReply,
+    forms: Vec<(AnswerForm, Option<InvalidCommandPart>)>,
+) -> Result<Vec<ShardAnswer>, StoreError> {
+    let (status, mut parts) = ReplyParts::of(reply, shard).map_err(unreadable)?;
+    let read = forms.into_iter().zip(commands).map(|((form, invalid), sent)| {
+        let read = parts.answer(form, invalid).map_err(unreadable)?;
+        Ok(answer_of(read, &status, &sent.command))
+    });
+    read.collect()
+}
+
+/// The same failure for each command of a run. The first one has its cause.
+fn fail_all(error: StoreError, count: usize) -> Vec<Result<ShardAnswer, StoreError>> {
+    let (kind, outcome, op) = (error.kind, error.outcome, error.op);
+    let others = (1..count).map(|_| Err(StoreError { kind, outcome, op, source: None }));
+    std::iter::once(Err(error)).chain(others).collect()
 }
 
 impl RedisQueues {
@@ -174,55 +221,51 @@ impl RedisQueues {
         Ok(())
     }
 
-    async fn run(&self, shard: ShardId, run: FunctionRun) -> Vec<Result<ShardAnswer, StoreError>> {
-        let count = run.commands.len();
-        let done = match run.kind {
-            RunKind::Together(function) => self.run_together(shard, function, run.commands).await,
-            RunKind::Alone => {
-                let mut answers = Vec::with_capacity(count);
-                for sent in run.commands {
-                    answers.push(self.run_alone(shard, sent.command).await);
-                }
-                return answers;
-            }
-        };
-        match done {
-            Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => {
-                let copy = |error: &StoreError| match error.outcome {
-                    EffectOutcome::NotApplied => StoreError::not_applied(error.kind, error.op),
-                    EffectOutcome::Unknown => StoreError::unknown(error.kind, error.op),
-                };
-                let mut answers: Vec<_> = (1..count).map(|_| Err(copy(&error))).collect();
-                answers.insert(0, Err(error));
-                answers
+    /// Does runs in their order, and refuses those of enqueues: the memory that is left is for what takes messages out.
+    async fn run_without_enqueues(
+        &self,
+        shard: ShardId,
+        runs: Vec<(&'static str, Vec<ShardCommand>)>,
+    ) -> Vec<Result<ShardAnswer, StoreError>> {
+        let mut answers = Vec::new();
+        for run in runs {
+            if run.0 == "enq" {
+                let full = StoreError::not_applied(StoreErrorKind::Full, APPLY);
+                answers.extend(fail_all(full.with_source("Redis has used 85 % of its memory"), run.1.len()));
+            } else {
+                answers.append(&mut self.run_together(shard, &[run]).await);
             }
         }
+        answers
     }
 
+    /// Does runs in their order, each as one call, sent together.
     async fn run_together(
         &self,
         shard: ShardId,
-        function: &str,
-        commands: Vec<ShardCommand>,
-    ) -> Result<Vec<ShardAnswer>, StoreError> {
-        let make = |known: &VersionedSettings| {
+        runs: &[(&'static str, Vec<ShardCommand>)],
+    ) -> Vec<Result<ShardAnswer, StoreError>> {
+        let make = |at: usize, known: &VersionedSettings| {
+            let commands = &runs[at].1;
             let mut arguments = Vec::new();
             let mut forms = Vec::with_capacity(commands.len());
-            for sent in &commands {
+            for sent in commands {
                 let (request, form) = request_of(shard.number, sent, &known.settings);
                 arguments.extend(request.arguments);
                 forms.push((form, request.invalid));
             }
             (arguments, forms)
         };
-        let (reply, forms) = self.call_current((shard, APPLY), function, make).await?;
-        let (status, mut parts) = ReplyParts::of(reply, shard.number).map_err(unreadable)?;
-        let read = forms.into_iter().zip(&commands).map(|((form, invalid), sent)| {
-            let read = parts.answer(form, invalid).map_err(unreadable)?;
-            Ok(answer_of(read, &status, &sent.command))
-        });
-        read.collect()
+        let functions: Vec<&str> = runs.iter().map(|(function, _)| *function).collect();
+        let done = self.call_all_current((shard, APPLY), &functions, make).await;
+        let mut answers = Vec::new();
+        for (called, (_, commands)) in done.into_iter().zip(runs) {
+            match called.and_then(|(reply, forms)| answers_of(shard.number, commands, reply, forms)) {
+                Ok(of_run) => answers.extend(of_run.into_iter().map(Ok)),
+                Err(error) => answers.extend(fail_all(error, commands.len())),
+            }
+        }
+        answers
     }
 
     async fn run_alone(&self, shard: ShardId, command: Command) -> Result<ShardAnswer, StoreError> {

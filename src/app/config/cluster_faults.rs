@@ -1,6 +1,8 @@
 //! What is wrong with the settings of clusters, and with those that name a cluster.
 
-use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine, RedisTopology, cassandra, redis};
+use crate::app::config::{
+    ClusterConfig, ClusterKind, Config, CounterEngine, DeclaredDurability, RedisTopology, cassandra, redis,
+};
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_TIMEOUT_MAX};
 
@@ -41,7 +43,7 @@ pub(super) fn find_invalid(config: &Config) -> Option<(String, String)> {
 fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
     use ClusterKind::{Cassandra, Memcached, Redis};
     let with_users: &[_] = &[Cassandra, Redis];
-    let settings: [(&'static str, bool, &[ClusterKind]); 11] = [
+    let settings: [(&'static str, bool, &[ClusterKind]); 13] = [
         ("data_center", !cluster.data_center.is_empty(), &[Cassandra]),
         ("replication", !cluster.replication.to_string().is_empty(), &[Cassandra]),
         ("user", !cluster.user.is_empty(), with_users),
@@ -52,6 +54,8 @@ fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
         ("sentinel_user", !cluster.sentinel_user.is_empty(), &[Redis]),
         ("sentinel_password", !cluster.sentinel_password.is_empty(), &[Redis]),
         ("sentinel_password_file", !cluster.sentinel_password_file.as_os_str().is_empty(), &[Redis]),
+        ("replicas", cluster.replicas > 0, &[Redis]),
+        ("durability", cluster.durability != DeclaredDurability::None, &[Redis]),
         ("dedupe_seconds", cluster.dedupe_seconds > 0, &[Memcached]),
     ];
     let (setting, _, kinds) =

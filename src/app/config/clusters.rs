@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::adapters::cassandra::schema::Replication;
 use crate::app::config::ListenAddress;
 use crate::domain::limits::MEMCACHED_SERVERS_MAX;
+use crate::domain::queue::Durability;
 
 /// `[best_effort]`
 #[derive(Clone, Debug, Deserialize)]
@@ -56,6 +57,10 @@ pub struct ClusterConfig {
     pub sentinel_password: String,
     /// A file that holds the password of the Sentinels.
     pub sentinel_password_file: PathBuf,
+    /// How many replicas of each Redis must have a change before its answer.
+    pub replicas: u32,
+    /// The durability of a Redis that does not show its settings.
+    pub durability: DeclaredDurability,
 }
 
 /// The kind of a cluster.
@@ -97,6 +102,33 @@ pub enum RedisTopology {
     Sentinel,
     /// A cluster, which says which node serves which slot.
     Cluster,
+}
+
+/// The durability that an operator declares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeclaredDurability {
+    /// None is declared.
+    #[serde(rename = "")]
+    None,
+    /// A power cut may lose the last second.
+    Fast,
+    /// Every answer comes after an fsync.
+    Safe,
+    /// Replicas have a change before its answer.
+    Replicated,
+}
+
+impl DeclaredDurability {
+    /// The tier, if one is declared.
+    pub fn tier(self) -> Option<Durability> {
+        match self {
+            Self::None => None,
+            Self::Fast => Some(Durability::Fast),
+            Self::Safe => Some(Durability::Safe),
+            Self::Replicated => Some(Durability::Replicated),
+        }
+    }
 }
 
 /// Servers by replica: `HOST:PORT,HOST:PORT | HOST:PORT,HOST:PORT`.

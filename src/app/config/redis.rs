@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::adapters::redis::client::{Deployment, Login};
 use crate::app::config::{ClusterConfig, ClusterKind, Config, QueueEngine, RedisTopology};
-use crate::domain::limits::REDIS_SERVERS_MAX;
+use crate::domain::limits::{REDIS_REPLICAS_MAX, REDIS_SERVERS_MAX};
 
 /// The cluster that `[queues]` names, if it is one of Redis.
 pub fn queue_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
@@ -67,6 +67,9 @@ pub(super) fn invalid_setting(cluster: &ClusterConfig) -> Option<(&'static str, 
     }
     if !(100..=60_000).contains(&cluster.request_timeout_ms) {
         return Some(("request_timeout_ms", "must be 100 to 60000".to_owned()));
+    }
+    if cluster.replicas > REDIS_REPLICAS_MAX {
+        return Some(("replicas", format!("must be 0 to {REDIS_REPLICAS_MAX}")));
     }
     let twice = "and its file are both set; remove one of them";
     if !cluster.password.is_empty() && !cluster.password_file.as_os_str().is_empty() {

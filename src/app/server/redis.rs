@@ -5,11 +5,18 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::adapters::redis::limits::{REDIS_CLOCK_SLACK, REDIS_OUTBOX_ENTRIES_MAX};
-use crate::adapters::redis::{self, OpenError, RedisQueueOptions, RedisStoreOptions, RedisStores};
+use crate::adapters::redis::{self, AskedOfServers, OpenError, RedisQueueOptions, RedisStoreOptions, RedisStores};
 use crate::app::config::{Config, QueueEngine, queue_cluster, redis_client_options};
 use crate::app::server::keyspace::UnusableSetting;
-use crate::domain::queue::Durability;
 use crate::ports::Clock;
+
+/// How the queues are kept. The epoch is raised, and the durability read, before the first call.
+const QUEUE_OPTIONS: RedisQueueOptions = RedisQueueOptions {
+    epoch: 1,
+    clock_slack: REDIS_CLOCK_SLACK,
+    outbox_entries: REDIS_OUTBOX_ENTRIES_MAX,
+    durability: None,
+};
 
 /// Redis cannot be used for queues.
 #[derive(Debug, thiserror::Error)]
@@ -27,19 +34,10 @@ pub(super) async fn open_redis(config: &Config, clock: &Arc<dyn Clock>) -> anyho
     }
     let (name, cluster) = queue_cluster(config).context("queues.cluster names no Redis")?;
     let (deployment, login, timeout) = redis_client_options(cluster).map_err(UnusableSetting)?;
-    let options = RedisStoreOptions { deployment, login, timeout, queues: queue_options() };
+    let asked = AskedOfServers { replicas: cluster.replicas, declared: cluster.durability.tier() };
+    let options = RedisStoreOptions { deployment, login, timeout, queues: QUEUE_OPTIONS, asked };
     let opened = redis::open(options, Arc::clone(clock)).await;
     let opened = opened.map_err(|why| RedisUnusable { cluster: name.to_owned(), why })?;
     tracing::info!(kind = "redis", cluster = name, "the store of queues is open");
     Ok(Some(opened))
-}
-
-/// How the queues are kept.
-fn queue_options() -> RedisQueueOptions {
-    RedisQueueOptions {
-        epoch: 1,
-        clock_slack: REDIS_CLOCK_SLACK,
-        outbox_entries: REDIS_OUTBOX_ENTRIES_MAX,
-        durability: Some(Durability::Fast),
-    }
 }

@@ -105,7 +105,11 @@ impl Queues {
     pub(super) async fn enqueue_target(&self, name: &QueueName) -> Result<EnqueueTarget, QueueError> {
         self.look_up(name).await?;
         if let Some(found) = self.context.find(name) {
-            return refuse_template(found).map(EnqueueTarget::Live);
+            let live = refuse_template(found)?;
+            if self.context.stores.shards.capabilities().durability_may_fall {
+                self.check_durability(&live.record.load().spec)?;
+            }
+            return Ok(EnqueueTarget::Live(live));
         }
         let Some(template) = self.context.template_of(name) else {
             return Err(QueueError::NoTemplate { name: name.to_string() });

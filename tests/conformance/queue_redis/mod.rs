@@ -1,7 +1,12 @@
 //! The queue shard on a Redis server: random commands against the core, and what only this store does.
 
 mod commands;
+mod injected_errors;
+mod keys;
+mod long_calls;
+mod mutations;
 mod random;
+mod restarts;
 pub mod server;
 mod servers_at_once;
 mod values;

@@ -68,7 +68,7 @@ fn exclusivity(seed: u64) -> Option<Exclusivity> {
 
 /// Settings of a queue where everything happens within seconds. Each second seed fills the records of tokens; there the
 /// settings and blocks do not change, because a change drops records one by one in the core and by whole buckets here.
-fn settings(seed: u64) -> Settings {
+pub fn settings(seed: u64) -> Settings {
     let second = Duration::from_secs(1);
     Settings {
         default_lease: second,
@@ -116,7 +116,7 @@ async fn answers_as_the_core_does_on(build: Build) {
 }
 
 /// Runs the commands of a seed on both shards; returns how many transitions they made.
-async fn run(
+pub async fn run(
     (queues, client): (&RedisQueues, &RedisClient),
     clock: &tallystone::adapters::manual::ManualClock,
     seed: u64,
@@ -173,7 +173,7 @@ async fn run(
     transitions
 }
 
-fn learn(past: &mut Past, command: &Command, reply: &Result<Reply, Refusal>, core: &Shard) {
+pub fn learn(past: &mut Past, command: &Command, reply: &Result<Reply, Refusal>, core: &Shard) {
     past.sequence = core.sequence();
     (past.settings, past.version) = (core.settings().clone(), core.settings_version());
     if let Ok(Reply::Leases { leases, cursor, .. }) = reply {

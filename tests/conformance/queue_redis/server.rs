@@ -28,7 +28,17 @@ pub struct QueueServer {
 impl QueueServer {
     /// Starts a server; an error says what is missing.
     pub fn start(build: Build) -> Result<Self, String> {
-        Ok(Self { server: RedisServer::start_with(build, RedisSettings::of(&LINES))? })
+        Self::start_with(build, &[])
+    }
+
+    /// Starts a server with further lines of settings.
+    pub fn start_with(build: Build, lines: &[&str]) -> Result<Self, String> {
+        Ok(Self { server: RedisServer::start_with(build, RedisSettings::of(&[&LINES, lines].concat()))? })
+    }
+
+    /// The server itself, to restart it or to look past the store.
+    pub fn server(&mut self) -> &mut RedisServer {
+        &mut self.server
     }
 
     /// A client of it, with the library of queues.
@@ -47,7 +57,7 @@ impl QueueServer {
     /// The queues on it, at the time of the clock.
     pub async fn queues(&self, clock: &ManualClock) -> Arc<RedisQueues> {
         let wire = ClientWire::new(self.client().await);
-        Arc::new(RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), OPTIONS))
+        RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), OPTIONS)
     }
 
     /// All stores on it, at the time of the clock.
@@ -99,4 +109,13 @@ pub fn next_queue() -> u128 {
 /// A clock that lies before that of the server, so that its time counts.
 pub fn past_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_000_000_000))
+}
+
+/// Waits for what other tasks or a server that starts will do.
+pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+    let deadline = SystemClock.elapsed() + ANSWERS_WITHIN;
+    while !is_so().await {
+        assert!(SystemClock.elapsed() < deadline, "not in time: {what}");
+        tokio::task::yield_now().await;
+    }
 }

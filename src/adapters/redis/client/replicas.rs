@@ -18,7 +18,7 @@ use crate::adapters::redis::client::failure::{CallFailure, FailureCause, judge};
 use crate::adapters::redis::client::line::{Absence, Line};
 use crate::adapters::redis::client::wire::{Door, ServedBy, Wire};
 use crate::adapters::redis::limits::{
-    REDIS_CONNECT_WITHIN, REDIS_NODES_MAX, REDIS_WAIT_MAX, REDIS_WAITERS_MAX, REDIS_WAITS_AT_ONCE,
+    REDIS_CONNECT_WITHIN, REDIS_NODES_MAX, REDIS_WAIT_KEY_KEPT, REDIS_WAIT_MAX, REDIS_WAITERS_MAX, REDIS_WAITS_AT_ONCE,
 };
 use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
 use crate::ports::Clock;
@@ -159,7 +159,8 @@ impl NodeWaits {
 
     /// The number of replicas that have what was written up to a write of this key.
     async fn ask(&self, wire: &Wire, key: Bytes, replicas: u32) -> Result<i64, CallFailure> {
-        let write = RedisCommand::new("SET").arg(key).int(1);
+        let kept = i64::try_from(REDIS_WAIT_KEY_KEPT.as_secs()).unwrap_or(i64::MAX);
+        let write = RedisCommand::new("SET").arg(key).int(1).arg("EX").int(kept);
         let within = i64::try_from(REDIS_WAIT_MAX.as_millis()).unwrap_or(i64::MAX);
         let wait = RedisCommand::new("WAIT").int(i64::from(replicas)).int(within);
         let mut answers = wire.send(&[write, wait]).await?.into_iter();

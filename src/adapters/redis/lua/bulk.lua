@@ -111,6 +111,12 @@ local function sweep(raw)
   if bad ~= 0 then
     return F.refuse(REFUSED.INVALID)
   end
+  if S.H.rest_until > 0 and not F.is_resting() then
+    S.H.rest_until, S.changed = 0, true -- the status has a head again
+  end
+  if F.is_quiet() then
+    return pack('<BdB', 0, 0, COMPLETE)
+  end
   local count = F.catch_up_shard(max)
   F.flush()
   if count < max then

@@ -118,6 +118,8 @@ local function dequeue(D)
     refused = F.blocked(REFUSED.DEQUEUE_BLOCKED, 'dequeue_blocked')
   elseif D.bad ~= 0 then
     refused = F.refuse(REFUSED.INVALID)
+  elseif F.is_resting() then
+    return conclude(nil, {})
   elseif D.message then
     S.worker = D.worker
     refused = dequeue_one(D)

@@ -14,7 +14,9 @@ function F.next_due(M)
   elseif state == STATE.Running then
     local at, how = F.end_with_session(M)
     if not at or M.lease.expires <= at then
-      return M.lease.expires, TRIGGER.LeaseOver
+      return math.max(M.lease.expires, S.H.quiet_until), TRIGGER.LeaseOver
+    elseif how == EXPIRED then
+      return math.max(at, S.H.quiet_until), TRIGGER.LeaseOver
     end
     return at, how == CLOSED and TRIGGER.Release or TRIGGER.LeaseOver
   end
@@ -108,8 +110,11 @@ local function due_entries(most)
   return next_, put
 end
 
--- Applies up to most due rows of the shard in the order of their times. Returns how many.
+-- Applies up to most due rows of the shard in the order of their times, and none in a quiet time. Returns how many.
 function F.catch_up_shard(most)
+  if F.is_quiet() then
+    return 0
+  end
   local next_, put = due_entries(most)
   local count, held = 0, {}
   while count < most do
@@ -147,5 +152,5 @@ end
 -- Whether a row is due, retention aside, as the indexes say.
 function F.is_overdue()
   local first = call('ZRANGE', S.tag .. 'd', 0, 0, 'WITHSCORES')[2]
-  return first ~= nil and tonumber(first) <= S.now
+  return first ~= nil and tonumber(first) <= S.now and not F.is_quiet()
 end

@@ -9,8 +9,10 @@
 local F = {}
 local S -- the state of the present call
 local call, pack, parse, concat, sort, floor, byte, sub, char, fmt, spread
+local RUN -- names the life of this process of the server
 
--- The header. Its first part is what F.begin writes: the mark, the format, the last sequence, the last serial.
+-- The header. Its first part is what F.begin writes: the mark, the format, the last sequence, the last serial. At its end is
+-- the life of the process that served the shard last.
 local HEADER_FIRST = '<BBdd'
 local HEADER_REST -- three small numbers, then doubles
 local HEADER_FIRST_BYTES = 18
@@ -18,6 +20,7 @@ local HEADER_NAMES = {
   'flags', 'number', 'epoch', 'version', 'clock', 'age', 'step', 'arrived', 'moved', 'floor', 'position',
   'm0', 'b0', 'm1', 'b1', 'm2', 'b2', 'm3', 'b3', 'm4', 'b4', 'm5', 'b5',
   'ids', 'buckets', 'records', 'outlived', 'oldest', 'sessions', 'deleted', 'lost_floor', 'lost_sequence',
+  'quiet_until', 'rest_until',
 }
 local FORMAT = 1
 local DROPPED = 255 -- in place of the format: the tombstone of a dropped shard
@@ -27,15 +30,20 @@ local NO_STATE = 6 -- the state of a message that does not exist yet, as a cause
 local CLOSED, REPLACED, EXPIRED, ALIVE = 0, 1, 2, 255 -- how a session ended
 local COMPLETE, MORE, PARTIAL = 0, 1, 2 -- whether a reply is complete
 local PAGE, PAGE_HEAD = 1024, 4 -- sequences of a page of states, and the bytes before them
+local RUN_BYTES = 16
+local CALLER = '<ddddddddc16' -- version, epoch, time, slack, entries of the outbox, wall time, rest, seen step, life
+local EPOCH_STEPS = 134217728 -- the steps of an epoch begin there times it; more than a shard makes in a minute
 
 function F.init()
-  call, pack, parse = redis.call, struct.pack, struct.unpack
+  pack, parse = struct.pack, struct.unpack
   concat, sort, floor = table.concat, table.sort, math.floor
   byte, sub, char, fmt = string.byte, string.sub, string.char, string.format
   spread = unpack
   HEADER_REST = '<BI4I4' .. string.rep('d', #HEADER_NAMES - 3)
   F.init_rows()
   F.init_values()
+  RUN = sub(string.match(redis.call('INFO', 'server'), 'run_id:(%x+)'), 1, RUN_BYTES)
+  call = redis.call
 end
 
 function F.header_of(raw)
@@ -45,6 +53,7 @@ function F.header_of(raw)
   for i = 1, #HEADER_NAMES do
     H[HEADER_NAMES[i]] = parts[i]
   end
+  H.run = sub(raw, -RUN_BYTES)
   return H
 end
 
@@ -53,7 +62,7 @@ function F.pack_header(H)
   for i = 1, #HEADER_NAMES do
     parts[i] = H[HEADER_NAMES[i]]
   end
-  return pack(HEADER_FIRST, H.mark, FORMAT, H.sequence, H.serial) .. pack(HEADER_REST, spread(parts))
+  return pack(HEADER_FIRST, H.mark, FORMAT, H.sequence, H.serial) .. pack(HEADER_REST, spread(parts)) .. H.run
 end
 
 function F.has_flag(flags, bit)
@@ -75,8 +84,11 @@ function F.open(keys, args)
     F.init()
   end
   local raw = call('GET', keys[1])
-  if not raw or byte(raw, 2) == DROPPED then
-    return redis.error_reply('NOSHARD there is no such shard')
+  if not raw then
+    return redis.error_reply('ABSENT there is no such shard')
+  end
+  if byte(raw, 2) == DROPPED then
+    return redis.error_reply('NOSHARD the shard was dropped')
   end
   if byte(raw, 1) ~= 0 then
     return redis.error_reply('INCONSISTENT an earlier call ended half way')
@@ -85,9 +97,12 @@ function F.open(keys, args)
     return redis.error_reply('FORMAT the shard has another format')
   end
   local H = F.header_of(raw)
-  local version, epoch, caller, slack, reserve, wall = parse('<dddddd', args[1])
+  local version, epoch, caller, slack, reserve, wall, rest, seen, run = parse(CALLER, args[1])
   if version ~= H.version or epoch < H.epoch then
     return redis.error_reply(fmt('STALE %.0f %.0f', H.version, H.epoch))
+  end
+  if H.run ~= RUN and (run ~= RUN or epoch == H.epoch) then
+    return redis.error_reply(fmt('RESTARTED %.0f %s', H.epoch, RUN))
   end
   local time = call('TIME')
   local store = time[1] * 1000000 + time[2]
@@ -104,8 +119,7 @@ function F.open(keys, args)
     S.ahead = wall -- since a reset, until the clock of the shard agrees with it
   end
   if epoch > H.epoch then
-    H.epoch = epoch
-    S.changed = true
+    F.raise(epoch, rest, seen)
   end
   local P = {}
   P.max_run, P.default_lease, P.kept3, P.kept4, P.kept5, P.window, P.records_max, P.quota_messages, P.quota_bytes,
@@ -113,6 +127,33 @@ function F.open(keys, args)
   P.exclusive, P.strict = P.in_flight > 0, P.strict == 1
   P.kept = {[3] = P.kept3, [4] = P.kept4, [5] = P.kept5}
   S.P = P
+end
+
+-- Takes over a higher epoch. The first one in a life of the process has to be raised for that life, because an earlier life may
+-- have lost what it did under any other. It begins a quiet time, because workers could reach nobody for a while. If the shard is behind a step that a caller has seen, work was lost, and it rests before it leases again. Steps
+-- go on above all that any caller can have seen.
+function F.raise(epoch, rest, seen)
+  local H = S.H
+  if H.run ~= RUN then
+    H.run, H.quiet_until = RUN, S.now + LIMIT.quiet
+    if rest > 0 and seen > H.step then
+      H.rest_until = S.now + rest
+    end
+    H.step = math.max(H.step, epoch * EPOCH_STEPS)
+    S.clocked = true
+  end
+  H.epoch = epoch
+  S.changed = true
+end
+
+-- Whether nothing may expire yet: workers that live have their time to say so.
+function F.is_quiet()
+  return S.now < S.H.quiet_until
+end
+
+-- Whether no message may be leased yet: a lease that was lost may still be in use.
+function F.is_resting()
+  return S.now < S.H.rest_until
 end
 
 -- Stores what the call took before it writes anything else, with the mark.
@@ -129,26 +170,31 @@ function F.write(...)
   S.later[#S.later + 1] = {...}
 end
 
--- Ends a call: writes what is left, then the header. The reply begins with the status of the shard.
+-- Ends a call: writes what is left, then the header, after which nothing can fail. The reply begins with the status of the
+-- shard.
 function F.finish()
   F.flush()
   F.flush_counts()
-  if S.began or S.changed then
+  local changes = S.began or S.changed
+  if changes then
     if S.clocked then
       S.H.clock, S.H.age = S.now, S.age
     end
     S.H.step = S.H.step + 1
     S.H.mark = 0
-    call('SET', S.tag .. 'm', F.pack_header(S.H))
   end
   S.reply[1] = F.status()
+  if changes then
+    call('SET', S.tag .. 'm', F.pack_header(S.H))
+  end
   return S.reply
 end
 
 -- The status of the shard: time, step, messages by state, arrived, head, ready since, flags, next event, version, epoch.
 function F.status()
   local H, tag = S.H, S.tag
-  local head = H.m1 > 0 and call('ZRANGE', tag .. (S.P.exclusive and 'q' or 'p'), 0, 0, 'WITHSCORES') or {}
+  local is_serving = H.m1 > 0 and not F.is_resting()
+  local head = is_serving and call('ZRANGE', tag .. (S.P.exclusive and 'q' or 'p'), 0, 0, 'WITHSCORES') or {}
   local oldest = H.m1 > 0 and call('ZRANGE', tag .. 'a', 0, 0)[1]
   local at = F.next_event()
   return pack('<ddddddddd', S.now, H.step, H.m0, H.m1, H.m2, H.m3, H.m4, H.m5, H.arrived)
@@ -170,6 +216,12 @@ function F.next_event()
       first = tonumber(first)
       at = at and math.min(at, first) or first
     end
+  end
+  if at and F.is_quiet() then
+    at = math.max(at, H.quiet_until)
+  end
+  if F.is_resting() and H.m1 > 0 then
+    at = at and math.min(at, H.rest_until) or H.rest_until
   end
   return at
 end

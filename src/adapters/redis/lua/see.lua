@@ -12,10 +12,12 @@
 -- totals: the header. O(1)
 -- sessions: a cursor, then ids and records. O(count)
 -- leases: the number of leases of each session. O(1) each
--- report: the header, the counts, signatures, the names of counted keys, then the values of each. O(values)
+-- report: the header, the counts, signatures that changed after a position, the names of counted keys; then for each key
+-- whether more of its values changed, and those that changed first from its own position on. O(signatures + REPORT_VALUES)
 -- outbox: ids and entries after a place. O(entries)
 
 local LIST_PAGES = 1024
+local REPORT_VALUES = 512 -- the values of all keys that one call reads
 
 local function show(M)
   local at = M.state == STATE.Running and F.next_due(M)
@@ -135,16 +137,40 @@ function SEE.leases(args)
   end
 end
 
+-- Those whose last change lies after a position.
+local function signatures_after(since)
+  local all, found = call('HGETALL', S.tag .. 'e'), {}
+  for i = 1, #all, 2 do
+    if all[i] ~= '~own' and select(3, parse('<ddd', all[i + 1])) > since then
+      found[#found + 1], found[#found + 2] = all[i], all[i + 1]
+    end
+  end
+  return found
+end
+
+-- At most `most` values of a key that changed at this position or later, the longest unchanged first.
+local function values_from(number, position, most)
+  local fields = call('ZRANGEBYSCORE', S.tag .. 'y' .. number, fmt('%.0f', position), '+inf', 'LIMIT', 0, most + 1)
+  local page = {#fields > most and '1' or '0'}
+  for i = 1, math.min(#fields, most) do
+    page[#page + 1], page[#page + 2] = fields[i], call('HGET', S.tag .. 'v' .. number, fields[i])
+  end
+  return page
+end
+
 function SEE.report(args)
-  local tag, out = S.tag, S.reply
+  local tag, out, since = S.tag, S.reply, parse('<d', args[4])
   out[2], out[3] = F.pack_header(S.H), call('GET', tag .. 'c') or ''
-  if parse('<d', args[4]) >= S.H.position then
+  if since >= S.H.position then
     out[4], out[5] = {}, {} -- no value and no signature changed after that
     return
   end
-  out[4], out[5] = call('HGETALL', tag .. 'e'), call('HGETALL', tag .. 'kd')
+  out[4], out[5] = signatures_after(since), call('HGETALL', tag .. 'kd')
+  local left = REPORT_VALUES
   for number = 1, #out[5] / 2 do
-    out[#out + 1] = call('HGETALL', tag .. 'v' .. number)
+    local page = values_from(number, args[4 + number] and parse('<d', args[4 + number]) or since + 1, left)
+    left = left - (#page - 1) / 2
+    out[#out + 1] = page
   end
 end
 

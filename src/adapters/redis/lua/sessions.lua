@@ -103,7 +103,7 @@ end
 -- Ends a session that was silent for too long while it held confirmed leases.
 function F.expire_session(id)
   local R = F.session(id)
-  if R and R.ended == ALIVE and R.expires >= 0 and R.expires <= S.now and R.confirmed > 0 then
+  if R and R.ended == ALIVE and R.expires >= 0 and R.expires <= S.now and R.confirmed > 0 and not F.is_quiet() then
     F.session_for_change(id)
     R.ended, R.ended_at = EXPIRED, R.expires
   end

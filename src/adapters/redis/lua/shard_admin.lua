@@ -2,11 +2,13 @@
 -- sequences a call.
 --
 -- new. keys: header, a key that never exists. args: 1 number, epoch, version, blocks; 2 settings as Rust stores them; 3 counted
--- keys; 4 and 5 reasons of the blocks. Reply: 1 created, 0 it is there already; DROPPED if it was there once. O(1).
+-- keys; 4 and 5 reasons of the blocks. Reply: 1 created, 0 it is there already; DROPPED if it was there once. The header comes
+-- last: what a creation that failed left behind is no shard, and the next one begins anew. O(1).
 -- cfg. args: 1 versions and time, 2 settings in force, 3 request, blocks, what changes, limit of values; then for new settings
 -- their version, they as Rust stores them, counted keys, reasons of the blocks; for the limit of a value its hash. Reply: the
 -- status, then the answer. O(1), and O(sets) for new counted keys.
--- del. args: 1 what: 0 drop the shard, 1 remove what a deletion left. Reply: 1 done, 0 call again. O(1,024).
+-- del. args: 1 what: 0 drop the shard, 1 remove what a deletion left. Reply: 1 done, 0 call again. A drop first says so in the
+-- header, so that it only goes on from where an error ended it. O(1,024).
 
 local CONFIG_REQUEST = '<BBBBd'
 local DELETE, RESET, VALUE_LIMIT = 1, 2, 3 -- 0: new settings
@@ -41,7 +43,9 @@ function F.new(keys, args)
   local blocks
   H.number, H.epoch, H.version, blocks = parse('<dddB', args[1])
   H.buckets, H.clock, H.age, H.moved, H.floor, H.oldest, H.deleted = 1, 0, 0, -1, -1, -1, -1
+  H.run = RUN
   S = {H = H, tag = sub(keys[1], 1, -2), later = {}, key_sets = {}}
+  call('UNLINK', S.tag .. 'cf', S.tag .. 'kd', S.tag .. 'ks')
   local set = F.declare_keys(args[3])
   set_blocks(H, blocks, {args[4], args[5]})
   for i = 1, #S.later do
@@ -204,6 +208,7 @@ local function drop_rest(H)
   for number = 1, call('HLEN', tag .. 'kd') do
     gone[#gone + 1] = tag .. 'v' .. number
     gone[#gone + 1] = tag .. 'w' .. number
+    gone[#gone + 1] = tag .. 'y' .. number
   end
   for _, name in ipairs({
     'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf', 'l', 'q', 'r', 'b', 'vl',
@@ -212,6 +217,14 @@ local function drop_rest(H)
   end
   call(spread(gone))
   return more
+end
+
+-- Says that a shard is not there any more.
+local function bury(H)
+  local key = S.tag .. 'm'
+  if H.format ~= DROPPED then
+    call('SETRANGE', key, 1, char(DROPPED))
+  end
 end
 
 function F.del(keys, args)
@@ -224,12 +237,17 @@ function F.del(keys, args)
   end
   local keeps_answers = args[1] == '1'
   local H = F.header_of(raw)
+  if keeps_answers and (H.deleted < 0 or H.format == DROPPED) then
+    return 1
+  elseif keeps_answers and H.mark ~= 0 then
+    return redis.error_reply('INCONSISTENT an earlier call ended half way')
+  end
   S = {
     H = H, tag = sub(keys[1], 1, -2), messages = {}, dirty = {}, later = {}, new_ids = {}, tb = {}, sessions = {}, P = {},
-    began = true, sequence = H.sequence, serial = H.serial,
+    began = not keeps_answers, sequence = H.sequence, serial = H.serial,
   }
-  if keeps_answers and (H.deleted < 0 or byte(raw, 2) == DROPPED) then
-    return 1
+  if not keeps_answers then
+    bury(H)
   end
   local page = call('ZRANGE', S.tag .. 'pg', 0, 0)[1]
   local more = true
@@ -239,6 +257,7 @@ function F.del(keys, args)
     more = not keeps_answers and drop_rest(H)
   end
   F.flush()
+  H.mark = 0
   local stored = F.pack_header(H)
   if not keeps_answers then
     stored = more and sub(stored, 1, 1) .. char(DROPPED) .. sub(stored, 3) or '\0' .. char(DROPPED)

@@ -2,7 +2,7 @@
 -- keys (ks) and two bits for each key: 0 it has no such key, 1 its own value, 2 its value found no room.
 --
 -- A field of v<key> is = and the value, ~none, ~other or ~gone. A value without messages may give way to a new one; its flows
--- go on under ~gone. vn has the number of values with counts of their own, kc that of the messages of each set.
+-- go on under ~gone. y<key> orders the fields by the position of their last change. vn has the number of values with counts of their own, kc that of the messages of each set.
 
 local PLACE = {} -- of the states whose depth is counted by value
 local OWN, OTHER = 1, 2
@@ -178,8 +178,10 @@ function F.flush_values()
       if entry.exists then
         call('HSET', tag .. 'v' .. entry.key, entry.field,
           pack('<ddddddddd', d[1], d[2], d[3], d[4], f[1], f[2], f[3], f[4], entry.at))
+        call('ZADD', tag .. 'y' .. entry.key, entry.at, entry.field)
       else
         call('HDEL', tag .. 'v' .. entry.key, entry.field)
+        call('ZREM', tag .. 'y' .. entry.key, entry.field)
       end
       if is_own and entry.exists and not has_messages(entry) then
         call('ZADD', tag .. 'w' .. entry.key, entry.at, value)

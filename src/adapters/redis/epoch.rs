@@ -1,0 +1,141 @@
+//! Epochs: the number of the lives of a store, in the keys of messages and in fences.
+//!
+//! A function knows the life of its process, and a shard the life that served it last. If they differ, the function refuses
+//! the call as RESTARTED, unless the caller has raised its epoch for this life: to the minutes since a fixed date, but at
+//! least one above every epoch that it knows. So no key and no fence is given twice, even if the store lost what it gave.
+
+use std::collections::{HashMap, HashSet};
+
+use parking_lot::Mutex;
+
+use super::calls::RedisQueues;
+use super::keys::EPOCH;
+use super::limits::REDIS_LIVES_KEPT;
+use super::wire::{WireCommand, WireReply};
+use crate::adapters::codec::CorruptValue;
+use crate::domain::queue::name::ShardId;
+use crate::domain::time::Timestamp;
+use crate::ports::StoreError;
+
+const READ: &str = "read the epoch of queues";
+/// The minutes of epochs count from here: 2026-01-01. Until 2057 they fit the 24 bits that a fence has for them.
+const FIRST_MINUTE: Timestamp = Timestamp::from_secs(1_767_225_600);
+const MINUTE_MICROS: i64 = 60_000_000;
+
+/// The beginning of a run id, which names the life of a process.
+pub(super) type ServerLife = [u8; 16];
+
+/// The highest epoch that this process knows, and for whom it was raised.
+pub(super) struct KnownEpoch(Mutex<RaisedEpoch>);
+
+struct RaisedEpoch {
+    epoch: u32,
+    raised_for: HashSet<ServerLife>,
+    of_shards: HashMap<ShardId, ServerLife>,
+}
+
+impl KnownEpoch {
+    pub(super) fn new(epoch: u32) -> Self {
+        Self(Mutex::new(RaisedEpoch { epoch, raised_for: HashSet::new(), of_shards: HashMap::new() }))
+    }
+
+    pub(super) fn get(&self) -> u32 {
+        self.0.lock().epoch
+    }
+
+    /// The life of the server that a shard told last; zeros before.
+    pub(super) fn life_of(&self, shard: ShardId) -> ServerLife {
+        self.0.lock().of_shards.get(&shard).copied().unwrap_or_default()
+    }
+
+    fn learn(&self, epoch: u32) {
+        let mut known = self.0.lock();
+        known.epoch = known.epoch.max(epoch);
+    }
+
+    /// Takes in that a new life of the server serves a shard, which knew this epoch. The raised epoch, unless it was raised
+    /// for that life and above that epoch before.
+    fn raise(&self, shard: ShardId, used: u32, life: ServerLife, now: Timestamp) -> Option<u32> {
+        let mut known = self.0.lock();
+        known.of_shards.insert(shard, life);
+        if known.raised_for.len() >= REDIS_LIVES_KEPT {
+            known.raised_for.clear(); // one raise too many does no harm
+        }
+        if known.raised_for.insert(life) || known.epoch <= used {
+            known.epoch = next_epoch(known.epoch.max(used), now);
+            return Some(known.epoch);
+        }
+        None
+    }
+}
+
+/// The epoch after one.
+fn next_epoch(last: u32, now: Timestamp) -> u32 {
+    let minutes = now.micros().saturating_sub(FIRST_MINUTE.micros()) / MINUTE_MICROS;
+    u32::try_from(minutes).unwrap_or(0).max(last.saturating_add(1))
+}
+
+impl RedisQueues {
+    /// The epoch of new rows and leases of this process.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.get()
+    }
+
+    /// Raises the epoch for a new life of the server, of which a shard told in these words, and notes it in the store.
+    pub(super) async fn raise_epoch(&self, shard: ShardId, told: &str) {
+        let mut words = told.rsplit(' ');
+        let life = words.next().and_then(|life| life.as_bytes().try_into().ok()).unwrap_or_default();
+        let used = words.next().and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        let Some(epoch) = self.epoch.raise(shard, used, life, self.clock.now()) else { return };
+        tracing::warn!(
+            epoch,
+            "Redis was restarted, or another server took its place: the epoch is raised, and nothing expires for 15 s"
+        );
+        let arguments = [EPOCH, "GT", &epoch.to_string(), "epoch"].map(|word| word.as_bytes().to_vec());
+        let noted = WireCommand { name: "ZADD", arguments: arguments.to_vec() };
+        if let Err(error) = self.ask(EPOCH.as_bytes(), noted, "note the epoch of queues").await {
+            // Shards have it too, and the next raise notes it again.
+            tracing::debug!(%error, "the epoch of queues is not noted");
+        }
+    }
+
+    /// Takes over the epoch that the store has noted, as at a start.
+    pub async fn learn_epoch(&self) -> Result<(), StoreError> {
+        let arguments = [EPOCH, "epoch"].map(|word| word.as_bytes().to_vec()).to_vec();
+        let noted = match self.ask(EPOCH.as_bytes(), WireCommand { name: "ZSCORE", arguments }, READ).await? {
+            WireReply::Nil => return Ok(()),
+            WireReply::Int(epoch) => u32::try_from(epoch).ok(),
+            WireReply::Bytes(_) | WireReply::List(_) => None,
+        };
+        let noted = noted.ok_or_else(|| CorruptValue::new("epoch", "no number").into_store_error(READ))?;
+        self.epoch.learn(noted);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_the_minutes_since_the_first_but_above_the_last() {
+        let after = |minutes: i64| Timestamp::from_secs(FIRST_MINUTE.micros() / 1_000_000 + 60 * minutes);
+        assert_eq!(next_epoch(7, after(100)), 100);
+        assert_eq!((next_epoch(100, after(100)), next_epoch(500, after(100))), (101, 501));
+        assert_eq!(next_epoch(3, Timestamp::from_secs(0)), 4, "before the first minute");
+    }
+
+    #[test]
+    fn it_is_raised_once_for_each_life_and_above_what_shards_knew() {
+        let (known, now) = (KnownEpoch::new(3), Timestamp::from_secs(0));
+        let shard = |number| ShardId { queue: crate::domain::queue::QueueId(7), number };
+        assert_eq!(known.life_of(shard(0)), [0; 16]);
+        let raised = |number, used, life| known.raise(shard(number), used, [life; 16], now);
+        assert_eq!((raised(0, 3, 1), raised(1, 3, 1), known.get()), (Some(4), None, 4));
+        assert_eq!(known.life_of(shard(1)), [1; 16]);
+        assert_eq!(raised(0, 1, 2), Some(5), "the shard forgot an epoch that is used up");
+        assert_eq!((raised(2, 9, 2), known.get()), (Some(10), 10), "a shard knew a higher one");
+        known.learn(8);
+        assert_eq!(known.get(), 10);
+    }
+}

@@ -1,0 +1,79 @@
+//! The watch over the servers of the queues: at the start and every minute it reads what they are, logs it with what to do,
+//! and tells the queues which durability they have at the moment.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::calls::RedisQueues;
+use super::client::RedisClient;
+use super::limits::REDIS_CHECKED_EVERY;
+use super::server_report::{AskedOfServers, ServerReport};
+use crate::coalesce::DetachedTasks;
+use crate::ports::Clock;
+
+/// The watch. It ends when it is closed or dropped.
+pub struct ServerWatch {
+    watched: Arc<Watched>,
+    stop: CancellationToken,
+    tasks: DetachedTasks,
+}
+
+struct Watched {
+    client: Arc<RedisClient>,
+    queues: Arc<RedisQueues>,
+    asked: AskedOfServers,
+}
+
+impl ServerWatch {
+    /// Begins to watch, after a first look.
+    pub async fn start(
+        client: Arc<RedisClient>,
+        queues: Arc<RedisQueues>,
+        asked: AskedOfServers,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let watched = Arc::new(Watched { client, queues, asked });
+        watched.look().await;
+        let watch = Self { watched, stop: CancellationToken::new(), tasks: DetachedTasks::default() };
+        let (watched, stop) = (Arc::clone(&watch.watched), watch.stop.clone());
+        watch.tasks.spawn(async move {
+            while stop.run_until_cancelled(clock.sleep(REDIS_CHECKED_EVERY)).await.is_some() {
+                stop.run_until_cancelled(watched.look()).await;
+            }
+        });
+        watch
+    }
+
+    /// Looks at the servers now; none if one of them did not say what it is.
+    pub async fn look(&self) -> Option<ServerReport> {
+        self.watched.look().await
+    }
+
+    /// Ends the watch.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        self.tasks.join().await;
+    }
+}
+
+impl Watched {
+    async fn look(&self) -> Option<ServerReport> {
+        let readings = self.client.health().await;
+        let report = ServerReport::of(&readings, self.asked);
+        let Some(report) = report else {
+            for failure in readings.iter().filter_map(|one| one.reading.as_ref().err()) {
+                tracing::warn!(%failure, "a Redis server does not say what it is; what is known of it still counts");
+            }
+            return None;
+        };
+        for server in &report.servers {
+            tracing::info!("{server}");
+        }
+        for why in &report.warnings {
+            tracing::warn!("{why}");
+        }
+        self.queues.take_report(&report);
+        Some(report)
+    }
+}

@@ -1,0 +1,84 @@
+//! Mutations of the library: for each there is a random command or a comparison of the whole shard that tells.
+//!
+//! They show that the random test would notice such a mistake. Each replaces a text that the library has exactly once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tallystone::adapters::redis::QueueLibrary;
+use tallystone::adapters::redis::client::RedisCommand;
+use tokio::task::JoinSet;
+
+use super::keys::ShardKeys;
+use super::random::run;
+use super::server::{QueueServer, past_clock};
+use crate::servers::redis::{Build, or_skip};
+
+/// The seeds that are tried on each mutation, of 1,500 commands each.
+const SEEDS: [u64; 3] = [2, 1, 4];
+
+/// What a mutation breaks, the text that it replaces, and what stands there then.
+const MUTATIONS: [(&str, &str, &str); 20] = [
+    (
+        "a lease is proved by its epoch alone",
+        "return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial",
+        "return M.lease ~= nil and M.lease.epoch == epoch",
+    ),
+    ("serials repeat", "  H.serial = serial\n", ""),
+    ("sequences have holes", "H.sequence = H.sequence + 1", "H.sequence = H.sequence + 2"),
+    ("versions stand still", "M.state, M.version = to, M.version + 1", "M.state = to"),
+    ("releases are free for ever", "M.left, M.releases = M.left + 1, M.releases + 1", "M.left = M.left + 1"),
+    ("a TTL loses against the end of a window", "M.ttl_at <= M.visible_at", "M.ttl_at > M.visible_at"),
+    ("members stay in indexes", "elseif before and not after then", "elseif before and after then"),
+    ("a session keeps leases that ended", "      put('ZREM', tag .. before, member)\n", ""),
+    ("sessions never rest", "    R.held = R.held - 1\n", ""),
+    ("a try bars itself", "D.attempt < R.bars[i].attempt", "D.attempt <= R.bars[i].attempt"),
+    ("a forgotten call is taken", "if D.call <= R.floor then", "if false then"),
+    ("content of a repeat is not compared", "first.fingerprint ~= E.fingerprint", "false"),
+    ("answers are not counted", "known.number, known.changed = known.number + 1, true", "known.changed = true"),
+    ("waits are not counted", "    add(WAIT + time_step(math.max(0, now - since)), 1)\n", ""),
+    ("depth by value only grows", "      entry.depth[leaves] = entry.depth[leaves] - 1\n", ""),
+    ("flows of values are lost", "gone.flows[i] = gone.flows[i] + entry.flows[i]", "gone.flows[i] = gone.flows[i]"),
+    ("a discard takes the young", "M.ended_at > B.ended_by", "M.ended_at < B.ended_by"),
+    ("an expected version is not compared", "U.expected and U.expected ~= M.version", "false"),
+    (
+        "a purge forgets the invisible",
+        "F.state_pattern(STATE.Pending, STATE.Invisible)",
+        "F.state_pattern(STATE.Pending)",
+    ),
+    ("a routing value is not compared", "F.routing_hash(M) ~= sub(ref, 18)", "false"),
+];
+
+#[tokio::test]
+async fn each_mutation_of_the_library_is_noticed() {
+    let Some(server) = or_skip(QueueServer::start(Build::Redis7)) else { return };
+    let server = Arc::new(server);
+    let keys = ShardKeys { client: server.client().await };
+    let code = QueueLibrary::assemble().code;
+    let mut unnoticed = Vec::new();
+    for (what, old, new) in MUTATIONS {
+        assert_eq!(code.matches(old).count(), 1, "{what}: {old}");
+        let mutated = code.replace(old, new);
+        keys.send(RedisCommand::new("FUNCTION").arg("LOAD").arg("REPLACE").arg(mutated)).await;
+        let mut noticed = false;
+        for seed in SEEDS {
+            let server = Arc::clone(&server);
+            let mut running = JoinSet::new();
+            running.spawn(async move {
+                let clock = past_clock();
+                let (queues, client) = (server.queues(&clock).await, server.client().await);
+                run((&queues, &client), &clock, seed, &mut BTreeSet::new()).await
+            });
+            // The test of a mutation that is noticed fails, as it should.
+            noticed = running.join_next().await.expect("it runs").is_err();
+            if noticed {
+                println!("{what}: noticed with seed {seed}");
+                break;
+            }
+        }
+        if !noticed {
+            unnoticed.push(what);
+        }
+    }
+    assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
+}
