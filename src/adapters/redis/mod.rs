@@ -9,6 +9,7 @@ pub mod client;
 mod client_wire;
 mod counts;
 mod epoch;
+mod epoch_raises;
 mod explain;
 mod keys;
 mod library;

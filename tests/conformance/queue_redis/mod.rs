@@ -9,3 +9,4 @@ mod random;
 mod restarts;
 pub mod server;
 mod servers_at_once;
+mod tiers;

@@ -42,24 +42,33 @@ impl QueueServer {
 
     /// A client of it, with the library of queues.
     pub async fn client(&self) -> Arc<RedisClient> {
-        let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
-        let options = ClientOptions {
-            deployment: Deployment::Single { address: self.server.address().to_string() },
-            login: None,
-            timeout: ANSWERS_WITHIN,
-            library: FunctionLibrary { name, code },
-        };
-        // Its deadlines are real time, whatever the time of the queues.
-        RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
+        client_of(&self.server).await
     }
 
     /// The queues on it, at the time of the clock.
     pub async fn queues(&self, clock: &ManualClock) -> Arc<RedisQueues> {
-        let wire = ClientWire::new(self.client().await);
-        let options =
-            RedisQueueOptions { epoch: 1, clock_slack: Duration::ZERO, outbox_entries: 1_000_000, durability: None };
-        RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), options)
+        queues_over(ClientWire::new(self.client().await), clock)
     }
+}
+
+/// A client of a server, with the library of queues.
+pub async fn client_of(server: &RedisServer) -> Arc<RedisClient> {
+    let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
+    let options = ClientOptions {
+        deployment: Deployment::Single { address: server.address().to_string() },
+        login: None,
+        timeout: ANSWERS_WITHIN,
+        library: FunctionLibrary { name, code },
+    };
+    // Its deadlines are real time, whatever the time of the queues.
+    RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
+}
+
+/// The queues behind a connection, at the time of the clock.
+pub fn queues_over(wire: ClientWire, clock: &ManualClock) -> Arc<RedisQueues> {
+    let options =
+        RedisQueueOptions { epoch: 1, clock_slack: Duration::ZERO, outbox_entries: 1_000_000, durability: None };
+    RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), options)
 }
 
 /// The server that the tests which run at once share; each test has queues of its own. It ends with the last of them.
