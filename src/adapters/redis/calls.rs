@@ -12,7 +12,6 @@ use super::epoch::KnownEpoch;
 use super::keys::named_keys;
 use super::library::QueueLibrary;
 use super::limits::{REDIS_REST_MAX, REDIS_STALE_RETRIES_MAX};
-use super::outbox::EMPTY_OUTBOXES;
 use super::server_report::ServerReport;
 use super::shard_settings::{CallerView, VersionedSettings};
 use super::stored_shard::read_header;
@@ -26,6 +25,9 @@ use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::time::Timestamp;
 use crate::ports::{Clock, OutboxUsage, QueueListener, ShardStatus, StoreError, StoreErrorKind};
+
+/// Without rows nothing says how large an outbox may become.
+pub(super) const EMPTY_OUTBOXES: OutboxUsage = OutboxUsage { bytes: 0, capacity: 1 << 30 };
 
 /// How the queues are kept.
 #[derive(Clone, Copy, Debug)]

@@ -8,16 +8,10 @@ use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
 
-use super::calls::RedisQueues;
-use super::keys::EPOCH;
 use super::limits::REDIS_LIVES_KEPT;
-use super::wire::{WireCommand, WireReply};
-use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::name::ShardId;
 use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
 
-const READ: &str = "read the epoch of queues";
 /// The minutes of epochs count from here: 2026-01-01. Until 2057 they fit the 24 bits that a fence has for them.
 const FIRST_MINUTE: Timestamp = Timestamp::from_secs(1_767_225_600);
 const MINUTE_MICROS: i64 = 60_000_000;
@@ -48,14 +42,15 @@ impl KnownEpoch {
         self.0.lock().of_shards.get(&shard).copied().unwrap_or_default()
     }
 
-    fn learn(&self, epoch: u32) {
+    /// Takes over an epoch that others know.
+    pub(super) fn learn(&self, epoch: u32) {
         let mut known = self.0.lock();
         known.epoch = known.epoch.max(epoch);
     }
 
     /// Takes in that a new life of the server serves a shard, which knew this epoch. The raised epoch, unless it was raised
     /// for that life and above that epoch before.
-    fn raise(&self, shard: ShardId, used: u32, life: ServerLife, now: Timestamp) -> Option<u32> {
+    pub(super) fn raise(&self, shard: ShardId, used: u32, life: ServerLife, now: Timestamp) -> Option<u32> {
         let mut known = self.0.lock();
         known.of_shards.insert(shard, life);
         if known.raised_for.len() >= REDIS_LIVES_KEPT {
@@ -73,44 +68,6 @@ impl KnownEpoch {
 fn next_epoch(last: u32, now: Timestamp) -> u32 {
     let minutes = now.micros().saturating_sub(FIRST_MINUTE.micros()) / MINUTE_MICROS;
     u32::try_from(minutes).unwrap_or(0).max(last.saturating_add(1))
-}
-
-impl RedisQueues {
-    /// The epoch of new rows and leases of this process.
-    pub fn epoch(&self) -> u32 {
-        self.epoch.get()
-    }
-
-    /// Raises the epoch for a new life of the server, of which a shard told in these words, and notes it in the store.
-    pub(super) async fn raise_epoch(&self, shard: ShardId, told: &str) {
-        let mut words = told.rsplit(' ');
-        let life = words.next().and_then(|life| life.as_bytes().try_into().ok()).unwrap_or_default();
-        let used = words.next().and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-        let Some(epoch) = self.epoch.raise(shard, used, life, self.clock.now()) else { return };
-        tracing::warn!(
-            epoch,
-            "Redis was restarted, or another server took its place: the epoch is raised, and nothing expires for 15 s"
-        );
-        let arguments = [EPOCH, "GT", &epoch.to_string(), "epoch"].map(|word| word.as_bytes().to_vec());
-        let noted = WireCommand { name: "ZADD", arguments: arguments.to_vec() };
-        if let Err(error) = self.ask(EPOCH.as_bytes(), noted, "note the epoch of queues").await {
-            // Shards have it too, and the next raise notes it again.
-            tracing::debug!(%error, "the epoch of queues is not noted");
-        }
-    }
-
-    /// Takes over the epoch that the store has noted, as at a start.
-    pub async fn learn_epoch(&self) -> Result<(), StoreError> {
-        let arguments = [EPOCH, "epoch"].map(|word| word.as_bytes().to_vec()).to_vec();
-        let noted = match self.ask(EPOCH.as_bytes(), WireCommand { name: "ZSCORE", arguments }, READ).await? {
-            WireReply::Nil => return Ok(()),
-            WireReply::Int(epoch) => u32::try_from(epoch).ok(),
-            WireReply::Bytes(_) | WireReply::List(_) => None,
-        };
-        let noted = noted.ok_or_else(|| CorruptValue::new("epoch", "no number").into_store_error(READ))?;
-        self.epoch.learn(noted);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

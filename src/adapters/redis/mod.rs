@@ -10,6 +10,7 @@ pub mod client;
 mod client_wire;
 mod counts;
 mod epoch;
+mod epoch_raises;
 mod explain;
 mod handle;
 mod keys;

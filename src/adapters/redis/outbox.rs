@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::calls::{RedisQueues, failure_of};
+use super::calls::{EMPTY_OUTBOXES, RedisQueues, failure_of};
 use super::keys::{named_keys, prefix};
 use super::limits::{REDIS_OUTBOX_ENTRIES_READ_MAX, REDIS_REPORT_RETRIES_MAX};
 use super::packed::PackedReader;
@@ -17,9 +17,6 @@ use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::ports::{OutboxPage, OutboxUsage, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
 
 const READ: &str = "read outbox of queue";
-
-/// Without rows nothing says how large an outbox may become.
-pub(super) const EMPTY_OUTBOXES: OutboxUsage = OutboxUsage { bytes: 0, capacity: 1 << 30 };
 
 #[async_trait]
 impl ShardOutbox for RedisQueues {

@@ -29,7 +29,7 @@ pub enum RunStage {
     /// Runs that are sent together, each to its function.
     Together(Vec<(&'static str, Vec<ShardCommand>)>),
     /// A command that is done by itself.
-    Alone(Command),
+    Alone(Box<Command>),
 }
 
 /// What a command has beside its payload, at most: ids, metadata, texts, and the delays of retries.
@@ -96,7 +96,7 @@ pub fn stages_of(runs: Vec<FunctionRun>) -> Vec<RunStage> {
     let mut bytes = 0;
     for run in runs {
         let RunKind::Together(function) = run.kind else {
-            stages.extend(run.commands.into_iter().map(|sent| RunStage::Alone(sent.command)));
+            stages.extend(run.commands.into_iter().map(|sent| RunStage::Alone(Box::new(sent.command))));
             continue;
         };
         let own: usize = run.commands.iter().map(|sent| sent.body.payload.len() + COMMAND_BYTES).sum();

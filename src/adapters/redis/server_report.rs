@@ -11,7 +11,7 @@ const ENQUEUES_STOP_AT_PERCENT: u64 = 85;
 /// The bytes of a value in a compact hash with which messages take the least memory.
 const LISTPACK_VALUE: u64 = 512;
 /// A replica that was heard of within this time counts. It is below the time for which nothing expires after a failover.
-const REPLICA_LAG_MAX: Duration = Duration::from_secs(10);
+const REPLICA_HEARD_WITHIN: Duration = Duration::from_secs(10);
 /// The first version that has functions.
 const FIRST_VERSION: u64 = 7;
 
@@ -113,7 +113,7 @@ fn offered(facts: &NodeFacts, config: &NodeConfig, replicas: u32) -> Option<Dura
 /// Whether the server refuses writes without so many replicas.
 fn holds_replicas(config: &NodeConfig, replicas: u32) -> bool {
     let lag = Duration::from_secs(config.replicas_lag_seconds.into());
-    config.replicas_to_write >= replicas && !lag.is_zero() && lag <= REPLICA_LAG_MAX
+    config.replicas_to_write >= replicas && !lag.is_zero() && lag <= REPLICA_HEARD_WITHIN
 }
 
 fn evicts(facts: &NodeFacts) -> bool {

@@ -128,7 +128,7 @@ impl RedisQueues {
             let mut of_stage = match stage {
                 RunStage::Together(runs) if self.refuses_enqueues() => self.run_without_enqueues(shard, runs).await,
                 RunStage::Together(runs) => self.run_together(shard, &runs).await,
-                RunStage::Alone(command) => vec![self.run_alone(shard, command).await],
+                RunStage::Alone(command) => vec![self.run_alone(shard, *command).await],
             };
             answers.append(&mut of_stage);
         }

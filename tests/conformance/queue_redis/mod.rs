@@ -9,4 +9,5 @@ mod random;
 mod restarts;
 pub mod server;
 mod servers_at_once;
+mod tiers;
 mod values;

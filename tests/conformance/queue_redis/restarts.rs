@@ -142,6 +142,8 @@ async fn what_a_restart_lost_gives_no_key_and_no_fence_twice() {
         assert_eq!((key.epoch, key.sequence), (2, 2), "the sequence comes again, the key does not");
         assert!(lost.iter().all(|lease| lease.token.key != key));
         assert!(answer.view.step > before.step, "a status after the loss is newer than those before");
+        let read = given.queues.totals(given.shard).await.expect("totals").view;
+        assert_eq!(read.step, answer.view.step, "a read tells what is stored");
         for lease in &lost {
             let settled = given.one(settle(lease.token, SettleAction::Complete)).await;
             assert_eq!(settled, Err(Refusal::LeaseLost));
@@ -189,16 +191,12 @@ fn doubles(numbers: &[f64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-#[tokio::test]
-async fn a_shard_that_lost_work_rests_before_it_leases_again() {
-    let Some(mut given) = Restarting::start(Build::Redis7, &DURABLE).await else { return };
-    assert!(is_new(&given.one(enqueue("a", 0, b"")).await));
-    given.server.server().restart().expect("it starts");
-    // A server that serves an exclusive queue asks for a rest of 10 s, and has seen a step that the shard does not have.
+/// A sweep by a server that serves an exclusive queue: it asks for a rest of 10 s if this step was lost.
+async fn sweep_of_exclusive_queue(given: &mut Restarting, seen: f64) {
     let client = given.server.client().await;
     let now = given.clock.now().micros() as f64;
     let run = given.server.server().info("run_id");
-    let versions = [doubles(&[0.0, 2.0, now, 0.0, 0.0, now, 10e6, 1e9]), run.as_bytes()[..16].to_vec()].concat();
+    let versions = [doubles(&[0.0, 2.0, now, 0.0, 0.0, now, 10e6, seen]), run.as_bytes()[..16].to_vec()].concat();
     let header = client.call_one(Slot::of(b""), RedisCommand::new("KEYS").arg("*}m")).await.expect("keys");
     let header = header.into_list().expect("a list").remove(0).into_bytes().expect("a key");
     let never = [&header[..header.len() - 1], b"~"].concat();
@@ -206,6 +204,14 @@ async fn a_shard_that_lost_work_rests_before_it_leases_again() {
     let arguments: [Vec<u8>; 3] = [versions, doubles(&[0.0; 12]), vec![0, 64, 0]];
     let call = RedisCommand::fcall(&function, &[header.to_vec(), never], &arguments);
     client.call_one(Slot::of(b""), call).await.expect("the function takes it");
+}
+
+#[tokio::test]
+async fn a_shard_that_lost_work_rests_before_it_leases_again() {
+    let Some(mut given) = Restarting::start(Build::Redis7, &DURABLE).await else { return };
+    assert!(is_new(&given.one(enqueue("a", 0, b"")).await));
+    given.server.server().restart().expect("it starts");
+    sweep_of_exclusive_queue(&mut given, 1e9).await;
     given.until_back().await;
     let answer = given.try_one(dequeue(1)).await.expect("the store takes it");
     assert_eq!(leases(answer.reply), [], "it rests");
@@ -214,6 +220,16 @@ async fn a_shard_that_lost_work_rests_before_it_leases_again() {
     given.clock.advance(10 * SECOND);
     let swept = given.try_one(sweep()).await.expect("the store takes it").view;
     assert!(swept.head.is_some() && swept.step > answer.view.step, "{swept:?}");
+    assert_eq!(given.lease(1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_shard_that_lost_nothing_goes_on_at_once() {
+    let Some(mut given) = Restarting::start(Build::Redis7, &DURABLE).await else { return };
+    let seen = given.try_one(enqueue("a", 0, b"")).await.expect("the store takes it").view.step;
+    given.server.server().restart().expect("it starts");
+    sweep_of_exclusive_queue(&mut given, seen as f64).await;
+    given.until_back().await;
     assert_eq!(given.lease(1).await.len(), 1);
 }
 

@@ -43,21 +43,12 @@ impl QueueServer {
 
     /// A client of it, with the library of queues.
     pub async fn client(&self) -> Arc<RedisClient> {
-        let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
-        let options = ClientOptions {
-            deployment: Deployment::Single { address: self.server.address().to_string() },
-            login: None,
-            timeout: ANSWERS_WITHIN,
-            library: FunctionLibrary { name, code },
-        };
-        // Its deadlines are real time, whatever the time of the queues.
-        RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
+        client_of(&self.server).await
     }
 
     /// The queues on it, at the time of the clock.
     pub async fn queues(&self, clock: &ManualClock) -> Arc<RedisQueues> {
-        let wire = ClientWire::new(self.client().await);
-        RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), OPTIONS)
+        queues_over(ClientWire::new(self.client().await), clock)
     }
 
     /// All stores on it, at the time of the clock.
@@ -86,6 +77,24 @@ pub async fn on_every_redis(law: impl AsyncFn(QueueServer, ManualClock)) {
         let Some(server) = or_skip(server) else { continue };
         law(server, ManualClock::at(given::T0)).await;
     }
+}
+
+/// A client of a server, with the library of queues.
+pub async fn client_of(server: &RedisServer) -> Arc<RedisClient> {
+    let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
+    let options = ClientOptions {
+        deployment: Deployment::Single { address: server.address().to_string() },
+        login: None,
+        timeout: ANSWERS_WITHIN,
+        library: FunctionLibrary { name, code },
+    };
+    // Its deadlines are real time, whatever the time of the queues.
+    RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
+}
+
+/// The queues behind a connection, at the time of the clock.
+pub fn queues_over(wire: ClientWire, clock: &ManualClock) -> Arc<RedisQueues> {
+    RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), OPTIONS)
 }
 
 /// The server that the tests which run at once share; each test has queues of its own. It ends with the last of them.

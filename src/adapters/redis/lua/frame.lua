@@ -139,8 +139,7 @@ function F.raise(epoch, rest, seen)
     if rest > 0 and seen > H.step then
       H.rest_until = S.now + rest
     end
-    H.step = math.max(H.step, epoch * EPOCH_STEPS)
-    S.clocked = true
+    S.step, S.clocked = epoch * EPOCH_STEPS, true -- a call that only reads tells the step that is stored
   end
   H.epoch = epoch
   S.changed = true
@@ -180,7 +179,7 @@ function F.finish()
     if S.clocked then
       S.H.clock, S.H.age = S.now, S.age
     end
-    S.H.step = S.H.step + 1
+    S.H.step = math.max(S.H.step, S.step or 0) + 1
     S.H.mark = 0
   end
   S.reply[1] = F.status()

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use tallystone::domain::Reason;
 use tallystone::domain::limits::CATALOG_FOLLOWED_EVERY;
-use tallystone::domain::queue::{Command, MessageState, QueueId, QueueSpec, Settings, ShardId, ShardSettings};
+use tallystone::domain::queue::{
+    Command, Durability, MessageState, QueueId, QueueSpec, Settings, ShardId, ShardSettings,
+};
 use tallystone::engine::catalog::FollowedCatalog;
 use tallystone::engine::queues::{DeletionRequest, QueueDraft, QueueError};
 use tallystone::ports::ShardCommand;
 
+use super::watched_shards::{CallFate, WatchedShards};
 use super::{LOOPS, SharedStore, SharingServer, author, draft, eventually, name};
 use crate::support::judging::{Judged, Judging};
 
@@ -228,4 +231,26 @@ async fn a_start_drops_old_shards_without_a_name() {
     store.clock.advance(Duration::from_secs(3_601));
     let _server = store.server().await;
     eventually("they are dropped", async || shard_owners(&store).await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn while_the_store_offers_less_a_queue_that_requires_more_takes_no_messages() {
+    let store = SharedStore::new();
+    let (stores, watched) = WatchedShards::over(store.stores.clone(), || CallFate::Answered);
+    watched.offer(Durability::Safe);
+    let server = store.server_on(stores).await;
+    let safe = |queue| QueueDraft { required_durability: Some(Durability::Safe), ..draft(queue) };
+    server.create(safe("mail")).await.expect("the store offers it");
+    server.create(draft("any")).await.expect("it requires nothing");
+    server.enqueue("mail").await.expect("enqueued");
+    watched.offer(Durability::Fast);
+    for refused in [server.enqueue("mail").await, server.create(safe("other")).await] {
+        let refused = refused.expect_err("the store offers less");
+        assert_eq!(refused.reason(), Reason::DurabilityNotOffered);
+        assert!(refused.to_string().contains("the store of this server offers FAST"), "{refused}");
+    }
+    server.enqueue("any").await.expect("it requires nothing");
+    assert_eq!(server.dequeue("mail", 5).await.len(), 1, "what is there goes out");
+    watched.offer(Durability::Safe);
+    server.enqueue("mail").await.expect("the store offers it again");
 }

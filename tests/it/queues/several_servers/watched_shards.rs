@@ -30,6 +30,8 @@ pub struct WatchedShards {
     /// Chooses the fate of a call for which none was said.
     otherwise: Box<dyn Fn() -> CallFate + Send + Sync>,
     late: Mutex<Vec<(ShardId, Vec<ShardCommand>)>>,
+    /// The durability of the moment, if it is not that of the store.
+    offered: Mutex<Option<Durability>>,
     recalled: Mutex<Vec<ShardId>>,
 }
 
@@ -44,9 +46,15 @@ impl WatchedShards {
             fates: Mutex::default(),
             otherwise: Box::new(otherwise),
             late: Mutex::default(),
+            offered: Mutex::default(),
             recalled: Mutex::default(),
         });
         (QueueStores { shards: watched.clone(), ..stores }, watched)
+    }
+
+    /// Says the durability of the moment.
+    pub fn offer(&self, durability: Durability) {
+        *self.offered.lock() = Some(durability);
     }
 
     /// Says the fates of the next calls that bring dequeues or recalls.
@@ -73,11 +81,11 @@ impl WatchedShards {
 #[async_trait]
 impl ShardStore for WatchedShards {
     fn durability(&self) -> Option<Durability> {
-        self.inner.durability()
+        self.offered.lock().or_else(|| self.inner.durability())
     }
 
     fn capabilities(&self) -> ShardCapabilities {
-        ShardCapabilities { answers_may_be_lost: true, ..ShardCapabilities::WHOLE }
+        ShardCapabilities { answers_may_be_lost: true, durability_may_fall: true, ..ShardCapabilities::WHOLE }
     }
 
     async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {

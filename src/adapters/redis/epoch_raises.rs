@@ -1,0 +1,48 @@
+//! Raises of the epoch: in this process, and noted in the store for servers that start.
+
+use super::calls::RedisQueues;
+use super::keys::EPOCH;
+use super::wire::{WireCommand, WireReply};
+use crate::adapters::codec::CorruptValue;
+use crate::domain::queue::name::ShardId;
+use crate::ports::StoreError;
+
+const READ: &str = "read the epoch of queues";
+
+impl RedisQueues {
+    /// The epoch of new rows and leases of this process.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.get()
+    }
+
+    /// Raises the epoch for a new life of the server, of which a shard told in these words, and notes it in the store.
+    pub(super) async fn raise_epoch(&self, shard: ShardId, told: &str) {
+        let mut words = told.rsplit(' ');
+        let life = words.next().and_then(|life| life.as_bytes().try_into().ok()).unwrap_or_default();
+        let used = words.next().and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        let Some(epoch) = self.epoch.raise(shard, used, life, self.clock.now()) else { return };
+        tracing::warn!(
+            epoch,
+            "Redis was restarted, or another server took its place: the epoch is raised, and nothing expires for 15 s"
+        );
+        let arguments = [EPOCH, "GT", &epoch.to_string(), "epoch"].map(|word| word.as_bytes().to_vec());
+        let noted = WireCommand { name: "ZADD", arguments: arguments.to_vec() };
+        if let Err(error) = self.ask(EPOCH.as_bytes(), noted, "note the epoch of queues").await {
+            // Shards have it too, and the next raise notes it again.
+            tracing::debug!(%error, "the epoch of queues is not noted");
+        }
+    }
+
+    /// Takes over the epoch that the store has noted, as at a start.
+    pub async fn learn_epoch(&self) -> Result<(), StoreError> {
+        let arguments = [EPOCH, "epoch"].map(|word| word.as_bytes().to_vec()).to_vec();
+        let noted = match self.ask(EPOCH.as_bytes(), WireCommand { name: "ZSCORE", arguments }, READ).await? {
+            WireReply::Nil => return Ok(()),
+            WireReply::Int(epoch) => u32::try_from(epoch).ok(),
+            WireReply::Bytes(_) | WireReply::List(_) => None,
+        };
+        let noted = noted.ok_or_else(|| CorruptValue::new("epoch", "no number").into_store_error(READ))?;
+        self.epoch.learn(noted);
+        Ok(())
+    }
+}
