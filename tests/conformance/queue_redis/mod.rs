@@ -4,4 +4,5 @@ mod commands;
 mod random;
 pub mod server;
 mod servers_at_once;
+mod shapes;
 mod values;

@@ -9,7 +9,7 @@ use tallystone::adapters::redis::RedisQueues;
 use tallystone::adapters::redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{NewMessage, Refusal};
-use tallystone::domain::queue::filter::Filter;
+use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::messages::message::MessageRef;
 use tallystone::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{Command, MessageHead, MessageState, QueueId, Reply, Settings, Shard, ShardId};
@@ -66,6 +66,16 @@ fn exclusivity(seed: u64) -> Option<Exclusivity> {
     Some(Exclusivity { key: "team".into(), max_in_flight_per_value, strict_order_per_value })
 }
 
+/// The filter shapes that the queues of these kinds begin with.
+fn shapes(seed: u64) -> Vec<ShapeKeys> {
+    let shape = |keys: &[&str]| ShapeKeys::new(keys.iter().copied()).expect("legal keys");
+    match seed / 2 % 4 {
+        0 => vec![shape(&["zone"]), shape(&["team", "zone"])],
+        2 => vec![shape(&["zone"])],
+        _ => Vec::new(), // every other kind gets some later
+    }
+}
+
 /// Settings of a queue where everything happens within seconds. Each second seed fills the records of tokens; there the
 /// settings and blocks do not change, because a change drops records one by one in the core and by whole buckets here.
 fn settings(seed: u64) -> Settings {
@@ -83,6 +93,7 @@ fn settings(seed: u64) -> Settings {
         count_by_values_max: 2,
         history: HistoryKept::All,
         exclusivity: exclusivity(seed),
+        shapes: shapes(seed),
         ..Settings::default()
     }
 }
@@ -229,8 +240,8 @@ async fn audit_explanations(queues: &RedisQueues, shard: ShardId, core: &Shard, 
     }
 }
 
-/// The keys of a shard that are text.
-async fn keys(client: &RedisClient, shard: ShardId) -> Vec<String> {
+/// The keys of a shard.
+pub async fn keys(client: &RedisClient, shard: ShardId) -> Vec<String> {
     let asked = RedisCommand::new("KEYS").arg(format!("{}*", keys_of(shard)));
     let found = client.call_one(Slot::of(b""), asked).await.and_then(RedisReply::into_list).expect("keys");
     let texts = found.into_iter().map(RedisReply::into_bytes).map(|key| key.expect("a key"));
@@ -242,7 +253,7 @@ fn keys_of(shard: ShardId) -> String {
     format!("{{{}.{}}}", URL_SAFE_NO_PAD.encode(&id[4..]), shard.number)
 }
 
-/// Compares the sizes of the indexes of values with a count of the messages.
+/// Compares the sizes of the indexes of values and shapes with a count of the messages.
 async fn audit_lanes(client: &RedisClient, shard: ShardId, core: &Shard, told: &str) {
     let prefix = keys_of(shard);
     let size = async |name: &str| {
@@ -259,5 +270,18 @@ async fn audit_lanes(client: &RedisClient, shard: ShardId, core: &Shard, told: &
     let lanes = count(rule.is_some(), &[MessageState::Pending]);
     let running = count(rule.is_some(), &[MessageState::Running]);
     let blocking = count(is_strict, &[MessageState::Running, MessageState::Invisible]);
+    let shapes = &core.settings().shapes;
+    if core.header().shapes_filled.iter().all(Option::is_none) {
+        let mut in_groups = 0;
+        for key in keys(client, shard).await {
+            if let Some(name) = key.strip_prefix(&prefix).filter(|name| name.starts_with('y')) {
+                in_groups += size(name).await;
+            }
+        }
+        let of_shape =
+            |head: &&MessageHead, shape: &ShapeKeys| shape.iter().all(|key| head.metadata.get(key).is_some());
+        let expected: usize = shapes.iter().map(|shape| core.peek().filter(|head| of_shape(head, shape)).count()).sum();
+        assert_eq!(in_groups, expected as i64, "messages in the groups of shapes, {told}");
+    }
     assert_eq!([size("l").await, size("r").await, size("b").await], [lanes, running, blocking], "{told}");
 }
