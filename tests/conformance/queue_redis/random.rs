@@ -153,28 +153,38 @@ async fn run(
         let elapsed = chance.pick(&[0, 1_000, 50_000, 250_000, 1_000_000, 3_000_000]);
         clock.advance(Duration::from_micros(elapsed));
         past.now = clock.now();
-        let command = past.command(&mut chance);
-        let told = format!("seed {seed}, step {step}: {command:?}");
+        // Several commands of a call see what those before them did, stored or not.
+        let count = chance.pick(&[1, 1, 1, 2, 6]);
+        let commands: Vec<Command> = (0..count).map(|_| past.command(&mut chance)).collect();
+        let told = format!("seed {seed}, step {step}: {commands:?}");
         let body = MessageBody { payload: format!("payload {step}").into(), ..MessageBody::default() };
-        let sent = ShardCommand { command: command.clone(), body };
-        let answer = queues.apply(shard, vec![sent]).await.remove(0).unwrap_or_else(|error| {
-            panic!("{told}: {error}: {:?}", std::error::Error::source(&error).map(ToString::to_string))
-        });
-        let applied = core.apply(command.clone(), answer.at);
-        assert_eq!(answer.reply, applied.reply, "{told}");
-        assert_eq!(answer.transitions, applied.transitions, "{told}");
-        assert_eq!(answer.walked, applied.walked, "{told}");
-        assert_eq!(answer.at, past.now, "{told}");
-        assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "{told}");
-        assert_eq!(answer.view.messages, core.totals().messages(), "{told}");
-        assert_eq!(answer.view.head, core.head(), "{told}");
-        transitions += applied.transitions.len() as u64;
-        refused.extend(answer.reply.as_ref().err().map(|refusal| format!("{refusal:?}")));
-        learn(&mut past, &command, &answer.reply, &core);
+        let sent = commands.iter().map(|command| ShardCommand { command: command.clone(), body: body.clone() });
+        let answers = queues.apply(shard, sent.collect()).await;
+        assert_eq!(answers.len(), commands.len(), "{told}");
+        let mut view = None;
+        for (command, answer) in commands.into_iter().zip(answers) {
+            let told = format!("{told}: {command:?}");
+            let answer = answer.unwrap_or_else(|error| {
+                panic!("{told}: {error}: {:?}", std::error::Error::source(&error).map(ToString::to_string))
+            });
+            let applied = core.apply(command.clone(), answer.at);
+            assert_eq!(answer.reply, applied.reply, "{told}");
+            assert_eq!(answer.transitions, applied.transitions, "{told}");
+            assert_eq!(answer.walked, applied.walked, "{told}");
+            assert_eq!(answer.at, past.now, "{told}");
+            transitions += applied.transitions.len() as u64;
+            refused.extend(answer.reply.as_ref().err().map(|refusal| format!("{refusal:?}")));
+            view = Some(answer.view);
+            learn(&mut past, &command, &answer.reply, &core);
+        }
+        let view = view.expect("a command was applied");
+        assert_eq!(view.next_event_in, core.next_event_in(past.now), "{told}");
+        assert_eq!(view.messages, core.totals().messages(), "{told}");
+        assert_eq!(view.head, core.head(), "{told}");
         if step % AUDITED_EVERY == AUDITED_EVERY - 1 {
             audit(queues, shard, &core, past.now, &told).await;
             audit_explanations(queues, shard, &core, past.now, &told).await;
-            audit_lanes(client, shard, &core, &told).await;
+            audit_sizes(client, shard, &core, &told).await;
         }
     }
     queues.drop_queue(shard.queue).await.expect("it is there");
@@ -254,7 +264,7 @@ fn keys_of(shard: ShardId) -> String {
 }
 
 /// Compares the sizes of the indexes of values and shapes with a count of the messages.
-async fn audit_lanes(client: &RedisClient, shard: ShardId, core: &Shard, told: &str) {
+async fn audit_sizes(client: &RedisClient, shard: ShardId, core: &Shard, told: &str) {
     let prefix = keys_of(shard);
     let size = async |name: &str| {
         let key = format!("{prefix}{name}");

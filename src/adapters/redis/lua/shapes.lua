@@ -105,6 +105,9 @@ function F.declare_shapes(H, raw, has_messages, is_new_kind)
   store_shapes(H, shapes)
   store_gone(H, gone)
   S.shapes = #shapes > 0 and shapes or nil
+  if not S.shapes then
+    F.write('UNLINK', S.tag .. 'n')
+  end
 end
 
 -- The name of a shape's group for these pairs; nil if a key is missing.
