@@ -163,8 +163,6 @@ pub struct ShardCapabilities {
     pub answers_may_be_lost: bool,
     /// Where an id is one message: law 11 holds for `IdScope::Queue` only.
     pub ids: IdScope,
-    /// Whether queues may be exclusive and declare filter shapes.
-    pub serves_shapes: bool,
     /// How exactly the age of the oldest ready message is known.
     pub ready_age_precision: Duration,
     /// The most leases that one heartbeat confirms; the others keep their own ends until the next one.
@@ -178,7 +176,6 @@ impl ShardCapabilities {
     pub const WHOLE: Self = Self {
         answers_may_be_lost: false,
         ids: IdScope::Queue,
-        serves_shapes: true,
         ready_age_precision: Duration::from_secs(1),
         heartbeat_leases: usize::MAX,
         durability_may_fall: false,

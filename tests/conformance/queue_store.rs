@@ -260,9 +260,6 @@ async fn queue_store_law_8_reads_see_what_was_answered() {
 #[tokio::test]
 async fn queue_store_law_8_a_filter_is_counted_where_its_shape_is_declared() {
     on_every_queue_store(async |bench| {
-        if !bench.capabilities().serves_shapes {
-            return;
-        }
         let (shards, reader) = (&bench.stores.shards, &bench.stores.reader);
         let shape = ShapeKeys::new(["team"]).expect("a valid shape");
         let settings = Settings { shapes: vec![shape.clone()], ..settings() };

@@ -2,7 +2,7 @@
 //!
 //! `client` reaches the servers: a single one, one behind Sentinels, or a cluster. It knows nothing of queues. `lua` has the
 //! functions, `library` makes them one library. The Rust side checks ranges, fills in settings, and reads what the functions
-//! reply. Not served yet: filter shapes. `docs/redis-keys.md` describes the keys.
+//! reply. `docs/redis-keys.md` describes the keys.
 
 mod calls;
 mod catalog;

@@ -9,7 +9,7 @@ use super::limits::REDIS_READ_MESSAGES_MAX;
 use super::packed::{PackedBytes, PackedReader};
 use super::replies::{ReadStatus, ReplyParts, list_request, read_key};
 use super::requests::message_ref;
-use super::shard_settings::VersionedSettings;
+use super::shard_settings::{VersionedSettings, read_shapes};
 use super::stored_message::pack_pairs;
 use super::stored_shard::{StoredShardHeader, read_header, read_session_id, read_session_record};
 use crate::adapters::codec::CorruptValue;
@@ -128,11 +128,34 @@ impl ShardReader for RedisQueues {
     }
 
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {
-        let (_, header) = self.header(shard, READ).await?;
         if filter.is_empty() {
-            return Ok(Ok(header.totals.messages()));
+            return Ok(Ok(self.header(shard, READ).await?.1.totals.messages()));
         }
-        Ok(Err(UndeclaredFilter { nearest: None, is_filling: false }))
+        let wanted = pack_pairs(PackedBytes::default(), filter.metadata()).0;
+        let (_, mut parts) = self.see((shard, READ), "depth", vec![wanted]).await?;
+        if parts.left() == 0 {
+            // The queue was deleted: what is declared has no messages.
+            let declared = &self.settings_of(shard, READ).await?.settings.shapes;
+            let is_declared = declared.iter().any(|keys| keys.has_keys_of(&filter));
+            let nearest = declared.iter().min_by_key(|keys| keys.distance(&filter)).cloned();
+            let nothing = [0; MessageState::ALL.len()];
+            return Ok(if is_declared { Ok(nothing) } else { Err(UndeclaredFilter { nearest, is_filling: false }) });
+        }
+        let shapes = parts.bytes().map_err(unreadable)?;
+        let shapes = read_shapes(&shapes).map_err(unreadable)?;
+        if parts.left() > 0 {
+            let counts = parts.bytes().map_err(unreadable)?;
+            let mut reader = PackedReader::new("counts of a filter", &counts);
+            let mut depth = [0; MessageState::ALL.len()];
+            for count in &mut depth {
+                *count = reader.whole().map_err(unreadable)?;
+            }
+            return Ok(Ok(depth));
+        }
+        let complete = shapes.iter().filter(|shape| shape.is_complete).map(|shape| &shape.keys);
+        let nearest = complete.min_by_key(|keys| keys.distance(&filter)).cloned();
+        let is_filling = shapes.iter().any(|shape| shape.keys.has_keys_of(&filter));
+        Ok(Err(UndeclaredFilter { nearest, is_filling }))
     }
 
     async fn sessions(&self, shard: ShardId) -> Result<Vec<(SessionId, SessionRecord)>, StoreError> {

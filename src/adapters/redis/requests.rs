@@ -60,6 +60,7 @@ pub const CONFIGURE: u8 = 0;
 pub const DELETE: u8 = 1;
 pub const RESET: u8 = 2;
 const LIMIT_VALUE: u8 = 3;
+pub const DROP_SHAPES: u8 = 4;
 /// Says that a value gets a limit, and does not lose one.
 const HAS_LIMIT: u8 = 4;
 

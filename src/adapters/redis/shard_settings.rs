@@ -6,10 +6,12 @@
 use std::time::Duration;
 
 use super::epoch::ServerLife;
-use super::packed::PackedBytes;
+use super::packed::{PackedBytes, PackedReader};
 use super::requests::CONFIGURE;
+use crate::adapters::codec::CorruptValue;
 use crate::adapters::codec::queues::settings::encode_settings;
 use crate::domain::limits::DEDUPE_RECORD_BYTES;
+use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::setup::settings::HistoryKept;
 use crate::domain::queue::{Settings, ShardSettings};
 use crate::domain::time::Timestamp;
@@ -30,8 +32,8 @@ pub struct PackedSettings {
     pub version: u64,
     /// A bit for each block: 1 of enqueues, 2 of dequeues.
     pub blocks: u8,
-    /// The settings as they are stored, the names of the counted keys, the reasons of the two blocks.
-    pub parts: [Vec<u8>; 4],
+    /// The settings as they are stored, the names of the counted keys, the reasons of the two blocks, the shapes.
+    pub parts: [Vec<u8>; 5],
 }
 
 impl PackedSettings {
@@ -41,7 +43,13 @@ impl PackedSettings {
         let blocks = u8::from(enqueue_blocked.is_some()) | u8::from(dequeue_blocked.is_some()) << 1;
         let reason = |reason: &Option<Box<str>>| reason.as_deref().unwrap_or_default().as_bytes().to_vec();
         let stored = encode_settings(settings, *version);
-        let parts = [stored, pack_counted_keys(settings), reason(enqueue_blocked), reason(dequeue_blocked)];
+        let parts = [
+            stored,
+            pack_counted_keys(settings),
+            reason(enqueue_blocked),
+            reason(dequeue_blocked),
+            pack_shapes(settings),
+        ];
         Self { version: *version, blocks, parts }
     }
 }
@@ -102,6 +110,36 @@ impl VersionedSettings {
         let numbers = numbers.whole(in_flight_of(own).into()).whole(is_strict.into());
         [versions.0, numbers.0]
     }
+}
+
+/// The filter shapes, as the library takes them.
+fn pack_shapes(settings: &Settings) -> Vec<u8> {
+    let pack = |packed: PackedBytes, shape: &ShapeKeys| {
+        let count = u8::try_from(shape.iter().count()).expect("a shape has few keys");
+        shape.iter().fold(packed.byte(count), PackedBytes::text)
+    };
+    settings.shapes.iter().fold(PackedBytes::default(), pack).0
+}
+
+/// A shape as a shard stores it.
+pub struct StoredShape {
+    pub keys: ShapeKeys,
+    /// Whether it has every message.
+    pub is_complete: bool,
+}
+
+/// Reads the shapes of a shard, in the order of the settings.
+pub fn read_shapes(bytes: &[u8]) -> Result<Vec<StoredShape>, CorruptValue> {
+    let mut reader = PackedReader::new("filter shapes of a shard", bytes);
+    let mut shapes = Vec::new();
+    while !reader.is_empty() {
+        let (_number, filled_through) = (reader.whole()?, reader.signed()?);
+        let count = reader.byte()?;
+        let keys = (0..count).map(|_| reader.text()).collect::<Result<Vec<_>, CorruptValue>>()?;
+        let keys = ShapeKeys::new(keys).map_err(|_| reader.corrupt("illegal keys"))?;
+        shapes.push(StoredShape { keys, is_complete: filled_through < 0 });
+    }
+    Ok(shapes)
 }
 
 /// The names of counted keys, as the library takes them.

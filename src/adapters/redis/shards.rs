@@ -9,7 +9,7 @@ use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_
 use super::packed::PackedBytes;
 use super::registry::RegisteredQueue;
 use super::replies::{AnswerForm, CommandAnswer, ReadStatus, ReplyParts};
-use super::requests::{self, BulkFunctionKind, DELETE, FunctionRequest};
+use super::requests::{self, BulkFunctionKind, DELETE, DROP_SHAPES, FunctionRequest};
 use super::runs::{RunStage, Stepped, request_of, runs_of, stages_of};
 use super::shard_settings::{PackedSettings, VersionedSettings, change_request};
 use super::wire::WireReply;
@@ -18,7 +18,7 @@ use crate::domain::queue::command::Completeness;
 use crate::domain::queue::messages::message::MessageKey;
 use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::shard::FilterScan;
-use crate::domain::queue::{Command, Durability, InvalidCommandPart, Reply, Settings, ShardSettings};
+use crate::domain::queue::{Command, Durability, InvalidCommandPart, Reply, ShardSettings};
 use crate::ports::{
     CreatedQueue, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardStore,
     StoreError, StoreErrorKind,
@@ -43,7 +43,6 @@ impl ShardStore for RedisQueues {
         ShardCapabilities {
             answers_may_be_lost: true,
             ids: IdScope::Shard,
-            serves_shapes: false,
             ready_age_precision: REDIS_READY_AGE_PRECISION,
             heartbeat_leases: REDIS_HEARTBEAT_LEASES_MAX,
             durability_may_fall: true,
@@ -87,7 +86,6 @@ impl RedisQueues {
             None => {}
         }
         settings.settings.check().map_err(|_invalid| refuse("the settings are not valid"))?;
-        check_served(&settings.settings, CREATE)?;
         let entry = RegisteredQueue { shards, created: self.clock().await?.now, is_dropped: false };
         let PackedSettings { version, blocks, parts } = PackedSettings::of(&settings);
         for number in 0..shards {
@@ -142,12 +140,6 @@ impl RedisQueues {
         self.notify_cancels(shard, &keys);
         answers
     }
-}
-
-/// Refuses what is not served yet.
-fn check_served(settings: &Settings, op: &'static str) -> Result<(), StoreError> {
-    let refuse = |why: &str| Err(StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(why));
-    if settings.shapes.is_empty() { Ok(()) } else { refuse("this store does not index filter shapes") }
 }
 
 fn failed(stop: CallStop, op: &'static str) -> StoreError {
@@ -303,9 +295,6 @@ impl RedisQueues {
 
     async fn configure(&self, shard: ShardId, new: &ShardSettings) -> Result<ShardAnswer, StoreError> {
         let invalid = new.settings.check().err();
-        if invalid.is_none() {
-            check_served(&new.settings, APPLY)?;
-        }
         let PackedSettings { version, blocks, parts } = PackedSettings::of(new);
         let make = |known: &VersionedSettings| {
             let request = change_request(blocks, invalid.is_some(), [&known.settings, &new.settings]);
@@ -315,7 +304,21 @@ impl RedisQueues {
         };
         let answer = self.config(shard, make, AnswerForm::Configured).await;
         self.forget_settings(shard);
+        if answer.as_ref().is_ok_and(|answer| answer.reply.is_ok()) {
+            self.drop_old_shapes(shard).await;
+        }
         answer
+    }
+
+    /// Removes what shapes left that are not declared any more. If that fails, sweeps go on with it.
+    async fn drop_old_shapes(&self, shard: ShardId) {
+        let make = |_: &VersionedSettings| requests::plain_config(DROP_SHAPES);
+        loop {
+            match self.config(shard, make, AnswerForm::Touched).await.map(|answer| answer.reply) {
+                Ok(Ok(Reply::Touched { completeness: Completeness::More, .. })) => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
     }
 
     async fn config(

@@ -158,9 +158,6 @@ async fn item_47_an_exclusive_queue_refuses_a_message_without_its_key() {
 #[tokio::test]
 async fn item_48_of_several_metadata_pairs_all_must_be_met_and_the_best_comes_first() {
     on_every_queue_store(async |bench| {
-        if !bench.capabilities().serves_shapes {
-            return;
-        }
         let keys = ShapeKeys::new(["team", "zone"]).expect("a valid shape");
         for (number, shapes) in [(8, vec![]), (9, vec![keys])] {
             let queue = ShardId { queue: QueueId(number), number: 0 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
-use tallystone::domain::queue::filter::Filter;
+use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::messages::message::{
     AttemptError, LeaseToken, MessageId, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
 };
@@ -190,6 +190,11 @@ impl Past {
             let keys: &[&str] = chance.pick(&[&["team"], &[], &["zone", "team"], &["zone"]]);
             changed.count_by = keys.iter().map(|key| (*key).into()).collect();
             changed.count_by_values_max = chance.pick(&[1, 2, 10]);
+        }
+        if chance.below(2) == 1 {
+            let shapes: &[&[&str]] = chance.pick(&[&[&["team"]], &[], &[&["zone"], &["team"]], &[&["team", "zone"]]]);
+            let shape = |keys: &&[&str]| ShapeKeys::new(keys.iter().copied()).expect("legal keys");
+            changed.shapes = shapes.iter().map(shape).collect();
         }
         let max_in_flight = chance.pick(&[1, 2, 3]);
         match &mut changed.exclusivity {

@@ -9,5 +9,6 @@ mod random;
 mod restarts;
 pub mod server;
 mod servers_at_once;
+mod shapes;
 mod tiers;
 mod values;

@@ -9,7 +9,7 @@ use tallystone::adapters::redis::RedisQueues;
 use tallystone::adapters::redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{NewMessage, Refusal};
-use tallystone::domain::queue::filter::Filter;
+use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::messages::message::MessageRef;
 use tallystone::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{Command, MessageHead, MessageState, QueueId, Reply, Settings, Shard, ShardId};
@@ -66,6 +66,16 @@ fn exclusivity(seed: u64) -> Option<Exclusivity> {
     Some(Exclusivity { key: "team".into(), max_in_flight_per_value, strict_order_per_value })
 }
 
+/// The filter shapes that the queues of these kinds begin with.
+fn shapes(seed: u64) -> Vec<ShapeKeys> {
+    let shape = |keys: &[&str]| ShapeKeys::new(keys.iter().copied()).expect("legal keys");
+    match seed / 2 % 4 {
+        0 => vec![shape(&["zone"]), shape(&["team", "zone"])],
+        2 => vec![shape(&["zone"])],
+        _ => Vec::new(), // every other kind gets some later
+    }
+}
+
 /// Settings of a queue where everything happens within seconds. Each second seed fills the records of tokens; there the
 /// settings and blocks do not change, because a change drops records one by one in the core and by whole buckets here.
 pub fn settings(seed: u64) -> Settings {
@@ -83,6 +93,7 @@ pub fn settings(seed: u64) -> Settings {
         count_by_values_max: 2,
         history: HistoryKept::All,
         exclusivity: exclusivity(seed),
+        shapes: shapes(seed),
         ..Settings::default()
     }
 }
@@ -142,28 +153,38 @@ pub async fn run(
         let elapsed = chance.pick(&[0, 1_000, 50_000, 250_000, 1_000_000, 3_000_000]);
         clock.advance(Duration::from_micros(elapsed));
         past.now = clock.now();
-        let command = past.command(&mut chance);
-        let told = format!("seed {seed}, step {step}: {command:?}");
+        // Several commands of a call see what those before them did, stored or not.
+        let count = chance.pick(&[1, 1, 1, 2, 6]);
+        let commands: Vec<Command> = (0..count).map(|_| past.command(&mut chance)).collect();
+        let told = format!("seed {seed}, step {step}: {commands:?}");
         let body = MessageBody { payload: format!("payload {step}").into(), ..MessageBody::default() };
-        let sent = ShardCommand { command: command.clone(), body };
-        let answer = queues.apply(shard, vec![sent]).await.remove(0).unwrap_or_else(|error| {
-            panic!("{told}: {error}: {:?}", std::error::Error::source(&error).map(ToString::to_string))
-        });
-        let applied = core.apply(command.clone(), answer.at);
-        assert_eq!(answer.reply, applied.reply, "{told}");
-        assert_eq!(answer.transitions, applied.transitions, "{told}");
-        assert_eq!(answer.walked, applied.walked, "{told}");
-        assert_eq!(answer.at, past.now, "{told}");
-        assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "{told}");
-        assert_eq!(answer.view.messages, core.totals().messages(), "{told}");
-        assert_eq!(answer.view.head, core.head(), "{told}");
-        transitions += applied.transitions.len() as u64;
-        refused.extend(answer.reply.as_ref().err().map(|refusal| format!("{refusal:?}")));
-        learn(&mut past, &command, &answer.reply, &core);
+        let sent = commands.iter().map(|command| ShardCommand { command: command.clone(), body: body.clone() });
+        let answers = queues.apply(shard, sent.collect()).await;
+        assert_eq!(answers.len(), commands.len(), "{told}");
+        let mut view = None;
+        for (command, answer) in commands.into_iter().zip(answers) {
+            let told = format!("{told}: {command:?}");
+            let answer = answer.unwrap_or_else(|error| {
+                panic!("{told}: {error}: {:?}", std::error::Error::source(&error).map(ToString::to_string))
+            });
+            let applied = core.apply(command.clone(), answer.at);
+            assert_eq!(answer.reply, applied.reply, "{told}");
+            assert_eq!(answer.transitions, applied.transitions, "{told}");
+            assert_eq!(answer.walked, applied.walked, "{told}");
+            assert_eq!(answer.at, past.now, "{told}");
+            transitions += applied.transitions.len() as u64;
+            refused.extend(answer.reply.as_ref().err().map(|refusal| format!("{refusal:?}")));
+            view = Some(answer.view);
+            learn(&mut past, &command, &answer.reply, &core);
+        }
+        let view = view.expect("a command was applied");
+        assert_eq!(view.next_event_in, core.next_event_in(past.now), "{told}");
+        assert_eq!(view.messages, core.totals().messages(), "{told}");
+        assert_eq!(view.head, core.head(), "{told}");
         if step % AUDITED_EVERY == AUDITED_EVERY - 1 {
             audit(queues, shard, &core, past.now, &told).await;
             audit_explanations(queues, shard, &core, past.now, &told).await;
-            audit_lanes(client, shard, &core, &told).await;
+            audit_sizes(client, shard, &core, &told).await;
         }
     }
     queues.drop_queue(shard.queue).await.expect("it is there");
@@ -229,8 +250,8 @@ async fn audit_explanations(queues: &RedisQueues, shard: ShardId, core: &Shard, 
     }
 }
 
-/// The keys of a shard that are text.
-async fn keys(client: &RedisClient, shard: ShardId) -> Vec<String> {
+/// The keys of a shard.
+pub async fn keys(client: &RedisClient, shard: ShardId) -> Vec<String> {
     let asked = RedisCommand::new("KEYS").arg(format!("{}*", keys_of(shard)));
     let found = client.call_one(Slot::of(b""), asked).await.and_then(RedisReply::into_list).expect("keys");
     let texts = found.into_iter().map(RedisReply::into_bytes).map(|key| key.expect("a key"));
@@ -242,8 +263,8 @@ fn keys_of(shard: ShardId) -> String {
     format!("{{{}.{}}}", URL_SAFE_NO_PAD.encode(&id[4..]), shard.number)
 }
 
-/// Compares the sizes of the indexes of values with a count of the messages.
-async fn audit_lanes(client: &RedisClient, shard: ShardId, core: &Shard, told: &str) {
+/// Compares the sizes of the indexes of values and shapes with a count of the messages.
+async fn audit_sizes(client: &RedisClient, shard: ShardId, core: &Shard, told: &str) {
     let prefix = keys_of(shard);
     let size = async |name: &str| {
         let key = format!("{prefix}{name}");
@@ -259,5 +280,18 @@ async fn audit_lanes(client: &RedisClient, shard: ShardId, core: &Shard, told: &
     let lanes = count(rule.is_some(), &[MessageState::Pending]);
     let running = count(rule.is_some(), &[MessageState::Running]);
     let blocking = count(is_strict, &[MessageState::Running, MessageState::Invisible]);
+    let shapes = &core.settings().shapes;
+    if core.header().shapes_filled.iter().all(Option::is_none) {
+        let mut in_groups = 0;
+        for key in keys(client, shard).await {
+            if let Some(name) = key.strip_prefix(&prefix).filter(|name| name.starts_with('y')) {
+                in_groups += size(name).await;
+            }
+        }
+        let of_shape =
+            |head: &&MessageHead, shape: &ShapeKeys| shape.iter().all(|key| head.metadata.get(key).is_some());
+        let expected: usize = shapes.iter().map(|shape| core.peek().filter(|head| of_shape(head, shape)).count()).sum();
+        assert_eq!(in_groups, expected as i64, "messages in the groups of shapes, {told}");
+    }
     assert_eq!([size("l").await, size("r").await, size("b").await], [lanes, running, blocking], "{told}");
 }

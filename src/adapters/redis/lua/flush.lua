@@ -134,7 +134,7 @@ end
 -- Writes the messages that changed, their indexes and their sessions. The indexes can be read again after it.
 function F.flush()
   local dirty = S.dirty
-  if #dirty > 0 or #S.later > 0 or S.has_lanes then
+  if #dirty > 0 or #S.later > 0 or S.has_lanes or S.has_groups then
     F.settle_lanes()
     F.begin()
     local put, lists = collector()
@@ -162,6 +162,7 @@ function F.flush()
       M.was, M.new = nil, nil
     end
     F.write_lanes(put)
+    F.write_groups(put)
     for i = 1, #lists do
       call(spread(lists[i]))
     end
@@ -172,7 +173,7 @@ function F.flush()
     end
     S.later = {}
   end
-  S.held, S.places, S.has_lanes = {}, {}, false -- they are read again
+  S.held, S.places, S.groups, S.has_lanes, S.has_groups = {}, {}, {}, false, false -- they are read again
   F.flush_ids()
   F.flush_sessions()
 end

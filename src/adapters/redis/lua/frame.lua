@@ -8,7 +8,7 @@
 
 local F = {}
 local S -- the state of the present call
-local call, pack, parse, concat, sort, floor, byte, sub, char, fmt, spread
+local call, pack, parse, concat, sort, floor, byte, sub, char, fmt, spread, sha1
 local RUN -- names the life of this process of the server
 
 -- The header. Its first part is what F.begin writes: the mark, the format, the last sequence, the last serial. At its end is
@@ -24,7 +24,7 @@ local HEADER_NAMES = {
 }
 local FORMAT = 1
 local DROPPED = 255 -- in place of the format: the tombstone of a dropped shard
-local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING = 1, 2, 4, 8 -- bits of flags
+local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING, HAS_SHAPES, FILLING, DROPPING = 1, 2, 4, 8, 16, 32, 64 -- flags
 local NONE = 255 -- in place of a state
 local NO_STATE = 6 -- the state of a message that does not exist yet, as a cause of rows
 local CLOSED, REPLACED, EXPIRED, ALIVE = 0, 1, 2, 255 -- how a session ended
@@ -38,7 +38,7 @@ function F.init()
   pack, parse = struct.pack, struct.unpack
   concat, sort, floor = table.concat, table.sort, math.floor
   byte, sub, char, fmt = string.byte, string.sub, string.char, string.format
-  spread = unpack
+  spread, sha1 = unpack, redis.sha1hex
   HEADER_REST = '<BI4I4' .. string.rep('d', #HEADER_NAMES - 3)
   F.init_rows()
   F.init_values()
@@ -112,7 +112,7 @@ function F.open(keys, args)
     age = math.max(H.age, math.min(now, wall)), ahead = math.max(now, wall),
     outbox_max = reserve,
     messages = {}, dirty = {}, sessions = {}, later = {}, counts = {}, outbox = {}, rows = {}, reply = {''},
-    new_ids = {}, tb = {}, values = {}, signatures = {}, key_sets = {}, set_uses = {}, held = {}, places = {},
+    new_ids = {}, tb = {}, values = {}, signatures = {}, key_sets = {}, set_uses = {}, held = {}, places = {}, groups = {},
     began = false, changed = false, clocked = false,
   }
   if F.has_flag(H.flags, TRUSTS_WALL) and S.now - S.age > LIMIT.token_ahead then
@@ -127,6 +127,7 @@ function F.open(keys, args)
   P.exclusive, P.strict = P.in_flight > 0, P.strict == 1
   P.kept = {[3] = P.kept3, [4] = P.kept4, [5] = P.kept5}
   S.P = P
+  S.shapes = F.has_flag(H.flags, HAS_SHAPES) and F.read_shapes() or nil
 end
 
 -- Takes over a higher epoch. The first one in a life of the process has to be raised for that life, because an earlier life may
@@ -203,7 +204,7 @@ end
 
 -- Whether a sweep has indexes to go on with.
 function F.is_unfinished()
-  return F.has_flag(S.H.flags, RECHECKING)
+  return F.has_flag(S.H.flags, RECHECKING) or F.has_flag(S.H.flags, FILLING)
 end
 
 -- The time of the earliest timer: now, if a sweep has indexes to go on with.

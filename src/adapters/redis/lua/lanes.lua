@@ -195,7 +195,7 @@ local function refresh(P, lane)
 end
 
 -- Judges the head of a value again, and where it is parked.
-local function refresh_value(value)
+function F.refresh_value(value)
   value_of(value).is_changed = true
   lane_of(F.place(''), value)
 end
@@ -356,7 +356,7 @@ local function recheck(after)
     if not value then
       break
     end
-    refresh_value(value)
+    F.refresh_value(value)
     from = behind(value)
   end
   S.changed = true
@@ -395,7 +395,7 @@ function F.set_value_limit(value, limit)
     F.write('HSET', vl, value, fmt('%.0f', limit))
   end
   value_of(value).limit = limit or S.P.in_flight
-  refresh_value(value)
+  F.refresh_value(value)
 end
 
 -- What a message waits for that is or will be pending: 0 and how many come before it; 1 and the message that it is behind;

@@ -9,6 +9,7 @@
 -- explain: the reason of a block, a message, what it waits for, the messages that hold it back. O(log n)
 -- preview: the reason of a block, the first message that a dequeue with a filter would get, then some that values hold back,
 -- each as explain tells it; of the first 256 pending ones. O(256 log n)
+-- depth: the shapes, then the counts of a filter by state if it has a complete one. O(shapes)
 -- totals: the header. O(1)
 -- sessions: a cursor, then ids and records. O(count)
 -- leases: the number of leases of each session. O(1) each
@@ -117,6 +118,11 @@ function SEE.preview(args)
   for i = 1, #held do
     add_explained(held[i])
   end
+end
+
+function SEE.depth(args)
+  S.reply[2] = call('HGET', S.tag .. 'cf', 'shapes') or ''
+  S.reply[3] = F.depth(F.pairs_of(args[4]))
 end
 
 function SEE.totals()

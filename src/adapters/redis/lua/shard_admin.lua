@@ -2,16 +2,16 @@
 -- sequences a call.
 --
 -- new. keys: header, a key that never exists. args: 1 number, epoch, version, blocks; 2 settings as Rust stores them; 3 counted
--- keys; 4 and 5 reasons of the blocks. Reply: 1 created, 0 it is there already; DROPPED if it was there once. The header comes
+-- keys; 4 and 5 reasons of the blocks; 6 shapes. Reply: 1 created, 0 it is there already; DROPPED if it was there once. The header comes
 -- last: what a creation that failed left behind is no shard, and the next one begins anew. O(1).
 -- cfg. args: 1 versions and time, 2 settings in force, 3 request, blocks, what changes, limit of values; then for new settings
--- their version, they as Rust stores them, counted keys, reasons of the blocks; for the limit of a value its hash. Reply: the
+-- their version, they as Rust stores them, counted keys, reasons of the blocks, shapes; for the limit of a value its hash. Reply: the
 -- status, then the answer. O(1), and O(sets) for new counted keys.
 -- del. args: 1 what: 0 drop the shard, 1 remove what a deletion left. Reply: 1 done, 0 call again. A drop first says so in the
 -- header, so that it only goes on from where an error ended it. O(1,024).
 
 local CONFIG_REQUEST = '<BBBBd'
-local DELETE, RESET, VALUE_LIMIT = 1, 2, 3 -- 0: new settings
+local DELETE, RESET, VALUE_LIMIT, DROP_SHAPES = 1, 2, 3, 4 -- 0: new settings
 local CHANGES_KIND, RAISES_LIMIT, HAS_LIMIT = 1, 2, 4 -- what changes
 local PAGE_KEYS = 256 -- keys without an index of their own that one call of del removes
 
@@ -47,6 +47,7 @@ function F.new(keys, args)
   S = {H = H, tag = sub(keys[1], 1, -2), later = {}, key_sets = {}}
   call('UNLINK', S.tag .. 'cf', S.tag .. 'kd', S.tag .. 'ks')
   local set = F.declare_keys(args[3])
+  F.declare_shapes(H, args[6], false, false)
   set_blocks(H, blocks, {args[4], args[5]})
   for i = 1, #S.later do
     call(spread(S.later[i]))
@@ -88,7 +89,9 @@ local function configure(args, blocks, bad, what, in_flight)
     H.flags = F.set_flag(H.flags, RECHECKING, false)
     F.write('UNLINK', S.tag .. 'vl')
     F.write('HDEL', S.tag .. 'cf', 'recheck')
-  elseif in_flight > 0 then
+  end
+  F.declare_shapes(H, args[9], count_messages(H) > 0, changes_kind)
+  if in_flight > 0 and not changes_kind then
     F.set_limit(in_flight, F.has_flag(what, RAISES_LIMIT))
   end
   return pack('<B', 0)
@@ -112,11 +115,12 @@ local function delete()
     H.sessions = 0
     -- The indexes go at once, in constant time; messages and answers go by del.
     local gone = {'UNLINK'}
-    for _, name in ipairs({'p', 'd', 'g', 'a', 'ac', 'sg', 'l', 'q', 'r', 'b', 'vl'}) do
+    for _, name in ipairs({'p', 'd', 'g', 'a', 'ac', 'sg', 'l', 'q', 'r', 'b', 'vl', 'n'}) do
       gone[#gone + 1] = S.tag .. name
     end
     F.write(spread(gone))
     H.flags = F.set_flag(H.flags, RECHECKING, false)
+    F.abandon_shapes(H)
     S.changed = true
   end
   return pack('<Bd', 0, H.deleted)
@@ -152,6 +156,8 @@ function F.cfg(keys, args)
     F.answer(reset())
   elseif S.H.deleted >= 0 then
     F.answer(F.refuse(REFUSED.DELETED))
+  elseif kind == DROP_SHAPES then
+    F.answer(pack('<BdB', 0, 0, F.drop_groups(S.H) and MORE or COMPLETE))
   elseif kind == VALUE_LIMIT then
     F.answer(limit_value(args[4], bad, what, limit))
   else
@@ -211,7 +217,7 @@ local function drop_rest(H)
     gone[#gone + 1] = tag .. 'y' .. number
   end
   for _, name in ipairs({
-    'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf', 'l', 'q', 'r', 'b', 'vl',
+    'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf', 'l', 'q', 'r', 'b', 'vl', 'n',
   }) do
     gone[#gone + 1] = tag .. name
   end
@@ -253,7 +259,7 @@ function F.del(keys, args)
   local more = true
   if page then
     drop_page(page, keeps_answers)
-  elseif not drop_sessions() then
+  elseif not F.abandon_shapes(H) and not drop_sessions() and not F.drop_groups(H) then
     more = not keeps_answers and drop_rest(H)
   end
   F.flush()

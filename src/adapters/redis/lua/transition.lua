@@ -71,6 +71,9 @@ function F.follow(M, state, priority)
   if S.P.exclusive then
     F.follow_value(M, state, priority)
   end
+  if S.shapes then
+    F.follow_shapes(M, state, priority)
+  end
 end
 
 -- Says that a message is about to change.

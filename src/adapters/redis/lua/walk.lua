@@ -1,5 +1,5 @@
--- The choice of the messages of a dequeue. Without a filter the best message is at the head of an index. A filter without an
--- index walks the pending messages by rank, a bounded number in a call, and answers with a cursor: the last rank examined, when
+-- The choice of the messages of a dequeue. Without a filter, or with a declared one, the best message is at the head of an index.
+-- Any other filter walks the smallest group that has all its messages, or all pending messages, by rank, a bounded number in a call, and answers with a cursor: the last rank examined, when
 -- the walk began, and in an exclusive queue the present value and its last rank.
 --
 -- An exclusive queue walks its values in the order of their heads, each lane by rank as long as its value may be served.
@@ -179,22 +179,28 @@ end
 
 -- The best message that meets a filter, as an index says.
 function F.best_of(filter)
-  if #filter > 0 then
+  local name, is_exact = F.source(filter)
+  if not is_exact then
     return nil
   end
-  local member = call('ZRANGE', S.tag .. (S.P.exclusive and 'q' or 'p'), 0, 0)[1]
+  local key = S.P.exclusive and 'q' .. name or name == '' and 'p' or 'y' .. name
+  local member = call('ZRANGE', S.tag .. key, 0, 0)[1]
   local M = member and F.whole_message(F.sequence_of(member))
   return M and F.may_serve(M) and M or nil
 end
 
 -- Leases what a dequeue asks for. Returns the cursor of a walk that is not at its end.
 function F.choose(D)
-  local P = S.P.exclusive and F.place('')
-  if #D.filter > 0 then
-    return walk(D, S.tag .. 'p', P)
+  local name, is_exact = F.source(D.filter)
+  if not name then
+    return nil
+  end
+  local P, key = S.P.exclusive and F.place(name), S.tag .. (name == '' and 'p' or 'y' .. name)
+  if not is_exact then
+    return walk(D, key, P)
   elseif P then
     take_best_heads(D, P)
   else
-    take_best(D, S.tag .. 'p')
+    take_best(D, key)
   end
 end
