@@ -1,7 +1,7 @@
 //! Calls of functions on a shard: with the settings that this process knows, and again where those were stale.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -44,7 +44,12 @@ pub struct RedisQueues {
     pace: Mutex<Option<ShardClock>>,
     settings: Mutex<HashMap<ShardId, Arc<VersionedSettings>>>,
     pub(super) listeners: Mutex<Listeners>,
+    /// What its news of shards begin with; empty if nobody hears news.
+    pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
+
+/// The bytes of the name by which a process knows its own news.
+pub const CALLER_BYTES: usize = 8;
 
 /// The listeners, and those of them that have not been told yet what is there.
 #[derive(Default)]
@@ -64,7 +69,8 @@ impl RedisQueues {
     /// The queues behind a connection. The library must be loaded where its functions are called.
     pub fn new(wire: Arc<dyn RedisWire>, clock: Arc<dyn Clock>, options: RedisQueueOptions) -> Self {
         let (pace, settings, listeners) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { wire, library: QueueLibrary::assemble(), clock, options, pace, settings, listeners }
+        let caller = OnceLock::new();
+        Self { wire, library: QueueLibrary::assemble(), clock, options, pace, settings, listeners, caller }
     }
 
     /// Calls a function on a shard once.
@@ -106,6 +112,7 @@ impl RedisQueues {
             let (now, wall) = self.caller_time();
             let at = CallerTime { now, wall, slack: self.options.clock_slack };
             let mut arguments = settings.arguments(at, self.options.epoch, self.options.outbox_entries).to_vec();
+            arguments[0].extend(self.caller.get().into_iter().flatten());
             arguments.extend(own);
             match self.call((shard, op), function, arguments).await {
                 Ok(reply) => return Ok((reply, made)),
@@ -187,6 +194,12 @@ impl RedisQueues {
     pub(super) fn notify(&self, shard: ShardId, view: ShardStatus) {
         let listeners = self.listeners.lock().known.clone();
         listeners.iter().for_each(|listener| listener.changed(shard, view));
+    }
+
+    /// Whether a listener waits for messages of a shard.
+    pub(super) fn is_awaited(&self, shard: ShardId) -> bool {
+        let listeners = self.listeners.lock().known.clone();
+        listeners.iter().any(|listener| listener.awaits(shard))
     }
 
     /// Tells all listeners which running messages should be canceled.

@@ -6,18 +6,20 @@ use async_trait::async_trait;
 
 use super::client::{RedisClient, RedisCommand, Slot};
 use super::keys::REVISION;
+use super::news::RedisNews;
 use crate::ports::{StoreCheck, StoreHandle};
 
 /// An open deployment.
 pub struct RedisHandle {
     client: Arc<RedisClient>,
+    news: Arc<RedisNews>,
     at: String,
 }
 
 impl RedisHandle {
     /// The handle of a client; `at` names where it is.
-    pub fn new(client: Arc<RedisClient>, at: String) -> Self {
-        Self { client, at }
+    pub fn new(client: Arc<RedisClient>, news: Arc<RedisNews>, at: String) -> Self {
+        Self { client, news, at }
     }
 }
 
@@ -41,6 +43,7 @@ impl StoreHandle for RedisHandle {
     }
 
     async fn close(&self) {
+        self.news.close().await;
         self.client.close().await;
     }
 }

@@ -15,6 +15,7 @@ mod keys;
 mod library;
 pub mod limits;
 mod membership;
+mod news;
 mod open;
 mod operations;
 mod outbox;

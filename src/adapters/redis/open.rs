@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::{RedisQueueOptions, RedisQueues};
+use super::calls::{CALLER_BYTES, RedisQueueOptions, RedisQueues};
 use super::catalog::RedisCatalog;
 use super::client::{
     CallFailure, ClientOptions, Deployment, FailureCause, FunctionLibrary, Login, NodeFacts, Product, RedisClient, Role,
@@ -12,11 +12,12 @@ use super::client_wire::ClientWire;
 use super::handle::RedisHandle;
 use super::library::QueueLibrary;
 use super::limits::REDIS_VERSION_MIN;
-use super::membership::RedisMembership;
+use super::membership::{RedisMembership, SeenMembers};
+use super::news::RedisNews;
 use super::operations::RedisOperations;
 use super::sessions::RedisSessions;
 use crate::domain::limits::STORE_SESSIONS_MAX;
-use crate::ports::{Clock, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
+use crate::ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
 
 /// Where the queues are, and how they are kept.
 #[derive(Clone, Debug)]
@@ -120,7 +121,11 @@ pub enum OpenError {
 }
 
 /// Opens the queues of a deployment.
-pub async fn open(options: RedisStoreOptions, clock: Arc<dyn Clock>) -> Result<RedisStores, OpenError> {
+pub async fn open(
+    options: RedisStoreOptions,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+) -> Result<RedisStores, OpenError> {
     let at = addresses(&options.deployment);
     let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
     let client = ClientOptions {
@@ -131,11 +136,11 @@ pub async fn open(options: RedisStoreOptions, clock: Arc<dyn Clock>) -> Result<R
     };
     let client = RedisClient::open(client, Arc::clone(&clock)).await.map_err(|failure| refusal(&at, failure))?;
     let checked = check(&client, &at).await;
-    let stores = RedisStores::on(client, clock, options.queues, at);
+    let stores = RedisStores::on(client, (clock, entropy), options.queues, at);
     match checked.and(stores.probe().await) {
         Ok(()) => Ok(stores),
         Err(error) => {
-            stores.client.close().await;
+            stores.handle.close().await;
             Err(error)
         }
     }
@@ -143,16 +148,25 @@ pub async fn open(options: RedisStoreOptions, clock: Arc<dyn Clock>) -> Result<R
 
 impl RedisStores {
     /// The queues behind an open client, which must have the library of `QueueLibrary`. `at` names the deployment.
-    pub fn on(client: Arc<RedisClient>, clock: Arc<dyn Clock>, options: RedisQueueOptions, at: String) -> Self {
+    pub fn on(
+        client: Arc<RedisClient>,
+        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
+        options: RedisQueueOptions,
+        at: String,
+    ) -> Self {
         let wire = Arc::new(ClientWire::new(Arc::clone(&client)));
         let store = Arc::new(RedisQueues::new(wire, clock, options));
         let sessions = Arc::new(RedisSessions::new(Arc::clone(&store), STORE_SESSIONS_MAX));
-        let membership = Arc::new(RedisMembership::new(Arc::clone(&store)));
+        let members: Arc<SeenMembers> = Arc::default();
+        let membership = Arc::new(RedisMembership::new(Arc::clone(&store), Arc::clone(&members)));
         let operations = Arc::new(RedisOperations::new(Arc::clone(&store)));
         let catalog = Arc::new(RedisCatalog::new(Arc::clone(&store)));
+        let mut own = [0; CALLER_BYTES];
+        entropy.fill(&mut own);
+        let news = RedisNews::start(&store, &client, members, own);
         let shared = Some(SharedQueues { membership, operations, sessions });
         let queues = QueueStores { shared, ..QueueStores::of(store, catalog) };
-        let handle = Arc::new(RedisHandle::new(Arc::clone(&client), at));
+        let handle = Arc::new(RedisHandle::new(Arc::clone(&client), news, at));
         Self { queues, handle, client }
     }
 
@@ -200,7 +214,7 @@ fn refusal(at: &str, failure: CallFailure) -> OpenError {
         FailureCause::LoggedOut => OpenError::Login { at, why },
         FailureCause::Denied => OpenError::Denied { at, why },
         FailureCause::Moving if why.contains("is a replica") => OpenError::Replica { at },
-        FailureCause::Protocol => OpenError::NotRedis { at, why },
+        FailureCause::Stranger => OpenError::NotRedis { at, why },
         _ if why.contains("cluster support disabled") => OpenError::NoCluster { at },
         _ if why.contains("unknown command") => OpenError::TooOld { address: at, version: "5 or older".to_owned() },
         _ => OpenError::Unreachable { at, why }, // every other cause is one of a node that may come back

@@ -5,6 +5,7 @@
 mod cluster;
 mod faults;
 mod news;
+mod opening;
 mod refusals;
 mod replicas;
 mod sentinel;
