@@ -44,7 +44,7 @@ pub struct RedisQueues {
     pace: Mutex<Option<ShardClock>>,
     settings: Mutex<HashMap<ShardId, Arc<VersionedSettings>>>,
     pub(super) listeners: Mutex<Listeners>,
-    /// What its news of shards begin with; empty if nobody hears news.
+    /// What its news of shards begin with; none if nobody hears news.
     pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
 

@@ -58,6 +58,8 @@ struct NewsState {
     held: HashMap<ShardId, ShardStatus>,
     /// Shards where dequeues wait although messages are ready, and for how many ticks.
     lingering: HashMap<ShardId, u64>,
+    /// Shards that could not be read and are read again with the next tick.
+    unread: BTreeSet<ShardId>,
 }
 
 /// What a message of a channel says.
@@ -141,7 +143,9 @@ impl RedisNews {
             for shard in &wanted {
                 self.want_arrivals(*shard).await;
             }
-            self.poll(wanted.into_iter().chain(self.due(tick)).collect()).await;
+            let unread = std::mem::take(&mut self.state.lock().unread);
+            let due: BTreeSet<ShardId> = unread.into_iter().chain(wanted).chain(self.due(tick)).collect();
+            self.poll(due).await;
         }
     }
 
@@ -184,7 +188,7 @@ impl RedisNews {
     }
 
     /// Reads the status of shards and tells it.
-    async fn poll(&self, shards: Vec<ShardId>) {
+    async fn poll(&self, shards: impl IntoIterator<Item = ShardId> + Send) {
         stream::iter(shards).for_each_concurrent(REDIS_POLLS_AT_ONCE_MAX, |shard| self.poll_one(shard)).await;
     }
 
@@ -194,7 +198,10 @@ impl RedisNews {
         match queues.header(shard, POLL).await {
             Ok((status, _)) => queues.notify(shard, status.view),
             Err(error) if error.kind == StoreErrorKind::Conflict => self.forget(shard),
-            Err(error) => tracing::debug!(%error, "the status of a shard cannot be read; it is read again later"),
+            Err(error) => {
+                tracing::debug!(%error, "the status of a shard cannot be read; it is read again in a moment");
+                self.state.lock().unread.insert(shard);
+            }
         }
     }
 
@@ -206,6 +213,7 @@ impl RedisNews {
             state.shards.remove(&shard);
             state.channels.remove(channel.as_str());
             state.lingering.remove(&shard);
+            state.unread.remove(&shard);
         }
         if let Some(client) = self.client.upgrade() {
             client.unsubscribe(&channel);

@@ -136,14 +136,15 @@ pub async fn open(
     };
     let client = RedisClient::open(client, Arc::clone(&clock)).await.map_err(|failure| refusal(&at, failure))?;
     let checked = check(&client, &at).await;
-    let stores = RedisStores::on(client, (clock, entropy), options.queues, at);
-    match checked.and(stores.probe().await) {
-        Ok(()) => Ok(stores),
-        Err(error) => {
-            stores.handle.close().await;
-            Err(error)
-        }
+    let stores = RedisStores::on(client, (clock, entropy), options.queues, at.clone());
+    let works = match checked {
+        Ok(()) => probe(&stores.queues).await.map_err(|error| failed_probe(at, error)),
+        Err(error) => Err(error),
+    };
+    if works.is_err() {
+        stores.handle.close().await;
     }
+    works.map(|()| stores)
 }
 
 impl RedisStores {
@@ -169,32 +170,30 @@ impl RedisStores {
         let handle = Arc::new(RedisHandle::new(Arc::clone(&client), news, at));
         Self { queues, handle, client }
     }
+}
 
-    /// Calls a function and reads a key, which shows what the user of this server may do.
-    async fn probe(&self) -> Result<(), OpenError> {
-        let at = || self.handle.description().trim_start_matches("Redis at ").to_owned();
-        let probed = async {
-            self.queues.catalog.revision().await?;
-            match &self.queues.shared {
-                Some(shared) => shared.operations.running().await.map(drop),
-                None => Ok(()),
-            }
-        };
-        probed.await.map_err(|error: StoreError| {
-            let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
-            match error.kind {
-                _ if why.contains("the library of functions") => {
-                    let advice = match error.kind {
-                        StoreErrorKind::Forbidden => "grant the user FUNCTION LOAD, or load them as another user",
-                        _ => "check its log and its memory", // whatever else keeps a server from loading a library
-                    };
-                    OpenError::Library { at: at(), why, advice }
-                }
-                StoreErrorKind::Forbidden => OpenError::Denied { at: at(), why },
-                _ => OpenError::Store { at: at(), source: error }, // a Redis that cannot serve now
-            }
-        })
+/// Calls a function and reads a key, which shows what the user of this server may do.
+async fn probe(stores: &QueueStores) -> Result<(), StoreError> {
+    stores.catalog.revision().await?;
+    match &stores.shared {
+        Some(shared) => shared.operations.running().await.map(drop),
+        None => Ok(()),
     }
+}
+
+/// Why the first calls failed.
+fn failed_probe(at: String, error: StoreError) -> OpenError {
+    let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
+    let is_denied = error.kind == StoreErrorKind::Forbidden;
+    if why.contains("the library of functions") {
+        let advice = if is_denied {
+            "grant the user FUNCTION LOAD, or load them as another user"
+        } else {
+            "the log of Redis says more"
+        };
+        return OpenError::Library { at, why, advice };
+    }
+    if is_denied { OpenError::Denied { at, why } } else { OpenError::Store { at, source: error } }
 }
 
 /// The configured addresses, for texts.
@@ -216,7 +215,9 @@ fn refusal(at: &str, failure: CallFailure) -> OpenError {
         FailureCause::Moving if why.contains("is a replica") => OpenError::Replica { at },
         FailureCause::Stranger => OpenError::NotRedis { at, why },
         _ if why.contains("cluster support disabled") => OpenError::NoCluster { at },
-        _ if why.contains("unknown command") => OpenError::TooOld { address: at, version: "5 or older".to_owned() },
+        _ if why.contains("RESP3NotSupported") || why.contains("unknown command") => {
+            OpenError::TooOld { address: at, version: "5 or older".to_owned() }
+        }
         _ => OpenError::Unreachable { at, why }, // every other cause is one of a node that may come back
     }
 }

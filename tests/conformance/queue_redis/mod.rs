@@ -5,3 +5,4 @@ mod commands;
 mod random;
 pub mod server;
 mod servers_at_once;
+mod shard_news;

@@ -29,7 +29,12 @@ pub struct QueueServer {
 impl QueueServer {
     /// Starts a server; an error says what is missing.
     pub fn start(build: Build) -> Result<Self, String> {
-        Ok(Self { server: RedisServer::start_with(build, RedisSettings::of(&LINES))? })
+        Self::start_with(build, &[])
+    }
+
+    /// The same, with further lines of its settings.
+    pub fn start_with(build: Build, lines: &[&str]) -> Result<Self, String> {
+        Ok(Self { server: RedisServer::start_with(build, RedisSettings::of(&[&LINES, lines].concat()))? })
     }
 
     /// Where it listens.

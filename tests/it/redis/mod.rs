@@ -10,6 +10,7 @@ mod refusals;
 mod replicas;
 mod sentinel;
 mod servers;
+mod two_servers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

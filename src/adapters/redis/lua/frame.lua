@@ -99,7 +99,7 @@ function F.open(keys, args)
     messages = {}, dirty = {}, sessions = {}, later = {}, counts = {}, outbox = {}, rows = {}, reply = {''},
     new_ids = {}, tb = {}, values = {}, signatures = {}, key_sets = {}, set_uses = {},
     began = false, changed = false, clocked = false,
-    caller = sub(args[1], 49), before = {ready = H.m1, arrived = H.arrived, flags = H.flags}, cancels = {}, news = {},
+    caller = sub(args[1], -8), before = {ready = H.m1, arrived = H.arrived, flags = H.flags}, cancels = {}, news = {},
   }
   if F.has_flag(H.flags, TRUSTS_WALL) and S.now - S.age > LIMIT.token_ahead then
     S.ahead = wall -- since a reset, until the clock of the shard agrees with it
