@@ -139,6 +139,7 @@ impl RedisNews {
     async fn watch(self: Arc<Self>) {
         for tick in 1.. {
             self.clock.sleep(REDIS_POLL_TICK).await;
+            self.greet().await;
             let wanted = self.lingerers();
             for shard in &wanted {
                 self.want_arrivals(*shard).await;
@@ -187,8 +188,18 @@ impl RedisNews {
         }
     }
 
+    /// Lets new listeners hear: one at whose server nobody calls a shard would hear nothing.
+    async fn greet(&self) {
+        if let Some(queues) = self.queues.upgrade()
+            && let Err(error) = queues.greet().await
+        {
+            tracing::debug!(%error, "a listener could not be told what is there; it is told later");
+        }
+    }
+
     /// Reads the status of shards and tells it.
     async fn poll(&self, shards: impl IntoIterator<Item = ShardId> + Send) {
+        self.greet().await;
         stream::iter(shards).for_each_concurrent(REDIS_POLLS_AT_ONCE_MAX, |shard| self.poll_one(shard)).await;
     }
 
