@@ -145,6 +145,11 @@ pub trait QueueListener: Send + Sync + 'static {
     /// Receives the key of a running message whose cancellation was requested. Called from any thread; must not block. The
     /// worker also hears of it when it extends its lease or sends a heartbeat, so it may be lost.
     fn cancel_requested(&self, _shard: ShardId, _key: MessageKey) {}
+
+    /// Whether dequeues wait here for messages of a shard, so that its status matters. Called from any thread; must not block.
+    fn awaits(&self, _shard: ShardId) -> bool {
+        false
+    }
 }
 
 /// Where an id is one message.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -63,7 +63,12 @@ pub struct RedisQueues {
     /// Whether a server has no memory left for enqueues.
     is_nearly_full: AtomicBool,
     pub(super) listeners: Mutex<Listeners>,
+    /// What its news of shards begin with; none if nobody hears news.
+    pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
+
+/// The bytes of the name by which a process knows its own news.
+pub const CALLER_BYTES: usize = 8;
 
 /// The listeners, and those of them that have not been told yet what is there.
 #[derive(Default)]
@@ -97,6 +102,7 @@ impl RedisQueues {
             is_nearly_full: AtomicBool::new(false),
             outbox_usage: Mutex::new(EMPTY_OUTBOXES),
             listeners: Mutex::default(),
+            caller: OnceLock::new(),
         })
     }
 
@@ -238,6 +244,13 @@ impl RedisQueues {
         CallerView { now, wall, slack: self.options.clock_slack, epoch, outbox_entries, rest, seen, life }
     }
 
+    /// The arguments that every function takes first: versions, time and caller, and the settings.
+    fn first_arguments(&self, shard: ShardId, settings: &VersionedSettings) -> Vec<Vec<u8>> {
+        let mut arguments = settings.arguments(self.caller_of(shard, settings)).to_vec();
+        arguments[0].extend(self.caller.get().into_iter().flatten());
+        arguments
+    }
+
     /// Calls a function on a shard with the versions and the settings before its own arguments, which are made from the
     /// settings. If those were stale it is made and called again.
     pub(super) async fn call_current<T>(
@@ -252,7 +265,7 @@ impl RedisQueues {
         for _ in 0..REDIS_STALE_RETRIES_MAX {
             let settings = self.settings_of(shard, op).await?;
             let (own, made) = make(&settings);
-            let mut arguments = settings.arguments(self.caller_of(shard, &settings)).to_vec();
+            let mut arguments = self.first_arguments(shard, &settings);
             arguments.extend(own);
             match self.call((shard, op), function, arguments).await {
                 Ok(reply) => return Ok((reply, made)),
@@ -278,7 +291,7 @@ impl RedisQueues {
             };
             let (mut calls, mut made) = (Vec::new(), Vec::new());
             for (at, function) in functions.iter().enumerate().skip(done.len()) {
-                let mut arguments = settings.arguments(self.caller_of(shard, &settings)).to_vec();
+                let mut arguments = self.first_arguments(shard, &settings);
                 let (own, form) = make(at, &settings);
                 arguments.extend(own);
                 calls.push((*function, arguments));
@@ -388,6 +401,12 @@ impl RedisQueues {
     pub(super) fn notify(&self, shard: ShardId, view: ShardStatus) {
         let listeners = self.listeners.lock().known.clone();
         listeners.iter().for_each(|listener| listener.changed(shard, view));
+    }
+
+    /// Whether a listener waits for messages of a shard.
+    pub(super) fn is_awaited(&self, shard: ShardId) -> bool {
+        let listeners = self.listeners.lock().known.clone();
+        listeners.iter().any(|listener| listener.awaits(shard))
     }
 
     /// Tells all listeners which running messages should be canceled.

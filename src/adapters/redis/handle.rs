@@ -6,25 +6,27 @@ use async_trait::async_trait;
 
 use super::client::{RedisClient, RedisCommand, Slot};
 use super::keys::REVISION;
+use super::news::RedisNews;
 use super::server_watch::ServerWatch;
 use crate::ports::{StoreCheck, StoreHandle};
 
 /// An open deployment.
 pub struct RedisHandle {
     client: Arc<RedisClient>,
+    news: Arc<RedisNews>,
     at: String,
     watch: Option<ServerWatch>,
 }
 
 impl RedisHandle {
     /// The handle of a client; `at` names where it is.
-    pub fn new(client: Arc<RedisClient>, at: String) -> Self {
-        Self { client, at, watch: None }
+    pub fn new(client: Arc<RedisClient>, news: Arc<RedisNews>, at: String) -> Self {
+        Self { client, news, at, watch: None }
     }
 
     /// The same, with the watch that ends with it.
-    pub fn watched(client: Arc<RedisClient>, at: String, watch: ServerWatch) -> Self {
-        Self { client, at, watch: Some(watch) }
+    pub fn with_watch(self, watch: ServerWatch) -> Self {
+        Self { watch: Some(watch), ..self }
     }
 }
 
@@ -51,6 +53,7 @@ impl StoreHandle for RedisHandle {
         if let Some(watch) = &self.watch {
             watch.close().await;
         }
+        self.news.close().await;
         self.client.close().await;
     }
 }

@@ -49,9 +49,13 @@ const SOURCES: [&str; 19] = [
     include_str!("lua/see.lua"),
 ];
 
-/// The sources of what servers share beside the shards.
-const STORE_SOURCES: [&str; 3] =
-    [include_str!("lua/catalog.lua"), include_str!("lua/fleet.lua"), include_str!("lua/directory.lua")];
+/// The sources of what servers share beside the shards, and of the news that they have of each other.
+const STORE_SOURCES: [&str; 4] = [
+    include_str!("lua/news.lua"),
+    include_str!("lua/catalog.lua"),
+    include_str!("lua/fleet.lua"),
+    include_str!("lua/directory.lua"),
+];
 
 /// The names of the functions.
 const REGISTER: &str = include_str!("lua/register.lua");

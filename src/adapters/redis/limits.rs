@@ -92,3 +92,19 @@ pub const REDIS_QUIET_TIME: Duration = Duration::from_secs(15);
 pub const REDIS_LIVES_KEPT: usize = 10_000;
 /// The longest time that an exclusive queue gives out nothing after Redis lost work.
 pub const REDIS_REST_MAX: Duration = Duration::from_secs(15);
+/// How much later each server in turn wakes dequeues by news of another one on Redis.
+pub const REDIS_NEWS_STEP: Duration = Duration::from_millis(2);
+/// How late news of another server on Redis wakes dequeues at most.
+pub const REDIS_NEWS_LATE_MAX: Duration = Duration::from_millis(10);
+/// How often shards on Redis are read again in case news was lost, each in its turn.
+pub const REDIS_POLL_TICK: Duration = Duration::from_secs(1);
+/// How often a shard on Redis is read again while dequeues wait for it, in case news was lost.
+pub const REDIS_POLLED_EVERY: Duration = Duration::from_secs(30);
+/// How often a shard on Redis is read again for which no dequeue waits.
+pub const REDIS_LOOKED_FOR_EVERY: Duration = Duration::from_mins(20);
+/// The shards on Redis that are read at once in case news was lost.
+pub const REDIS_POLLS_AT_ONCE_MAX: usize = 16;
+/// How long every arrival in a shard on Redis is told after a server asked for it.
+pub const REDIS_WANTED_FOR: Duration = Duration::from_mins(1);
+/// How often a server asks for it, while its dequeues wait although messages are ready.
+pub const REDIS_WANTED_AGAIN: Duration = Duration::from_secs(20);

@@ -17,6 +17,7 @@ mod keys;
 mod library;
 pub mod limits;
 mod membership;
+mod news;
 mod open;
 mod operations;
 mod outbox;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::{RedisQueueOptions, RedisQueues};
+use super::calls::{CALLER_BYTES, RedisQueueOptions, RedisQueues};
 use super::catalog::RedisCatalog;
 use super::client::{
     CallFailure, ClientOptions, Deployment, FailureCause, FunctionLibrary, Login, NodeFacts, Product, RedisClient, Role,
@@ -12,13 +12,14 @@ use super::client_wire::ClientWire;
 use super::handle::RedisHandle;
 use super::library::QueueLibrary;
 use super::limits::REDIS_VERSION_MIN;
-use super::membership::RedisMembership;
+use super::membership::{RedisMembership, SeenMembers};
+use super::news::RedisNews;
 use super::operations::RedisOperations;
 use super::server_report::AskedOfServers;
 use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
 use crate::domain::limits::STORE_SESSIONS_MAX;
-use crate::ports::{Clock, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
+use crate::ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
 
 /// Where the queues are, and how they are kept.
 #[derive(Clone, Debug)]
@@ -124,7 +125,11 @@ pub enum OpenError {
 }
 
 /// Opens the queues of a deployment.
-pub async fn open(options: RedisStoreOptions, clock: Arc<dyn Clock>) -> Result<RedisStores, OpenError> {
+pub async fn open(
+    options: RedisStoreOptions,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+) -> Result<RedisStores, OpenError> {
     let at = addresses(&options.deployment);
     let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
     let client = ClientOptions {
@@ -137,58 +142,76 @@ pub async fn open(options: RedisStoreOptions, clock: Arc<dyn Clock>) -> Result<R
     let checked = check(&client, &at).await;
     let wire = ClientWire::replicated(Arc::clone(&client), options.asked.replicas, options.timeout);
     let store = RedisQueues::new(Arc::new(wire), Arc::clone(&clock), options.queues);
-    let stores = RedisStores::of(Arc::clone(&store), Arc::clone(&client), at.clone());
-    if let Err(error) = checked.and(stores.probe().await) {
-        client.close().await;
+    let (stores, handle) = parts(&store, &client, entropy.as_ref(), at.clone());
+    let works = match checked {
+        Ok(()) => probe(&stores).await.map_err(|error| failed_probe(at, error)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = works {
+        handle.close().await;
         return Err(error);
     }
     let watch = ServerWatch::start(Arc::clone(&client), store, options.asked, clock).await;
-    Ok(RedisStores { handle: Arc::new(RedisHandle::watched(client, at, watch)), ..stores })
+    Ok(RedisStores { queues: stores, handle: Arc::new(handle.with_watch(watch)), client })
 }
 
 impl RedisStores {
     /// The queues behind an open client, which must have the library of `QueueLibrary`. `at` names the deployment.
-    pub fn on(client: Arc<RedisClient>, clock: Arc<dyn Clock>, options: RedisQueueOptions, at: String) -> Self {
+    pub fn on(
+        client: Arc<RedisClient>,
+        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
+        options: RedisQueueOptions,
+        at: String,
+    ) -> Self {
         let wire = Arc::new(ClientWire::new(Arc::clone(&client)));
-        Self::of(RedisQueues::new(wire, clock, options), client, at)
+        let store = RedisQueues::new(wire, clock, options);
+        let (queues, handle) = parts(&store, &client, entropy.as_ref(), at);
+        Self { queues, handle: Arc::new(handle), client }
     }
+}
 
-    fn of(store: Arc<RedisQueues>, client: Arc<RedisClient>, at: String) -> Self {
-        let sessions = Arc::new(RedisSessions::new(Arc::clone(&store), STORE_SESSIONS_MAX));
-        let membership = Arc::new(RedisMembership::new(Arc::clone(&store)));
-        let operations = Arc::new(RedisOperations::new(Arc::clone(&store)));
-        let catalog = Arc::new(RedisCatalog::new(Arc::clone(&store)));
-        let shared = Some(SharedQueues { membership, operations, sessions });
-        let queues = QueueStores { shared, ..QueueStores::of(store, catalog) };
-        let handle = Arc::new(RedisHandle::new(Arc::clone(&client), at));
-        Self { queues, handle, client }
+/// The stores over the shards, and the handle that closes what they need.
+fn parts(
+    store: &Arc<RedisQueues>,
+    client: &Arc<RedisClient>,
+    entropy: &dyn Entropy,
+    at: String,
+) -> (QueueStores, RedisHandle) {
+    let sessions = Arc::new(RedisSessions::new(Arc::clone(store), STORE_SESSIONS_MAX));
+    let members: Arc<SeenMembers> = Arc::default();
+    let membership = Arc::new(RedisMembership::new(Arc::clone(store), Arc::clone(&members)));
+    let operations = Arc::new(RedisOperations::new(Arc::clone(store)));
+    let catalog = Arc::new(RedisCatalog::new(Arc::clone(store)));
+    let mut own = [0; CALLER_BYTES];
+    entropy.fill(&mut own);
+    let news = RedisNews::start(store, client, members, own);
+    let shared = Some(SharedQueues { membership, operations, sessions });
+    let queues = QueueStores { shared, ..QueueStores::of(Arc::clone(store), catalog) };
+    (queues, RedisHandle::new(Arc::clone(client), news, at))
+}
+
+/// Calls a function and reads a key, which shows what the user of this server may do.
+async fn probe(stores: &QueueStores) -> Result<(), StoreError> {
+    stores.catalog.revision().await?;
+    match &stores.shared {
+        Some(shared) => shared.operations.running().await.map(drop),
+        None => Ok(()),
     }
+}
 
-    /// Calls a function and reads a key, which shows what the user of this server may do.
-    async fn probe(&self) -> Result<(), OpenError> {
-        let at = || self.handle.description().trim_start_matches("Redis at ").to_owned();
-        let probed = async {
-            self.queues.catalog.revision().await?;
-            match &self.queues.shared {
-                Some(shared) => shared.operations.running().await.map(drop),
-                None => Ok(()),
-            }
+/// Why the first calls failed.
+fn failed_probe(at: String, error: StoreError) -> OpenError {
+    let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
+    let is_denied = error.kind == StoreErrorKind::Forbidden;
+    if why.contains("the library of functions") {
+        let advice = if is_denied {
+            "grant the user FUNCTION LOAD, or load them as another user"
+        } else {
+            "the log of Redis says more"
         };
-        probed.await.map_err(|error: StoreError| {
-            let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
-            match error.kind {
-                _ if why.contains("the library of functions") => {
-                    let advice = match error.kind {
-                        StoreErrorKind::Forbidden => "grant the user FUNCTION LOAD, or load them as another user",
-                        _ => "check its log and its memory", // whatever else keeps a server from loading a library
-                    };
-                    OpenError::Library { at: at(), why, advice }
-                }
-                StoreErrorKind::Forbidden => OpenError::Denied { at: at(), why },
-                _ => OpenError::Store { at: at(), source: error }, // a Redis that cannot serve now
-            }
-        })
+        return OpenError::Library { at, why, advice };
     }
+    if is_denied { OpenError::Denied { at, why } } else { OpenError::Store { at, source: error } }
 }
 
 /// The configured addresses, for texts.
@@ -208,12 +231,11 @@ fn refusal(at: &str, failure: CallFailure) -> OpenError {
         FailureCause::LoggedOut => OpenError::Login { at, why },
         FailureCause::Denied => OpenError::Denied { at, why },
         FailureCause::Moving if why.contains("is a replica") => OpenError::Replica { at },
-        FailureCause::Protocol => OpenError::NotRedis { at, why },
-        _ if why.contains("Parse error") => {
-            OpenError::NotRedis { at, why: "its answer is not in the protocol of Redis".to_owned() }
-        }
+        FailureCause::Stranger => OpenError::NotRedis { at, why },
         _ if why.contains("cluster support disabled") => OpenError::NoCluster { at },
-        _ if why.contains("unknown command") => OpenError::TooOld { address: at, version: "5 or older".to_owned() },
+        _ if why.contains("RESP3NotSupported") || why.contains("unknown command") => {
+            OpenError::TooOld { address: at, version: "5 or older".to_owned() }
+        }
         _ => OpenError::Unreachable { at, why }, // every other cause is one of a node that may come back
     }
 }

@@ -132,7 +132,8 @@ impl ReplyParts {
     }
 }
 
-fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
+/// Reads the status with which every reply begins.
+pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
     let mut reader = PackedReader::new("status of a shard", bytes);
     let (at, step) = (reader.time()?, reader.whole()?);
     let mut messages = [0; MessageState::ALL.len()];

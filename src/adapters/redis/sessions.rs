@@ -11,7 +11,9 @@ use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_ROWS_A_CALL_MAX, REDIS_SESSI
 use super::packed::{PackedBytes, PackedReader};
 use super::store_calls::{StoreReply, step_unreadable};
 use super::stored_message::read_call;
-use super::stored_row::{ending_code, pack_shard, read_answer, read_end, read_ends, read_pulse, read_row, read_shards};
+use super::stored_row::{
+    ending_code, pack_shard, read_answer, read_end, read_ends, read_pulse, read_room, read_row, read_shards,
+};
 use super::stored_shard::read_session_id;
 use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::messages::message::SessionId;
@@ -127,8 +129,7 @@ impl SessionDirectory for RedisSessions {
     async fn add_shard(&self, id: SessionId, shard: ShardId, call: CallAttempt) -> SessionStep<bool> {
         let [number, attempt] = attempt_texts(call);
         let arguments = vec![id_text(id), number, attempt, pack_shard(shard)];
-        let read = |reader: &mut PackedReader<'_>| reader.flag();
-        self.step_on_row("note shard", "add", arguments, read).await
+        self.step_on_row("note shard", "add", arguments, read_room).await
     }
 
     async fn remove_shards(&self, id: SessionId, shards: &[ShardId]) -> Result<(), StoreError> {

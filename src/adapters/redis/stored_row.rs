@@ -113,6 +113,11 @@ pub fn read_pulse(reader: &mut PackedReader<'_>) -> Result<SessionPulse, Corrupt
     Ok(SessionPulse { newest_call: read_call(reader)?, touched: reader.whole()? })
 }
 
+/// Whether there was room for a shard.
+pub fn read_room(reader: &mut PackedReader<'_>) -> Result<bool, CorruptValue> {
+    reader.flag()
+}
+
 /// The answer of a step: a refusal, or what `read` makes of the rest.
 pub fn read_answer<T>(
     bytes: &[u8],

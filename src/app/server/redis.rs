@@ -6,6 +6,7 @@ use anyhow::Context;
 
 use crate::adapters::redis::limits::{REDIS_CLOCK_SLACK, REDIS_OUTBOX_ENTRIES_MAX};
 use crate::adapters::redis::{self, AskedOfServers, OpenError, RedisQueueOptions, RedisStoreOptions, RedisStores};
+use crate::adapters::system::SystemEntropy;
 use crate::app::config::{Config, QueueEngine, queue_cluster, redis_client_options};
 use crate::app::server::keyspace::UnusableSetting;
 use crate::ports::Clock;
@@ -36,7 +37,7 @@ pub(super) async fn open_redis(config: &Config, clock: &Arc<dyn Clock>) -> anyho
     let (deployment, login, timeout) = redis_client_options(cluster).map_err(UnusableSetting)?;
     let asked = AskedOfServers { replicas: cluster.replicas, declared: cluster.durability.tier() };
     let options = RedisStoreOptions { deployment, login, timeout, queues: QUEUE_OPTIONS, asked };
-    let opened = redis::open(options, Arc::clone(clock)).await;
+    let opened = redis::open(options, Arc::clone(clock), Arc::new(SystemEntropy)).await;
     let opened = opened.map_err(|why| RedisUnusable { cluster: name.to_owned(), why })?;
     tracing::info!(kind = "redis", cluster = name, "the store of queues is open");
     Ok(Some(opened))

@@ -329,4 +329,8 @@ impl QueueListener for QueueContext {
             let _ = self.cancel_notices.send(CancelNotice { queue, key });
         }
     }
+
+    fn awaits(&self, shard: ShardId) -> bool {
+        self.by_id(shard.queue).is_some_and(|queue| queue.waiters.len() > 0)
+    }
 }

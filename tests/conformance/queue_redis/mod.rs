@@ -1,5 +1,6 @@
 //! The queue shard on a Redis server: random commands against the core, and what only this store does.
 
+mod catalog_answers;
 mod commands;
 mod injected_errors;
 mod keys;
@@ -10,5 +11,6 @@ mod restarts;
 pub mod server;
 mod servers_at_once;
 mod shapes;
+mod shard_news;
 mod tiers;
 mod values;

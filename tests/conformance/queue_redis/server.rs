@@ -1,5 +1,6 @@
 //! Redis and Valkey servers of the tests' own, and the queues on them.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,9 +9,9 @@ use parking_lot::Mutex;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::redis::client::{ClientOptions, Deployment, FunctionLibrary, RedisClient};
 use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueueOptions, RedisQueues, RedisStores};
-use tallystone::adapters::system::SystemClock;
+use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::domain::Timestamp;
-use tallystone::ports::{Clock as _, QueueStores, SharedQueues};
+use tallystone::ports::{Clock, Entropy, QueueStores, SharedQueues};
 
 use crate::given;
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
@@ -31,7 +32,7 @@ impl QueueServer {
         Self::start_with(build, &[])
     }
 
-    /// Starts a server with further lines of settings.
+    /// The same, with further lines of its settings.
     pub fn start_with(build: Build, lines: &[&str]) -> Result<Self, String> {
         Ok(Self { server: RedisServer::start_with(build, RedisSettings::of(&[&LINES, lines].concat()))? })
     }
@@ -41,9 +42,27 @@ impl QueueServer {
         &mut self.server
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
     /// A client of it, with the library of queues.
     pub async fn client(&self) -> Arc<RedisClient> {
-        client_of(&self.server).await
+        Self::client_at(self.address(), ANSWERS_WITHIN).await
+    }
+
+    /// A client of what listens at an address, with a deadline for its calls.
+    pub async fn client_at(address: SocketAddr, timeout: Duration) -> Arc<RedisClient> {
+        let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
+        let options = ClientOptions {
+            deployment: Deployment::Single { address: address.to_string() },
+            login: None,
+            timeout,
+            library: FunctionLibrary { name, code },
+        };
+        // Its deadlines are real time, whatever the time of the queues.
+        RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
     }
 
     /// The queues on it, at the time of the clock.
@@ -53,8 +72,13 @@ impl QueueServer {
 
     /// All stores on it, at the time of the clock.
     pub async fn stores(&self, clock: &ManualClock) -> QueueStores {
-        let (client, at) = (self.client().await, self.server.address().to_string());
-        RedisStores::on(client, Arc::new(clock.clone()), OPTIONS, at).queues
+        Self::stores_of(self.client().await, clock)
+    }
+
+    /// All stores behind a client.
+    pub fn stores_of(client: Arc<RedisClient>, clock: &ManualClock) -> QueueStores {
+        let sources: (Arc<dyn Clock>, Arc<dyn Entropy>) = (Arc::new(clock.clone()), Arc::new(SystemEntropy));
+        RedisStores::on(client, sources, OPTIONS, "the test".to_owned()).queues
     }
 }
 

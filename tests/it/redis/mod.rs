@@ -5,10 +5,12 @@
 mod cluster;
 mod faults;
 mod news;
+mod opening;
 mod refusals;
 mod replicas;
 mod sentinel;
 mod servers;
+mod two_servers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -13,6 +13,8 @@ use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
 pub enum FailureCause {
     /// No connection could be made before the deadline.
     Unreachable,
+    /// What listens there does not answer as a server of this kind does.
+    Stranger,
     /// Too many calls of the node were in progress.
     Busy,
     /// The command may have been sent, and no answer came.
@@ -53,6 +55,7 @@ impl FailureCause {
         match self {
             Self::NoAnswer | Self::Function { .. } | Self::Protocol => EffectOutcome::Unknown,
             Self::Unreachable
+            | Self::Stranger
             | Self::Busy
             | Self::Moving
             | Self::ScriptBusy
@@ -75,6 +78,7 @@ impl FailureCause {
             Self::Closed => StoreErrorKind::Closed,
             Self::Function { .. } | Self::Protocol => StoreErrorKind::Corrupt,
             Self::Unreachable
+            | Self::Stranger
             | Self::NoAnswer
             | Self::Moving
             | Self::CannotPersist

@@ -85,7 +85,7 @@ impl RedisClient {
         let mut tried = reach(&directory, &deadline).await;
         while let Err(failure) = &tried
             && !deadline.is_over()
-            && !matches!(failure.cause, FailureCause::LoggedOut | FailureCause::Denied)
+            && !matches!(failure.cause, FailureCause::LoggedOut | FailureCause::Denied | FailureCause::Stranger)
         {
             deadline.pause(REDIS_MOVING_PAUSE_MAX).await;
             // Once the deadline has passed, the failure before it says more.

@@ -312,6 +312,7 @@ fn failure(door: &Door, error: &RedisError) -> CallFailure {
         Some("NOAUTH" | "WRONGPASS") => FailureCause::LoggedOut,
         Some("NOPERM") => FailureCause::Denied,
         Some("LOADING") => FailureCause::Moving,
+        _ if error.kind() == ErrorKind::Parse => FailureCause::Stranger,
         _ if error.kind() == ErrorKind::AuthenticationFailed => FailureCause::LoggedOut,
         _ if text.contains("WRONGPASS") || text.contains("NOAUTH") => FailureCause::LoggedOut,
         _ => FailureCause::Unreachable, // whatever else keeps a connection from being made

@@ -77,8 +77,8 @@ function F.set_flag(flags, bit, on)
 end
 
 -- Opens a call. keys: the header, then a key that never exists (while a slot moves, that one makes Redis refuse the call
--- before the function runs). args: 1 the versions and the time of the caller, 2 the settings. Returns an error reply if the
--- shard cannot be used.
+-- before the function runs). args: 1 the versions, the time and the name of the caller, 2 the settings. Returns an error reply
+-- if the shard cannot be used.
 function F.open(keys, args)
   if not call then
     F.init()
@@ -114,6 +114,7 @@ function F.open(keys, args)
     messages = {}, dirty = {}, sessions = {}, later = {}, counts = {}, outbox = {}, rows = {}, reply = {''},
     new_ids = {}, tb = {}, values = {}, signatures = {}, key_sets = {}, set_uses = {}, held = {}, places = {}, groups = {},
     began = false, changed = false, clocked = false,
+    caller = sub(args[1], -8), before = {ready = H.m1, arrived = H.arrived, flags = H.flags}, cancels = {}, news = {},
   }
   if F.has_flag(H.flags, TRUSTS_WALL) and S.now - S.age > LIMIT.token_ahead then
     S.ahead = wall -- since a reset, until the clock of the shard agrees with it
@@ -185,7 +186,9 @@ function F.finish()
   end
   S.reply[1] = F.status()
   if changes then
+    F.gather_news(S.reply[1], S.next_event)
     call('SET', S.tag .. 'm', F.pack_header(S.H))
+    F.publish_news() -- which never fails
   end
   return S.reply
 end
@@ -197,6 +200,7 @@ function F.status()
   local head = is_serving and call('ZRANGE', tag .. (S.P.exclusive and 'q' or 'p'), 0, 0, 'WITHSCORES') or {}
   local oldest = H.m1 > 0 and call('ZRANGE', tag .. 'a', 0, 0)[1]
   local at = F.next_event()
+  S.next_event = at
   return pack('<ddddddddd', S.now, H.step, H.m0, H.m1, H.m2, H.m3, H.m4, H.m5, H.arrived)
     .. pack('<BdBdBBddd', head[2] and 1 or 0, tonumber(head[2] or 0), oldest and 1 or 0, (oldest or 0) * LIMIT.minute, H.flags,
       at and 1 or 0, at and math.max(0, at - S.now) or 0, H.version, H.epoch)

@@ -22,6 +22,7 @@ local function cancel_message(M, reason)
     local L = changed.lease
     if L then
       L.cancel = true
+      S.cancels[#S.cancels + 1] = pack('<I4d', M.epoch, M.seq)
     end
   end)
   return refused or settlement(M)

@@ -217,7 +217,7 @@ local function drop_rest(H)
     gone[#gone + 1] = tag .. 'y' .. number
   end
   for _, name in ipairs({
-    'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf', 'l', 'q', 'r', 'b', 'vl', 'n',
+    'p', 'd', 'g', 'a', 'ac', 'sg', 's', 'pg', 'tb', 'kd', 'ks', 'kc', 'vn', 'e', 'c', 'cf', 'l', 'q', 'r', 'b', 'vl', 'n', 'w', 'j',
   }) do
     gone[#gone + 1] = tag .. name
   end

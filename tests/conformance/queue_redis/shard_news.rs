@@ -1,0 +1,71 @@
+//! News of shards that do not come: what other servers did is found all the same.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::redis::QueueLibrary;
+use tallystone::adapters::redis::client::{ClientOptions, Deployment, FunctionLibrary, Login, RedisClient};
+use tallystone::adapters::system::SystemClock;
+use tallystone::domain::queue::ShardId;
+use tallystone::ports::{QueueListener, ShardStatus};
+
+use super::server::QueueServer;
+use crate::given;
+use crate::queue_given::{News, QUEUE, SHARD, enqueue, is_new, settings};
+use crate::servers::redis::{Build, or_skip};
+
+const SECOND: Duration = Duration::from_secs(1);
+const FOUND_WITHIN: Duration = Duration::from_secs(60);
+
+/// Keeps the news of shards, and waits for all of them.
+#[derive(Default)]
+struct Waiting(News);
+
+impl QueueListener for Waiting {
+    fn changed(&self, shard: ShardId, view: ShardStatus) {
+        self.0.changed(shard, view);
+    }
+
+    fn awaits(&self, _: ShardId) -> bool {
+        true
+    }
+}
+
+/// A client of a user that may neither publish nor subscribe.
+async fn deaf_client(server: &QueueServer) -> Arc<RedisClient> {
+    let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
+    let options = ClientOptions {
+        deployment: Deployment::Single { address: server.address().to_string() },
+        login: Some(Login { user: Some("deaf".to_owned()), password: "pw".to_owned() }),
+        timeout: FOUND_WITHIN,
+        library: FunctionLibrary { name, code },
+    };
+    RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
+}
+
+#[tokio::test]
+async fn without_news_a_shard_is_read_again_while_somebody_waits_for_it() {
+    for build in Build::ALL {
+        let started = QueueServer::start_with(build, &["user deaf on >pw ~* resetchannels +@all"]);
+        let Some(server) = or_skip(started) else { continue };
+        println!("on {}", build.name());
+        let clock = ManualClock::at(given::T0);
+        let sender = server.stores(&clock).await;
+        sender.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
+        let deaf = QueueServer::stores_of(deaf_client(&server).await, &clock);
+        let listener = Arc::new(Waiting::default());
+        deaf.shards.listen(listener.clone());
+        assert_eq!(deaf.shards.queues().await.expect("a list").len(), 1);
+        let ready = || listener.0.newest(SHARD).map(|view| view.ready());
+        assert_eq!(ready(), Some(0));
+        let sent = sender.shards.apply(SHARD, vec![enqueue("a", 0, b"")]).await.remove(0).expect("it is taken");
+        assert!(is_new(&sent.reply));
+        let began = Instant::now();
+        while ready() != Some(1) {
+            assert!(began.elapsed() < FOUND_WITHIN, "nobody looked");
+            clock.advance(SECOND);
+            tokio::task::yield_now().await;
+        }
+    }
+}
