@@ -12,7 +12,7 @@ use crate::engine::queues::error::QueueError;
 use crate::engine::queues::operations::check_token;
 use crate::engine::queues::registry::check_id;
 use crate::engine::queues::{QueueEtag, Queues};
-use crate::ports::{QueueChange, QueueDeletion};
+use crate::ports::{QueueChange, QueueDeletion, StoreErrorKind};
 
 /// A deletion request.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ impl Queues {
                     Ok(depth) => MessageState::ALL.into_iter().map(|state| depth.of(state)).sum(),
                     // Another server has deleted it.
                     Err(QueueError::QueueNotFound { .. }) if turn.reread().await? => continue,
+                    // What is lost or damaged cannot be counted, and its deletion is how an operator gives it up.
+                    Err(QueueError::Store(error)) if error.kind == StoreErrorKind::Corrupt => 0,
                     Err(error) => return Err(error),
                 },
             };

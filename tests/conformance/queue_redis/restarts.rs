@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::client::{RedisCommand, Slot};
-use tallystone::adapters::redis::{QueueLibrary, RedisQueues};
+use tallystone::adapters::redis::client::{Deployment, RedisCommand, Slot};
+use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueues};
 use tallystone::domain::queue::command::LeaseGrant;
 use tallystone::domain::queue::messages::message::SessionId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
@@ -15,9 +15,9 @@ use tallystone::ports::{
     Clock as _, EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind,
 };
 
-use super::server::{QueueServer, eventually, next_queue, past_clock};
+use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_over};
 use crate::queue_given::{dequeue, enqueue, is_new, settings, settle};
-use crate::servers::redis::{Build, or_skip};
+use crate::servers::redis::{Build, SentinelGroup, or_skip};
 
 /// Settings of a server that keeps every write.
 const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
@@ -184,6 +184,31 @@ async fn every_server_takes_over_a_raised_epoch() {
     let fresh = given.server.queues(&given.clock).await;
     fresh.learn_epoch().await.expect("the store has noted it");
     assert_eq!(fresh.epoch(), 2);
+}
+
+#[tokio::test]
+async fn after_a_failover_leases_hold_and_the_epoch_rises() {
+    let Some(mut group) = or_skip(SentinelGroup::start(Build::Redis7)) else { return };
+    let primary = SentinelGroup::NAME.to_owned();
+    let client = client_at(Deployment::Sentinel { sentinels: group.sentinels(), primary, login: None }).await;
+    let clock = past_clock();
+    let queues = queues_over(ClientWire::new(client), &clock);
+    let shard = ShardId { queue: QueueId(next_queue()), number: 0 };
+    queues.create(shard.queue, 1, settings().into()).await.expect("a new queue");
+    let one = async |command| queues.apply(shard, vec![command]).await.remove(0).expect("the store takes it").reply;
+    for id in ["a", "b"] {
+        assert!(is_new(&one(enqueue(id, 0, b"")).await));
+    }
+    let before = leases(one(dequeue(1)).await);
+    eventually("the replica has all of it", async || group.pair.primary.replicas_are_in_step()).await;
+    group.pair.primary.kill();
+    clock.advance(31 * SECOND);
+    eventually("the replica is the primary", async || queues.totals(shard).await.is_ok()).await;
+    assert!(matches!(one(sweep()).await, Ok(Reply::Touched { count: 0, .. })), "nothing has expired");
+    let after = leases(one(dequeue(2)).await);
+    assert_eq!(after.iter().map(|lease| lease.token.fence.epoch).collect::<Vec<_>>(), [2], "the other message");
+    let settled = one(settle(before[0].token, SettleAction::Complete)).await;
+    assert!(matches!(settled, Ok(Reply::Settled(now)) if now.state == MessageState::Completed), "{settled:?}");
 }
 
 /// Numbers as the functions take them.

@@ -105,13 +105,14 @@ pub async fn on_every_redis(law: impl AsyncFn(QueueServer, ManualClock)) {
 
 /// A client of a server, with the library of queues.
 pub async fn client_of(server: &RedisServer) -> Arc<RedisClient> {
+    client_at(Deployment::Single { address: server.address().to_string() }).await
+}
+
+/// The same of any deployment.
+pub async fn client_at(deployment: Deployment) -> Arc<RedisClient> {
     let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
-    let options = ClientOptions {
-        deployment: Deployment::Single { address: server.address().to_string() },
-        login: None,
-        timeout: ANSWERS_WITHIN,
-        library: FunctionLibrary { name, code },
-    };
+    let options =
+        ClientOptions { deployment, login: None, timeout: ANSWERS_WITHIN, library: FunctionLibrary { name, code } };
     // Its deadlines are real time, whatever the time of the queues.
     RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
 }

@@ -4,6 +4,7 @@
 
 mod cluster;
 mod faults;
+mod lost_store;
 mod news;
 mod opening;
 mod refusals;
