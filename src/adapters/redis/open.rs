@@ -144,7 +144,7 @@ pub async fn open(
     let store = RedisQueues::new(Arc::new(wire), Arc::clone(&clock), options.queues);
     let (stores, handle) = parts(&store, &client, entropy.as_ref(), at.clone());
     let works = match checked {
-        Ok(()) => probe(&stores).await.map_err(|error| failed_probe(at, error)),
+        Ok(()) => probe(&stores, &store).await.map_err(|error| failed_probe(at.clone(), error)),
         Err(error) => Err(error),
     };
     if let Err(error) = works {
@@ -191,8 +191,9 @@ fn parts(
 }
 
 /// Calls a function and reads a key, which shows what the user of this server may do.
-async fn probe(stores: &QueueStores) -> Result<(), StoreError> {
+async fn probe(stores: &QueueStores, store: &RedisQueues) -> Result<(), StoreError> {
     stores.catalog.revision().await?;
+    store.learn_epoch().await?;
     match &stores.shared {
         Some(shared) => shared.operations.running().await.map(drop),
         None => Ok(()),

@@ -284,7 +284,7 @@ async fn audit_sizes(client: &RedisClient, shard: ShardId, core: &Shard, told: &
     if core.header().shapes_filled.iter().all(Option::is_none) {
         let mut in_groups = 0;
         for key in keys(client, shard).await {
-            if let Some(name) = key.strip_prefix(&prefix).filter(|name| name.starts_with('y')) {
+            if let Some(name) = key.strip_prefix(&prefix).filter(|name| name.starts_with('y') && name.contains('.')) {
                 in_groups += size(name).await;
             }
         }

@@ -226,7 +226,7 @@ async fn sweep_of_exclusive_queue(given: &mut Restarting, seen: f64) {
     let header = header.into_list().expect("a list").remove(0).into_bytes().expect("a key");
     let never = [&header[..header.len() - 1], b"~"].concat();
     let function = QueueLibrary::assemble().function("swp");
-    let arguments: [Vec<u8>; 3] = [versions, doubles(&[0.0; 12]), vec![0, 64, 0]];
+    let arguments: [Vec<u8>; 3] = [versions, doubles(&[0.0; 14]), vec![0, 64, 0]];
     let call = RedisCommand::fcall(&function, &[header.to_vec(), never], &arguments);
     client.call_one(Slot::of(b""), call).await.expect("the function takes it");
 }

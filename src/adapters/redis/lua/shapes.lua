@@ -346,8 +346,8 @@ function F.abandon_shapes(H)
     gone[#gone + 1] = shapes[i].number
   end
   if #shapes > 0 then
+    store_gone(H, gone) -- first: an error in between must not forget their groups
     store_shapes(H, {})
-    store_gone(H, gone)
   end
   return #shapes > 0
 end
