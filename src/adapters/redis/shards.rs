@@ -202,12 +202,25 @@ impl RedisQueues {
         }
         let new = std::mem::take(&mut self.listeners.lock().new);
         self.listeners.lock().known.extend(new.iter().cloned());
+        let told = self.tell_what_is_there(&new).await;
+        if told.is_err() {
+            let mut listeners = self.listeners.lock();
+            listeners.known.retain(|known| !new.iter().any(|one| Arc::ptr_eq(one, known)));
+            listeners.new.extend(new); // the next call tells them
+        }
+        told
+    }
+
+    async fn tell_what_is_there(&self, new: &[Arc<dyn QueueListener>]) -> Result<(), StoreError> {
         for (queue, known) in self.all_registered(APPLY).await? {
             let shards = if known.is_dropped { 0 } else { known.shards };
             for number in 0..shards {
                 let shard = ShardId { queue, number };
-                let (status, _) = self.header(shard, APPLY).await?;
-                new.iter().for_each(|listener| listener.changed(shard, status.view));
+                match self.header(shard, APPLY).await {
+                    Ok((status, _)) => new.iter().for_each(|listener| listener.changed(shard, status.view)),
+                    Err(error) if error.kind == StoreErrorKind::Conflict => {} // it is being dropped
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())

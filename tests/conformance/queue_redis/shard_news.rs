@@ -13,6 +13,7 @@ use tallystone::ports::{QueueListener, ShardStatus};
 use super::server::QueueServer;
 use crate::given;
 use crate::queue_given::{News, QUEUE, SHARD, enqueue, is_new, settings};
+use crate::servers::proxy::{Fault, Proxy, Wire};
 use crate::servers::redis::{Build, or_skip};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -68,4 +69,25 @@ async fn without_news_a_shard_is_read_again_while_somebody_waits_for_it() {
             tokio::task::yield_now().await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_that_could_not_be_told_what_is_there_is_told_later() {
+    let Some(server) = or_skip(QueueServer::start(Build::Redis7)) else { return };
+    let clock = ManualClock::at(given::T0);
+    server.stores(&clock).await.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
+    let proxy = Proxy::start(server.address(), Wire::Plain).expect("a proxy");
+    let client = QueueServer::client_at(proxy.address(), SECOND).await;
+    let queues = QueueServer::stores_of(client, &clock).shards;
+    let listener = Arc::new(News::default());
+    proxy.set(Fault::Cut);
+    queues.listen(listener.clone());
+    queues.queues().await.expect_err("the store is away");
+    assert_eq!(listener.newest(SHARD), None);
+    proxy.set(Fault::None);
+    let began = Instant::now();
+    while queues.queues().await.is_err() {
+        assert!(began.elapsed() < FOUND_WITHIN, "it does not come back");
+    }
+    assert!(listener.newest(SHARD).is_some(), "before the call was answered");
 }
