@@ -16,6 +16,7 @@ mod two_servers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tallystone::adapters::redis::AskedOfServers;
 use tallystone::adapters::redis::client::{
     CallFailure, ClientOptions, Deployment, FailureCause, FunctionLibrary, Login, RedisClient, RedisCommand,
     RedisReply, Slot,
@@ -36,6 +37,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// How long a test waits before it looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const KEY: &str = "{q}count";
+/// What is asked of the servers of queues: nothing beyond what they say.
+const ASKED: AskedOfServers = AskedOfServers { replicas: 0, declared: None };
 
 /// Adds to a number; appends to a list; reads a number; writes and then fails.
 const CODE: &str = "#!lua name=tallystone_test
