@@ -56,9 +56,9 @@ pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, Name
 pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
-    CreatedQueue, FilteredDepth, IdScope, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
-    ShardAnswer, ShardCapabilities, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore,
-    ShardTotals, StoredMessage,
+    CreatedQueue, FilteredDepth, FinishedBodies, IdScope, MessageBody, MessagesAt, OutboxPage, OutboxUsage,
+    QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardOutbox, ShardReader, ShardReport,
+    ShardStatus, ShardStore, ShardTotals, StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};

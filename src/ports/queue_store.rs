@@ -161,6 +161,15 @@ pub enum IdScope {
     Shard,
 }
 
+/// What a store has of the body of a message that is completed or canceled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FinishedBodies {
+    /// All of it.
+    Kept,
+    /// All but the payload. Its size stays in the head of the message.
+    WithoutPayload,
+}
+
 /// What a store offers of the laws of its ports, where stores differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardCapabilities {
@@ -168,6 +177,8 @@ pub struct ShardCapabilities {
     pub answers_may_be_lost: bool,
     /// Where an id is one message: law 11 holds for `IdScope::Queue` only.
     pub ids: IdScope,
+    /// What is left of the body of a message that is completed or canceled: law 4 holds as far as this says.
+    pub finished_bodies: FinishedBodies,
     /// How exactly the age of the oldest ready message is known.
     pub ready_age_precision: Duration,
     /// The most leases that one heartbeat confirms; the others keep their own ends until the next one.
@@ -181,6 +192,7 @@ impl ShardCapabilities {
     pub const WHOLE: Self = Self {
         answers_may_be_lost: false,
         ids: IdScope::Queue,
+        finished_bodies: FinishedBodies::Kept,
         ready_age_precision: Duration::from_secs(1),
         heartbeat_leases: usize::MAX,
         durability_may_fall: false,
@@ -196,7 +208,8 @@ impl ShardCapabilities {
 ///    goes backwards, even across restarts.
 /// 3. A command refused with `EffectOutcome::NotApplied` left no trace. The other commands of its call are unaffected.
 /// 4. A message has the body of its first enqueue, byte by byte, for as long as it exists. The body of a repeated or
-///    refused enqueue is not kept.
+///    refused enqueue is not kept. If the store's `capabilities` say so, the payload goes when the message is completed or
+///    canceled: readers then show it as empty, beside its size. An errored message keeps its body, because it may be redriven.
 /// 5. `create` makes empty shards, all or none, durably. Of an id that exists it changes nothing; of one that was dropped
 ///    it is a `Conflict`.
 /// 6. After `drop_queue` every command and read of the queue is refused with `Conflict` and `NotApplied`, as for a queue

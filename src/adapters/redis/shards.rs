@@ -20,8 +20,8 @@ use crate::domain::queue::name::{QueueId, ShardId};
 use crate::domain::queue::shard::FilterScan;
 use crate::domain::queue::{Command, Durability, InvalidCommandPart, Reply, ShardSettings};
 use crate::ports::{
-    CreatedQueue, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardStore,
-    StoreError, StoreErrorKind,
+    CreatedQueue, FinishedBodies, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand,
+    ShardStore, StoreError, StoreErrorKind,
 };
 
 const APPLY: &str = "apply to queue";
@@ -43,6 +43,7 @@ impl ShardStore for RedisQueues {
         ShardCapabilities {
             answers_may_be_lost: true,
             ids: IdScope::Shard,
+            finished_bodies: FinishedBodies::WithoutPayload,
             ready_age_precision: REDIS_READY_AGE_PRECISION,
             heartbeat_leases: REDIS_HEARTBEAT_LEASES_MAX,
             durability_may_fall: true,

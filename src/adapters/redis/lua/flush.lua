@@ -53,7 +53,12 @@ local function session_index(put, M, member, was, is)
   end
 end
 
-local function store(M)
+-- Whether a message is finished for good: an errored one may be redriven.
+local function is_over(state)
+  return state == STATE.Completed or state == STATE.Canceled
+end
+
+local function store(M, was)
   local key = F.key_of(M.seq)
   if M.gone then
     call('UNLINK', key)
@@ -65,6 +70,9 @@ local function store(M)
     end
   else
     call('HSET', key, 'h', F.pack_message(M))
+    if is_over(M.state) and not is_over(was.state) then
+      call('HDEL', key, 'b') -- nobody gets it any more
+    end
   end
 end
 
@@ -143,7 +151,7 @@ function F.flush()
     for i = 1, #dirty do
       local M = dirty[i]
       local was, is, member = M.was, F.places_after(M), F.member(M.seq)
-      store(M)
+      store(M, was)
       reindex(put, tag .. 'p', member, was.pending, is.pending)
       reindex(put, tag .. 'd', member, was.due, is.due)
       reindex(put, tag .. 'g', member, was.gone, is.gone)
