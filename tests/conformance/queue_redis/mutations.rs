@@ -33,7 +33,7 @@ const MUTATIONS: [(&str, &str, &str); 20] = [
     ("a session keeps leases that ended", "      put('ZREM', tag .. before, member)\n", ""),
     ("sessions never rest", "    R.held = R.held - 1\n", ""),
     ("a try bars itself", "D.attempt < R.bars[i].attempt", "D.attempt <= R.bars[i].attempt"),
-    ("a forgotten call is taken", "if D.call <= R.floor then", "if false then"),
+    ("a full value is served", "return size(V.running) < limit_of(V)", "return size(V.running) <= limit_of(V)"),
     ("content of a repeat is not compared", "first.fingerprint ~= E.fingerprint", "false"),
     ("answers are not counted", "known.number, known.changed = known.number + 1, true", "known.changed = true"),
     ("waits are not counted", "    add(WAIT + time_step(math.max(0, now - since)), 1)\n", ""),
