@@ -21,7 +21,7 @@ use tallystone::adapters::memory::{self, FastTable, MemoryHistory};
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::counter::NamespaceId;
 use tallystone::domain::namespace::{HotCounter, SeriesSettings, TimePartition};
-use tallystone::ports::{HistoryStore, StoreError, Stores};
+use tallystone::ports::{Clock as _, HistoryStore, StoreError, Stores};
 use tempfile::TempDir;
 
 use crate::given;
@@ -32,6 +32,8 @@ const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a node may take to drop a keyspace of some hundred tables.
 const DROPPED_WITHIN: Duration = Duration::from_secs(120);
+/// The limit for other processes to let go of a directory that was given up.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a keyspace keeps the history of messages.
 const HISTORY_KEPT: Duration = Duration::from_secs(7 * 86_400);
@@ -206,7 +208,7 @@ impl Bench {
         if backend == Backend::EmbeddedForgetful {
             options = Options { row_bytes: 0, tail_bytes: 0, ..options };
         }
-        let store = embedded::open(options).map_err(|error| error.to_string())?;
+        let store = open_store(&options).map_err(|error| error.to_string())?;
         let stores = store.stores(Arc::new(FastTable::new(Arc::new(clock.clone()), 1 << 20)));
         let history = Some(store.history());
         Ok(Self { backend, stores, history, clock, kept: Some((store, dir)), keyspace: None, servers: Vec::new() })
@@ -290,6 +292,18 @@ impl Bench {
                 drop(store);
                 Self::open_embedded(self.backend, self.clock, dir).expect("the store opens again")
             }
+        }
+    }
+}
+
+/// Opens a store. A process that another test is just starting has copies of the open files of this one until it runs, the lock
+/// of a directory included. So a directory that was given up may be in use for a moment.
+pub fn open_store(options: &Options) -> Result<Embedded, embedded::OpenError> {
+    let deadline = SystemClock.elapsed() + GIVEN_UP_WITHIN;
+    loop {
+        match embedded::open(options.clone()) {
+            Err(embedded::OpenError::InUse(_)) if SystemClock.elapsed() < deadline => std::thread::yield_now(),
+            outcome => return outcome,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tallystone::adapters::embedded::{self, Embedded, Options};
+use tallystone::adapters::embedded::{Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::SystemClock;
@@ -23,7 +23,7 @@ use tallystone::ports::{
 
 use tempfile::TempDir;
 
-use crate::backends::{Ending, copy, directory};
+use crate::backends::{Ending, copy, directory, open_store};
 use crate::given;
 use crate::queue_redis::server::QueueServer;
 use crate::servers::redis::{Build, or_skip};
@@ -98,7 +98,7 @@ impl QueueBench {
 
     fn open_embedded(clock: ManualClock, dir: TempDir, reserve_bytes: u64) -> Self {
         let options = Options { reserve_bytes, block_bytes: 1 << 20, ..Options::new(dir.path()) };
-        let store = embedded::open(options).expect("the store opens");
+        let store = open_store(&options).expect("the store opens");
         let stores = store.queue_stores(Arc::new(clock.clone()));
         Self { stores, clock, kept: Some((store, dir)), _server: None }
     }

@@ -138,7 +138,7 @@ impl RedisQueues {
         T: Send + 'static,
         W: Future<Output = T> + Send + 'static,
     {
-        let work = work(self.this.upgrade().expect("whoever calls it has it"));
+        let work = work(self.this.upgrade().expect("its caller holds it"));
         let (told, done) = oneshot::channel();
         self.tasks.spawn(async move {
             // A caller that has gone wants no answer.

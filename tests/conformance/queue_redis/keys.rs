@@ -45,9 +45,10 @@ impl ShardKeys {
         names.into_iter().map(|name| name.into_bytes().expect("a name")).collect()
     }
 
-    /// What is there.
+    /// What is there, but for what expires by itself at any moment: which news were told, and who wants some.
     pub async fn snapshot(&self) -> Snapshot {
-        let names = self.names().await;
+        let mut names = self.names().await;
+        names.retain(|name| !name.ends_with(b"}w") && !name.ends_with(b"}j"));
         let dumps = self.send_all(names.iter().map(|name| RedisCommand::new("DUMP").arg(name)).collect()).await;
         let dumps = dumps.into_iter().map(|dump| dump.into_bytes().expect("a value"));
         names.into_iter().zip(dumps).collect()

@@ -2,6 +2,7 @@
 //!
 //! Tests run on each server in turn; the last line `on NAME` of a failing one names the server.
 
+mod access;
 mod cluster;
 mod faults;
 mod lost_store;
