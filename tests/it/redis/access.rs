@@ -68,7 +68,10 @@ fn a_user_with_the_documented_rights_can_do_all_that_a_server_does_and_no_more()
         let settings = RedisSettings::of(&["appendonly yes", "appendfsync always", &documented_user()]);
         let Some(redis) = or_skip(RedisServer::start_with(build, settings)) else { continue };
         let (one, other) = (start(&redis), start(&redis));
-        use_queue([&one, &other], &json!({"name": "plain", "count_by": ["zone"], "shards": 2}));
+        use_queue(
+            [&one, &other],
+            &json!({"name": "plain", "count_by": ["zone"], "shards": 2, "filter_shapes": [{"keys": ["zone"]}]}),
+        );
         let exclusive = json!({"name": "exclusive", "type": "QUEUE_TYPE_EXCLUSIVE", "exclusivity_key": "account",
             "filter_shapes": [{"keys": ["zone"]}]});
         use_queue([&one, &other], &exclusive);
