@@ -1,8 +1,8 @@
 //! Maps a failed request to its outcome: whether it may have had an effect.
 //!
 //! A write counts as not applied only in four cases: it was never sent, it was refused as invalid, the coordinator did
-//! not know its statement, or the coordinator knew at once that too few replicas were alive. Every other write may have been applied, or may be applied later: by
-//! a slow replica, by a hint, or by a request that is still in a socket.
+//! not know its statement, or the coordinator knew at once that too few replicas were alive. Every other write may have
+//! been applied, or may be applied later: by a slow replica, by a hint, or by a request that is still in a socket.
 
 use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
 

@@ -47,12 +47,18 @@ impl WaitingShards {
         Self { queues, clock, shards, wake, is_listed }
     }
 
-    /// Adds a shard, and wakes the relay if this server is its owner. O(members).
+    /// Adds a shard, and wakes the relay if this server is its owner. O(1) if it waits already, else O(members).
     pub fn mark(&self, shard: ShardId) {
+        let mut state = self.shards.lock();
+        // Every change comes here, and most of them to a shard that waits already.
+        if state.waiting.contains_key(&shard) {
+            return;
+        }
         let since = self.clock.elapsed();
         let due = since + RELAY_STEP_IN * self.queues.rank_for(shard);
-        let is_new = self.shards.lock().waiting.try_insert(shard, WaitingRows { since, due }).is_ok();
-        if is_new && due == since {
+        state.waiting.insert(shard, WaitingRows { since, due });
+        drop(state);
+        if due == since {
             self.wake.notify_one();
         }
     }

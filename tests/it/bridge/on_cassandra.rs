@@ -18,7 +18,8 @@ use crate::support::harness::{Launch, Server, eventually};
 /// The limit for a cluster and the server's sessions to come back, on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
 
-fn messages(from: usize, to: usize) -> Vec<Value> {
+/// Messages of three tenants.
+pub fn messages(from: usize, to: usize) -> Vec<Value> {
     let message = |number: usize| {
         let tenant = format!("t{}", number % 3);
         json!({"message_id": format!("m{number}"), "payload": "aGVsbG8=", "metadata": {"tenant": tenant}})

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::on_cassandra::messages;
 use super::{
     QUEUE, QUEUES, answer, call, check_levels, check_series, complete_all, count, create, depths, enqueue, lease_all,
     queue_call, settle, wait_until_reported,
@@ -42,14 +43,6 @@ impl Fleet {
             .arg(&self.memcached.address().to_string());
         launch.start()
     }
-}
-
-fn messages(from: usize, to: usize) -> Vec<Value> {
-    let message = |number: usize| {
-        let tenant = format!("t{}", number % 3);
-        json!({"message_id": format!("m{number}"), "payload": "aGVsbG8=", "metadata": {"tenant": tenant}})
-    };
-    (from..to).map(message).collect()
 }
 
 /// What happened to a message, as a server says.
