@@ -54,6 +54,8 @@ pub const SWEEPS_OF_A_ROUND_MAX: usize = 1_024;
 pub const SWEEPS_AT_ONCE_MAX: usize = 16;
 /// The shards that a peek reads at once, each as many messages as it shows.
 pub const PEEK_SHARDS_AT_ONCE_MAX: usize = 8;
+/// The shards whose status a dequeue reads at once, where servers share a store and it has found nothing.
+pub const DEQUEUE_SHARDS_READ_AT_ONCE_MAX: usize = 16;
 /// The messages that one step of a list reads.
 pub const LIST_STEP_MESSAGES_MAX: usize = 100;
 /// The messages that an explanation looks at to say how many are served before one.

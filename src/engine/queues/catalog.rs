@@ -51,14 +51,26 @@ pub(super) enum EnqueueTarget {
 }
 
 impl Queues {
-    /// Returns a queue or template.
+    /// Returns a queue or template, as it is in the store. If the store cannot be read, as this server knows it.
+    pub async fn read(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
+        if self.is_shared() {
+            let _ = self.read_changes().await;
+        }
+        self.get(name)
+    }
+
+    /// Returns a queue or template that this server knows.
     pub fn get(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
         let found = self.context.find(name).ok_or_else(|| QueueError::not_found(name))?;
         Ok(found.record.load_full())
     }
 
     /// Lists queues and templates with a name prefix, in the order of names, after the name `above`.
-    pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<CatalogQueue>> {
+    /// Where servers share a store it reads the changes of the catalog first, as `read` does.
+    pub async fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<CatalogQueue>> {
+        if self.is_shared() {
+            let _ = self.read_changes().await;
+        }
         let listed = self.context.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
         listed.into_iter().map(|queue| queue.record.load_full()).collect()
     }

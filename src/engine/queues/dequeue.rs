@@ -1,13 +1,18 @@
 //! Dequeue: leases over all shards, best message first, with waiting inside the server.
 //!
-//! A shard is asked only if it may have a message, so an empty result costs nothing. Of several shards with messages each is
+//! A shard is asked only if it may have a message, so an empty result costs nothing where one server owns the store. Where
+//! several share it, a dequeue that finds nothing reads each shard once before it says so. Of several shards with messages each is
 //! asked for its share: the order is exact within a shard and approximate across shards. Leases for a worker that goes away
 //! during its call are released.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_WAIT_MAX, LEASE_MAX, LEASE_MIN};
+use futures_util::{StreamExt, stream};
+
+use crate::domain::limits::{
+    DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_SHARDS_READ_AT_ONCE_MAX, DEQUEUE_WAIT_MAX, LEASE_MAX, LEASE_MIN,
+};
 use crate::domain::queue::command::{self, Completeness, Refusal};
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
@@ -58,13 +63,28 @@ impl Queues {
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(InvalidCommandPart::Lease.into());
         }
-        let queue = self.queue(name).await?;
+        let mut queue = self.queue(name).await?;
         let session = match ask.session {
             Some(asked) => Some(self.admit(asked).await?),
             None => None,
         };
-        if let Some(session) = session.as_ref().filter(|session| session.may_be_repeat) {
-            if let Some(again) = self.recall(&queue, session.call).await? {
+        loop {
+            match self.dequeue_of(name, &queue, &ask, session.as_ref()).await {
+                Err(error) => queue = self.successor(&queue, error).await?,
+                leased => return leased,
+            }
+        }
+    }
+
+    async fn dequeue_of(
+        &self,
+        name: &QueueName,
+        queue: &Arc<ServedQueue>,
+        ask: &DequeueRequest,
+        session: Option<&ActiveSessionCall>,
+    ) -> Result<LeaseBatch, QueueError> {
+        if let Some(session) = session.filter(|session| session.may_be_repeat) {
+            if let Some(again) = self.recall(queue, session.call).await? {
                 return Ok(again);
             }
             if session.is_superseded {
@@ -73,9 +93,9 @@ impl Queues {
             }
         }
         if let Some(message) = ask.message.clone() {
-            return self.dequeue_one(&queue, message, &ask, session.as_ref().map(|session| session.call)).await;
+            return self.dequeue_one(queue, message, ask, session.map(|session| session.call)).await;
         }
-        self.dequeue_within(name, &queue, &ask, session.as_ref()).await
+        self.dequeue_within(name, queue, ask, session).await
     }
 
     /// Leases the available messages, or those that arrive within the wait.
@@ -145,7 +165,7 @@ impl Queues {
     ) -> Result<(), QueueError> {
         (found.looked, found.completeness) = (self.context.engine.clock.elapsed(), Completeness::Complete);
         queue.record_dequeue(found.looked);
-        match (self.refuse_blocked(queue), ask.blocked) {
+        match (self.refuse_blocked(queue).await, ask.blocked) {
             (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), WhenBlocked::Wait) => return Ok(()),
             (Err(_), _) if !found.leases.is_empty() => return Ok(()), // what was found is answered
             (refused, _) => refused?,
@@ -158,7 +178,13 @@ impl Queues {
         while found.leases.len() < ask.max {
             let mut offers = queue.offers(self.context.engine.clock.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
-            let Some(best) = offers.first() else { break };
+            let Some(best) = offers.first() else {
+                if self.may_be_outdated(found) {
+                    self.read_shards(queue, &exhausted).await?;
+                    continue;
+                }
+                break;
+            };
             let room = found.room();
             if room == 0 {
                 found.completeness = Completeness::More;
@@ -207,7 +233,7 @@ impl Queues {
         ask: &DequeueRequest,
         call: Option<SessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
-        self.refuse_blocked(queue)?;
+        self.refuse_blocked(queue).await?;
         let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
         if !ask.filter.is_empty() {
             // Metadata never changes, so a message that does not match now never will.
@@ -263,9 +289,33 @@ impl Queues {
         }
     }
 
-    fn refuse_blocked(&self, queue: &ServedQueue) -> Result<(), QueueError> {
+    /// Whether a dequeue that has found nothing has to read the shards before it says so, or waits: other servers of the store
+    /// may have put something there of which the news is still on its way. Once for each dequeue.
+    fn may_be_outdated(&self, found: &mut LeaseBatch) -> bool {
+        let is_first = !std::mem::replace(&mut found.has_read_shards, true);
+        is_first && self.is_shared() && found.leases.is_empty()
+    }
+
+    /// Reads the status of the shards that this dequeue has not asked.
+    async fn read_shards(&self, queue: &Arc<ServedQueue>, asked: &[bool]) -> Result<(), QueueError> {
+        let shards = (0..queue.shards()).filter(|shard| !asked[*shard as usize]);
+        let reads =
+            shards.map(|shard| async move { (shard, self.context.stores.reader.totals(queue.shard(shard).id).await) });
+        let mut reads = stream::iter(reads).buffer_unordered(DEQUEUE_SHARDS_READ_AT_ONCE_MAX);
+        while let Some((shard, read)) = reads.next().await {
+            let read = read.map_err(|error| self.context.translate_store_error(queue, error))?;
+            self.context.update_view(queue, shard, read.view);
+        }
+        Ok(())
+    }
+
+    async fn refuse_blocked(&self, queue: &ServedQueue) -> Result<(), QueueError> {
         if self.context.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
+        }
+        if queue.record.load().spec.dequeue_blocked.is_some() && self.is_shared() {
+            // Another server may just have removed the block.
+            self.read_changes().await?;
         }
         match &queue.record.load().spec.dequeue_blocked {
             Some(why) => Err(Refusal::DequeueBlocked(why.clone()).into()),

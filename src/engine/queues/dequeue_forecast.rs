@@ -46,10 +46,26 @@ impl DequeueForecast {
 impl Queues {
     /// Explains why a dequeue gets nothing, most decisive cause first.
     pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<QueueExplanation>, QueueError> {
-        let queue = self.queue(name).await?;
+        // The explanation is about the settings as they are, not as this server knew them.
+        self.read(name).await?;
+        let mut queue = self.queue(name).await?;
+        loop {
+            match self.explain_queue_of(name, &queue, &filter).await {
+                Err(error) => queue = self.successor(&queue, error).await?,
+                explained => return explained,
+            }
+        }
+    }
+
+    async fn explain_queue_of(
+        &self,
+        name: &QueueName,
+        queue: &Arc<ServedQueue>,
+        filter: &Filter,
+    ) -> Result<Vec<QueueExplanation>, QueueError> {
         let spec = queue.spec();
-        let depth = self.depth_of(&queue).await?;
-        let outlook = self.forecast(&queue, &filter).await?;
+        let depth = self.depth_of(queue).await?;
+        let outlook = self.forecast(queue, filter).await?;
         let steps = NextSteps(name);
         let said = |(cause, at): &(Cause, Timestamp)| {
             CauseText { context: &self.context, steps, about: None, at: *at }.describe(cause)
@@ -62,14 +78,14 @@ impl Queues {
         if outlook.serves {
             let is_open = spec.dequeue_blocked.is_none();
             let (running, now) = (depth.of(MessageState::Running), self.context.engine.clock.elapsed());
-            causes.extend(no_worker_waits(steps, &queue, running, now).filter(|_| is_open));
+            causes.extend(no_worker_waits(steps, queue, running, now).filter(|_| is_open));
             causes.extend(outlook.blocked.iter().map(said));
-            causes.extend(is_open.then(|| explanation("next", next_text(&outlook, &filter))));
+            causes.extend(is_open.then(|| explanation("next", next_text(&outlook, filter))));
         } else if !outlook.blocked.is_empty() || outlook.of(MessageState::Pending) > 0 {
-            causes.push(explanation("value_held", held_text(steps, &outlook, &filter)));
+            causes.push(explanation("value_held", held_text(steps, &outlook, filter)));
             causes.extend(outlook.blocked.iter().map(said));
         } else {
-            causes.extend(none_pending(steps, &outlook, &filter));
+            causes.extend(none_pending(steps, &outlook, filter));
         }
         causes.extend(errored(steps, depth.of(MessageState::Errored), outlook.failed));
         causes.extend(spec.enqueue_blocked.iter().map(|why| blocked(steps, "enqueue", why)));

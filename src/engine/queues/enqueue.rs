@@ -72,6 +72,22 @@ impl Queues {
         name: &QueueName,
         sent: SentMessage,
     ) -> Result<EnqueueOutcome, QueueError> {
+        if !self.is_shared() {
+            return self.enqueue_once(caller, name, sent).await;
+        }
+        let known = self.id_of(name);
+        match self.enqueue_once(caller, name, sent.clone()).await {
+            Err(error) if self.is_replaced(name, known, &error).await => self.enqueue_once(caller, name, sent).await,
+            enqueued => enqueued,
+        }
+    }
+
+    async fn enqueue_once(
+        &self,
+        caller: &CallerId,
+        name: &QueueName,
+        sent: SentMessage,
+    ) -> Result<EnqueueOutcome, QueueError> {
         let queue = match self.enqueue_target(name).await? {
             EnqueueTarget::Live(queue) => queue,
             EnqueueTarget::Template { template, spec } => {
@@ -86,6 +102,31 @@ impl Queues {
 
     /// Enqueues messages, each with its own outcome.
     pub async fn batch_enqueue(
+        &self,
+        caller: &CallerId,
+        name: &QueueName,
+        sent: Vec<Result<SentMessage, QueueError>>,
+    ) -> Result<Vec<Result<EnqueueOutcome, QueueError>>, QueueError> {
+        if !self.is_shared() {
+            return self.batch_enqueue_once(caller, name, sent).await;
+        }
+        let known = self.id_of(name);
+        let kept: Vec<Option<SentMessage>> = sent.iter().map(|sent| sent.as_ref().ok().cloned()).collect();
+        let mut enqueued = self.batch_enqueue_once(caller, name, sent).await?;
+        let is_lost = |result: &Result<_, QueueError>| result.as_ref().is_err_and(QueueError::is_of_unknown_queue);
+        let Some(Err(error)) = enqueued.iter().find(|result| is_lost(result)) else { return Ok(enqueued) };
+        if !self.is_replaced(name, known, error).await {
+            return Ok(enqueued);
+        }
+        let lost = enqueued.iter().zip(kept).enumerate().filter(|(_, (result, _))| is_lost(result));
+        let (places, again): (Vec<_>, Vec<_>) = lost.filter_map(|(place, (_, kept))| Some((place, Ok(kept?)))).unzip();
+        for (place, result) in places.into_iter().zip(self.batch_enqueue_once(caller, name, again).await?) {
+            enqueued[place] = result;
+        }
+        Ok(enqueued)
+    }
+
+    async fn batch_enqueue_once(
         &self,
         caller: &CallerId,
         name: &QueueName,

@@ -1,16 +1,16 @@
 //! How a queue call fails: one enum, each case with its reason and what the caller needs to go on.
 
-use std::borrow::Cow;
-
 use crate::domain::limits::SESSION_SHARDS_MAX;
-use crate::domain::queue::command::{Refusal, ShardCapacity};
+use crate::domain::queue::command::Refusal;
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::key_syntax::KeyTextError;
 use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::{MessageState, QueueId, QueueName};
+use crate::domain::queue::{QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::caller_quota::QuotaExceeded;
 use crate::engine::queues::limited_resource::{LimitedResource, no_room_text};
+use crate::engine::queues::refusal_text::{invalid_text, refusal_text};
 use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
 
 /// Why a queue call was refused.
@@ -104,6 +104,9 @@ pub enum QueueError {
         /// Their names.
         known: Vec<Box<str>>,
     },
+    /// The lease token is genuine, and of a queue that does not have the name.
+    #[error("{}", KeyTextError::OtherQueue)]
+    LeaseOfOtherQueue,
     /// No such operation.
     #[error("operation {id} is unknown: it ended long ago, or its server was restarted")]
     OperationNotFound {
@@ -158,6 +161,7 @@ impl QueueError {
             Self::ShuttingDown => Reason::ShuttingDown,
             Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
             Self::UnknownClass { .. } => reason_of_invalid(InvalidCommandPart::PriorityClass),
+            Self::LeaseOfOtherQueue => Reason::InvalidLeaseToken,
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
             Self::Store(error) => error.reason(),
         }
@@ -204,6 +208,11 @@ impl QueueError {
     /// Whether it is about a session, which is over then.
     pub fn is_of_session(&self) -> bool {
         matches!(self, Self::Refused(Refusal::SessionNotFound | Refusal::SessionEnded(_)))
+    }
+
+    /// Whether the store does not have the queue of the call, or the call is about another queue of the same name.
+    pub fn is_of_unknown_queue(&self) -> bool {
+        matches!(self, Self::QueueNotFound { .. } | Self::LeaseOfOtherQueue)
     }
 
     /// Whether the store may have applied the call although it answered with a failure.
@@ -332,166 +341,4 @@ fn field_of(invalid: InvalidCommandPart) -> &'static str {
         InvalidCommandPart::CountedKeySets => "queue.count_by",
         InvalidCommandPart::Settings | InvalidCommandPart::Shape => "queue",
     }
-}
-
-fn refusal_text(refusal: &Refusal) -> String {
-    match refusal {
-        Refusal::Invalid(invalid) => return invalid_text(*invalid).into_owned(),
-        Refusal::WrongState(state) => return wrong_state_text(*state),
-        Refusal::VersionMismatch(version) => {
-            return format!("the version of the message is {version}, not the expected_version of the call");
-        }
-        Refusal::EnqueueBlocked(why) => {
-            return format!(
-                "enqueues are blocked: {why}; nothing was enqueued: retry with the same id after the queue \
-                is unblocked"
-            );
-        }
-        Refusal::DequeueBlocked(why) => {
-            return format!(
-                "dequeues are blocked: {why}; existing leases can be settled: retry after the queue is \
-                unblocked"
-            );
-        }
-        Refusal::NotFound => "there is no such message: it was never enqueued, or its retention is over",
-        Refusal::LeaseLost => "the lease has ended or never existed; nothing was changed",
-        Refusal::SessionNotFound => {
-            "there is no such session: it ended long ago, or was never opened; open a new \
-            session"
-        }
-        Refusal::SessionEnded(Ending::Replaced) => {
-            "another session was opened with the same label, which ended this session and its leases; open a new \
-             session"
-        }
-        Refusal::SessionEnded(Ending::Closed) => "the session was closed; open a new session",
-        Refusal::SessionEnded(Ending::Expired) => {
-            "the session sent nothing for longer than its lease, and its confirmed leases have ended; open a new \
-             session"
-        }
-        Refusal::SequenceTooOld => {
-            "this call is older than the session's latest call, and its response is no longer stored; nothing was \
-             leased: retry with a higher sequence"
-        }
-        Refusal::TryBarred => {
-            "a later try of this call has arrived; nothing was leased: wait for the response of the \
-            later try"
-        }
-        Refusal::TokenReused => "a message with this id was enqueued with other content",
-        Refusal::TokenExpired => {
-            "the id is too old for the dedupe window; nothing was enqueued (if the id is new, the server's clock was \
-             ahead earlier: see tallystone queue reset-clock)"
-        }
-        Refusal::NotEmpty => "this setting changes only while the queue is empty",
-        Refusal::ValueHeld => {
-            "other messages of its exclusivity value are leased or come first, or the limit of the value is 0: see \
-             which with ExplainMessage (tallystone msg explain -q QUEUE MESSAGE); wait for them, or \
-             raise the limit of the value with SetValueLimit (tallystone queue limit QUEUE VALUE N)"
-        }
-        Refusal::Deleted => "the queue was deleted",
-        Refusal::Full(full) => full_text(*full),
-    }
-    .to_owned()
-}
-
-/// What the state of a message forbids, and what may be done instead. The command line puts the names that it knows in
-/// the place of QUEUE and MESSAGE.
-fn wrong_state_text(state: MessageState) -> String {
-    let step = match state {
-        MessageState::Invisible | MessageState::Pending => {
-            "it is not served yet, and only errored messages can be redriven or discarded"
-        }
-        MessageState::Running => {
-            "wait for the end of its lease, or ask its worker to stop with CancelMessage (tallystone msg cancel -q QUEUE \
-             --id MESSAGE)"
-        }
-        MessageState::Completed => "to repeat the work, enqueue it with another id",
-        MessageState::Canceled => "if the work is still needed, enqueue it with another id",
-        MessageState::Errored => {
-            "to retry it, redrive it with RedriveMessages (tallystone dlq redrive -q QUEUE MESSAGE)"
-        }
-    };
-    format!("the message is {state}, which does not allow this call: {step}")
-}
-
-fn full_text(full: ShardCapacity) -> &'static str {
-    match full {
-        ShardCapacity::Messages => {
-            "the queue reached its quota_messages, finished messages included: let workers catch up, shorten the \
-             retention, or raise the quota"
-        }
-        ShardCapacity::Bytes => {
-            "the queue reached its quota_bytes, payloads of finished messages included: let workers catch up, shorten \
-             the retention, or raise the quota"
-        }
-        ShardCapacity::Answers => {
-            "the dedupe records of the queue reached its dedupe_max_bytes: raise dedupe_max_bytes, or retry in 10 \
-             minutes"
-        }
-        ShardCapacity::Sessions => {
-            "a shard of the queue has the maximum number of sessions: retry after some have ended"
-        }
-        ShardCapacity::ValueLimits => {
-            "a shard of the queue has 10,000 exclusivity values with their own limit, the maximum: reset some of them \
-             first"
-        }
-    }
-}
-
-fn invalid_text(invalid: InvalidCommandPart) -> Cow<'static, str> {
-    let text = match invalid {
-        InvalidCommandPart::PayloadOfQueue(most) => {
-            let what = "the payload_max_bytes of this queue; store the data elsewhere and send its address";
-            return format!("the payload is larger than {most} bytes, {what}").into();
-        }
-        InvalidCommandPart::MetadataOfQueue(most) => {
-            let what = "the metadata_max_bytes of this queue; send less, or move data into the payload";
-            return format!("keys and values of the metadata are larger than {most} bytes together, {what}").into();
-        }
-        InvalidCommandPart::MessageId => "the message id must have 1 to 64 bytes and not begin with m.",
-        InvalidCommandPart::Routing => "a shard key has 1 to 256 bytes",
-        InvalidCommandPart::Metadata => {
-            "metadata has at most 4 pairs with different keys; a key has 1 to 64 bytes, a value at most 256"
-        }
-        InvalidCommandPart::Payload => {
-            "the payload is larger than 32,768 bytes; store the data elsewhere and send its address"
-        }
-        InvalidCommandPart::Priority => "the priority must be -2^53 to 2^53",
-        InvalidCommandPart::PriorityClass => "the queue has no such priority class",
-        InvalidCommandPart::Invisibility => "an invisibility or delay is at most 10 years",
-        InvalidCommandPart::Lease => "a lease lasts 1 s to 12 h",
-        InvalidCommandPart::Attempts => "max_attempts must be 1 to 10,000",
-        InvalidCommandPart::Ttl => "a TTL is at most 10 years",
-        InvalidCommandPart::TokenTime => "the id's time is more than 60 s ahead of the server's clock",
-        InvalidCommandPart::Count => "the number of messages must be 1 to 100",
-        InvalidCommandPart::ExclusivityValue => {
-            "the queue is exclusive: the metadata must contain its exclusivity key with a value of 1 to 256 bytes"
-        }
-        InvalidCommandPart::ShardKey => {
-            "an exclusive queue routes by exclusivity value and does not accept a shard key"
-        }
-        InvalidCommandPart::ValueLimit => "limit must be 0 to 10,000; omit it for the limit of the queue",
-        InvalidCommandPart::NotExclusive => {
-            "this is a simple queue; only a queue of type QUEUE_TYPE_EXCLUSIVE has limits of exclusivity values"
-        }
-        InvalidCommandPart::Filter => "a filter has at most 4 pairs; a key has 1 to 64 bytes, a value at most 256",
-        InvalidCommandPart::Shape => "a filter shape has 1 to 4 different keys of 1 to 64 bytes",
-        InvalidCommandPart::SessionLease => "the lease of a session lasts 1 s to 12 h",
-        InvalidCommandPart::Sequence => {
-            "sequence is missing: number the calls of a session 1, 2, 3, and repeat a call with its number"
-        }
-        InvalidCommandPart::Try => "try must be at least 1: number the tries of a call 1, 2, 3, or omit try",
-        InvalidCommandPart::Received => {
-            "received_up_to must be below sequence: send the number of the last call whose response has arrived"
-        }
-        InvalidCommandPart::Session => {
-            "this session is only for replays: it ends with its server and accepts no heartbeats"
-        }
-        InvalidCommandPart::ErrorText => "an error's signature and text have at most 1,024 bytes each",
-        InvalidCommandPart::CountedKeySets => {
-            "the messages of this queue are counted under 64 different sets of keys, the maximum; use one of the earlier \
-             sets, or try again when messages of old sets are gone"
-        }
-        InvalidCommandPart::Settings => "the settings are out of range or contradict each other",
-    };
-    text.into()
 }

@@ -21,8 +21,10 @@ impl Queues {
         name: &QueueName,
         message: MessageRef,
     ) -> Result<(Vec<QueueExplanation>, Option<MessageView>), QueueError> {
+        let found = self.get_message(name, message).await;
+        // That read has also noticed whether another server replaced the queue.
         let queue = self.queue(name).await?;
-        let found = match self.get_message(name, message).await {
+        let found = match found {
             Ok(found) => found,
             Err(QueueError::Refused(Refusal::NotFound)) => {
                 let text = "the queue has no message with this id: it was never enqueued, or its retention is over; \

@@ -72,25 +72,42 @@ impl QueueContext {
 impl Queues {
     /// Reads a message.
     pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<MessageView, QueueError> {
-        let queue = self.queue(name).await?;
-        let shard = self.shard_of(&queue, &message).await?;
-        self.sweep_due_shards(&queue, &[shard]).await?;
+        let mut queue = self.queue(name).await?;
+        loop {
+            match self.message_of(&queue, message.clone()).await {
+                Err(error) => queue = self.successor(&queue, error).await?,
+                found => return found,
+            }
+        }
+    }
+
+    async fn message_of(&self, queue: &Arc<ServedQueue>, message: MessageRef) -> Result<MessageView, QueueError> {
+        let shard = self.shard_of(queue, &message).await?;
+        self.sweep_due_shards(queue, &[shard]).await?;
         let found = self.context.stores.reader.get(queue.shard(shard).id, message).await;
-        let found = found.map_err(|error| self.context.translate_store_error(&queue, error))?;
+        let found = found.map_err(|error| self.context.translate_store_error(queue, error))?;
         found.map(|(message, at)| self.context.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
     }
 
     /// Returns the next messages, best priority first. It reads a few shards at a time and keeps the best messages,
     /// so a queue of many shards takes no more memory than one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
-        let queue = self.queue(name).await?;
-        self.sweep_all_due_shards(&queue).await?;
+        let mut queue = self.queue(name).await?;
+        loop {
+            match self.peek_of(&queue, limit).await {
+                Err(error) => queue = self.successor(&queue, error).await?,
+                found => return found,
+            }
+        }
+    }
+
+    async fn peek_of(&self, queue: &Arc<ServedQueue>, limit: usize) -> Result<Vec<MessageView>, QueueError> {
+        self.sweep_all_due_shards(queue).await?;
         let mut best: Vec<MessageView> = Vec::new();
         let reads = (0..queue.shards()).map(|number| self.context.stores.reader.peek(queue.shard(number).id, limit));
         let mut reads = stream::iter(reads).buffered(PEEK_SHARDS_AT_ONCE_MAX);
         while let Some(read) = reads.next().await {
-            let MessagesAt { messages, at } =
-                read.map_err(|error| self.context.translate_store_error(&queue, error))?;
+            let MessagesAt { messages, at } = read.map_err(|error| self.context.translate_store_error(queue, error))?;
             best.extend(messages.into_iter().map(|message| self.context.found(message, at)));
             // The sort is stable, so messages of earlier shards win ties.
             best.sort_by_key(|found| found.message.head.priority);
@@ -108,15 +125,30 @@ impl Queues {
         limit: usize,
         payloads: Payloads,
     ) -> Result<(Vec<MessageView>, Option<ListCursor>), QueueError> {
-        let queue = self.queue(name).await?;
-        self.sweep_all_due_shards(&queue).await?;
+        let mut queue = self.queue(name).await?;
+        loop {
+            match self.list_messages_of(&queue, state, from, limit, payloads).await {
+                Err(error) => queue = self.successor(&queue, error).await?,
+                page => return page,
+            }
+        }
+    }
+
+    async fn list_messages_of(
+        &self,
+        queue: &Arc<ServedQueue>,
+        state: MessageState,
+        from: ListCursor,
+        limit: usize,
+        payloads: Payloads,
+    ) -> Result<(Vec<MessageView>, Option<ListCursor>), QueueError> {
+        self.sweep_all_due_shards(queue).await?;
         let (mut page, mut bytes, mut cursor) = (Vec::new(), 0, from);
         while cursor.shard < queue.shards() {
             let id = queue.shard(cursor.shard).id;
             let wanted = (limit - page.len()).min(LIST_STEP_MESSAGES_MAX);
             let read = self.context.stores.reader.list(id, state, cursor.after, wanted).await;
-            let MessagesAt { messages, at } =
-                read.map_err(|error| self.context.translate_store_error(&queue, error))?;
+            let MessagesAt { messages, at } = read.map_err(|error| self.context.translate_store_error(queue, error))?;
             let ended = messages.len() < wanted;
             for mut message in messages {
                 if payloads == Payloads::Without {
@@ -138,8 +170,17 @@ impl Queues {
 
     /// Counts the messages of a queue, from the totals of the store.
     pub async fn depth(&self, name: &QueueName, filter: Filter) -> Result<Depth, QueueError> {
-        let queue = self.queue(name).await?;
-        if filter.is_empty() { self.depth_of(&queue).await } else { self.filtered_depth(&queue, filter).await }
+        let mut queue = self.queue(name).await?;
+        loop {
+            let depth = match filter.is_empty() {
+                true => self.depth_of(&queue).await,
+                false => self.filtered_depth(&queue, filter.clone()).await,
+            };
+            match depth {
+                Err(error) => queue = self.successor(&queue, error).await?,
+                depth => return depth,
+            }
+        }
     }
 
     /// Counts the messages that match a filter with a declared shape; their bytes are not known.

@@ -36,6 +36,8 @@ pub struct LeaseBatch {
     call: Option<u64>,
     /// The shards that were asked.
     pub(super) asked_shards: Vec<u32>,
+    /// Whether the dequeue has read the status of shards for want of an offer.
+    pub(super) has_read_shards: bool,
     /// Whether there are no more messages than these.
     pub completeness: Completeness,
 }
@@ -51,6 +53,7 @@ impl LeaseBatch {
             session,
             call: None,
             asked_shards: Vec::new(),
+            has_read_shards: false,
             completeness: Completeness::Complete,
         }
     }

@@ -1,4 +1,4 @@
-//! Looks for a queue that this server does not know: another server of the store may just have created it.
+//! Finds the queue of a name that another server of the store has just created or replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::served_queue::ServedQueue;
 
-/// The reads of the catalog for unknown names: one at a time, and calls that wait share the next one. So calls with names that
+/// The reads of the catalog that calls wait for: one at a time, and calls that wait share the next one. So calls with names that
 /// nobody created cost the store no more than one read at a time.
 pub struct CatalogLookUps {
     turn: Semaphore,
@@ -31,18 +31,51 @@ impl Queues {
         self.context.queue(name)
     }
 
-    /// The same; a given id must be that of the queue.
+    /// The same for an operation; a given id must be that of the queue. Where servers share a store it reads the changes of the
+    /// catalog first, so it never begins on a queue that was replaced before.
     pub(super) async fn queue_of(&self, name: &QueueName, id: Option<QueueId>) -> Result<Arc<ServedQueue>, QueueError> {
-        self.look_up(name).await?;
+        if self.is_shared() {
+            self.read_changes().await?;
+        }
         self.context.queue_of(name, id)
     }
 
-    /// Reads the changes of the catalog if servers share it and this one does not know the name. The read begins after this
-    /// call did, so it finds what was created before.
+    /// Reads the changes of the catalog if servers share it and this one does not know the name.
     pub async fn look_up(&self, name: &QueueName) -> Result<(), QueueError> {
-        if self.context.member.is_none() || self.context.find(name).is_some() {
-            return Ok(());
+        if self.is_shared() && self.context.find(name).is_none() { self.read_changes().await } else { Ok(()) }
+    }
+
+    /// The queue that has the name of `queue` now, if another server deleted `queue` before this call. `error` is what a call on
+    /// `queue` met; it is returned if it has another cause.
+    pub(super) async fn successor(
+        &self,
+        queue: &ServedQueue,
+        error: QueueError,
+    ) -> Result<Arc<ServedQueue>, QueueError> {
+        let known = queue.record.load_full();
+        if self.is_replaced(&known.spec.name, Some(known.id), &error).await {
+            self.context.queue(&known.spec.name)
+        } else {
+            Err(error)
         }
+    }
+
+    /// Whether `error` came because the name does not stand for the queue `known` any more: another server deleted it before
+    /// this call. Nothing was applied then.
+    pub(super) async fn is_replaced(&self, name: &QueueName, known: Option<QueueId>, error: &QueueError) -> bool {
+        self.is_shared()
+            && error.is_of_unknown_queue()
+            && self.read_changes().await.is_ok()
+            && self.id_of(name) != known
+    }
+
+    /// The id of the queue that this server knows under a name.
+    pub(super) fn id_of(&self, name: &QueueName) -> Option<QueueId> {
+        self.context.find(name).map(|found| found.record.load().id)
+    }
+
+    /// Reads the changes of the catalog. The read begins after this call did, so it finds what was committed before.
+    pub(super) async fn read_changes(&self) -> Result<(), QueueError> {
         let looks = &self.context.look_ups;
         let before = looks.begun.load(Ordering::Acquire);
         let _turn = looks.turn.acquire().await.expect("the semaphore is never closed");

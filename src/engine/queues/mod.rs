@@ -26,6 +26,7 @@ mod look_up;
 mod next_steps;
 mod operations;
 mod overview;
+mod refusal_text;
 mod registry;
 mod replay_sessions;
 mod replayed_dequeues;

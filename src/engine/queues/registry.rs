@@ -255,7 +255,8 @@ impl QueueContext {
         view.inspect(|view| self.update_view(queue, shard, *view));
     }
 
-    fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
+    /// Takes in the status of a shard.
+    pub(super) fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
         if let Some(due) = queue.update_view(shard, view, self.engine.clock.elapsed()) {
             let shard = queue.shard(shard).id;
             self.alarms.set(shard, due.map(|due| due + self.sweep_delay(shard)));

@@ -1,5 +1,6 @@
 //! Calls that settle or extend leases, and calls that update, cancel or redrive a message.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -7,6 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
 use crate::domain::queue::command::{FailureReport, MessageUpdate, Refusal};
 use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::domain::queue::messages::key_syntax::KeyTextError;
 use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, RoutingValue};
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::shard_routing::shard_of;
@@ -42,6 +44,15 @@ pub enum LeaseActionRequest {
         /// The new lease duration, measured from now; `None` means the queue's default.
         lease: Option<Duration>,
     },
+}
+
+impl LeaseActionRequest {
+    /// The token of the lease.
+    pub fn token(&self) -> &str {
+        match self {
+            Self::Settle(SettleRequest { token, .. }) | Self::Extend { token, .. } => token,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,10 +113,12 @@ impl UpdateRequest {
 impl Queues {
     /// Settles a lease.
     pub async fn settle(&self, name: &QueueName, sent: SettleRequest) -> Result<Settlement, QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.queue_of_leases(name, [sent.token.as_str()]).await?;
         let token = self.lease_token(&queue, &sent.token)?;
-        let answer = self.context.call(&queue, token.key.shard, self.settlement(token, sent)).await?;
-        self.settled_by(answer)
+        match self.context.call(&queue, token.key.shard, self.settlement(token, sent)).await {
+            Ok(answer) => self.settled_by(answer),
+            Err(error) => Err(self.error_of_lease(&queue, error).await),
+        }
     }
 
     /// Settles or extends several leases, with a separate result for each. The leases of one shard are sent in one call.
@@ -124,7 +137,8 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<LeaseActionRequest, QueueError>>,
     ) -> Vec<Result<LeaseOutcome, QueueError>> {
-        let Ok(queue) = self.queue(name).await else {
+        let tokens = sent.iter().flatten().map(LeaseActionRequest::token);
+        let Ok(queue) = self.queue_of_leases(name, tokens).await else {
             return sent.into_iter().map(|sent| sent.and(Err(QueueError::not_found(name)))).collect();
         };
         let command = |sent: Result<LeaseActionRequest, QueueError>| match sent? {
@@ -135,7 +149,36 @@ impl Queues {
             LeaseActionRequest::Extend { token, lease } => self.extension(&queue, &token, lease),
         };
         let answers = self.context.call_each(&queue, sent.into_iter().map(command).collect()).await;
-        answers.into_iter().map(|answer| self.handled_by(answer?)).collect()
+        let mut results = Vec::with_capacity(answers.len());
+        for answer in answers {
+            results.push(match answer {
+                Ok(answer) => self.handled_by(answer),
+                Err(error) => Err(self.error_of_lease(&queue, error).await),
+            });
+        }
+        results
+    }
+
+    /// The queue of a name. If another server has just created it, tokens of its leases show that, and it is read.
+    async fn queue_of_leases<'a>(
+        &self,
+        name: &QueueName,
+        tokens: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Arc<ServedQueue>, QueueError> {
+        let queue = self.queue(name).await?;
+        let is_newer = |token| matches!(self.lease_token(&queue, token), Err(QueueError::LeaseOfOtherQueue));
+        if self.is_shared() && tokens.into_iter().any(is_newer) {
+            return Ok(self.successor(&queue, QueueError::LeaseOfOtherQueue).await.unwrap_or(queue));
+        }
+        Ok(queue)
+    }
+
+    /// What the error of a call with a lease means: if another server has replaced the queue, the lease is of the old one.
+    async fn error_of_lease(&self, queue: &ServedQueue, error: QueueError) -> QueueError {
+        match self.successor(queue, error).await {
+            Ok(_) => QueueError::LeaseOfOtherQueue,
+            Err(error) => error,
+        }
     }
 
     fn settlement(&self, token: LeaseToken, sent: SettleRequest) -> ShardCommand {
@@ -182,9 +225,12 @@ impl Queues {
         token: &str,
         lease: Option<Duration>,
     ) -> Result<LeaseExtension, QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.queue_of_leases(name, [token]).await?;
         let (shard, command) = self.extension(&queue, token, lease)?;
-        let answer = self.context.call(&queue, shard, command).await?;
+        let answer = match self.context.call(&queue, shard, command).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.error_of_lease(&queue, error).await),
+        };
         match answer.reply? {
             Reply::Extended { expires_in, cancel_requested } => Ok(LeaseExtension { expires_in, cancel_requested }),
             other => Err(unexpected("extend", &other)),
@@ -259,10 +305,14 @@ impl Queues {
         value: RoutingValue,
         limit: Option<u32>,
     ) -> Result<(), QueueError> {
-        let queue = self.queue(name).await?;
-        let shard = shard_of(queue.shards(), value.as_str());
-        let command = Command::SetValueLimit { value, limit };
-        let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
+        let mut queue = self.queue(name).await?;
+        let answer = loop {
+            let command = ShardCommand::of(Command::SetValueLimit { value: value.clone(), limit });
+            match self.context.call(&queue, shard_of(queue.shards(), value.as_str()), command).await {
+                Ok(answer) => break answer,
+                Err(error) => queue = self.successor(&queue, error).await?,
+            }
+        };
         match answer.reply? {
             Reply::ValueLimitSet => Ok(()),
             other => Err(unexpected("set value limit", &other)),
@@ -280,19 +330,36 @@ impl Queues {
         message: MessageRef,
         command: Command,
     ) -> Result<Settlement, QueueError> {
-        let queue = self.queue(name).await?;
-        let shard = self.shard_of(&queue, &message).await?;
-        let answer = self.context.call(&queue, shard, ShardCommand::of(command)).await?;
+        let mut queue = self.queue(name).await?;
+        let answer = loop {
+            match self.change_message_of(&queue, &message, command.clone()).await {
+                Ok(answer) => break answer,
+                Err(error) => queue = self.successor(&queue, error).await?,
+            }
+        };
         match answer.reply? {
             Reply::Settled(settlement) => Ok(settlement),
             other => Err(unexpected("change message", &other)),
         }
     }
 
+    async fn change_message_of(
+        &self,
+        queue: &Arc<ServedQueue>,
+        message: &MessageRef,
+        command: Command,
+    ) -> Result<ShardAnswer, QueueError> {
+        let shard = self.shard_of(queue, message).await?;
+        self.context.call(queue, shard, ShardCommand::of(command)).await
+    }
+
     /// Parses a lease token. Rejects a token of another queue, and returns `LeaseLost` for an unknown shard.
     fn lease_token(&self, queue: &ServedQueue, text: &str) -> Result<LeaseToken, QueueError> {
-        let token = LeaseToken::parse(text, queue.record.load().id.0, &self.context.lease_key)
-            .map_err(|bad| Reject::new(Reason::InvalidLeaseToken, bad.to_string()))?;
+        let token = LeaseToken::parse(text, queue.record.load().id.0, &self.context.lease_key);
+        let token = token.map_err(|bad| match bad {
+            KeyTextError::OtherQueue => QueueError::LeaseOfOtherQueue,
+            KeyTextError::Key | KeyTextError::Lease => Reject::new(Reason::InvalidLeaseToken, bad.to_string()).into(),
+        })?;
         if token.key.shard < queue.shards() { Ok(token) } else { Err(Refusal::LeaseLost.into()) }
     }
 }

@@ -5,6 +5,7 @@ mod bounds;
 mod grpc;
 mod json;
 mod life;
+mod partner;
 mod queues;
 mod readiness;
 mod rules;
@@ -42,6 +43,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
 
 use crate::support::harness::{HttpAnswer, http};
+use partner::Partner;
 use stores::{Gate, gated};
 
 const COUNTERS: &str = "/tallystone.counter.v1.CounterService";
@@ -58,6 +60,8 @@ struct Wire {
     gate: Gate,
     stop: CancellationToken,
     serving: JoinHandle<ConnectionDrainSummary>,
+    /// Another server on the same stores. Calls alternate between the two.
+    partner: Option<Partner>,
 }
 
 impl Wire {
@@ -93,6 +97,9 @@ impl Wire {
     }
 
     async fn bind_at(stores: Stores, deadline: Duration, clock: Arc<dyn Clock>) -> Self {
+        if let Some(partner) = Partner::on_redis(&stores, deadline, &clock).await {
+            return partner.beside(stores, deadline, clock).await;
+        }
         let queue_stores = memory::queue_stores(Arc::clone(&clock));
         Self::bind_to(stores, queue_stores, deadline, clock).await
     }
@@ -104,6 +111,16 @@ impl Wire {
     async fn bind_within(
         stores: Stores,
         queue_stores: QueueStores,
+        deadline: Duration,
+        clock: Arc<dyn Clock>,
+        bounds: ServeLimits,
+    ) -> Self {
+        let history: Arc<dyn HistoryStore> = Arc::new(memory::MemoryHistory::default());
+        Self::bind_all((stores, queue_stores, history), deadline, clock, bounds).await
+    }
+
+    async fn bind_all(
+        (stores, queue_stores, history): (Stores, QueueStores, Arc<dyn HistoryStore>),
         deadline: Duration,
         clock: Arc<dyn Clock>,
         bounds: ServeLimits,
@@ -125,7 +142,6 @@ impl Wire {
         }
         let entropy = Arc::new(SystemEntropy);
         let (profile, rules) = (MemberProfile::default(), ProtocolRules::default());
-        let history: Arc<dyn HistoryStore> = Arc::new(memory::MemoryHistory::default());
         let parts = EngineParts {
             stores,
             queue_stores: Some(queue_stores.clone()),
@@ -143,17 +159,31 @@ impl Wire {
             bridge: None,
         };
         let engine = Arc::new(Engine::start(parts).await.expect("the engine starts"));
-        Self { address, gateway, engine, queue_stores, history, gate, stop, serving }
+        Self { address, gateway, engine, queue_stores, history, gate, stop, serving, partner: None }
     }
 
     async fn open(&mut self) {
+        if let Some(partner) = &mut self.partner {
+            Box::pin(partner.server.open()).await;
+        }
         self.gateway.open(&self.engine);
         self.gateway.set_phase(ServerPhase::Ready).await;
     }
 
     async fn channel(&self) -> Channel {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).expect("a valid address");
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.next_address())).expect("a valid address");
         endpoint.connect().await.expect("the server takes connections")
+    }
+
+    /// The address of the server that is next.
+    fn next_address(&self) -> SocketAddr {
+        self.partner.as_ref().and_then(Partner::in_turn).unwrap_or(self.address)
+    }
+
+    /// The dequeues that wait, at both servers if there are two.
+    fn waiting_dequeues(&self) -> usize {
+        let here = self.engine.queues().expect("this engine has queues").waiting();
+        here + self.partner.as_ref().map_or(0, |partner| partner.server.waiting_dequeues())
     }
 
     async fn counters(&self) -> CounterServiceClient<Channel> {
@@ -161,7 +191,7 @@ impl Wire {
     }
 
     async fn http(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
-        let (address, method, path, body) = (self.address, method.to_owned(), path.to_owned(), body.to_owned());
+        let (address, method, path, body) = (self.next_address(), method.to_owned(), path.to_owned(), body.to_owned());
         let headers: Vec<(String, String)> =
             headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let call = tokio::task::spawn_blocking(move || {

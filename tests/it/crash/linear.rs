@@ -3,7 +3,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tallystone::proto::queue::v1::{
@@ -30,7 +30,15 @@ const IDS: u64 = 60;
 const LEASE_BITS: u64 = (1 << 40) - 1;
 
 /// A lease: its message, its number, its token.
-type Held = (String, u64, String);
+pub type Held = (String, u64, String);
+
+/// Creates the queue of a story.
+pub async fn create(client: &mut Client, queue: &str) {
+    let attempts = i32::try_from(ATTEMPTS).expect("small");
+    let settings = Queue { name: queue.to_owned(), default_max_attempts: Some(attempts), ..Queue::default() };
+    let created = client.create_queue(CreateQueueRequest { queue: Some(settings), reason: String::new() }).await;
+    created.expect("it has just started");
+}
 
 #[test]
 fn what_callers_saw_over_kills_is_one_story() {
@@ -89,21 +97,14 @@ async fn call_until_killed(
     (seed, calls): (u64, u64),
 ) {
     let mut client = connect(server).await.expect("it has just started");
-    let attempts = i32::try_from(ATTEMPTS).expect("small");
-    let settings = Queue { name: queue.to_owned(), default_max_attempts: Some(attempts), ..Queue::default() };
-    let created = client.create_queue(CreateQueueRequest { queue: Some(settings), reason: String::new() }).await;
-    created.expect("it has just started");
+    create(&mut client, queue).await;
     let enough = Arc::new((AtomicU64::new(calls), Notify::new()));
     let caller = |number: u64| {
         let (queue, client, recorder, held) = (queue.to_owned(), client.clone(), recorder.clone(), Arc::clone(held));
         let (enough, rng) = (Arc::clone(&enough), Rng::new(seed ^ number));
-        Caller { queue, client, recorder, held, enough, rng }
+        Caller { queue, client, recorder, held, enough, over: Arc::default(), rng }
     };
-    // What the kill before has left is seen at once, so no guess at it is followed far by the search.
-    let mut first = caller(0);
-    for id in 0..IDS {
-        first.get(format!("m-{id}")).await.expect("it has just started");
-    }
+    caller(0).look_at_all().await;
     let mut callers = JoinSet::new();
     for number in 0..CALLERS {
         callers.spawn(caller(number).run());
@@ -113,22 +114,34 @@ async fn call_until_killed(
     callers.join_all().await;
 }
 
-struct Caller {
-    queue: String,
-    client: Client,
-    recorder: Recorder,
-    held: Arc<Mutex<Vec<Held>>>,
-    enough: Arc<(AtomicU64, Notify)>,
-    rng: Rng,
+pub struct Caller {
+    pub queue: String,
+    pub client: Client,
+    pub recorder: Recorder,
+    pub held: Arc<Mutex<Vec<Held>>>,
+    /// The calls until somebody is told of them.
+    pub enough: Arc<(AtomicU64, Notify)>,
+    pub over: Arc<AtomicBool>,
+    pub rng: Rng,
 }
 
 impl Caller {
-    /// Calls until the server is gone.
-    async fn run(mut self) {
+    /// Calls until the server is gone, or the story is over.
+    pub async fn run(mut self) {
         while let Ok(()) = self.step().await {
             if self.enough.0.fetch_sub(1, Ordering::Relaxed) == 1 {
                 self.enough.1.notify_one();
             }
+            if self.over.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
+    /// Sees at once what the kill before has left, so no guess at it is followed far by the search.
+    pub async fn look_at_all(&mut self) {
+        for id in 0..IDS {
+            self.get(format!("m-{id}")).await.expect("it has just started");
         }
     }
 

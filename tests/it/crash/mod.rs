@@ -13,6 +13,7 @@ mod fleet;
 mod history;
 mod ledger;
 mod linear;
+mod linear_on_redis;
 mod load;
 mod lost_answers;
 mod not_rolled_up;

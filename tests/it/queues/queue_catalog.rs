@@ -262,7 +262,7 @@ async fn changes_of_another_server_become_visible_by_following() {
     there.delete(deletion(), author()).await.expect("deleted");
     let third = there.create(attempts(7), author()).await.expect("a queue of the same name");
     assert_eq!(seen().await, Some(third));
-    assert_eq!(here.list("", None, 9).len(), 1);
+    assert_eq!(here.list("", None, 9).await.len(), 1);
 }
 
 #[tokio::test]

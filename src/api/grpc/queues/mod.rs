@@ -67,9 +67,7 @@ impl QueueService for QueuesApi {
 
     async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> QueueRpcResult<wire::GetQueueResponse> {
         let name = decode::queue(&request.into_inner().queue).map_err(to_status)?;
-        let queues = self.queues()?;
-        queues.look_up(&name).await.map_err(to_status)?;
-        let queue = queues.get(&name).map_err(to_status)?;
+        let queue = self.queues()?.read(&name).await.map_err(to_status)?;
         Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
     }
 
@@ -90,7 +88,7 @@ impl QueueService for QueuesApi {
         let paged = PagedRequest::new("ListQueues", &[request.prefix.as_bytes()]);
         let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
         let above = cursor.map(|cursor| name_cursor(&cursor)).transpose().map_err(Status::from)?;
-        let listed = self.queues()?.list(&request.prefix, above.as_ref(), rows);
+        let listed = self.queues()?.list(&request.prefix, above.as_ref(), rows).await;
         let last = listed.last().filter(|_| listed.len() == rows);
         Ok(Response::new(wire::ListQueuesResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),

@@ -10,6 +10,7 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::ports::{Clock, FastCounts};
 use tempfile::TempDir;
 
+use super::super::partner::alternates;
 use super::super::{DRAIN_DEADLINE, Wire};
 use super::clock;
 use crate::engines::cassandra::keyspace;
@@ -27,6 +28,11 @@ pub enum Store {
 
 const STORES: [Store; 2] = [Store::Memory, Store::Embedded];
 
+/// The stores of this run. On two servers it is their Redis, whatever the name says.
+fn stores() -> &'static [Store] {
+    if alternates() { &STORES[..1] } else { &STORES }
+}
+
 /// Set to the backends that the laws of the ports run on; without Cassandra among them, these tests do without it too.
 const SELECTED: &str = "TALLYSTONE_BACKENDS";
 
@@ -37,8 +43,11 @@ pub fn mail() -> Value {
 
 /// Runs a law on a server with this queue, on one store after another.
 pub async fn on_every_store(queue: Value, law: impl AsyncFn(&Wire)) {
-    for store in STORES {
-        on(store, Arc::new(SystemClock), &queue, &law).await;
+    for store in stores() {
+        on(*store, Arc::new(SystemClock), &queue, &law).await;
+    }
+    if alternates() {
+        return;
     }
     if std::env::var(SELECTED).map_or(true, |names| names.contains("cassandra")) {
         on(Store::EmbeddedBesideCassandra, Arc::new(SystemClock), &queue, &law).await;
@@ -47,20 +56,23 @@ pub async fn on_every_store(queue: Value, law: impl AsyncFn(&Wire)) {
 
 /// Runs a law on a server with the queue `mail`, on one store after another, for what is not the same on each.
 pub async fn on_each_store(law: impl AsyncFn(&Wire, Store)) {
-    for store in STORES {
-        on(store, Arc::new(SystemClock), &mail(), &async |server| law(server, store).await).await;
+    for store in stores() {
+        on(*store, Arc::new(SystemClock), &mail(), &async |server| law(server, *store).await).await;
     }
 }
 
 /// The same on clocks that only the law moves.
 pub async fn on_every_store_at(queue: Value, law: impl AsyncFn(&Wire, &ManualClock)) {
-    for store in STORES {
+    for store in stores() {
         let clock = clock();
-        on(store, Arc::new(clock.clone()), &queue, &async |server| law(server, &clock).await).await;
+        on(*store, Arc::new(clock.clone()), &queue, &async |server| law(server, &clock).await).await;
     }
 }
 
 async fn on(store: Store, clock: Arc<dyn Clock>, queue: &Value, law: &impl AsyncFn(&Wire)) {
+    if alternates() {
+        return on_two_servers(clock, queue, law).await;
+    }
     println!("on {store:?}");
     let kept = match store {
         Store::Memory => None,
@@ -80,6 +92,13 @@ async fn on(store: Store, clock: Arc<dyn Clock>, queue: &Value, law: &impl Async
     law(&server).await;
     // Nothing goes on in the store when it is closed and its directory goes.
     server.engine.abandon().await;
+}
+
+async fn on_two_servers(clock: Arc<dyn Clock>, queue: &Value, law: &impl AsyncFn(&Wire)) {
+    let mut server = Wire::bind_at(memory::stores(), DRAIN_DEADLINE, clock).await;
+    server.open().await;
+    server.done("CreateQueue", json!({"queue": queue})).await;
+    law(&server).await;
 }
 
 /// A store and its directory, in this order: it is closed before the directory goes.

@@ -246,7 +246,7 @@ async fn a_wait_for_several_messages_ends_when_they_are_there() {
     let server = with_messages(1).await;
     let several = json!({"queue": "mail", "max_messages": 3, "min_messages": 2, "wait": "15s"});
     let (answer, ()) = tokio::join!(server.done("Dequeue", several), async {
-        super::waiting::until(|| server.engine.queues().expect("this engine has queues").waiting() == 1).await;
+        super::waiting::until(|| server.waiting_dequeues() == 1).await;
         server.done("Enqueue", enqueue("late", 9)).await;
     });
     assert_eq!(tokens(&answer).len(), 2, "{answer}");
@@ -289,9 +289,9 @@ async fn an_explanation_says_that_no_worker_waits_for_such_a_message() {
     let server = with_mail().await;
     let waiting = json!({"queue": "mail", "wait": "15s", "filter": {"team": "red"}});
     let (answer, ()) = tokio::join!(server.done("Dequeue", waiting), async {
-        super::waiting::until(|| server.engine.queues().expect("this engine has queues").waiting() == 1).await;
+        super::waiting::until(|| server.waiting_dequeues() == 1).await;
         server.done("Enqueue", enqueue("plain", 1)).await;
-        super::waiting::until(|| server.engine.queues().expect("this engine has queues").waiting() == 1).await;
+        super::waiting::until(|| server.waiting_dequeues() == 1).await;
         let told = server.done("ExplainMessage", json!({"queue": "mail", "message_id": "plain"})).await;
         assert_eq!(told["explanations"][0]["cause"], "no_matching_worker", "{told}");
         let red = json!({"message_id": "red", "metadata": {"team": "red"}});

@@ -206,7 +206,7 @@ async fn workers_that_wait_cost_the_store_nothing_and_one_message_wakes_one() {
             workers.push(Worker::open(client.clone(), asking(1)).await);
         }
     }
-    until(|| server.engine.queues().expect("this engine has queues").waiting() == streams).await;
+    until(|| server.waiting_dequeues() == streams).await;
     let before = server.engine.stats().queue_commands.get();
     server.done("Enqueue", enqueue("a", 1)).await;
     let mut firsts: Vec<_> = workers.iter_mut().map(|worker| Box::pin(worker.leases(1))).collect();

@@ -22,7 +22,7 @@ async fn waiting(server: &Wire, count: usize) -> Vec<JoinHandle<Vec<wire::Lease>
         })
     });
     let workers = workers.collect();
-    until(|| server.engine.queues().expect("this engine has queues").waiting() == count).await;
+    until(|| server.waiting_dequeues() == count).await;
     workers
 }
 
@@ -46,7 +46,7 @@ async fn each_message_wakes_one_worker() {
     let workers = waiting(&server, 5).await;
     let messages = json!([{"message_id": "a"}, {"message_id": "b"}]);
     server.done("BatchEnqueue", json!({"queue": "mail", "messages": messages})).await;
-    until(|| server.engine.queues().expect("this engine has queues").waiting() == 3).await;
+    until(|| server.waiting_dequeues() == 3).await;
     server.done("BatchEnqueue", json!({"queue": "mail", "messages": [{}, {}, {}]})).await;
     let leases = join_all(workers).await;
     assert!(leases.iter().all(|got| got.as_ref().expect("no panic").len() == 1), "one message each");
@@ -112,7 +112,7 @@ async fn a_wait_ends_empty_before_the_deadline_of_its_call() {
     request.set_timeout(Duration::from_secs(18));
     let mut client = server.queues().await;
     let worker = tokio::spawn(async move { client.dequeue(request).await });
-    until(|| server.engine.queues().expect("this engine has queues").waiting() == 1).await;
+    until(|| server.waiting_dequeues() == 1).await;
     clock.advance(Duration::from_secs(18));
     let answer = worker.await.expect("no panic").expect("an answer, not a deadline").into_inner();
     assert!(answer.leases.is_empty());
@@ -124,7 +124,7 @@ async fn a_worker_that_goes_away_while_it_waits_takes_nothing_with_it() {
     let server = with_mail().await;
     let worker = waiting(&server, 1).await.remove(0);
     worker.abort();
-    until(|| server.engine.queues().expect("this engine has queues").waiting() == 0).await;
+    until(|| server.waiting_dequeues() == 0).await;
     server.done("Enqueue", enqueue("a", 1)).await;
     assert_eq!(lease(&server).await["attemptNumber"], 1);
 }
@@ -152,7 +152,7 @@ async fn deleting_a_queue_ends_its_waits() {
         let request = wire::DequeueRequest { queue: "mail".to_owned(), wait, ..Default::default() };
         client.dequeue(request).await.expect_err("the queue is gone")
     });
-    until(|| server.engine.queues().expect("this engine has queues").waiting() == 1).await;
+    until(|| server.waiting_dequeues() == 1).await;
     server.done("DeleteQueue", json!({"queue": "mail"})).await;
     assert_eq!(super::super::reason(&worker.await.expect("no panic")), "QUEUE_NOT_FOUND");
 }
