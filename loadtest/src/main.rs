@@ -21,6 +21,7 @@ mod memcached;
 mod namespaces;
 mod queues;
 mod recover;
+mod redis;
 mod report;
 mod store;
 mod target;
@@ -203,6 +204,8 @@ enum Command {
     Cassandra(cassandra::Scale),
     /// Queues beside their ceilings, as a table
     Queues(queues::Scale),
+    /// Queues on Redis, and what they cost it, as a table
+    Redis(redis::Scale),
     /// The bridge from queues to counters and history, as a table
     Bridge(bridge::Scale),
     /// Counters on the embedded store beside their ceilings, as a table
@@ -284,6 +287,7 @@ async fn main() -> Result<()> {
         }
         Command::Cassandra(scale) => cassandra::run(&place.binary()?, scale).await,
         Command::Queues(scale) => queues::run(&place.binary()?, || place.folder(), scale).await,
+        Command::Redis(scale) => redis::run(&place.binary()?, || place.folder(), scale).await,
         Command::Bridge(scale) => bridge::run(&place.binary()?, || place.folder(), scale).await,
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)

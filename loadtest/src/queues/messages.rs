@@ -103,6 +103,16 @@ pub async fn fill(connections: &Connections, queue: &str, kind: Kind, count: u64
     put(connections, queue, count, move |number| message(kind, number)).await
 }
 
+/// The same with two keys: each message of a team and of one of three tiers.
+pub async fn fill_with_two_keys(connections: &Connections, queue: &str, count: u64) -> Result<()> {
+    let with_both = |number: u64| {
+        let mut message = message(Kind::Filtered, number);
+        message.metadata.insert("tier".to_owned(), format!("tier-{}", number % 3));
+        message
+    };
+    put(connections, queue, count, with_both).await
+}
+
 /// Puts at least so many messages in that wait behind one which is leased and better than all others.
 pub async fn block(connections: &Connections, queue: &str, count: u64) -> Result<()> {
     let blocked = |number: u64| {

@@ -27,7 +27,7 @@ const TRIED_OF_A_KIND: usize = 2;
 const COMMANDS_MAX: usize = 900;
 /// The seeds of these commands, of which so many are taken as it needs.
 const SEEDS: [u64; 12] = [2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24];
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "Enqueue",
     "Dequeue",
     "Settle",
@@ -42,6 +42,7 @@ const KINDS: [&str; 15] = [
     "Heartbeat",
     "EndSession",
     "Configure",
+    "SetValueLimit",
     "Sweep",
 ];
 

@@ -1,0 +1,5 @@
+module peer
+
+go 1.22
+
+require github.com/hibiken/asynq v0.26.0
