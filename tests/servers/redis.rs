@@ -54,12 +54,14 @@ pub struct RedisSettings {
     pub password: Option<String>,
     /// Further lines of its settings file, as `appendonly yes` or `maxmemory 8mb`.
     pub lines: Vec<String>,
+    /// Variables of its process.
+    pub environment: Vec<(String, String)>,
 }
 
 impl RedisSettings {
     /// Settings with further lines.
     pub fn of(lines: &[&str]) -> Self {
-        Self { password: None, lines: lines.iter().map(|line| (*line).to_owned()).collect() }
+        Self { lines: lines.iter().map(|line| (*line).to_owned()).collect(), ..Self::default() }
     }
 }
 
@@ -123,12 +125,34 @@ impl RedisServer {
         self.process = None;
     }
 
+    /// Starts it again where it was, on what it left, with these variables.
+    pub fn restart_under(&mut self, environment: &[(&str, String)]) -> Result<(), String> {
+        let owned = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        self.settings.environment = owned.collect();
+        self.restart()
+    }
+
+    /// The directory with what it keeps.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Sends a signal to its process.
+    pub fn signal(&self, signal: &str) {
+        self.running().signal(signal);
+    }
+
     /// Starts it again where it was, on what it left.
     pub fn restart(&mut self) -> Result<(), String> {
         self.kill();
         let file = self.dir.path().join("redis.conf");
         fs::write(&file, self.settings_file()).map_err(|error| format!("settings cannot be written: {error}"))?;
-        self.process = Some(Process::start(self.program, &[&file.to_string_lossy()], "Ready to accept connections")?);
+        self.process = Some(Process::start_under(
+            &self.settings.environment,
+            self.program,
+            &[&file.to_string_lossy()],
+            "Ready to accept connections",
+        )?);
         Ok(())
     }
 
@@ -224,7 +248,17 @@ impl RedisServer {
 
 impl Process {
     fn start(program: &Path, arguments: &[&str], ready: &str) -> Result<Self, String> {
+        Self::start_under(&[], program, arguments, ready)
+    }
+
+    fn start_under(
+        environment: &[(String, String)],
+        program: &Path,
+        arguments: &[&str],
+        ready: &str,
+    ) -> Result<Self, String> {
         let mut command = Command::new("sh");
+        command.envs(environment.iter().cloned());
         command.args(["-c", KEEPER, "sh"]).arg(program).args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut keeper = command.spawn().map_err(|error| format!("no shell: {error}"))?;

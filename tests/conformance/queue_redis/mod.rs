@@ -2,6 +2,7 @@
 
 mod catalog_answers;
 mod commands;
+mod failover;
 mod injected_errors;
 mod keys;
 mod long_calls;

@@ -15,6 +15,7 @@ mod load;
 mod memcached_away;
 mod on_cassandra;
 mod on_redis;
+mod redis_clocks;
 mod traces;
 mod values;
 

@@ -34,10 +34,14 @@ pub type Held = (String, u64, String);
 
 /// Creates the queue of a story.
 pub async fn create(client: &mut Client, queue: &str) {
+    create_once(client, queue).await.expect("it has just started");
+}
+
+/// The same where the server may be away.
+pub async fn create_once(client: &mut Client, queue: &str) -> Result<(), Status> {
     let attempts = i32::try_from(ATTEMPTS).expect("small");
     let settings = Queue { name: queue.to_owned(), default_max_attempts: Some(attempts), ..Queue::default() };
-    let created = client.create_queue(CreateQueueRequest { queue: Some(settings), reason: String::new() }).await;
-    created.expect("it has just started");
+    client.create_queue(CreateQueueRequest { queue: Some(settings), reason: String::new() }).await.map(drop)
 }
 
 #[test]

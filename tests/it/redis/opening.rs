@@ -98,7 +98,7 @@ async fn a_server_that_is_too_old_is_called_so() {
 
 #[tokio::test]
 async fn a_wrong_or_missing_password_is_called_so() {
-    let settings = RedisSettings { password: Some("secret".to_owned()), lines: Vec::new() };
+    let settings = RedisSettings { password: Some("secret".to_owned()), ..RedisSettings::default() };
     on_each_build(&settings, async |server| {
         let with = |password: Option<&str>| {
             let login = password.map(|password| Login { user: None, password: password.to_owned() });

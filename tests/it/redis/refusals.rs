@@ -12,7 +12,7 @@ fn login(user: Option<&str>, password: &str) -> Option<Login> {
 
 #[tokio::test]
 async fn a_wrong_or_missing_password_is_told_at_once_and_nothing_was_applied() {
-    let settings = RedisSettings { password: Some("secret".to_owned()), lines: Vec::new() };
+    let settings = RedisSettings { password: Some("secret".to_owned()), ..RedisSettings::default() };
     on_each_build(&settings, async |server| {
         for wrong in [None, login(None, "wrong"), login(Some("nobody"), "secret")] {
             let began = Instant::now();

@@ -60,7 +60,7 @@ fn a_stopped_server_answers_once_it_goes_on() {
 #[test]
 fn a_password_is_asked_for_and_a_limit_of_memory_holds() {
     let settings =
-        RedisSettings { password: Some("secret".to_owned()), lines: vec!["maxmemory-policy noeviction".to_owned()] };
+        RedisSettings { password: Some("secret".to_owned()), ..RedisSettings::of(&["maxmemory-policy noeviction"]) };
     let Some(server) = or_skip(RedisServer::start_with(Build::Redis7, settings)) else { return };
     assert_eq!(server.cli(&["PING"]), "PONG");
     server.config_set("requirepass", "another");

@@ -138,7 +138,7 @@ impl RedisCluster {
             // A replica that was cut off for a moment may still be the next primary.
             "cluster-replica-validity-factor 0".to_owned(),
         ];
-        RedisServer::start_with(build, RedisSettings { password: None, lines: lines.into() })
+        RedisServer::start_with(build, RedisSettings { lines: lines.into(), ..RedisSettings::default() })
     }
 
     /// Where all nodes listen.
