@@ -51,6 +51,7 @@ fn what_callers_saw_over_kills_and_power_cuts_of_a_safe_redis_is_one_story() {
             told.recorder.cut();
             redis.restart_under(&[]).expect("it starts on what it had synced");
         }
+        on_runtime(look_at_what_is_left(&told, &member));
         if let Err(unfit) = check(&told.recorder.history()) {
             test.fail(&format!("story {story}: {unfit:?}"));
         }
@@ -75,11 +76,7 @@ async fn call_until_redis_is_gone(
     by_power: bool,
     (seed, calls): (u64, u64),
 ) {
-    let mut client = connect(&member.server).await.expect("it runs");
-    // Until the server has its connections to Redis back, it refuses calls and has done nothing.
-    while create_once(&mut client, &told.queue).await.is_err() {
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
+    let client = connect_again(told, member).await;
     let enough = Arc::new((AtomicU64::new(calls), Notify::new()));
     let mut callers = JoinSet::new();
     for number in 0..2 * CALLERS_OF_EACH {
@@ -97,6 +94,21 @@ async fn call_until_redis_is_gone(
     }
     callers.join_all().await;
     redis.kill();
+}
+
+/// Connects to a server whose Redis was away. Until it has its connections back, it refuses calls and has done nothing.
+async fn connect_again(told: &Story, member: &Member) -> Client {
+    let mut client = connect(&member.server).await.expect("it runs");
+    while create_once(&mut client, &told.queue).await.is_err() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    client
+}
+
+/// Sees what the end of the last life has left.
+async fn look_at_what_is_left(told: &Story, member: &Member) {
+    let client = connect_again(told, member).await;
+    told.caller(&client, &Arc::default(), 0).look_at_all().await;
 }
 
 /// A server with a directory of its own for its counters.
@@ -163,6 +175,7 @@ fn tell(test: &mut CrashTest, redis: &RedisServer, servers: &mut [Member; 2], st
         told.recorder.cut();
         servers[victim].kill_and_start(redis);
     }
+    on_runtime(look_at_what_is_left(&told, &servers[0]));
     if let Err(unfit) = check(&told.recorder.history()) {
         test.fail(&format!("story {story}: {unfit:?}"));
     }
