@@ -14,6 +14,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 use crate::api::time;
 use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
+use crate::engine::access::KeyError;
 use crate::engine::counting::CountingError;
 use crate::engine::namespaces::NamespaceError;
 use crate::engine::queues::QueueError;
@@ -107,6 +108,15 @@ impl From<NamespaceError> for ApiError {
         match error {
             NamespaceError::Reject(reject) => reject.into(),
             NamespaceError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<KeyError> for ApiError {
+    fn from(error: KeyError) -> Self {
+        match error {
+            KeyError::Reject(reject) => reject.into(),
+            KeyError::Store(error) => error.into(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Parsing is pure: everything comes in as values, so tests need no environment. The default file is the list of what
 //! exists; whatever is not in it is an error with a suggestion.
 
+mod auth;
 mod bridge;
 mod cassandra;
 mod cluster_faults;
@@ -33,6 +34,7 @@ use crate::engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
 use numbers::{number_of, number_wanted};
 use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
 
+pub use auth::{AuthConfig, AuthMode};
 pub use bridge::BridgeConfig;
 pub use cassandra::{attached_clusters, counter_cluster, options as cassandra_options};
 pub use clusters::{
@@ -59,6 +61,7 @@ const CLUSTER_KIND: &str = "clusters.embedded.kind";
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub server: ServerConfig,
+    pub auth: AuthConfig,
     pub counters: CountersConfig,
     pub queues: QueuesConfig,
     pub cache: CacheConfig,
@@ -615,7 +618,7 @@ mod tests {
             ),
             (
                 "xyzzy.plugh",
-                "the sections are best_effort, bridge, cache, clusters, counters, log, queues, server, storage, \
+                "the sections are auth, best_effort, bridge, cache, clusters, counters, log, queues, server, storage, \
                  traces",
             ),
         ] {

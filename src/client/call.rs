@@ -4,14 +4,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 use crate::client::error::{
     CallError, is_retryable, may_be_applied, no_time_left, should_switch_server, was_never_sent,
 };
 use crate::client::retry::{CallKind, DEADLINE_LEAST, Pause, RetryProgress};
-use crate::client::{ACTOR_METADATA, Client, late};
+use crate::client::{ACTOR_METADATA, Client, Connection, late};
 
 /// Whether an attempt may be hedged.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +47,7 @@ impl Client {
         &self,
         work: CallKind,
         request: &Q,
-        call: impl Fn(Channel, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F,
     ) -> Result<A, CallError>
     where
         Q: Clone,
@@ -64,7 +63,7 @@ impl Client {
         mut progress: RetryProgress,
         hedge: Hedge,
         request: &Q,
-        call: impl Fn(Channel, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F,
     ) -> Result<A, CallError>
     where
         Q: Clone,
@@ -84,7 +83,7 @@ impl Client {
         progress: &mut RetryProgress,
         hedge: Hedge,
         message: &Q,
-        call: impl Fn(Channel, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F,
     ) -> Result<A, (Status, Pause)>
     where
         Q: Clone,
@@ -120,7 +119,7 @@ impl Client {
         time: Duration,
         after: Duration,
         message: &Q,
-        call: impl Fn(Channel, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F,
     ) -> Result<A, Status>
     where
         Q: Clone,
@@ -147,7 +146,7 @@ impl Client {
         at: usize,
         time: Duration,
         message: &Q,
-        call: impl Fn(Channel, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F,
     ) -> Result<A, Status>
     where
         Q: Clone,

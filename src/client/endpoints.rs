@@ -8,18 +8,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tonic::transport::Channel;
 
+use crate::client::credential::{Connection, Credential};
+
 /// The servers, with the preferred one.
 #[derive(Clone)]
 pub(super) struct Endpoints {
     channels: Arc<[Channel]>,
     preferred: Arc<AtomicUsize>,
+    credential: Credential,
 }
 
 impl Endpoints {
     /// At least one server.
     pub fn new(channels: Vec<Channel>) -> Self {
         assert!(!channels.is_empty(), "a client has a server to ask");
-        Self { channels: channels.into(), preferred: Arc::default() }
+        Self { channels: channels.into(), preferred: Arc::default(), credential: Credential::default() }
+    }
+
+    /// Shows this with every call.
+    pub fn with_credential(self, credential: Credential) -> Self {
+        Self { credential, ..self }
     }
 
     pub fn len(&self) -> usize {
@@ -36,8 +44,8 @@ impl Endpoints {
         (at + 1) % self.channels.len()
     }
 
-    pub fn channel(&self, at: usize) -> Channel {
-        self.channels[at].clone()
+    pub fn channel(&self, at: usize) -> Connection {
+        Connection::new(self.channels[at].clone(), self.credential.clone())
     }
 
     /// Prefers the next server, unless another call has already done so.

@@ -26,7 +26,8 @@ pub const RETRYABLE: [&str; 9] = [
 ];
 
 /// Reasons that leave open whether the call had its effect. `domain::reason` has the same list; a test compares the two.
-pub const EFFECT_UNKNOWN: [&str; 5] = ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL"];
+pub const EFFECT_UNKNOWN: [&str; 6] =
+    ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAUTHENTICATED"];
 
 /// Reasons for which another server of the same service is worth a try.
 const SWITCH_SERVER_REASONS: [&str; 6] =

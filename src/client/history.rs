@@ -1,14 +1,12 @@
 //! Reads and checks of the history of messages, on any server that has it.
 
-use tonic::transport::Channel;
-
 use crate::client::retry::CallKind;
-use crate::client::{CallError, Client, MESSAGE_BYTES_MAX};
+use crate::client::{CallError, Client, Connection, MESSAGE_BYTES_MAX};
 use crate::proto::history::v1 as pb;
 use crate::proto::history::v1::history_service_client::HistoryServiceClient;
 
 /// The history service over a connection.
-pub(super) fn history_on(channel: Channel) -> HistoryServiceClient<Channel> {
+pub(super) fn history_on(channel: Connection) -> HistoryServiceClient<Connection> {
     HistoryServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 

@@ -16,6 +16,7 @@ mod as_of_cache;
 mod batches;
 mod budget;
 mod call;
+mod credential;
 mod endpoints;
 mod error;
 mod gather;
@@ -31,9 +32,10 @@ use std::time::Duration;
 
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 use crate::proto::admin::v1::backup_service_client::BackupServiceClient;
+use crate::proto::admin::v1::key_service_client::KeyServiceClient;
 use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::admin::v1::status_service_client::StatusServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
@@ -42,6 +44,7 @@ use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 use crate::proto::rule::v1::rule_service_client::RuleServiceClient;
 
 pub use batches::BatchError;
+pub use credential::{Connection, Credential, CredentialError};
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 pub use gather::Gathering;
 pub use retry::{DEADLINE_LEAST, RetryPolicy};
@@ -105,39 +108,50 @@ impl Client {
         self
     }
 
+    /// Shows an API key, `ts_ID_SECRET`, with every call. Fails if the text cannot be sent in a header.
+    pub fn with_key(mut self, key: &str) -> Result<Self, CredentialError> {
+        self.endpoints = self.endpoints.with_credential(Credential::of_key(key)?);
+        Ok(self)
+    }
+
     /// The counter service of the preferred server, without retries.
-    pub fn counters(&self) -> CounterServiceClient<Channel> {
+    pub fn counters(&self) -> CounterServiceClient<Connection> {
         counters_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// The namespace service of the preferred server, without retries.
-    pub fn namespaces(&self) -> NamespaceServiceClient<Channel> {
+    pub fn namespaces(&self) -> NamespaceServiceClient<Connection> {
         namespaces_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
+    /// The key service of the preferred server, without retries.
+    pub fn keys(&self) -> KeyServiceClient<Connection> {
+        KeyServiceClient::new(self.endpoints.channel(self.endpoints.preferred()))
+    }
+
     /// The backup service of the preferred server, without retries.
-    pub fn backups(&self) -> BackupServiceClient<Channel> {
+    pub fn backups(&self) -> BackupServiceClient<Connection> {
         let channel = self.endpoints.channel(self.endpoints.preferred());
         BackupServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// The status service of the preferred server, without retries.
-    pub fn status(&self) -> StatusServiceClient<Channel> {
+    pub fn status(&self) -> StatusServiceClient<Connection> {
         StatusServiceClient::new(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// The queue service of the preferred server, without retries.
-    pub fn queues(&self) -> QueueServiceClient<Channel> {
+    pub fn queues(&self) -> QueueServiceClient<Connection> {
         queues::queues_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// The history service of the preferred server, without retries.
-    pub fn history(&self) -> HistoryServiceClient<Channel> {
+    pub fn history(&self) -> HistoryServiceClient<Connection> {
         history::history_on(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// The rule service of the preferred server, without retries.
-    pub fn rules(&self) -> RuleServiceClient<Channel> {
+    pub fn rules(&self) -> RuleServiceClient<Connection> {
         let channel = self.endpoints.channel(self.endpoints.preferred());
         RuleServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
@@ -149,12 +163,12 @@ impl Client {
 }
 
 /// The counter service over a connection.
-fn counters_on(channel: Channel) -> CounterServiceClient<Channel> {
+fn counters_on(channel: Connection) -> CounterServiceClient<Connection> {
     CounterServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 /// The namespace service over a connection.
-fn namespaces_on(channel: Channel) -> NamespaceServiceClient<Channel> {
+fn namespaces_on(channel: Connection) -> NamespaceServiceClient<Connection> {
     NamespaceServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 

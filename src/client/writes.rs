@@ -5,13 +5,12 @@
 
 use std::future::Future;
 
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::client::call::Hedge;
 use crate::client::error::WriteError;
 use crate::client::retry::{CallKind, RetryProgress};
-use crate::client::{Client, counters_on};
+use crate::client::{Client, Connection, counters_on};
 use crate::proto::counter::v1::{
     AddAndGetCountRequest, AddAndGetCountResponse, AddCountRequest, AddCountResponse, ClearCountRequest,
     ClearCountResponse, IdempotencyToken,
@@ -58,7 +57,7 @@ impl Client {
     async fn write<Q: WriteRequest, A: WriteResponse, F>(
         &self,
         mut request: Q,
-        call: impl Fn(Channel, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F,
     ) -> Result<A, WriteError>
     where
         F: Future<Output = Result<Response<A>, Status>>,

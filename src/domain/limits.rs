@@ -1,13 +1,15 @@
 //! Every hard bound of the service, in one place. `limits/queues.rs` has the bounds of queues, `limits/rules.rs` those of
-//! counter rules, `limits/history.rs` those of reads of the history, and `limits.rs` of an adapter those of its store.
+//! counter rules, `limits/history.rs` those of reads of the history, `limits/access.rs` those of API keys, and `limits.rs` of an adapter those of its store.
 //! `docs/limits.md` is generated from the doc comments of the constants in these files.
 
+mod access;
 mod history;
 mod queues;
 mod rules;
 
 use std::time::Duration;
 
+pub use access::*;
 pub use history::*;
 pub use queues::*;
 pub use rules::*;

@@ -1,6 +1,7 @@
 //! Values and rules: pure and synchronous. Nothing here does IO, reads a clock, draws random bytes or depends on a
 //! runtime or a wire format. Constructors validate all inputs; every decision is a function of its arguments.
 
+pub mod access;
 pub mod capacity;
 pub mod constant_time;
 pub mod counter;

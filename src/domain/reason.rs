@@ -45,6 +45,7 @@ pub enum Code {
     Unimplemented = 12,
     Internal = 13,
     Unavailable = 14,
+    Unauthenticated = 16,
 }
 
 /// What a reason means.

@@ -3,6 +3,7 @@
 //! The composition root builds an `Engine`, and the API calls it. One driver runs all background work. To stop an engine,
 //! take no more calls and call `drain`.
 
+pub mod access;
 pub mod bridge;
 pub mod caller_quota;
 pub mod catalog;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::ProtocolRules;
+use crate::engine::access::AccessKeys;
 use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
@@ -40,7 +42,7 @@ use crate::engine::fleet::{CounterFleet, FleetMembership, FleetOptions};
 use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
 use crate::engine::history::HistoryReader;
 use crate::engine::loops::{
-    DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
+    AccessKeysLoop, DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
 };
 use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queue_report_frontier::QueueReportFrontier;
@@ -96,6 +98,7 @@ pub struct Engine {
     historian: Option<Historian>,
     history: Option<Arc<dyn HistoryStore>>,
     rules: Rules,
+    keys: AccessKeys,
 }
 
 /// The fleet membership of this process at one moment.
@@ -152,6 +155,9 @@ impl Engine {
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
+        let (keys, clock) = (Arc::clone(&stores.keys), Arc::clone(&context.clock));
+        let keys = AccessKeys::open(keys, clock, Arc::clone(&context.entropy)).await?;
+        context.driver.start(AccessKeysLoop::new(keys.clone()));
         let (name, started_at) = (profile.name.clone(), context.now());
         let fleet = stores.fleet.clone().map(|shared| {
             let options = FleetOptions { rules, profile, signals };
@@ -190,7 +196,7 @@ impl Engine {
         if queues.is_some() {
             context.driver.start(RulesLoop::new(rules.clone()));
         }
-        Ok(Self { context, scopes, served, counting, queues, historian, history, rules })
+        Ok(Self { context, scopes, served, counting, queues, historian, history, rules, keys })
     }
 
     /// The counter use cases.
@@ -211,6 +217,11 @@ impl Engine {
     /// The use cases of counter rules. Without queues, a process keeps rules and runs none.
     pub fn rules(&self) -> Rules {
         self.rules.clone()
+    }
+
+    /// The API keys.
+    pub fn keys(&self) -> AccessKeys {
+        self.keys.clone()
     }
 
     /// Sets how far the queues of this server are reported to their counters. `None`: it reports for no queue.
@@ -313,6 +324,7 @@ impl Engine {
         let until = self.context.clock.elapsed() + deadline * 3 / 4;
         let drained = async {
             self.scopes.namespaces.drain().await;
+            self.keys.drain().await;
             self.context.driver.drain(until).await;
         };
         tokio::select! {

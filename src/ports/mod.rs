@@ -16,6 +16,7 @@ mod export;
 mod fast_counts;
 mod fleet_store;
 mod history;
+mod key_catalog;
 mod limit_publisher;
 mod membership;
 mod metric;
@@ -34,6 +35,7 @@ mod touches;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::domain::access::AccessKey;
 use crate::domain::counter::NamespaceName;
 
 pub use backup::{BackupPieces, Backups};
@@ -48,6 +50,7 @@ pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{FleetStore, ReadReplicas};
 pub use history::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, RegisterCodec};
+pub use key_catalog::{KeyChange, KeyRecord};
 pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
 pub(crate) use metric::metrics;
@@ -91,6 +94,8 @@ pub struct Stores {
     pub caches: Arc<BTreeMap<NamespaceName, CacheCluster>>,
     /// Namespaces and datasets.
     pub catalog: Arc<dyn NamespaceStore>,
+    /// API keys.
+    pub keys: Arc<dyn Catalog<AccessKey>>,
     /// Counter rules.
     pub rules: Arc<dyn RuleStore>,
     /// The state that servers share through the store; none where one process owns it.

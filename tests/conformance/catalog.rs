@@ -1,8 +1,9 @@
-//! The laws of `Catalog`, for namespaces and for queues.
+//! The laws of `Catalog`, for namespaces, for API keys and for queues.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tallystone::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, KeyId, PrincipalName, SecretHash};
 use tallystone::domain::counter::{DatasetId, NamespaceId};
 use tallystone::domain::namespace::{Namespace, NamespaceSpec, SeriesSettings};
 use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
@@ -101,12 +102,42 @@ impl TriedEntry for CatalogQueue {
     }
 }
 
+impl TriedEntry for AccessKey {
+    fn record(id: u32, expected_version: Option<u64>, name: &str, text: Option<&str>) -> CatalogRecord<Self> {
+        let name = PrincipalName::new(name).expect("a valid name");
+        let secret = |number: u8, expires| AccessKeySecret { hash: SecretHash([number; 32]), created: at(1), expires };
+        let spec = text.map(|text| AccessKeySpec {
+            name: name.clone(),
+            description: text.to_owned(),
+            secrets: vec![secret(1, Some(at(7))), secret(2, None)],
+        });
+        // Ids are random: also those above the greatest signed number are kept.
+        let id = KeyId(u64::MAX - u64::from(id));
+        let change = change::<Self>(id, expected_version, name, spec.clone(), ());
+        let entry = spec.map(|spec| Self { id, version: change.version, spec, created: at(0), updated: change.time });
+        CatalogRecord { expected_version, entry, companion: (), change }
+    }
+
+    fn live(state: Vec<Self>) -> Vec<Self> {
+        state
+    }
+
+    fn number(id: KeyId) -> u32 {
+        (u64::MAX - id.0).try_into().expect("small")
+    }
+
+    fn after(read: &[CatalogChange<Self>]) -> usize {
+        read.len()
+    }
+}
+
 type Shared<E> = Arc<dyn Catalog<E>>;
 
-/// Runs a law on the catalogs of both kinds of every backend. A function cannot be generic over a generic law.
+/// Runs a law on the catalogs of all kinds of every backend. A function cannot be generic over a generic law.
 macro_rules! on_every_catalog {
     ($law:ident) => {
         on_every_backend(async |bench| $law::<Namespace>(bench.stores.catalog.clone()).await).await;
+        on_every_backend(async |bench| $law::<AccessKey>(bench.stores.keys.clone()).await).await;
         on_every_queue_store(async |bench| $law::<CatalogQueue>(bench.stores.catalog.clone()).await).await;
     };
 }
@@ -202,6 +233,11 @@ async fn catalog_law_1_commits_outlive_the_process() {
     on_every_durable_backend(async |bench, ending| {
         let live = before::<Namespace>(bench.stores.catalog.clone()).await;
         after(bench.reopen(ending).await.stores.catalog.clone(), live).await;
+    })
+    .await;
+    on_every_durable_backend(async |bench, ending| {
+        let live = before::<AccessKey>(bench.stores.keys.clone()).await;
+        after(bench.reopen(ending).await.stores.keys.clone(), live).await;
     })
     .await;
     on_every_durable_queue_store(async |bench, ending| {

@@ -16,6 +16,7 @@ mod counting_store;
 mod data_center;
 mod fleet;
 mod history;
+mod keys;
 mod limits;
 mod log;
 mod ownership;
@@ -46,6 +47,7 @@ use crate::adapters::cassandra::append::Appender;
 use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
 use crate::adapters::cassandra::fleet::CqlFleetStore;
 use crate::adapters::cassandra::history::CqlHistory;
+use crate::adapters::cassandra::keys::CqlKeys;
 use crate::adapters::cassandra::log::Log;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::rollups::Rollups;
@@ -191,6 +193,7 @@ impl Cassandra {
             progress: Arc::new(PublishedLimits::new(Arc::clone(link), Arc::clone(slices))),
             fast,
             catalog: Arc::clone(&self.catalog) as Arc<_>,
+            keys: Arc::new(CqlKeys::new(Arc::clone(link))),
             rules: Arc::new(CqlRules::new(Arc::clone(link))),
             fleet: Some(SharedStores { members: fleet.clone(), counters: fleet }),
         }

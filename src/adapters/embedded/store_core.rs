@@ -7,6 +7,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::counters::catalog::CatalogIndex;
 use super::counters::counter_table::CounterTable;
+use super::counters::keys::KeyIndex;
 use super::counters::rules::RuleIndex;
 use super::counters::series::SeriesKeyspaces;
 use super::counters::slices::SliceIndex;
@@ -36,6 +37,8 @@ pub struct StoreCore {
     pub meta_state: MetaState,
     /// Namespaces and datasets.
     pub catalog: CatalogIndex,
+    /// API keys.
+    pub keys: KeyIndex,
     /// Counter rules.
     pub rules: RuleIndex,
     /// State of queues shared by committer and readers.
@@ -55,6 +58,7 @@ pub struct RecoveredStore {
     pub series: SeriesKeyspaces,
     pub meta_state: MetaState,
     pub catalog: CatalogIndex,
+    pub keys: KeyIndex,
     pub rules: RuleIndex,
     pub queues: QueueSharedState,
     pub history: HistoryPeriods,
@@ -63,7 +67,7 @@ pub struct RecoveredStore {
 impl StoreCore {
     /// Assembles an open store.
     pub fn new(library: Arc<Library>, memory: CounterTable, recovered: RecoveredStore) -> Self {
-        let RecoveredStore { slices, series, meta_state, catalog, rules, queues, history } = recovered;
+        let RecoveredStore { slices, series, meta_state, catalog, keys, rules, queues, history } = recovered;
         Self {
             inbox: CommitInbox::default(),
             keyspace_jobs: KeyspaceJobs::default(),
@@ -72,6 +76,7 @@ impl StoreCore {
             series,
             meta_state,
             catalog,
+            keys,
             rules,
             queues,
             history,

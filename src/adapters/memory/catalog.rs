@@ -52,7 +52,7 @@ struct MemoryQueueCatalogState {
 }
 
 /// The entries of one kind and their history.
-struct MemoryEntries<E: CatalogEntry> {
+pub(super) struct MemoryEntries<E: CatalogEntry> {
     live: BTreeMap<E::Name, E>,
     used: BTreeSet<E::Id>,
     /// In order of commit.
@@ -66,7 +66,16 @@ impl<E: CatalogEntry> Default for MemoryEntries<E> {
 }
 
 impl<E: CatalogEntry> MemoryEntries<E> {
-    fn apply(&mut self, record: CatalogRecord<E>) {
+    /// All live entries, by name.
+    pub fn all(&self) -> Vec<E> {
+        self.live.values().cloned().collect()
+    }
+
+    pub fn check(&self, record: &CatalogRecord<E>) -> Result<(), String> {
+        record.check(self.live.get(&record.change.name), |id| self.used.contains(&id))
+    }
+
+    pub fn apply(&mut self, record: CatalogRecord<E>) {
         self.used.insert(record.change.id);
         match record.entry {
             Some(entry) => self.live.insert(record.change.name.clone(), entry),
@@ -75,7 +84,7 @@ impl<E: CatalogEntry> MemoryEntries<E> {
         self.changes.push(record.change);
     }
 
-    fn newest_first(&self, name: &E::Name) -> impl Iterator<Item = &CatalogChange<E>> {
+    pub fn newest_first(&self, name: &E::Name) -> impl Iterator<Item = &CatalogChange<E>> {
         self.changes.iter().rev().filter(move |change| change.name == *name)
     }
 }
@@ -90,7 +99,7 @@ impl MemoryCatalogState {
     }
 }
 
-fn conflict(op: &'static str, why: String) -> StoreError {
+pub(super) fn conflict(op: &'static str, why: String) -> StoreError {
     StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(why)
 }
 
@@ -142,7 +151,7 @@ impl ports::NamespaceStore for Catalog {
 #[async_trait]
 impl ports::Catalog<CatalogQueue> for QueueCatalog {
     async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
-        Ok(self.state.lock().entries.live.values().cloned().collect())
+        Ok(self.state.lock().entries.all())
     }
 
     async fn revision(&self) -> Result<Option<i64>, StoreError> {
@@ -151,9 +160,7 @@ impl ports::Catalog<CatalogQueue> for QueueCatalog {
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
         let mut state = self.state.lock();
-        let entries = &state.entries;
-        let checked = record.check(entries.live.get(&record.change.name), |id| entries.used.contains(&id));
-        checked.map_err(|why| conflict("commit queue", why))?;
+        state.entries.check(&record).map_err(|why| conflict("commit queue", why))?;
         state.entries.apply(record);
         state.revision = state.revision.map(|revision| revision + 1);
         Ok(())

@@ -9,6 +9,7 @@ mod catalog;
 mod event_log;
 mod fast_counts;
 mod history;
+mod keys;
 mod membership;
 mod operations;
 mod outboxes;
@@ -36,6 +37,7 @@ pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;
 pub use history::MemoryHistory;
+pub use keys::MemoryKeys;
 pub use membership::MemoryMembership;
 pub use operations::MemoryOperations;
 pub use queues::MemoryQueues;
@@ -63,6 +65,7 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
         caches: Arc::default(),
         catalog: Arc::new(Catalog::default()),
+        keys: Arc::new(MemoryKeys::default()),
         rules: Arc::new(MemoryRules::default()),
         fleet: None,
     }

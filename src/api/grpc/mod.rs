@@ -6,6 +6,7 @@ mod decode;
 mod encode;
 mod explain_convert;
 pub mod history;
+pub mod keys;
 mod namespace_convert;
 pub mod namespaces;
 pub mod queues;
@@ -14,8 +15,12 @@ pub mod rules;
 pub mod status;
 mod stream_adds;
 
+use std::sync::Arc;
+
 use tonic::Request;
 
+use crate::domain::access::Principal;
+use crate::engine::access::Identity;
 use crate::engine::caller_quota::CallerId;
 
 /// Converts a number to the signed wire type, capped at its maximum.
@@ -26,6 +31,12 @@ pub fn saturating_i64(number: impl TryInto<i64>) -> i64 {
 /// The total time that a call may take, for methods that wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallTime(pub std::time::Duration);
+
+/// The principal of a call; none where callers need not say who they are. It is found before the body of the request is
+/// read, and no metadata of the caller changes it.
+pub fn principal_of<T>(request: &Request<T>) -> Option<&Principal> {
+    request.extensions().get::<Arc<Identity>>().map(|identity| &identity.principal)
+}
 
 /// The caller whose share of resources the call uses: its peer's address.
 fn caller_of<T>(request: &Request<T>) -> CallerId {

@@ -1,7 +1,8 @@
 //! `tallystone.admin.v1.NamespaceService`: the catalog of namespaces on the wire.
 //!
-//! Each method decodes, validates, calls one use case and encodes. The actor of a change is the caller's own claim
-//! (metadata `tallystone-actor`), else its address. Until callers are authenticated, the actor is a note and no proof.
+//! Each method decodes, validates, calls one use case and encodes. The actor of a change is the principal of the caller, with
+//! the caller's own claim (metadata `tallystone-actor`) in brackets beside it. Where callers need no key, the claim, else the
+//! address, is all there is: a note and no proof.
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::api::documents::{self, DocumentNamespace};
 use crate::api::errors::ApiError;
 use crate::api::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
+use crate::api::grpc::principal_of;
 use crate::api::paging::{self, PagedRequest};
 use crate::domain::counter::{NamespaceId, NamespaceName};
 use crate::domain::limits::ACTOR_BYTES_MAX;
@@ -176,12 +178,20 @@ fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Optio
     })
 }
 
-/// Returns the actor: the caller's claim, cut to the length that the history stores, else its address.
+/// Returns the actor: the principal, with the caller's own claim in brackets. Without a principal: the claim, cut to the length
+/// that the history stores, else the caller's address.
 pub(super) fn actor_of<T>(request: &Request<T>) -> String {
     let own_word = request.metadata().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
-    match own_word.filter(|word| !word.is_empty()) {
-        Some(word) => word.chars().take(ACTOR_BYTES_MAX).collect(),
-        None => request.remote_addr().map_or_else(String::new, |address| address.ip().to_string()),
+    let own_word = own_word.filter(|word| !word.is_empty());
+    // A name of a principal has no bracket, so that no claim looks like one.
+    match (principal_of(request), own_word) {
+        (Some(principal), Some(word)) => {
+            let rest = ACTOR_BYTES_MAX.saturating_sub(principal.name.as_str().len() + " ()".len());
+            format!("{} ({})", principal.name, word.chars().take(rest).collect::<String>())
+        }
+        (Some(principal), None) => principal.name.to_string(),
+        (None, Some(word)) => word.chars().take(ACTOR_BYTES_MAX).collect(),
+        (None, None) => request.remote_addr().map_or_else(String::new, |address| address.ip().to_string()),
     }
 }
 

@@ -41,7 +41,7 @@ impl RollupSignalService for RollupSignalsApi {
         request: Request<wire::SignalRollupsRequest>,
     ) -> Result<Response<wire::SignalRollupsResponse>, Status> {
         if !self.signalled.is_of_member(presented_secret(request.metadata()).as_ref()) {
-            return Err(ApiError::new(Reason::NotAMember, STRANGER).into());
+            return Err(member_refusal().into());
         }
         let signals = request.into_inner().signals;
         decode::batch_size("signals", signals.len())?;
@@ -51,8 +51,13 @@ impl RollupSignalService for RollupSignalsApi {
     }
 }
 
+/// The refusal of a caller that shows no secret of a member.
+pub fn member_refusal() -> ApiError {
+    ApiError::new(Reason::NotAMember, STRANGER)
+}
+
 /// The secret in a call's metadata.
-fn presented_secret(metadata: &MetadataMap) -> Option<FleetSecret> {
+pub fn presented_secret(metadata: &MetadataMap) -> Option<FleetSecret> {
     FleetSecret::from_bytes(&metadata.get_bin(SECRET_METADATA)?.to_bytes().ok()?)
 }
 

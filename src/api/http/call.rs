@@ -25,7 +25,8 @@ use crate::api::http::response_body::ResponseBody;
 use crate::api::http::stream_body::{StreamBody, StreamMonitor};
 use crate::api::http::trace;
 use crate::domain::Reason;
-use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX};
+use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED};
+use crate::engine::access::Identity;
 use crate::ports::Clock;
 
 /// What the server gives to every call.
@@ -37,12 +38,23 @@ pub struct CallContext {
 
 impl CallContext {
     /// What watches over a stream.
-    fn monitor_stream(&self, method: &Method, began: Duration, deadline: Option<Duration>) -> StreamMonitor {
+    fn monitor_stream(
+        &self,
+        method: &Method,
+        began: Duration,
+        deadline: Option<Duration>,
+        identity: Option<Arc<Identity>>,
+    ) -> StreamMonitor {
         let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(method, time).into()));
         let stopping = || Status::from(ApiError::new(Reason::ShuttingDown, "the server is stopping"));
         // Streams of our own end themselves, when what they took is answered.
         let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
+        let key_end = identity.map(|identity| {
+            let ended = Box::pin(identity.ended().clone().cancelled_owned());
+            (identity, ended, key_ended(method).into())
+        });
         StreamMonitor {
+            key_end,
             deadline,
             drain,
             panicked: panicked(method).into(),
@@ -73,6 +85,12 @@ pub async fn call(
         method.metrics.record(refusal.code(), Duration::ZERO);
         return Status::from(refusal).into_http();
     };
+    let identity = request.extensions().get::<Arc<Identity>>().cloned();
+    if identity.as_ref().is_some_and(|identity| identity.has_ended()) {
+        let refusal = key_ended(method).without_effect();
+        method.metrics.record(refusal.code(), Duration::ZERO);
+        return Status::from(refusal).into_http();
+    }
     let time = effective_timeout(asked, method.waits);
     // A call that waits for an event holds no permit meanwhile.
     let bytes = (!method.waits).then_some(method.answer_bytes);
@@ -86,30 +104,71 @@ pub async fn call(
     let span = trace::of(method, request.headers());
     let work = AssertUnwindSafe(service.call(request).instrument(span.clone())).catch_unwind();
     if method.streaming {
-        let response = into_response(work.await, method);
+        let response = match until_key_ends(identity.as_deref(), work).await {
+            Some(outcome) => into_response(outcome, method),
+            None => Status::from(key_ended(method)).into_http(),
+        };
         if let Some(status) = response.extensions().get::<Status>() {
             method.metrics.record(status.code(), context.clock.elapsed().saturating_sub(began));
             trace::answered(&span, status.code());
             return response;
         }
-        let watch = context.monitor_stream(method, began, asked);
+        let watch = context.monitor_stream(method, began, asked, identity);
         return response.map(|body| {
             let body = Body::new(StreamBody::new(body, watch));
             Body::new(ResponseBody::stream(body, Arc::clone(caller)))
         });
     }
-    let response = match tokio::time::timeout(time, work).await {
+    let response = match within(time, identity.as_deref(), method.waits, work).await {
         Ok(outcome) if method.answer_bytes == 0 => into_response(outcome, method),
         Ok(outcome) => {
             let place = room.lock().take();
             made(into_response(outcome, method), place, caller).await
         }
-        Err(_elapsed) => Status::from(expired(method, time)).into_http(),
+        Err(CallCut::Deadline) => Status::from(expired(method, time)).into_http(),
+        Err(CallCut::KeyEnded) => Status::from(key_ended(method)).into_http(),
     };
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
     method.metrics.record(code, context.clock.elapsed().saturating_sub(began));
     trace::answered(&span, code);
     response
+}
+
+/// Why a call returns before its work is done.
+enum CallCut {
+    Deadline,
+    KeyEnded,
+}
+
+/// Waits for the work of a unary call, no longer than its deadline and its caller's key allow. A call that is not expected to
+/// wait runs for a moment before it looks at its key, so that quick calls cost nothing.
+async fn within<W: Future>(
+    time: Duration,
+    identity: Option<&Identity>,
+    waits: bool,
+    work: W,
+) -> Result<W::Output, CallCut> {
+    let cut = |_elapsed| CallCut::Deadline;
+    if identity.is_none() {
+        return tokio::time::timeout(time, work).await.map_err(cut);
+    }
+    let mut work = std::pin::pin!(work);
+    let unchecked = if waits { Duration::ZERO } else { KEY_CALL_UNCHECKED.min(time) };
+    if let Ok(done) = tokio::time::timeout(unchecked, work.as_mut()).await {
+        return Ok(done);
+    }
+    let rest = tokio::time::timeout(time - unchecked, work);
+    until_key_ends(identity, rest).await.ok_or(CallCut::KeyEnded)?.map_err(cut)
+}
+
+/// Waits for work, unless the caller's key ends first.
+async fn until_key_ends<W: Future>(identity: Option<&Identity>, work: W) -> Option<W::Output> {
+    let Some(identity) = identity else { return Some(work.await) };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = identity.ended().cancelled() => None,
+    }
 }
 
 /// Reads a response from its encoder, so that its bytes are known and counted.
@@ -166,6 +225,17 @@ fn expired(method: &Method, time: Duration) -> ApiError {
     };
     let what = format!("the deadline of {time:?} passed before the call finished; {advice}");
     let refusal = ApiError::new(Reason::DeadlineExceeded, what);
+    if method.changes { refusal } else { refusal.without_effect() }
+}
+
+/// The error of a call whose caller's key ended.
+fn key_ended(method: &Method) -> ApiError {
+    let effect = match method.changes {
+        true => "a write may have been applied",
+        false => "nothing was changed",
+    };
+    let refusal =
+        ApiError::new(Reason::Unauthenticated, format!("the API key of the call is no longer valid; {effect}"));
     if method.changes { refusal } else { refusal.without_effect() }
 }
 

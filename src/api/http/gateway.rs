@@ -24,6 +24,7 @@ use crate::api::errors::ApiError;
 use crate::api::grpc::backups::BackupsApi;
 use crate::api::grpc::counters::CountersApi;
 use crate::api::grpc::history::HistoryApi;
+use crate::api::grpc::keys::KeysApi;
 use crate::api::grpc::namespaces::NamespacesApi;
 use crate::api::grpc::queues::QueuesApi;
 use crate::api::grpc::rollup_signals::RollupSignalsApi;
@@ -33,6 +34,7 @@ use crate::api::http::buffers::Caller;
 use crate::api::http::call::{CallContext, call};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
+use crate::api::http::identity::{Authentication, IdentityCheck};
 use crate::api::http::methods::{COUNTERS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
@@ -41,6 +43,7 @@ use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::Engine;
 use crate::ports::{Backups, Clock};
 use crate::proto::admin::v1::backup_service_server::{self, BackupServiceServer};
+use crate::proto::admin::v1::key_service_server::{self, KeyServiceServer};
 use crate::proto::admin::v1::namespace_service_server::NamespaceServiceServer;
 use crate::proto::admin::v1::status_service_server::{self, StatusServiceServer};
 use crate::proto::counter::v1::counter_service_server::CounterServiceServer;
@@ -50,6 +53,7 @@ use crate::proto::queue::v1::queue_service_server::QueueServiceServer;
 use crate::proto::rule::v1::rule_service_server::RuleServiceServer;
 
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
+const KEYS: &str = key_service_server::SERVICE_NAME;
 const STATUS: &str = status_service_server::SERVICE_NAME;
 const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 const HEALTH: &str = "grpc.health.v1.Health";
@@ -59,7 +63,7 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
-const PUBLIC: [&str; 6] = [COUNTERS, HISTORY, NAMESPACES, QUEUES, RULES, STATUS];
+const PUBLIC: [&str; 7] = [COUNTERS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -78,6 +82,7 @@ pub struct Gateway {
     calls: CallContext,
     health: ServerHealth,
     hosts: AllowedHosts,
+    identity: IdentityCheck,
 }
 
 impl Gateway {
@@ -93,6 +98,7 @@ impl Gateway {
         let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect(DECODES);
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
+        let identity = IdentityCheck::new(Authentication::Off, metrics.clone());
         Self {
             methods,
             metrics,
@@ -100,6 +106,7 @@ impl Gateway {
             calls: CallContext { clock, drain },
             health: ServerHealth::new(health),
             hosts: AllowedHosts::default(),
+            identity,
         }
     }
 
@@ -107,6 +114,13 @@ impl Gateway {
     #[must_use]
     pub fn with_hosts(mut self, hosts: AllowedHosts) -> Self {
         self.hosts = hosts;
+        self
+    }
+
+    /// Asks every caller for its credential, or nobody.
+    #[must_use]
+    pub fn with_authentication(mut self, mode: Authentication) -> Self {
+        self.identity = IdentityCheck::new(mode, self.metrics.clone());
         self
     }
 
@@ -123,6 +137,9 @@ impl Gateway {
         self.methods.mount(HISTORY, HistoryServiceServer::new(history).max_decoding_message_size(BODY_BYTES_MAX));
         let rules = RulesApi::new(engine.rules());
         self.methods.mount(RULES, RuleServiceServer::new(rules).max_decoding_message_size(BODY_BYTES_MAX));
+        let keys = KeyServiceServer::new(KeysApi::new(engine.keys())).max_decoding_message_size(BODY_BYTES_MAX);
+        self.methods.mount(KEYS, keys);
+        self.identity.open(engine.keys(), engine.is_in_fleet().then(|| engine.signalled()));
         // A server that shares its store with nobody has nobody to hear signals from.
         if engine.is_in_fleet() {
             let signals = RollupSignalsApi::new(engine.signalled());
@@ -181,7 +198,13 @@ impl Gateway {
             return json::refused(&Status::from(ApiError::new(Reason::HostNotAllowed, what)));
         }
         match protocol {
-            Protocol::Grpc => self.answer_grpc(request.map(Body::new), &caller).await,
+            Protocol::Grpc => {
+                let mut request = request.map(Body::new);
+                match self.admit(&mut request) {
+                    Ok(()) => self.answer_grpc(request, &caller).await,
+                    Err(refusal) => Status::from(refusal).into_http(),
+                }
+            }
             Protocol::GrpcWeb => {
                 let mut service = GrpcWebLayer::new().layer(GrpcWebCalls { gateway: self, caller });
                 let Ok(response) = Box::pin(service.call(request.map(Body::new))).await;
@@ -208,7 +231,23 @@ impl Gateway {
         }
     }
 
+    /// Finds out who sent a request, before its body is read, and notes it in the request.
+    fn admit(&self, request: &mut Request<Body>) -> Result<(), ApiError> {
+        if Methods::is_internal(request.uri().path()) {
+            return self.identity.check_member(request.headers());
+        }
+        if let Some(identity) = self.identity.caller(request.headers())? {
+            request.extensions_mut().insert(identity);
+        }
+        Ok(())
+    }
+
     async fn answer_http(&self, mut request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
+        if !pages::is_open(request.uri().path())
+            && let Err(refusal) = self.admit(&mut request)
+        {
+            return json::refused(&Status::from(refusal));
+        }
         if pages::exists(request.uri().path()) {
             let request = Request::from_parts(request.into_parts().0, ());
             return pages::answer(&request, &self.health, &self.registry, caller).await;
@@ -262,6 +301,9 @@ impl Service<Request<Body>> for GrpcWebCalls {
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
         let gateway = Arc::clone(&self.gateway);
         let caller = Arc::clone(&self.caller);
+        if let Err(refusal) = gateway.admit(&mut request) {
+            return Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())));
+        }
         if let Err(refusal) = gateway.methods.public(request.uri().path()) {
             return Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())));
         }

@@ -250,6 +250,9 @@ pub fn refused(status: &Status) -> Response<Body> {
             .headers_mut()
             .insert(header::RETRY_AFTER, delay.as_secs_f64().ceil().max(1.0).to_string().parse().expect("digits"));
     }
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if status == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     }

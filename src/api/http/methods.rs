@@ -180,7 +180,7 @@ impl Methods {
     }
 
     /// Whether a path belongs to the protocol between servers.
-    fn is_internal(path: &str) -> bool {
+    pub fn is_internal(path: &str) -> bool {
         path.starts_with("/tallystone.internal.")
     }
 

@@ -48,6 +48,7 @@ pub struct CallMetrics {
     /// Answers that were reset because the client did not read them in time.
     pub answers_reset: Counter,
     refused: Family<RefusedLabels, Counter>,
+    unauthenticated: Family<UnauthenticatedLabels, Counter>,
 }
 
 /// The limit that refused a connection.
@@ -64,6 +65,22 @@ struct RefusedLabels {
     full: ConnectionRefusal,
 }
 
+/// Why a call was refused before it was read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub enum UnauthenticatedCall {
+    /// It shows no key.
+    Missing,
+    /// It shows something else than a valid key.
+    Invalid,
+    /// It shows a key that was valid.
+    Expired,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct UnauthenticatedLabels {
+    why: UnauthenticatedCall,
+}
+
 impl CallMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
@@ -75,6 +92,7 @@ impl CallMetrics {
             answer_bytes: Gauge::default(),
             answers_reset: Counter::default(),
             refused: Family::default(),
+            unauthenticated: Family::default(),
         };
         registry.register(
             "tallystone_call_duration_seconds",
@@ -108,11 +126,24 @@ impl CallMetrics {
             "Responses reset because their clients stopped reading",
             metrics.answers_reset.clone(),
         );
+        registry.register(
+            "tallystone_calls_unauthenticated",
+            "Calls refused because they showed no valid API key, by what was wrong",
+            metrics.unauthenticated.clone(),
+        );
+        for why in [UnauthenticatedCall::Missing, UnauthenticatedCall::Invalid, UnauthenticatedCall::Expired] {
+            drop(metrics.unauthenticated.get_or_create(&UnauthenticatedLabels { why }));
+        }
         // Exported from startup, so that the first refusal is visible as an increase.
         for full in [ConnectionRefusal::Server, ConnectionRefusal::Address] {
             drop(metrics.refused.get_or_create(&RefusedLabels { full }));
         }
         metrics
+    }
+
+    /// Counts a call without a valid key.
+    pub fn unauthenticated(&self, why: UnauthenticatedCall) {
+        self.unauthenticated.get_or_create(&UnauthenticatedLabels { why }).inc();
     }
 
     /// Counts a refused connection.

@@ -1,7 +1,7 @@
 //! One port for gRPC, gRPC-Web, JSON over HTTP and the operations pages.
 //!
 //! `gateway` routes a request to one of: `call` (gRPC, and in the end every method call), `json` (transcodes to gRPC
-//! and back by descriptor), `pages`. `methods` is the table of all methods, built once from the descriptors.
+//! and back by descriptor), `pages`. `identity` finds out who calls. `methods` is the table of all methods, built once from the descriptors.
 //! `request_body` and `response_body` bound the memory of a call's request and answer, `call_start_queue` the number of
 //! calls that start at once. Invariant: every method call, in any protocol, passes through `call`, which sets its
 //! deadline, catches a panic and records its metrics.
@@ -12,6 +12,7 @@ mod call_start_queue;
 mod gateway;
 mod health;
 mod hosts;
+mod identity;
 mod json;
 mod json_read;
 mod json_values;
@@ -29,5 +30,6 @@ pub use call_start_queue::CallExecutor;
 pub use gateway::Gateway;
 pub use health::{ServerPhase, ServiceOutages};
 pub use hosts::AllowedHosts;
+pub use identity::Authentication;
 pub use metrics::ConnectionRefusal;
 pub use response_body::StallGuard;

@@ -28,6 +28,11 @@ pub fn exists(path: &str) -> bool {
     PATHS.contains(&path)
 }
 
+/// Whether a page answers everyone: those by which others watch over the process.
+pub fn is_open(path: &str) -> bool {
+    ["/healthz", "/readyz"].contains(&path)
+}
+
 /// Answers a page.
 pub async fn answer(
     request: &Request<()>,

@@ -17,6 +17,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use crate::api::http::metrics::MethodMetrics;
+use crate::engine::access::Identity;
 use crate::ports::Clock;
 
 /// The conditions that end a stream, and its metrics.
@@ -25,6 +26,8 @@ pub struct StreamMonitor {
     pub deadline: Option<(Pin<Box<Sleep>>, Status)>,
     /// The drain, for streams that do not end by themselves, and the status after it.
     pub drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
+    /// The end of the caller's key, and the status after it.
+    pub key_end: Option<(Arc<Identity>, Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
     /// The status after a panic.
     pub panicked: Status,
     /// The metrics that record the stream.
@@ -68,6 +71,11 @@ impl StreamBody {
         {
             return Some(status.clone());
         }
+        if let Some((_, ended, status)) = &mut self.monitor.key_end
+            && ended.as_mut().poll(cx).is_ready()
+        {
+            return Some(status.clone());
+        }
         if let Some((drain, status)) = &mut self.monitor.drain
             && drain.as_mut().poll(cx).is_ready()
         {
@@ -85,6 +93,10 @@ impl http_body::Body for StreamBody {
         let this = self.get_mut();
         if this.ended {
             return Poll::Ready(None);
+        }
+        // A stream that always has something to send ends too.
+        if let Some((_, _, status)) = this.monitor.key_end.take_if(|(identity, ..)| identity.has_ended()) {
+            return Poll::Ready(Some(Ok(this.end(&status))));
         }
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut this.inner).poll_frame(cx)));
         match polled {

@@ -106,6 +106,17 @@ pub struct SettingsArgs {
     set: Vec<String>,
 }
 
+/// The settings of a stopped server.
+#[derive(Clone, Debug, Args)]
+pub struct OfflineArgs {
+    /// The settings file of the stopped server [env: TALLYSTONE_CONFIG].
+    #[arg(short, long, value_name = "FILE", requires = "offline")]
+    config: Option<PathBuf>,
+    /// A setting of the stopped server, as KEY=VALUE; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "offline")]
+    set: Vec<String>,
+}
+
 /// Runs the development server until it is told to stop.
 pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     let mut sources = sources(&args.settings, args.listen.as_ref(), args.data.as_deref())?;
@@ -149,6 +160,9 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
             )
         })?;
     }
+    if loaded.settings.get("auth.mode").is_some_and(|setting| setting.origin == config::SettingOrigin::Default) {
+        loaded.config.auth = config::AuthConfig { mode: config::AuthMode::Off, loopback_only: true };
+    }
     run(loaded, Preset::Dev)
 }
 
@@ -181,25 +195,34 @@ fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
     }
     let outcome = run::run_until_stopped(loaded.config, preset);
     telemetry.finish();
-    outcome.map_err(|error| {
-        let exit = if let Some(error) = error.downcast_ref::<OpenError>() {
-            Exit::from(error)
-        } else if let Some(error) = error.downcast_ref::<RedisUnusable>() {
-            Exit::from(&error.why)
-        } else if error.is::<MemcachedUnreachable>() {
-            Exit::Unavailable
-        } else if error.is::<UnusableSetting>() {
-            Exit::Usage
-        } else {
-            Exit::Failure
-        };
-        Failure::new(exit, format!("{error:#}"))
-    })
+    outcome.map_err(|error| failure_of_start(&error))
+}
+
+/// Why stores cannot be opened, with its exit code.
+pub fn failure_of_start(error: &anyhow::Error) -> Failure {
+    let exit = if let Some(error) = error.downcast_ref::<OpenError>() {
+        Exit::from(error)
+    } else if let Some(error) = error.downcast_ref::<RedisUnusable>() {
+        Exit::from(&error.why)
+    } else if error.is::<MemcachedUnreachable>() {
+        Exit::Unavailable
+    } else if error.is::<UnusableSetting>() {
+        Exit::Usage
+    } else {
+        Exit::Failure
+    };
+    Failure::new(exit, format!("{error:#}"))
 }
 
 /// Settings without a place to listen or to keep data, as for `migrate`.
 pub fn load_settings(args: &SettingsArgs) -> Result<LoadedConfig, Failure> {
     config::load(&sources(args, None, None)?).map_err(unusable)
+}
+
+/// Settings with which the stores of a stopped server can be opened.
+pub fn load_offline(args: &OfflineArgs, data: Option<&Path>) -> Result<LoadedConfig, Failure> {
+    let settings = SettingsArgs { config: args.config.clone(), set: args.set.clone() };
+    with_directory(config::load(&sources(&settings, None, data)?).map_err(unusable)?)
 }
 
 fn load(args: &StartArgs) -> Result<LoadedConfig, Failure> {
@@ -227,7 +250,10 @@ fn of_redis(servers: &Servers) -> Vec<(String, &'static str, String)> {
 
 /// Settings that a server can start with.
 fn complete(args: &StartArgs) -> Result<LoadedConfig, Failure> {
-    let loaded = load(args)?;
+    with_directory(load(args)?)
+}
+
+fn with_directory(loaded: LoadedConfig) -> Result<LoadedConfig, Failure> {
     if loaded.config.uses_directory() && loaded.config.storage.data_dir.as_os_str().is_empty() {
         let what = match loaded.config.counters.engine {
             config::CounterEngine::Embedded => {

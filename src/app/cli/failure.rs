@@ -208,13 +208,12 @@ pub fn exit_of(code: Code) -> Exit {
         Code::Ok => Exit::Ok,
         Code::InvalidArgument | Code::OutOfRange => Exit::Usage,
         Code::NotFound => Exit::NotFound,
-        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists | Code::PermissionDenied => Exit::Precondition,
+        Code::FailedPrecondition
+        | Code::Aborted
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::Unauthenticated => Exit::Precondition,
         Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => Exit::Unavailable,
-        Code::Cancelled
-        | Code::Unknown
-        | Code::Unimplemented
-        | Code::Internal
-        | Code::DataLoss
-        | Code::Unauthenticated => Exit::Failure,
+        Code::Cancelled | Code::Unknown | Code::Unimplemented | Code::Internal | Code::DataLoss => Exit::Failure,
     }
 }

@@ -29,8 +29,10 @@ mod backup;
 mod check;
 pub mod commands;
 mod counter;
+mod credentials;
 mod dead_letters;
 mod failure;
+mod keys;
 mod message;
 pub(super) mod migrate;
 mod namespaces;
@@ -47,6 +49,7 @@ mod status;
 mod usage;
 mod work;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -58,6 +61,7 @@ use crate::app::cli::migrate::MigrateCommand;
 use crate::app::config::SERVER_DEFAULT;
 use crate::client::{CallError, Client, RetryPolicy};
 
+use credentials::KeyText;
 pub use failure::{Exit, Failure};
 use output::{Format, Output};
 
@@ -87,6 +91,8 @@ enum CliCommand {
     Apply(apply::ApplyArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Ns(namespaces::NsArgs),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Key(Box<keys::KeyArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Counter(Box<counter::CounterArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -140,6 +146,12 @@ struct ClientArgs {
     /// The timeout of a call, retries included [default: 10s].
     #[arg(long, global = true, value_name = "TIME", value_parser = arguments::duration)]
     timeout: Option<Duration>,
+    /// The API key [env: TALLYSTONE_KEY]. Other users of the machine see it in the list of processes; prefer --key-file.
+    #[arg(long, global = true, value_name = "KEY")]
+    key: Option<KeyText>,
+    /// The file with the API key [env: TALLYSTONE_KEY_FILE].
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "key")]
+    key_file: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -163,6 +175,12 @@ pub struct GlobalArgs {
     /// The timeout of a call, retries included [default: 10s].
     #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
     timeout: Option<Duration>,
+    /// The API key [env: TALLYSTONE_KEY]. Other users of the machine see it in the list of processes; prefer --key-file.
+    #[arg(long, value_name = "KEY")]
+    key: Option<KeyText>,
+    /// The file with the API key [env: TALLYSTONE_KEY_FILE].
+    #[arg(long, value_name = "FILE", conflicts_with = "key")]
+    key_file: Option<PathBuf>,
     /// The output format; json and jsonl match the HTTP API [default: table].
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
@@ -206,6 +224,8 @@ impl GlobalArgs {
         let given = [
             ("--server", self.server.is_some()),
             ("--timeout", self.timeout.is_some()),
+            ("--key", self.key.is_some()),
+            ("--key-file", self.key_file.is_some()),
             ("--output", self.output.is_some()),
         ];
         match given.iter().find(|(name, is_given)| *is_given && !useful.contains(name)) {
@@ -226,6 +246,11 @@ impl ClientArgs {
             policy.attempt_max = policy.total / u32::try_from(servers.len()).unwrap_or(u32::MAX);
         }
         let client = Client::of(&servers, policy).map_err(|error| Failure::usage(error.to_string()))?;
+        let given = (self.key.as_ref(), self.key_file.as_deref());
+        let client = match credentials::key_of(given, (global.key.as_ref(), global.key_file.as_deref()))? {
+            Some(key) => client.with_key(&key).map_err(|error| Failure::usage(error.to_string()))?,
+            None => client,
+        };
         // The caller's name: the local user, if the environment has it.
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
         let output = self.output.or(&global.output());
@@ -287,6 +312,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         CliCommand::Apply(args) => on_a_runtime(args.run(&global)),
         CliCommand::Ns(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Key(args) => args.run(&global),
         CliCommand::Counter(args) => on_a_runtime(args.run(&global)),
         CliCommand::Queue(args) => on_a_runtime(args.run(&global)),
         CliCommand::Msg(args) => on_a_runtime(args.run(&global)),

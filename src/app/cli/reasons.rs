@@ -109,6 +109,7 @@ fn code_text(code: Code) -> &'static str {
         Code::Unimplemented => "UNIMPLEMENTED",
         Code::Internal => "INTERNAL",
         Code::Unavailable => "UNAVAILABLE",
+        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 

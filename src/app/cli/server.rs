@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::transport::Channel;
 
 use crate::app::cli::commands::{self, ServerCommand};
 use crate::app::cli::{Exit, Failure, GlobalArgs, arguments, on_a_runtime, server_of};
 use crate::client;
 
-/// The health service's name for the whole server, which is serving while `/readyz` succeeds.
-const WHOLE: &str = "";
-/// The timeout of one health request, and the pause after it.
+const READY_PAGE: &str = "/readyz";
+/// The timeout of one request, and the pause after it.
 const ASK_WITHIN: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// The default time to wait for a server to start.
@@ -64,20 +63,23 @@ impl ServerArgs {
     }
 }
 
-/// Polls the health of the whole server: it serves while all its services do, and not during startup or shutdown.
+/// Polls `/readyz`, which needs no key: it succeeds while all services are served, and not during startup or shutdown.
 async fn wait(server: &str, timeout: Duration) -> Result<(), Failure> {
     let endpoint = client::endpoint(server).map_err(|error| Failure::usage(error.to_string()))?;
-    let mut health = HealthClient::new(endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy());
+    let mut channel = endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy();
     let until_ready = async {
-        // An answer other than "serving" and no answer at all mean the same here: ask again.
-        while !health
-            .check(HealthCheckRequest { service: WHOLE.to_owned() })
-            .await
-            .is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
-        {
+        // An answer other than 200 and no answer at all mean the same here: ask again.
+        while !is_ready(&mut channel).await {
             tokio::time::sleep(ASK_EVERY).await;
         }
     };
     let late = |_| Failure::new(Exit::Unavailable, format!("{server} was not ready within {timeout:?}"));
     tokio::time::timeout(timeout, until_ready).await.map_err(late)
+}
+
+async fn is_ready(channel: &mut Channel) -> bool {
+    let mut request = http::Request::new(Body::empty());
+    *request.uri_mut() = http::Uri::from_static(READY_PAGE);
+    let usable = std::future::poll_fn(|cx| Service::<http::Request<Body>>::poll_ready(channel, cx)).await;
+    usable.is_ok() && channel.call(request).await.is_ok_and(|answer| answer.status() == http::StatusCode::OK)
 }

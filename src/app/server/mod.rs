@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod first_entries;
+pub(super) mod first_key;
 pub(super) mod keyspace;
 pub mod memcached;
 pub mod metrics;

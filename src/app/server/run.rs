@@ -24,14 +24,16 @@ use crate::adapters::codec::queues::register::ProtobufRegisters;
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
 use crate::api::grpc::saturating_i64;
-use crate::api::http::{AllowedHosts, Gateway, ServerPhase};
+use crate::api::http::{AllowedHosts, Authentication, Gateway, ServerPhase};
 use crate::api::serve::ConnectionDrainSummary;
 use crate::app::config::{
-    Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster,
+    AuthMode, Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster,
 };
 use crate::app::notices::{print_line, shell_quoted};
 use crate::app::server::backend::Backend;
 use crate::app::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
+use crate::app::server::first_key;
+use crate::app::server::keyspace::UnusableSetting;
 use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
 use crate::app::server::preset::Preset;
 use crate::app::server::readiness::Readiness;
@@ -53,9 +55,11 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 const DEV_COALESCE_MS: u32 = 1_000;
 const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The warning of a server that listens on an address other than loopback.
+/// The warnings of a server that listens on an address other than loopback: without keys, and with them.
 const NO_AUTHENTICATION_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
     everything; keep it in a trusted network, or listen on 127.0.0.1";
+const NO_TLS_WARNING: &str = "there is no TLS: API keys and data cross the network in clear text; keep it in a trusted network, or \
+    listen on 127.0.0.1 behind a proxy with TLS";
 
 /// Runs a server until it receives a stop signal or its store fails.
 pub fn run_until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
@@ -93,11 +97,13 @@ fn disable_huge_pages() {}
 async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output = &'static str>) -> anyhow::Result<()> {
     let listener = bind(&config.server.listen).await?;
     let address = listener.local_addr().context("cannot read the bound address")?;
+    refuse_open_dev(&config, address)?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let stop = CancellationToken::new();
     let gateway = Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone());
-    let gateway = Arc::new(gateway.with_hosts(hosts(&config, preset)));
+    let gateway = gateway.with_hosts(hosts(&config, preset)).with_authentication(authentication(&config));
+    let gateway = Arc::new(gateway);
     gateway.register_collector(MetricCollector::of(ProcessMetrics));
     gateway.set_phase(ServerPhase::Starting).await;
     // Health checks are answered from here on; calls get an error until the stores are open.
@@ -152,6 +158,25 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     // The rollups get the time that draining the connections did not use.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
     close(&why, ended, left, backend, engine).await
+}
+
+/// Refuses a development server that others could reach without a key, unless somebody wrote that they may.
+fn refuse_open_dev(config: &Config, address: SocketAddr) -> anyhow::Result<()> {
+    if !config.auth.loopback_only || address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    let what = format!(
+        "tallystone dev needs no key, so it listens on a loopback address only, not on {address}; to let everyone who reaches \
+         it read and change everything, add --set auth.mode=off"
+    );
+    Err(UnusableSetting(what).into())
+}
+
+fn authentication(config: &Config) -> Authentication {
+    match config.auth.mode {
+        AuthMode::Keys => Authentication::Keys,
+        AuthMode::Off => Authentication::Off,
+    }
 }
 
 /// The host names that a browser may use. This check is the only protection of a development server against requests from
@@ -232,6 +257,7 @@ async fn open(
 ) -> anyhow::Result<(Backend, Arc<Engine>)> {
     let startup_deadline = Arc::new(StartupDeadline::start(Arc::clone(&clock)));
     let backend = Backend::open(config, preset, &clock, &startup_deadline).await?;
+    let backend = first_key::require(config, backend, clock.now()).await?;
     let extended = Arc::clone(&startup_deadline);
     let progress = Arc::new(move || extended.extend());
     let profile = profile(config, &backend, advertised, name);
@@ -332,8 +358,12 @@ fn cause(error: NamespaceError) -> anyhow::Error {
 fn print_startup_text(config: &Config, preset: Preset, address: SocketAddr) {
     print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
     if !address.ip().to_canonical().is_loopback() {
-        tracing::warn!(%address, "{NO_AUTHENTICATION_WARNING}");
-        print_line(&format!("warning: {NO_AUTHENTICATION_WARNING}"));
+        let warning = match config.auth.mode {
+            AuthMode::Off => NO_AUTHENTICATION_WARNING,
+            AuthMode::Keys => NO_TLS_WARNING,
+        };
+        tracing::warn!(%address, "{warning}");
+        print_line(&format!("warning: {warning}"));
     }
     for line in storage_locations(config, preset) {
         print_line(&line);

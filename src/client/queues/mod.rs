@@ -17,10 +17,9 @@ use std::marker::PhantomData;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tonic::transport::Channel;
 
 use crate::client::retry::CallKind;
-use crate::client::{CallError, Client, MESSAGE_BYTES_MAX};
+use crate::client::{CallError, Client, Connection, MESSAGE_BYTES_MAX};
 use crate::proto::error::v1::ItemError;
 use crate::proto::queue::v1 as pb;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
@@ -65,7 +64,7 @@ pub enum Enqueued {
 }
 
 /// The queue service over a connection.
-pub(super) fn queues_on(channel: Channel) -> QueueServiceClient<Channel> {
+pub(super) fn queues_on(channel: Connection) -> QueueServiceClient<Connection> {
     QueueServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::client::error::should_switch_server;
 use crate::client::queues::message::duration;
 use crate::client::queues::queues_on;
-use crate::client::{CallError, Client};
+use crate::client::{CallError, Client, Connection};
 use crate::proto::queue::v1 as pb;
 
 /// Reasons that end the session.
@@ -104,7 +103,7 @@ pub(super) async fn call_once<Q, A, F>(
     client: &Client,
     time: Duration,
     request: &Q,
-    call: impl Fn(Channel, Request<Q>) -> F,
+    call: impl Fn(Connection, Request<Q>) -> F,
 ) -> Result<A, CallError>
 where
     Q: Clone,

@@ -39,6 +39,8 @@ const PRECONDITION: ReasonInfo = ReasonInfo { code: Code::FailedPrecondition, ht
 const NOT_FOUND: ReasonInfo = ReasonInfo { code: Code::NotFound, http: 404, ..ROW };
 const EXISTS: ReasonInfo = ReasonInfo { code: Code::AlreadyExists, http: 409, ..ROW };
 const DENIED: ReasonInfo = ReasonInfo { code: Code::PermissionDenied, http: 403, ..ROW };
+const UNAUTHENTICATED: ReasonInfo =
+    ReasonInfo { code: Code::Unauthenticated, http: 401, effect: Effect::Unknown, ..ROW };
 const EXHAUSTED: ReasonInfo = ReasonInfo { code: Code::ResourceExhausted, http: 429, retry: Retry::SameToken, ..ROW };
 const UNAVAILABLE: ReasonInfo = ReasonInfo { code: Code::Unavailable, http: 503, retry: Retry::SameToken, ..ROW };
 
@@ -475,6 +477,24 @@ reasons! {
         name: "RULE_EXISTS",
         advice: Some("delete it first, or choose another name"),
         help: "A rule of this name exists with other settings. A rule is never changed: delete it and create it again, or choose another name. A rule that is created again begins with crossing 1.",
+        ..EXISTS
+    },
+    Unauthenticated => ReasonInfo {
+        name: "UNAUTHENTICATED",
+        advice: Some("send a valid key as authorization: Bearer ts_ID_SECRET"),
+        help: "Every call needs an API key, in the metadata or header `authorization: Bearer ts_ID_SECRET`. The command line takes it from --key-file, --key, TALLYSTONE_KEY or TALLYSTONE_KEY_FILE. The key is missing or not valid: it was mistyped, deleted or rotated, or has expired. `tallystone key ls` shows the keys with their expiry. A call also ends with this reason if its key ends during the call; the message then says whether a write may have been applied.",
+        ..UNAUTHENTICATED
+    },
+    KeyNotFound => ReasonInfo {
+        name: "KEY_NOT_FOUND",
+        advice: Some("check its name, for example with tallystone key ls"),
+        help: "No API key has this name. List the keys with ListKeys (key ls).",
+        ..NOT_FOUND
+    },
+    KeyExists => ReasonInfo {
+        name: "KEY_EXISTS",
+        advice: Some("rotate it for a new secret, or choose another name"),
+        help: "An API key of this name exists. A secret is shown only once, so the call cannot repeat it. Rotate the key for a new secret with RotateKey (key rotate), or choose another name. If an earlier CreateKey of yours lost its answer, rotate the key.",
         ..EXISTS
     },
 }

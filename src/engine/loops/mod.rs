@@ -1,6 +1,7 @@
 //! Background loops. Each is an idempotent activation without input. `engine::driver` starts, names, wakes,
 //! joins and reports it.
 
+mod access_keys;
 mod catalog_follow;
 mod deleted_namespaces;
 mod limits;
@@ -13,6 +14,7 @@ mod supervisor;
 mod watch_turns;
 mod watermarks;
 
+pub use access_keys::AccessKeysLoop;
 pub use catalog_follow::FollowLoop;
 pub use deleted_namespaces::DeletedNamespacesLoop;
 pub use limits::LimitLoop;

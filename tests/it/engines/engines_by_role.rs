@@ -92,7 +92,7 @@ fn queues_in_a_directory_beside_counters_on_cassandra_survive_a_kill() {
 /// A server whose settings are given one by one.
 fn server(settings: &[String]) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    command.args(["server", "start", "--listen", "127.0.0.1:0"]);
+    command.args(["server", "start", "--listen", "127.0.0.1:0", "--set", "auth.mode=off"]);
     command.args(settings.iter().flat_map(|setting| ["--set", setting]));
     Launch::of(command).start()
 }

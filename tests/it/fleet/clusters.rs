@@ -9,7 +9,9 @@ use crate::support::harness::{Launch, Server};
 
 fn server(folder: &Path, settings: &[&str]) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    command.args(["server", "start", "--listen", "127.0.0.1:0", "--data"]).arg(folder.join("data"));
+    command
+        .args(["server", "start", "--listen", "127.0.0.1:0", "--set", "auth.mode=off", "--data"])
+        .arg(folder.join("data"));
     command.args(settings.iter().flat_map(|setting| ["--set", setting]));
     Launch::of(command).start()
 }

@@ -1,6 +1,7 @@
 //! Several servers on one Cassandra keyspace, and servers on several clusters.
 
 pub mod clusters;
+mod keys;
 mod reported_queues;
 pub mod several_servers;
 pub mod strangers;

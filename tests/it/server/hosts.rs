@@ -39,7 +39,7 @@ fn a_development_server_answers_no_name_that_a_page_could_have() {
 /// A server without files, at an address.
 fn start_at(address: &str) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    command.args(["server", "start", "--set", "storage.kind=memory", "--listen", address]);
+    command.args(["server", "start", "--set", "storage.kind=memory", "--set", "auth.mode=off", "--listen", address]);
     Launch::of(command).env("TALLYSTONE__LOG__FORMAT", "json").start()
 }
 

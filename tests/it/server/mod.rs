@@ -1,6 +1,7 @@
 //! The life of a server process: startup, readiness, logs, traces, stop.
 
 mod hosts;
+mod keys;
 mod logs;
 mod private_files;
 pub mod readiness;

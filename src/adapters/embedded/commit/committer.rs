@@ -125,6 +125,7 @@ impl Committer {
             }
             command @ (StoreCommand::DropSlice(..)
             | StoreCommand::Catalog(..)
+            | StoreCommand::Keys(..)
             | StoreCommand::Rules(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)

@@ -17,7 +17,7 @@ use crate::domain::limits::RULE_PAYLOAD_BYTES_MAX;
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
 use crate::domain::rules::Rule;
 use crate::ports::{
-    AppendGuard, AppendOutcome, NamespaceRecord, NewEvent, RollWrite, RuleChange, StoreError, VerdictOutcome,
+    AppendGuard, AppendOutcome, KeyRecord, NamespaceRecord, NewEvent, RollWrite, RuleChange, StoreError, VerdictOutcome,
 };
 
 /// The sender of the replies of an append, one for each event.
@@ -43,6 +43,8 @@ pub enum StoreCommand {
     DropSlice(DatasetId, Timestamp, ReplySender<()>),
     /// Changes the catalog.
     Catalog(Box<NamespaceRecord>, ReplySender<()>),
+    /// Changes the API keys.
+    Keys(Box<KeyRecord>, ReplySender<()>),
     /// Changes the rules; with the name of the operation. Returns the rule after the change.
     Rules(Box<RuleChange>, &'static str, ReplySender<Option<Rule>>),
     /// Drops periods of a series.
@@ -131,6 +133,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Keys(..)
             | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -158,6 +161,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Keys(..)
             | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -184,6 +188,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Keys(..)
             | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -209,6 +214,7 @@ impl StoreCommand {
             | Self::SetStatus(..)
             | Self::DropSlice(..)
             | Self::Catalog(..)
+            | Self::Keys(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -239,6 +245,7 @@ impl StoreCommand {
             Self::SetStatus(_, _, _, answer) => drop(answer.send(Err(error("set slice status")))),
             Self::DropSlice(_, _, answer) => drop(answer.send(Err(error("drop slice")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
+            Self::Keys(_, answer) => drop(answer.send(Err(error("commit key")))),
             Self::Rules(_, op, answer) => drop(answer.send(Err(error(op)))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),

@@ -2,6 +2,7 @@
 
 mod event_log;
 pub(super) mod history;
+mod keys;
 mod outboxes;
 pub(super) mod queues;
 mod rollups;

@@ -20,7 +20,7 @@ use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::rollup::SliceStatus;
 use crate::domain::rules::Rule;
-use crate::ports::{NamespaceRecord, RuleChange, ScanOrder, ScanRange, StoreError, StoreErrorKind};
+use crate::ports::{KeyRecord, NamespaceRecord, RuleChange, ScanOrder, ScanRange, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Runs a command with a commit of its own.
@@ -28,6 +28,7 @@ impl Committer {
         match command {
             StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
             StoreCommand::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
+            StoreCommand::Keys(record, answer) => reply(answer, self.change_keys(*record)),
             StoreCommand::Rules(change, op, answer) => reply(answer, self.change_rules(&change, op)),
             StoreCommand::TrimSeries(step_seconds, before, answer) => {
                 reply(answer, self.trim_series(step_seconds, before));
@@ -95,6 +96,17 @@ impl Committer {
         catalog.stage(self.writer.library(), &mut batch, record);
         self.commit_separately(batch, OP)?;
         self.core.catalog.publish(record);
+        Ok(())
+    }
+
+    fn change_keys(&mut self, record: KeyRecord) -> Result<(), StoreError> {
+        const OP: &str = "commit key";
+        let keys = &self.core.keys;
+        keys.check(&record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
+        let mut batch = self.writer.batch(2);
+        keys.stage(self.writer.library(), &mut batch, &record);
+        self.commit_separately(batch, OP)?;
+        self.core.keys.publish(record);
         Ok(())
     }
 

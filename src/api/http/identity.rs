@@ -1,0 +1,129 @@
+//! Who calls, found out from the head of a request, before its body is read.
+//!
+//! Invariant: where callers must show a key, no method of any protocol runs without one. Only `/healthz` and `/readyz` are
+//! not asked here. Refusals say no more than that the key is not valid.
+
+use std::sync::{Arc, OnceLock};
+
+use http::{HeaderMap, header};
+use tonic::metadata::MetadataMap;
+
+use crate::api::errors::ApiError;
+use crate::api::grpc::rollup_signals::{member_refusal, presented_secret};
+use crate::api::http::metrics::{CallMetrics, UnauthenticatedCall};
+use crate::domain::Reason;
+use crate::domain::access::ApiKey;
+use crate::engine::access::{AccessKeys, Identity, KeyRefusal};
+use crate::engine::rolling::SignalReceiver;
+use crate::proto::SECRET_METADATA;
+
+/// Whether callers must show a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Authentication {
+    /// Anyone who reaches the port may call everything.
+    #[default]
+    Off,
+    /// Every call shows an API key.
+    Keys,
+}
+
+/// Finds out who calls.
+pub struct IdentityCheck {
+    mode: Authentication,
+    /// Absent until the store is open.
+    known: OnceLock<KnownCallers>,
+    metrics: CallMetrics,
+}
+
+/// Those that may call.
+struct KnownCallers {
+    keys: AccessKeys,
+    /// The other servers of a fleet, by the secrets of their heartbeats.
+    members: Option<SignalReceiver>,
+}
+
+impl IdentityCheck {
+    /// A check that knows nobody yet.
+    pub fn new(mode: Authentication, metrics: CallMetrics) -> Self {
+        Self { mode, known: OnceLock::new(), metrics }
+    }
+
+    /// Knows these callers from now on. Call it once.
+    pub fn open(&self, keys: AccessKeys, members: Option<SignalReceiver>) {
+        assert!(self.known.set(KnownCallers { keys, members }).is_ok(), "the callers are made known once");
+    }
+
+    /// Finds out who sent a request to an application's method. None: callers need not say.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<Identity>>, ApiError> {
+        if self.mode == Authentication::Off {
+            return Ok(None);
+        }
+        let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(one), None) = (shown.next(), shown.next()) else {
+            return Err(self.refusal(UnauthenticatedCall::Missing));
+        };
+        let Some(key) = bearer(one.as_bytes()).and_then(ApiKey::parse) else {
+            return Err(self.refusal(UnauthenticatedCall::Invalid));
+        };
+        match self.known()?.keys.identify(&key) {
+            Ok(identity) => Ok(Some(identity)),
+            Err(KeyRefusal::Unknown) => Err(self.refusal(UnauthenticatedCall::Invalid)),
+            Err(KeyRefusal::Expired) => Err(self.refusal(UnauthenticatedCall::Expired)),
+        }
+    }
+
+    /// Refuses a request to a method between servers that comes from no member of the fleet.
+    pub fn check_member(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        if self.mode == Authentication::Off {
+            return Ok(()); // the method checks it
+        }
+        if !headers.contains_key(SECRET_METADATA) {
+            return Err(self.refusal(UnauthenticatedCall::Missing));
+        }
+        let shown = presented_secret(&MetadataMap::from_headers(headers.clone()));
+        let members = self.known()?.members.as_ref();
+        match members.is_some_and(|members| members.is_of_member(shown.as_ref())) {
+            true => Ok(()),
+            false => Err(member_refusal()),
+        }
+    }
+
+    fn known(&self) -> Result<&KnownCallers, ApiError> {
+        self.known.get().ok_or_else(|| {
+            ApiError::new(Reason::StoreUnavailable, "the server is starting and its store is not open yet")
+        })
+    }
+
+    fn refusal(&self, why: UnauthenticatedCall) -> ApiError {
+        self.metrics.unauthenticated(why);
+        let what = match why {
+            UnauthenticatedCall::Missing => "the call has no API key; nothing was applied",
+            UnauthenticatedCall::Invalid | UnauthenticatedCall::Expired => {
+                "the API key of the call is not valid; nothing was applied"
+            }
+        };
+        ApiError::new(Reason::Unauthenticated, what).without_effect()
+    }
+}
+
+/// What follows the word `Bearer`, which may be in any letter case.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, credential) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| credential.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_is_known_by_its_scheme() {
+        for text in ["Bearer abc", "bearer abc", "BEARER  abc "] {
+            assert_eq!(bearer(text.as_bytes()), Some(&b"abc"[..]), "{text}");
+        }
+        for text in ["", "Bearer", "abc", "Basic abc", "Bearerabc"] {
+            assert_eq!(bearer(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(bearer(b"Bearer "), Some(&b""[..]));
+    }
+}

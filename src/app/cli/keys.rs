@@ -1,0 +1,235 @@
+//! `key`: creates, lists, rotates and deletes API keys. The first key is made while no server runs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::adapters::system::SystemClock;
+use crate::api::grpc::keys::key_message;
+use crate::api::time;
+use crate::app::cli::arguments;
+use crate::app::cli::commands::{self, OfflineArgs};
+use crate::app::cli::namespaces::{Confirmation, confirm};
+use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell};
+use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, on_a_runtime, pages};
+use crate::app::notices::print_notice;
+use crate::app::server::first_key;
+use crate::domain::Timestamp;
+use crate::domain::access::PrincipalName;
+use crate::engine::access::KeyDraft;
+use crate::engine::catalog::Author;
+use crate::ports::Clock as _;
+use crate::proto::admin::v1 as pb;
+
+/// The actor in the history of a key that was made without a server.
+const OFFLINE_ACTOR: &str = "tallystone key create --offline";
+
+/// Create, list, rotate and delete API keys.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tallystone key create billing --expires 90d")]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    command: KeyCommand,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Create a key and print it; it is not shown again.
+    #[command(
+        after_help = "Example:\n  tallystone key create orders --expires 90d --description 'the workers of orders'"
+    )]
+    Create(KeyCreateArgs),
+    /// List keys by name, with their expiry and without their secrets.
+    #[command(visible_alias = "list", after_help = "Example:\n  tallystone key ls")]
+    Ls,
+    /// Make a new secret for a key and print it; the old one stays valid for a time.
+    #[command(after_help = "Example:\n  tallystone key rotate orders --keep-old 1h")]
+    Rotate(KeyRotateArgs),
+    /// Delete a key; its calls end.
+    #[command(after_help = "Example:\n  tallystone key rm orders --yes")]
+    Rm(KeyRmArgs),
+}
+
+#[derive(Debug, Args)]
+struct KeyCreateArgs {
+    /// The name of the principal, recorded as the actor of its changes; up to 64 bytes.
+    name: String,
+    /// What the key is for.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    description: String,
+    /// How long the key is valid [default: for ever].
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
+    expires: Option<Duration>,
+    /// The reason, recorded in the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+    /// Write to the store that the settings name, while no server runs on it: the first key of a server.
+    #[arg(long)]
+    offline: bool,
+    /// The data directory of the stopped server.
+    #[arg(long, value_name = "DIR", requires = "offline")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    settings: OfflineArgs,
+}
+
+#[derive(Debug, Args)]
+struct KeyRotateArgs {
+    /// The key.
+    name: String,
+    /// How long the old secret stays valid, up to 90d.
+    #[arg(long, default_value = "1d", value_name = "TIME", value_parser = arguments::duration)]
+    keep_old: Duration,
+    /// How long the new secret is valid [default: for ever].
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
+    expires: Option<Duration>,
+    /// Only this version: the etag from `key ls -o json`.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    etag: String,
+    /// The reason, recorded in the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Debug, Args)]
+struct KeyRmArgs {
+    /// The key.
+    name: String,
+    /// Skip the confirmation.
+    #[arg(long)]
+    yes: bool,
+    /// Only this version: the etag from `key ls -o json`.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    etag: String,
+    /// The reason, recorded in the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
+}
+
+impl KeyArgs {
+    pub fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        match self.command {
+            KeyCommand::Create(args) if args.offline => {
+                let output = self.client.output.or(&global.output());
+                on_a_runtime(create_offline(args, output))
+            }
+            command => {
+                let client = self.client;
+                on_a_runtime(async move {
+                    let session = client.open(global)?;
+                    match command {
+                        KeyCommand::Create(args) => session.create_key(args).await,
+                        KeyCommand::Ls => session.list_keys().await,
+                        KeyCommand::Rotate(args) => session.rotate_key(args).await,
+                        KeyCommand::Rm(args) => session.remove_key(args).await,
+                    }
+                })
+            }
+        }
+    }
+}
+
+/// Creates a key in the store of a stopped server.
+async fn create_offline(args: KeyCreateArgs, output: Output) -> Result<(), Failure> {
+    let loaded = commands::load_offline(&args.settings, args.data.as_deref())?;
+    let name = PrincipalName::new(&args.name).map_err(|reject| Failure::usage(reject.to_string()))?;
+    let draft = KeyDraft { name, description: args.description, expires: None };
+    let author = Author { actor: OFFLINE_ACTOR.to_owned(), reason: args.reason };
+    let made = Box::pin(first_key::create_offline(&loaded.config, draft, args.expires, author)).await;
+    let made = made.map_err(|error| commands::failure_of_start(&error))?;
+    let made = pb::CreateKeyResponse { key: Some(key_message(&made.key)), api_key: made.secret.reveal() };
+    print_key(output, "CreateKeyResponse", &made, &args.name, &made.api_key)
+}
+
+impl ClientContext {
+    async fn create_key(&self, args: KeyCreateArgs) -> Result<(), Failure> {
+        let request = pb::CreateKeyRequest {
+            name: args.name.clone(),
+            description: args.description,
+            expire_time: expire_time(args.expires),
+            reason: args.reason,
+        };
+        let made = call!(self, keys.create_key, &request)?;
+        print_key(self.output, "CreateKeyResponse", &made, &args.name, &made.api_key)
+    }
+
+    async fn list_keys(&self) -> Result<(), Failure> {
+        let (keys, next_page_token) = pages::rows(usize::MAX, async |page_size, page_token| {
+            let request = pb::ListKeysRequest { page_size, page_token };
+            let page = call!(ask self, keys.list_keys, &request)?;
+            Ok((page.keys, page.next_page_token))
+        })
+        .await?;
+        let whole = pb::ListKeysResponse { keys, next_page_token };
+        let cells = whole.keys.iter().map(|key| {
+            vec![
+                key.name.clone(),
+                key.key_id.clone(),
+                key.secrets.len().to_string(),
+                time_cell(key.secrets.last().and_then(|newest| newest.expire_time.as_ref())),
+                time_cell(key.create_time.as_ref()),
+                time_cell(key.update_time.as_ref()),
+                key.description.clone(),
+            ]
+        });
+        let columns = &["name", "key_id", "secrets", "expire_time", "create_time", "update_time", "description"];
+        let rows = TableRows { columns, cells: cells.collect() };
+        self.output.answer(&CliResponse::many(&full_name("ListKeysResponse"), &whole, "keys"), &rows)
+    }
+
+    async fn rotate_key(&self, args: KeyRotateArgs) -> Result<(), Failure> {
+        let request = pb::RotateKeyRequest {
+            name: args.name.clone(),
+            keep_old: Some(time::write_duration(args.keep_old)),
+            expire_time: expire_time(args.expires),
+            etag: args.etag,
+            reason: args.reason,
+        };
+        let made = call!(self, keys.rotate_key, &request)?;
+        print_key(self.output, "RotateKeyResponse", &made, &args.name, &made.api_key)
+    }
+
+    async fn remove_key(&self, args: KeyRmArgs) -> Result<(), Failure> {
+        if confirm(args.yes, &format!("delete key {} and end its calls", args.name))? == Confirmation::No {
+            return Ok(());
+        }
+        let request = pb::DeleteKeyRequest { name: args.name, etag: args.etag, reason: args.reason };
+        let gone = call!(self, keys.delete_key, &request)?;
+        if self.output.is_for_people() {
+            print_notice(&format!("key {} is deleted", request.name));
+            return Ok(());
+        }
+        let rows = TableRows { columns: &["name"], cells: vec![vec![request.name]] };
+        self.output.answer(&CliResponse::one(&full_name("DeleteKeyResponse"), &gone), &rows)
+    }
+}
+
+/// Prints a new key: alone on stdout for people, so that it can go into a file.
+fn print_key(
+    output: Output,
+    message: &str,
+    answer: &impl prost::Message,
+    name: &str,
+    api_key: &str,
+) -> Result<(), Failure> {
+    if output.is_for_people() {
+        print_notice(&format!("this is the key of {name}; keep it in a safe place, it is not shown again"));
+        return output.bytes(format!("{api_key}\n").as_bytes());
+    }
+    let rows = TableRows { columns: &["name", "api_key"], cells: vec![vec![name.to_owned(), api_key.to_owned()]] };
+    output.answer(&CliResponse::one(&full_name(message), answer), &rows)
+}
+
+/// The time so long from now, by the clock of this machine.
+fn expire_time(after: Option<Duration>) -> Option<prost_types::Timestamp> {
+    let now: Timestamp = SystemClock.now();
+    after.map(|after| time::write(now + after))
+}
+
+/// The full name of a message of the key service.
+fn full_name(message: &str) -> String {
+    format!("tallystone.admin.v1.{message}")
+}

@@ -1,0 +1,207 @@
+//! How keys change: created, rotated, deleted. The secret of a new one is shown once, in the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, ApiKey, KeyId, PrincipalName};
+use crate::domain::limits::{DESCRIPTION_BYTES_MAX, KEY_OLD_SECRET_MAX, KEYS_MAX};
+use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::access::{AccessKeys, AccessKeysInner, KeyError, KeyEtag, not_found};
+use crate::engine::catalog::{Author, CommitOutcome, FIRST_VERSION, FollowedCatalog, check_etag, finish};
+use crate::ports::{KeyRecord, StoreError, StoreErrorKind};
+
+const CHANGE_OP: &str = "change of a key";
+
+/// A key to create.
+#[derive(Clone, Debug)]
+pub struct KeyDraft {
+    /// The principal that it stands for.
+    pub name: PrincipalName,
+    /// What it is for.
+    pub description: String,
+    /// When its secret stops being valid, if it does.
+    pub expires: Option<Timestamp>,
+}
+
+/// A new secret for a key.
+#[derive(Clone, Debug)]
+pub struct KeyRotation {
+    pub name: PrincipalName,
+    /// How long the secrets of before stay valid, unless they end earlier.
+    pub keep_old: Duration,
+    /// When the new secret stops being valid, if it does.
+    pub expires: Option<Timestamp>,
+    /// The version that the caller read.
+    pub expected: Option<KeyEtag>,
+}
+
+/// A key with a secret that was just made.
+#[derive(Clone, Debug)]
+pub struct IssuedKey {
+    pub key: Arc<AccessKey>,
+    /// The new secret. It is nowhere else.
+    pub secret: ApiKey,
+}
+
+impl AccessKeys {
+    /// Creates a key. A name that is taken is refused, since its secret cannot be shown again.
+    pub async fn create(&self, draft: KeyDraft, author: Author) -> Result<IssuedKey, KeyError> {
+        author.check()?;
+        if draft.description.len() > DESCRIPTION_BYTES_MAX {
+            let what = format!("description has more than {DESCRIPTION_BYTES_MAX} bytes");
+            return Err(Reject::new(Reason::InvalidArgument, what.as_str()).at("description", what.as_str()).into());
+        }
+        self.issue(KeyIntent::Create(draft), author).await
+    }
+
+    /// Adds a secret to a key, and ends those of before after a time.
+    pub async fn rotate(&self, rotation: KeyRotation, author: Author) -> Result<IssuedKey, KeyError> {
+        author.check()?;
+        if rotation.keep_old > KEY_OLD_SECRET_MAX {
+            let days = KEY_OLD_SECRET_MAX.as_secs() / 86_400;
+            let what = format!("the old secret can stay valid for {days} days at most");
+            return Err(Reject::new(Reason::InvalidArgument, what.as_str()).at("keep_old", what.as_str()).into());
+        }
+        self.issue(KeyIntent::Rotate(rotation), author).await
+    }
+
+    /// Deletes a key; `expected` is the version that the caller read. Its open calls end.
+    pub async fn delete(&self, name: PrincipalName, expected: Option<KeyEtag>, author: Author) -> Result<(), KeyError> {
+        author.check()?;
+        self.change(KeyIntent::Delete(name, expected), author).await.map(drop)
+    }
+
+    async fn issue(&self, intent: KeyIntent, author: Author) -> Result<IssuedKey, KeyError> {
+        let (key, secret) = self.change(intent, author).await?;
+        let secret = secret.expect("a change that makes a secret answers it");
+        Ok(IssuedKey { key: Arc::new(key), secret })
+    }
+
+    /// Runs a change to its end, even if the caller goes away.
+    async fn change(&self, intent: KeyIntent, author: Author) -> Result<ChangedKey, KeyError> {
+        // Where servers share the keys, the change is decided on what the others left.
+        self.follow().await?;
+        let shared = Arc::clone(&self.shared);
+        let start = |work| drop(self.shared.tasks.spawn(work));
+        finish(CHANGE_OP, start, async move { shared.run(intent, author).await }).await
+    }
+}
+
+/// The intent of a change.
+#[derive(Clone, Debug)]
+enum KeyIntent {
+    Create(KeyDraft),
+    Rotate(KeyRotation),
+    Delete(PrincipalName, Option<KeyEtag>),
+}
+
+/// The key after a change, or as it was deleted, and the secret that the change made.
+type ChangedKey = (AccessKey, Option<ApiKey>);
+
+impl AccessKeysInner {
+    async fn run(&self, intent: KeyIntent, author: Author) -> Result<ChangedKey, KeyError> {
+        let Some(mut turn) = self.catalog.begin(self).await else {
+            return Err(StoreError::not_applied(StoreErrorKind::Closed, CHANGE_OP).into());
+        };
+        loop {
+            let (record, answer) = self.decide(&intent, &author)?;
+            if turn.commit(record.clone()).await? == CommitOutcome::Overtaken {
+                continue;
+            }
+            self.serve(record, &answer.0);
+            return Ok(answer);
+        }
+    }
+
+    fn decide(&self, intent: &KeyIntent, author: &Author) -> Result<(KeyRecord, ChangedKey), Reject> {
+        let now = self.now();
+        match intent {
+            KeyIntent::Create(draft) => self.creation(draft, author, now),
+            KeyIntent::Rotate(rotation) => self.rotation(rotation, author, now),
+            KeyIntent::Delete(name, expected) => {
+                let live = self.live(name, *expected)?;
+                let mut change = author.deletion(&live, now, ());
+                change.differences.push("the key was deleted".to_owned());
+                let record = KeyRecord { expected_version: Some(live.version), entry: None, companion: (), change };
+                Ok((record, (live, None)))
+            }
+        }
+    }
+
+    fn creation(&self, draft: &KeyDraft, author: &Author, now: Timestamp) -> Result<(KeyRecord, ChangedKey), Reject> {
+        let ring = self.ring.load();
+        if ring.by_name(&draft.name).is_some() {
+            let what = format!("key {} exists, and its secret cannot be shown again", draft.name);
+            return Err(Reject::new(Reason::KeyExists, what));
+        }
+        if ring.len() >= KEYS_MAX {
+            let what = format!("there are {KEYS_MAX} keys, the maximum; delete some first");
+            return Err(Reject::new(Reason::InvalidArgument, what));
+        }
+        let id = KeyId(u64::from_be_bytes(self.random()));
+        let (shown, secret) = self.new_secret(id, draft.expires, now)?;
+        let spec =
+            AccessKeySpec { name: draft.name.clone(), description: draft.description.clone(), secrets: vec![secret] };
+        let key = AccessKey { id, version: FIRST_VERSION, spec, created: now, updated: now };
+        let change = author.change(&key, now, Vec::new());
+        let record = KeyRecord { expected_version: None, entry: Some(key.clone()), companion: (), change };
+        Ok((record, (key, Some(shown))))
+    }
+
+    fn rotation(
+        &self,
+        rotation: &KeyRotation,
+        author: &Author,
+        now: Timestamp,
+    ) -> Result<(KeyRecord, ChangedKey), Reject> {
+        let live = self.live(&rotation.name, rotation.expected)?;
+        let (shown, secret) = self.new_secret(live.id, rotation.expires, now)?;
+        let spec = live.spec.rotated(secret, now + rotation.keep_old);
+        let key = AccessKey { version: live.version + 1, spec, updated: now, ..live.clone() };
+        let change = author.change(&key, now, vec!["a new secret was made".to_owned()]);
+        let record =
+            KeyRecord { expected_version: Some(live.version), entry: Some(key.clone()), companion: (), change };
+        Ok((record, (key, Some(shown))))
+    }
+
+    fn new_secret(
+        &self,
+        id: KeyId,
+        expires: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<(ApiKey, AccessKeySecret), Reject> {
+        if expires.is_some_and(|expires| expires <= now) {
+            let what = "the key would expire before it is made; choose a later time";
+            return Err(Reject::new(Reason::InvalidArgument, what).at("expire_time", what));
+        }
+        let shown = ApiKey::new(id, self.random());
+        Ok((shown, AccessKeySecret { hash: shown.hash(), created: now, expires }))
+    }
+
+    fn live(&self, name: &PrincipalName, expected: Option<KeyEtag>) -> Result<AccessKey, Reject> {
+        let live = self.ring.load().by_name(name).map(|live| AccessKey::clone(live));
+        let live = live.ok_or_else(|| not_found(name))?;
+        check_etag(&live, expected)?;
+        Ok(live)
+    }
+
+    /// Takes a committed change into the ring. Only one change runs at a time, and `take_in` only between changes.
+    fn serve(&self, record: KeyRecord, before: &AccessKey) {
+        let KeyRecord { entry, change, .. } = record;
+        let (name, version, actor, is_deleted) = (&change.name, change.version, &change.actor, entry.is_none());
+        let ring = self.ring.load();
+        let after = match entry {
+            Some(key) => ring.with(key),
+            None => ring.without(before),
+        };
+        self.ring.store(Arc::new(after));
+        let action = if is_deleted {
+            "deleted"
+        } else if version == FIRST_VERSION {
+            "created"
+        } else {
+            "rotated"
+        };
+        tracing::info!(key = %name, version, actor, action, "a key was changed");
+    }
+}

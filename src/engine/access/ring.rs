@@ -1,0 +1,182 @@
+//! The keys as one immutable value in memory: readers take it without a lock, a change replaces it.
+//!
+//! A secret that stays keeps its identity, by which open calls learn of its end. One that does not stay ends.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::domain::Timestamp;
+use crate::domain::access::{AccessKey, AccessKeySecret, KeyId, Principal, PrincipalName, SecretHash};
+use crate::engine::access::Identity;
+
+/// All live keys, indexed.
+#[derive(Clone, Default)]
+pub(super) struct KeyRing {
+    by_id: HashMap<KeyId, Arc<HeldKey>>,
+    by_name: BTreeMap<PrincipalName, Arc<AccessKey>>,
+}
+
+/// A key with what is known of those who show one of its secrets.
+pub(super) struct HeldKey {
+    key: Arc<AccessKey>,
+    secrets: Vec<HeldSecret>,
+}
+
+pub(super) struct HeldSecret {
+    hash: SecretHash,
+    pub expires: Option<Timestamp>,
+    pub identity: Arc<Identity>,
+}
+
+impl HeldKey {
+    /// The secret of a hash. Every comparison takes the same time.
+    pub fn secret(&self, hash: &SecretHash) -> Option<&HeldSecret> {
+        self.secrets.iter().find(|secret| secret.hash == *hash)
+    }
+
+    fn of(key: AccessKey, before: Option<&Self>) -> Self {
+        let principal = Principal { name: key.spec.name.clone(), key: key.id };
+        let held = |secret: &AccessKeySecret| {
+            let known = before.and_then(|before| before.secret(&secret.hash));
+            let identity =
+                known.map_or_else(|| Arc::new(Identity::new(principal.clone())), |known| Arc::clone(&known.identity));
+            HeldSecret { hash: secret.hash, expires: secret.expires, identity }
+        };
+        let secrets = key.spec.secrets.iter().map(held).collect();
+        Self { key: Arc::new(key), secrets }
+    }
+
+    /// Cancels the secrets that are not among those of what takes its place.
+    fn end_others(&self, after: Option<&Self>) {
+        let is_gone = |secret: &&HeldSecret| after.is_none_or(|after| after.secret(&secret.hash).is_none());
+        self.secrets.iter().filter(is_gone).for_each(|secret| secret.identity.ended().cancel());
+    }
+}
+
+impl KeyRing {
+    pub fn by_id(&self, id: KeyId) -> Option<&HeldKey> {
+        self.by_id.get(&id).map(AsRef::as_ref)
+    }
+
+    pub fn by_name(&self, name: &PrincipalName) -> Option<&Arc<AccessKey>> {
+        self.by_name.get(name)
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// All keys in the order of names.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<AccessKey>> {
+        self.by_name.values()
+    }
+
+    /// Those above a name.
+    pub fn above(&self, name: Option<&PrincipalName>) -> impl Iterator<Item = &Arc<AccessKey>> {
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_name.range::<PrincipalName, _>((from, Bound::Unbounded)).map(|(_, key)| key)
+    }
+
+    /// The ring with these keys and no others. What is not among them ends.
+    pub fn replaced(&self, keys: Vec<AccessKey>) -> Self {
+        let mut after = Self::default();
+        for key in keys {
+            match self.by_id.get(&key.id) {
+                Some(known) if *known.key == key => after.insert(Arc::clone(known)),
+                known => after.insert(Arc::new(HeldKey::of(key, known.map(AsRef::as_ref)))),
+            }
+        }
+        for (id, before) in &self.by_id {
+            before.end_others(after.by_id(*id));
+        }
+        after
+    }
+
+    /// The ring after a key was made or changed.
+    pub fn with(&self, key: AccessKey) -> Self {
+        let before = self.by_id.get(&key.id);
+        let held = Arc::new(HeldKey::of(key, before.map(AsRef::as_ref)));
+        before.inspect(|before| before.end_others(Some(&held)));
+        let mut after = self.clone();
+        after.insert(held);
+        after
+    }
+
+    /// The ring after a key was deleted.
+    pub fn without(&self, key: &AccessKey) -> Self {
+        let mut after = self.clone();
+        after.by_name.remove(&key.spec.name);
+        if let Some(gone) = after.by_id.remove(&key.id) {
+            gone.end_others(None);
+        }
+        after
+    }
+
+    /// Cancels the secrets that are over by now. O(keys).
+    pub fn end_expired(&self, now: Timestamp) {
+        for secret in self.by_id.values().flat_map(|held| &held.secrets) {
+            if secret.expires.is_some_and(|expires| now >= expires) && !secret.identity.has_ended() {
+                secret.identity.ended().cancel();
+            }
+        }
+    }
+
+    fn insert(&mut self, held: Arc<HeldKey>) {
+        self.by_name.insert(held.key.spec.name.clone(), Arc::clone(&held.key));
+        self.by_id.insert(held.key.id, held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::access::AccessKeySpec;
+
+    fn secret(number: u8, expires: Option<i64>) -> AccessKeySecret {
+        let expires = expires.map(Timestamp::from_secs);
+        AccessKeySecret { hash: SecretHash([number; 32]), created: Timestamp::from_secs(0), expires }
+    }
+
+    fn key(id: u64, name: &str, version: u64, secrets: Vec<AccessKeySecret>) -> AccessKey {
+        let name = PrincipalName::new(name).expect("a valid name");
+        let spec = AccessKeySpec { name, description: String::new(), secrets };
+        let at = Timestamp::from_secs(0);
+        AccessKey { id: KeyId(id), version, spec, created: at, updated: at }
+    }
+
+    fn identity(ring: &KeyRing, id: u64, number: u8) -> Option<Arc<Identity>> {
+        Some(Arc::clone(&ring.by_id(KeyId(id))?.secret(&SecretHash([number; 32]))?.identity))
+    }
+
+    #[test]
+    fn a_secret_that_stays_keeps_its_identity_and_one_that_goes_ends() {
+        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, None)])).with(key(
+            2,
+            "bob",
+            1,
+            vec![secret(2, None)],
+        ));
+        let (ann, bob) = (identity(&ring, 1, 1).expect("ann"), identity(&ring, 2, 2).expect("bob"));
+        let rotated = ring.with(key(1, "ann", 2, vec![secret(1, Some(9)), secret(3, None)]));
+        assert!(Arc::ptr_eq(&ann, &identity(&rotated, 1, 1).expect("the old secret")), "it stays for a time");
+        let read = rotated.replaced(vec![key(1, "ann", 3, vec![secret(3, None)])]);
+        assert!(ann.has_ended() && bob.has_ended(), "neither is there any more");
+        assert!(identity(&read, 1, 1).is_none() && identity(&read, 2, 2).is_none());
+        let ann = identity(&read, 1, 3).expect("the new secret");
+        let gone = read.without(&key(1, "ann", 3, vec![secret(3, None)]));
+        assert!(ann.has_ended() && gone.len() == 0);
+    }
+
+    #[test]
+    fn a_secret_ends_at_its_time_and_the_other_of_its_key_goes_on() {
+        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, Some(9)), secret(2, None)]));
+        let (old, new) = (identity(&ring, 1, 1).expect("the old"), identity(&ring, 1, 2).expect("the new"));
+        ring.end_expired(Timestamp::from_micros(8_999_999));
+        assert!(!old.has_ended());
+        ring.end_expired(Timestamp::from_secs(9));
+        assert!(old.has_ended() && !new.has_ended());
+    }
+}

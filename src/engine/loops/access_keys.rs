@@ -1,0 +1,35 @@
+//! Ends the calls of expired API keys, and follows the changes that other servers make to keys.
+
+use async_trait::async_trait;
+
+use crate::domain::limits::KEYS_CHECKED_EVERY;
+use crate::engine::access::AccessKeys;
+use crate::engine::catalog::FollowedCatalog;
+use crate::engine::driver::{BackgroundLoop, NextActivation};
+
+/// The loop that looks at the keys.
+pub struct AccessKeysLoop {
+    keys: AccessKeys,
+}
+
+impl AccessKeysLoop {
+    /// Makes the loop; it runs at once.
+    pub fn new(keys: AccessKeys) -> Self {
+        Self { keys }
+    }
+}
+
+#[async_trait]
+impl BackgroundLoop for AccessKeysLoop {
+    fn name(&self) -> &'static str {
+        "access keys"
+    }
+
+    async fn activate(&mut self) -> NextActivation {
+        if let Err(error) = self.keys.follow().await {
+            tracing::warn!(%error, "cannot read the changes of keys by other servers; the known keys stay valid");
+        }
+        self.keys.end_expired();
+        NextActivation::After(KEYS_CHECKED_EVERY)
+    }
+}

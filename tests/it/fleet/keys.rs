@@ -1,0 +1,81 @@
+//! API keys of servers that share a Cassandra keyspace.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::engines::cassandra::{node, run, settings};
+use crate::support::harness::{HttpAnswer, Launch, Server, eventually, http};
+
+const KEYSPACE: &str = "keyed";
+/// A change of a key reaches every server of the fleet within this time.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+const WITHIN: Duration = Duration::from_secs(90);
+const ADD: &str = "/tallystone.counter.v1.CounterService/AddCount";
+const SERVICE: &str = "/tallystone.admin.v1.KeyService";
+
+fn call(server: &Server, key: &str, path: &str, body: &Value) -> HttpAnswer {
+    let bearer = format!("Bearer {key}");
+    let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
+    http(server.address, "POST", path, &headers, &body.to_string()).expect("the server answers")
+}
+
+fn is_valid(server: &Server, key: &str) -> bool {
+    call(server, key, &format!("{SERVICE}/ListKeys"), &json!({})).status == 200
+}
+
+fn metric(server: &Server, key: &str, name: &str) -> f64 {
+    let bearer = format!("Bearer {key}");
+    let page = http(server.address, "GET", "/metrics", &[("authorization", &bearer)], "").expect("an answer").body;
+    let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in:\n{page}"))
+}
+
+#[test]
+fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_one() {
+    let settings = settings(&node().to_string(), KEYSPACE);
+    let (code, printed) = run(&["migrate", "apply"], &settings);
+    assert_eq!(code, 0, "{printed}");
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        command.args(["server", "start"]).args(&settings);
+        Launch::of(command)
+    };
+    let (_, refused) = start().try_start().err().expect("there is no key yet");
+    assert!(refused.contains("there is no valid API key"), "{refused}");
+    let (code, printed) = run(&["key", "create", "ann", "--offline"], &settings);
+    assert_eq!(code, 0, "{printed}");
+    let admin = printed.lines().find(|line| line.starts_with("ts_")).expect("the key is printed").to_owned();
+    let (one, other) = (start().start(), start().start());
+    assert!(is_valid(&one, &admin) && is_valid(&other, &admin));
+
+    let made = call(&one, &admin, &format!("{SERVICE}/CreateKey"), &json!({"name": "orders"}));
+    let made_at = Instant::now();
+    let key = made.json()["apiKey"].as_str().expect("a key").to_owned();
+    assert!(is_valid(&one, &key), "at once where it was made");
+    assert!(eventually(WITHIN, || is_valid(&other, &key)), "the other server never knows it");
+    assert!(made_at.elapsed() < KNOWN_WITHIN, "known after {:?}", made_at.elapsed());
+    let gone = call(&other, &admin, &format!("{SERVICE}/DeleteKey"), &json!({"name": "orders"}));
+    let gone_at = Instant::now();
+    assert_eq!(gone.status, 200, "{}", gone.body);
+    assert!(!is_valid(&other, &key), "at once where it was deleted");
+    assert!(eventually(WITHIN, || !is_valid(&one, &key)), "the first server takes it for ever");
+    assert!(gone_at.elapsed() < KNOWN_WITHIN, "taken for {:?}", gone_at.elapsed());
+
+    let namespace = json!({"namespace": {"name": "views"}});
+    let create = "/tallystone.admin.v1.NamespaceService/CreateNamespace";
+    assert_eq!(call(&one, &admin, create, &namespace).status, 200);
+    // Each counter is rolled up by one of both, so one of them has to tell the other.
+    let signals = || {
+        for number in 0..16 {
+            let add = json!({"namespace": "views", "counterName": format!("c{number}"), "delta": 1});
+            for server in [&one, &other] {
+                call(server, &admin, ADD, &add);
+            }
+        }
+        [&one, &other].iter().all(|server| metric(server, &admin, "tallystone_rollup_signals_taken_total") > 0.0)
+    };
+    assert!(eventually(WITHIN, signals), "{}\n{}", one.printed(), other.printed());
+    assert!(one.stop().success() && other.stop().success());
+}
