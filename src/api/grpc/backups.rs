@@ -1,7 +1,7 @@
 //! `tallystone.admin.v1.BackupService`: streams the bytes of a backup to a caller, who writes them to disk.
 //!
-//! The server writes no backup files. A backup contains all data, so until callers are authenticated, only callers on
-//! the same machine get one. Only one backup runs at a time, because each keeps the store from freeing space.
+//! The server writes no backup files. A backup contains all data, so until keys have permissions, only callers on the
+//! same machine get one. Only one backup runs at a time, because each keeps the store from freeing space.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -493,7 +493,12 @@ mod tests {
     use crate::app::config::{ConfigSources, load};
 
     fn in_memory() -> Config {
-        let flags = [("server.listen", "localhost:0"), ("counters.engine", "memory"), ("queues.engine", "memory")];
+        let flags = [
+            ("server.listen", "localhost:0"),
+            ("auth.mode", "off"),
+            ("counters.engine", "memory"),
+            ("queues.engine", "memory"),
+        ];
         let flags = flags.map(|(key, value)| (key.to_owned(), "--set", value.to_owned()));
         load(&ConfigSources { flags: flags.into(), ..ConfigSources::default() }).expect("valid settings").config
     }

@@ -308,11 +308,7 @@ fn a_rotated_key_keeps_its_old_secret_for_as_long_as_it_is_told() {
 async fn waiting(server: &Server, key: &str) -> (tokio::task::JoinHandle<Status>, tokio::task::JoinHandle<Status>) {
     let client = client(server, key);
     let mut counters = client.counters();
-    let request = WatchCountsRequest {
-        namespace: "views".to_owned(),
-        counter_names: vec!["front".to_owned()],
-        ..WatchCountsRequest::default()
-    };
+    let request = WatchCountsRequest { namespace: "views".to_owned(), counter_names: vec!["front".to_owned()] };
     let mut stream = counters.watch_counts(request).await.expect("a watch").into_inner();
     let first: Option<WatchCountsResponse> = stream.message().await.expect("a first message");
     assert!(first.is_some());
