@@ -5,6 +5,7 @@ pub mod access;
 pub mod capacity;
 pub mod constant_time;
 pub mod counter;
+pub mod experiment;
 pub mod fleet;
 pub mod history;
 pub mod limits;
