@@ -60,6 +60,15 @@ pub mod rule {
     }
 }
 
+/// `tallystone.experiment`
+pub mod experiment {
+    /// `tallystone.experiment.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.experiment.v1");
+    }
+}
+
 /// `tallystone.internal`
 pub mod internal {
     /// `tallystone.internal.v1`

@@ -39,6 +39,7 @@ use crate::proto::admin::v1::key_service_client::KeyServiceClient;
 use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use crate::proto::admin::v1::status_service_client::StatusServiceClient;
 use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
+use crate::proto::experiment::v1::experiment_service_client::ExperimentServiceClient;
 use crate::proto::history::v1::history_service_client::HistoryServiceClient;
 use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
 use crate::proto::rule::v1::rule_service_client::RuleServiceClient;
@@ -148,6 +149,12 @@ impl Client {
     /// The history service of the preferred server, without retries.
     pub fn history(&self) -> HistoryServiceClient<Connection> {
         history::history_on(self.endpoints.channel(self.endpoints.preferred()))
+    }
+
+    /// The experiment service of the preferred server, without retries.
+    pub fn experiments(&self) -> ExperimentServiceClient<Channel> {
+        let channel = self.endpoints.channel(self.endpoints.preferred());
+        ExperimentServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// The rule service of the preferred server, without retries.

@@ -297,6 +297,16 @@ pub const ROLLUP_BATCH_COUNT_MAX: u32 = 1_024;
 pub const PARTITION_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// The most event buckets of a time bucket.
 pub const BUCKETS_PER_ID_MAX: u32 = 256;
+/// The longest name of an experiment, an arm or a metric, in bytes. A counter's name has three of them.
+pub const EXPERIMENT_WORD_BYTES_MAX: usize = 64;
+/// The most metrics of an experiment, the primary one included.
+pub const EXPERIMENT_METRICS_MAX: usize = 16;
+/// The most arms of an experiment, the control included.
+pub const EXPERIMENT_ARMS_MAX: usize = 8;
+/// The `alpha` of an experiment that names none.
+pub const EXPERIMENT_ALPHA: f64 = 0.05;
+/// The `power` of a plan of an experiment that names none.
+pub const EXPERIMENT_POWER: f64 = 0.8;
 
 const _: () = assert!(BATCH_ITEMS_MAX <= BATCHED_ITEMS_AT_ONCE_MAX, "a batch waits for no more room than there is");
 

@@ -12,6 +12,7 @@ mod context;
 pub mod counting;
 mod dataset;
 pub mod driver;
+pub mod experiments;
 mod fleet;
 pub mod historian;
 pub mod history;
@@ -38,6 +39,7 @@ use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
+use crate::engine::experiments::Experiments;
 use crate::engine::fleet::{CounterFleet, FleetMembership, FleetOptions};
 use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
 use crate::engine::history::HistoryReader;
@@ -212,6 +214,11 @@ impl Engine {
     /// The writer of the history, unless none is kept.
     pub fn historian(&self) -> Option<Historian> {
         self.historian.clone()
+    }
+
+    /// The use cases of experiments.
+    pub fn experiments(&self) -> Experiments {
+        Experiments::new(Arc::clone(&self.context), self.counting.clone())
     }
 
     /// The use cases of counter rules. Without queues, a process keeps rules and runs none.

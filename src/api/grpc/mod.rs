@@ -4,6 +4,7 @@ pub mod backups;
 pub mod counters;
 mod decode;
 mod encode;
+pub mod experiments;
 mod explain_convert;
 pub mod history;
 pub mod keys;

@@ -23,6 +23,7 @@ use tower::Layer;
 use crate::api::errors::ApiError;
 use crate::api::grpc::backups::BackupsApi;
 use crate::api::grpc::counters::CountersApi;
+use crate::api::grpc::experiments::ExperimentsApi;
 use crate::api::grpc::history::HistoryApi;
 use crate::api::grpc::keys::KeysApi;
 use crate::api::grpc::namespaces::NamespacesApi;
@@ -35,7 +36,7 @@ use crate::api::http::call::{CallContext, call};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
 use crate::api::http::identity::{Authentication, IdentityCheck};
-use crate::api::http::methods::{COUNTERS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
+use crate::api::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
@@ -47,6 +48,7 @@ use crate::proto::admin::v1::key_service_server::{self, KeyServiceServer};
 use crate::proto::admin::v1::namespace_service_server::NamespaceServiceServer;
 use crate::proto::admin::v1::status_service_server::{self, StatusServiceServer};
 use crate::proto::counter::v1::counter_service_server::CounterServiceServer;
+use crate::proto::experiment::v1::experiment_service_server::ExperimentServiceServer;
 use crate::proto::history::v1::history_service_server::HistoryServiceServer;
 use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use crate::proto::queue::v1::queue_service_server::QueueServiceServer;
@@ -63,7 +65,7 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
-const PUBLIC: [&str; 7] = [COUNTERS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
+const PUBLIC: [&str; 8] = [COUNTERS, EXPERIMENTS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -135,6 +137,9 @@ impl Gateway {
         self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
         let history = HistoryApi::new(engine);
         self.methods.mount(HISTORY, HistoryServiceServer::new(history).max_decoding_message_size(BODY_BYTES_MAX));
+        let experiments = ExperimentsApi::new(engine.experiments());
+        self.methods
+            .mount(EXPERIMENTS, ExperimentServiceServer::new(experiments).max_decoding_message_size(BODY_BYTES_MAX));
         let rules = RulesApi::new(engine.rules());
         self.methods.mount(RULES, RuleServiceServer::new(rules).max_decoding_message_size(BODY_BYTES_MAX));
         let keys = KeyServiceServer::new(KeysApi::new(engine.keys())).max_decoding_message_size(BODY_BYTES_MAX);

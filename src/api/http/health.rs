@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::api::http::methods::{COUNTERS, NAMESPACES, QUEUES, RULES};
+use crate::api::http::methods::{COUNTERS, EXPERIMENTS, NAMESPACES, QUEUES, RULES};
 
 /// The empty name stands for the whole server.
 const WHOLE_SERVER: &str = "";
@@ -76,8 +76,14 @@ impl ServerHealth {
         let runs = phase == ServerPhase::Ready;
         let (counters, queues) = (runs && standing.counters.is_empty(), runs && standing.queues.is_empty());
         let all = counters && queues;
-        let services =
-            [(WHOLE_SERVER, all), (COUNTERS, counters), (NAMESPACES, counters), (QUEUES, queues), (RULES, all)];
+        let services = [
+            (WHOLE_SERVER, all),
+            (COUNTERS, counters),
+            (EXPERIMENTS, counters),
+            (NAMESPACES, counters),
+            (QUEUES, queues),
+            (RULES, all),
+        ];
         for (service, is_served) in services {
             let status = if is_served { ServingStatus::Serving } else { ServingStatus::NotServing };
             if told.statuses.insert(service, status) != Some(status) {

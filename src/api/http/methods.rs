@@ -19,6 +19,7 @@ use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NA
 use crate::proto;
 use crate::proto::admin::v1::namespace_service_server;
 use crate::proto::counter::v1::counter_service_server;
+use crate::proto::experiment::v1::experiment_service_server;
 use crate::proto::history::v1::history_service_server;
 use crate::proto::queue::v1::queue_service_server;
 use crate::proto::rule::v1::rule_service_server;
@@ -31,6 +32,8 @@ pub const NAMESPACES: &str = namespace_service_server::SERVICE_NAME;
 pub const QUEUES: &str = queue_service_server::SERVICE_NAME;
 /// The service of the history of messages.
 pub const HISTORY: &str = history_service_server::SERVICE_NAME;
+/// The service of experiments.
+pub const EXPERIMENTS: &str = experiment_service_server::SERVICE_NAME;
 /// The service of counter rules.
 pub const RULES: &str = rule_service_server::SERVICE_NAME;
 

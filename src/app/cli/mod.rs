@@ -31,6 +31,7 @@ pub mod commands;
 mod counter;
 mod credentials;
 mod dead_letters;
+mod experiments;
 mod failure;
 mod keys;
 mod message;
@@ -106,6 +107,8 @@ enum CliCommand {
     Session(sessions::SessionArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Rule(Box<rules::RuleArgs>),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Exp(experiments::ExpArgs),
     Work(Box<work::WorkArgs>),
     Backup(Box<backup::BackupArgs>),
     Restore(backup::RestoreArgs),
@@ -320,6 +323,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Check(args) => on_a_runtime(args.run(&global)),
         CliCommand::Session(args) => on_a_runtime(args.run(&global)),
         CliCommand::Rule(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Exp(args) => on_a_runtime(args.run(&global)),
         CliCommand::Work(args) => on_a_runtime(args.run(&global)),
         CliCommand::Backup(args) => args.run(&global),
         CliCommand::Restore(args) => args.run(&global),

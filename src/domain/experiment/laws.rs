@@ -61,9 +61,13 @@ fn more_arms_share_the_level() {
 fn every_doubt_withholds_the_verdict_and_is_named() {
     let always = design(&[1, 1], ExperimentMode::AlwaysValid, 20_000);
     let clear = [(500, 10_000), (700, 10_000)];
-    let fell = FallenCounter { counter: "B/exposures".into(), time: Timestamp::MIN, lost: 8_112 };
+    let fell = ExperimentDoubt::CounterFell(FallenCounter {
+        counter: "B/exposures".into(),
+        time: Timestamp::MIN,
+        lost: 8_112,
+    });
     let cases = [
-        (judge(&always, &arms(&clear), 1.0, std::slice::from_ref(&fell)), ExperimentDoubt::CounterFell(fell)),
+        (judge(&always, &arms(&clear), 1.0, std::slice::from_ref(&fell)), fell),
         (judge(&always, &arms(&clear), 0.000_9, &[]), ExperimentDoubt::SampleRatioMismatch(0.000_9)),
         (
             judge(&always, &arms(&[(500, 10_000), (10_001, 10_000)]), 1.0, &[]),

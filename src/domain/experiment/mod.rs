@@ -2,8 +2,9 @@
 //!
 //! `proportion` has rates, their intervals and the interval of a difference at one look. `always_valid` has the interval of a
 //! difference that holds at every look. `sample_ratio` tests whether the arms were filled as declared. `planned_size` says how
-//! many exposures an experiment needs. `verdict` combines them, and withholds an answer that the counters cannot carry.
-//! Everything is computed from totals; nothing here knows a user. Invariant: no verdict is HIGHER or LOWER while a doubt stands.
+//! many exposures an experiment needs. `spec` says what an experiment is. `verdict` combines the statistics, and withholds an
+//! answer that the counters cannot carry. Everything is computed from totals; nothing here knows a user. Invariant: no verdict
+//! is HIGHER or LOWER while a doubt stands.
 
 mod always_valid;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod level;
 mod planned_size;
 mod proportion;
 mod sample_ratio;
+mod spec;
 mod verdict;
 
 pub use always_valid::{always_valid_interval, width_against_fixed};
@@ -19,6 +21,7 @@ pub use level::SignificanceLevel;
 pub use planned_size::{PlannedSize, plan};
 pub use proportion::{Interval, Proportion, newcombe_interval};
 pub use sample_ratio::{ArmWeights, SampleRatio};
+pub use spec::{EXPOSURES, ExperimentSpec, ExperimentUnit, ExperimentWord};
 pub use verdict::{
     ArmContrast, ArmTotals, ExperimentDesign, ExperimentDoubt, ExperimentMode, ExperimentVerdict, FallenCounter,
     Judgement, judge,

@@ -60,6 +60,12 @@ pub enum ExperimentDoubt {
     CounterFell(FallenCounter),
     /// The arm, counted from 0, has more conversions than exposures.
     ConversionsAboveExposures(usize),
+    /// The counters may lose adds, and nobody watched whether they did.
+    UnwatchedEstimates,
+    /// The counter is below 0.
+    NegativeCount(Box<str>),
+    /// The counter has more new adds than a read may sum.
+    PartialCount(Box<str>),
 }
 
 /// What may be said of an arm against the control.
@@ -102,17 +108,17 @@ pub struct Judgement {
 }
 
 /// Judges the totals of a look, one for each arm. `lowest_ratio_p` is the lowest sequential p-value of the sample ratio at all
-/// looks before, 1 for none. `fallen` are the counters that ever fell.
+/// looks before, 1 for none. `known` are the doubts that the totals do not show.
 pub fn judge(
     design: &ExperimentDesign,
     totals: &[ArmTotals],
     lowest_ratio_p: f64,
-    fallen: &[FallenCounter],
+    known: &[ExperimentDoubt],
 ) -> Judgement {
     debug_assert_eq!(design.weights.arms(), totals.len(), "a total for each arm");
     let exposures: Vec<u64> = totals.iter().map(|arm| arm.exposures).collect();
     let sample_ratio = SampleRatio::test(&design.weights, &exposures, lowest_ratio_p);
-    let mut doubts: Vec<_> = fallen.iter().cloned().map(ExperimentDoubt::CounterFell).collect();
+    let mut doubts = known.to_vec();
     let above = |arm: &usize| totals[*arm].conversions > totals[*arm].exposures;
     doubts.extend((0..totals.len()).filter(above).map(ExperimentDoubt::ConversionsAboveExposures));
     if sample_ratio.is_mismatch() {

@@ -282,6 +282,7 @@ async fn reflection_lists_the_services_in_both_versions() {
         "tallystone.admin.v1.NamespaceService",
         "tallystone.admin.v1.StatusService",
         "tallystone.counter.v1.CounterService",
+        "tallystone.experiment.v1.ExperimentService",
         "tallystone.history.v1.HistoryService",
         "tallystone.queue.v1.QueueService",
         "tallystone.rule.v1.RuleService",

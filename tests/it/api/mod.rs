@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bounds;
+mod experiments;
 mod grpc;
 mod json;
 mod life;

@@ -6,6 +6,7 @@ mod cut_answers;
 mod dead_letters;
 mod examples;
 mod exits;
+mod experiments;
 mod gone_readers;
 mod help;
 mod history;

@@ -1,0 +1,187 @@
+//! Experiments and their comparison on the wire.
+
+use crate::api::grpc::decode;
+use crate::api::time;
+use crate::domain::experiment::{
+    ArmWeights, EXPOSURES, ExperimentDesign, ExperimentDoubt, ExperimentMode, ExperimentSpec, ExperimentUnit,
+    ExperimentVerdict, ExperimentWord, Proportion, SignificanceLevel,
+};
+use crate::domain::limits::EXPERIMENT_ALPHA;
+use crate::domain::{Reason, Reject};
+use crate::engine::experiments::{ArmReading, ExperimentComparison};
+use crate::proto::experiment::v1 as wire;
+
+use super::given_or;
+
+fn refuse(field: &str, what: String) -> Reject {
+    Reject::new(Reason::InvalidArgument, what.clone()).at(field, what)
+}
+
+/// Decodes and checks an experiment.
+pub fn spec(sent: Option<wire::Experiment>) -> Result<ExperimentSpec, Reject> {
+    let missing = "experiment is missing; send its name, arms, metric and planned_exposures";
+    let sent = sent.ok_or_else(|| refuse("experiment", missing.to_owned()))?;
+    let checked = parts(&sent).and_then(|spec| spec.check().map(|()| spec));
+    checked.map_err(|mut reject| {
+        reject.fields.iter_mut().for_each(|(field, _)| field.insert_str(0, "experiment."));
+        reject
+    })
+}
+
+fn parts(sent: &wire::Experiment) -> Result<ExperimentSpec, Reject> {
+    let word = |text: &str, field: &str| ExperimentWord::new(text, field);
+    let metrics = [&sent.metric].into_iter().chain(&sent.secondary_metrics).enumerate();
+    let metric = |(at, text): (usize, &String)| word(text, if at == 0 { "metric" } else { "secondary_metrics" });
+    let weights: Vec<u32> = sent.arms.iter().map(|arm| arm.weight.max(1)).collect();
+    Ok(ExperimentSpec {
+        name: word(&sent.name, "name")?,
+        namespace: decode::namespace(&sent.namespace)?,
+        arms: sent.arms.iter().map(|arm| word(&arm.name, "arms")).collect::<Result<_, _>>()?,
+        metrics: metrics.map(metric).collect::<Result<_, _>>()?,
+        unit: unit(sent.unit)?,
+        design: ExperimentDesign {
+            weights: ArmWeights::new(&weights)?,
+            level: SignificanceLevel::new(given_or(sent.alpha, EXPERIMENT_ALPHA))?,
+            planned: sent.planned_exposures,
+            mode: mode(sent.mode)?,
+        },
+    })
+}
+
+fn unit(sent: i32) -> Result<ExperimentUnit, Reject> {
+    use wire::ExperimentUnit as Unit;
+    match Unit::try_from(sent) {
+        Ok(Unit::Unspecified | Unit::User) => Ok(ExperimentUnit::User),
+        Ok(Unit::Session) => Ok(ExperimentUnit::Session),
+        Ok(Unit::Event) => Ok(ExperimentUnit::Event),
+        Err(_unknown) => Err(refuse("unit", format!("unit {sent} does not exist; send USER, SESSION or EVENT"))),
+    }
+}
+
+fn mode(sent: i32) -> Result<ExperimentMode, Reject> {
+    use wire::ExperimentMode as Mode;
+    match Mode::try_from(sent) {
+        Ok(Mode::Unspecified | Mode::AlwaysValid) => Ok(ExperimentMode::AlwaysValid),
+        Ok(Mode::Fixed) => Ok(ExperimentMode::Fixed),
+        Err(_unknown) => Err(refuse("mode", format!("mode {sent} does not exist; send ALWAYS_VALID or FIXED"))),
+    }
+}
+
+/// Encodes what a look says.
+pub fn comparison(spec: &ExperimentSpec, found: &ExperimentComparison) -> wire::CompareExperimentResponse {
+    let judgement = &found.judgement;
+    let control = &spec.arms[0];
+    let contrasts = judgement.contrasts.iter().map(|contrast| wire::ExperimentContrast {
+        arm: spec.arms[contrast.arm].to_string(),
+        control: control.to_string(),
+        difference: contrast.difference,
+        lower: contrast.interval.map(|interval| interval.lower),
+        upper: contrast.interval.map(|interval| interval.upper),
+        verdict: verdict(contrast.verdict).into(),
+    });
+    wire::CompareExperimentResponse {
+        look_time: Some(time::write(found.look_time)),
+        as_of: Some(time::write(found.as_of)),
+        arms: found.arms.iter().enumerate().map(|(at, arm)| arm_result(spec, at, arm)).collect(),
+        contrasts: contrasts.collect(),
+        sample_ratio: Some(wire::ExperimentSampleRatio {
+            sequential_p: judgement.sample_ratio.sequential_p,
+            chi_square_p: judgement.sample_ratio.chi_square_p,
+        }),
+        doubts: judgement.doubts.iter().map(|said| doubt(spec, found, said)).collect(),
+        banners: banners(spec, &judgement.doubts),
+    }
+}
+
+fn verdict(verdict: ExperimentVerdict) -> wire::ExperimentVerdict {
+    match verdict {
+        ExperimentVerdict::TooEarly => wire::ExperimentVerdict::TooEarly,
+        ExperimentVerdict::NoDifferenceYet => wire::ExperimentVerdict::NoDifferenceYet,
+        ExperimentVerdict::Higher => wire::ExperimentVerdict::Higher,
+        ExperimentVerdict::Lower => wire::ExperimentVerdict::Lower,
+        ExperimentVerdict::NotTrusted => wire::ExperimentVerdict::NotTrusted,
+    }
+}
+
+fn arm_result(spec: &ExperimentSpec, at: usize, arm: &ArmReading) -> wire::ExperimentArmResult {
+    let metric = |(metric, &conversions): (&ExperimentWord, &u64)| {
+        let proportion = Proportion::new(conversions, arm.exposures);
+        let interval = proportion.map(|proportion| proportion.wilson_interval(spec.design.level));
+        wire::ExperimentMetricResult {
+            metric: metric.to_string(),
+            conversions,
+            rate: proportion.map(Proportion::rate),
+            lower: interval.map(|interval| interval.lower),
+            upper: interval.map(|interval| interval.upper),
+        }
+    };
+    wire::ExperimentArmResult {
+        arm: spec.arms[at].to_string(),
+        declared_share: spec.design.weights.share(at),
+        exposures: arm.exposures,
+        metrics: spec.metrics.iter().zip(&arm.conversions).map(metric).collect(),
+    }
+}
+
+fn doubt(spec: &ExperimentSpec, found: &ExperimentComparison, doubt: &ExperimentDoubt) -> wire::ExperimentDoubt {
+    use wire::ExperimentDoubtKind as Kind;
+    let (kind, counter_name, text) = match doubt {
+        ExperimentDoubt::SampleRatioMismatch(p) => {
+            (Kind::SampleRatioMismatch, String::new(), format!("split {}; p {p:.2e}", split(spec, found)))
+        }
+        ExperimentDoubt::CounterFell(fell) => {
+            let text = format!("{} fell by {} at {}", fell.counter, fell.lost, time::text(fell.time));
+            (Kind::CounterFell, fell.counter.to_string(), text)
+        }
+        ExperimentDoubt::ConversionsAboveExposures(arm) => {
+            let reading = &found.arms[*arm];
+            let text = format!(
+                "{} has {} conversions and {} exposures",
+                spec.arms[*arm], reading.conversions[0], reading.exposures
+            );
+            let counter = spec.counter(&spec.arms[*arm], spec.metrics[0].as_str());
+            (Kind::ConversionsAboveExposures, counter.as_str().to_owned(), text)
+        }
+        ExperimentDoubt::UnwatchedEstimates => {
+            let text = "the counters are best effort, and nobody watched whether they lost adds".to_owned();
+            (Kind::UnwatchedEstimates, String::new(), text)
+        }
+        ExperimentDoubt::NegativeCount(counter) => {
+            (Kind::NegativeCount, counter.to_string(), format!("{counter} is below 0"))
+        }
+        ExperimentDoubt::PartialCount(counter) => {
+            let text = format!("{counter} has more new adds than a read may sum; look again in some seconds");
+            (Kind::PartialCount, counter.to_string(), text)
+        }
+    };
+    wire::ExperimentDoubt { kind: kind.into(), counter_name, text }
+}
+
+/// The shares of the arms in percent, found and declared: `50.9 : 49.1, declared 50.0 : 50.0`.
+fn split(spec: &ExperimentSpec, found: &ExperimentComparison) -> String {
+    // Shares of more exposures than a float holds exactly still have their first three digits.
+    let exposures: Vec<f64> = found.arms.iter().map(|arm| arm.exposures as f64).collect();
+    let total: f64 = exposures.iter().sum();
+    let text =
+        |shares: Vec<f64>| shares.iter().map(|share| format!("{:.1}", share * 100.0)).collect::<Vec<_>>().join(" : ");
+    let declared = (0..spec.arms.len()).map(|arm| spec.design.weights.share(arm)).collect();
+    format!("{}, declared {}", text(exposures.iter().map(|count| count / total).collect()), text(declared))
+}
+
+/// What a reader must know beside the numbers.
+fn banners(spec: &ExperimentSpec, doubts: &[ExperimentDoubt]) -> Vec<String> {
+    let mut banners = Vec::new();
+    if doubts.contains(&ExperimentDoubt::UnwatchedEstimates) {
+        let namespace = &spec.namespace;
+        banners.push(format!("ESTIMATE: namespace {namespace} is BEST_EFFORT, and may lose adds of one arm alone"));
+    }
+    let repeats = match spec.unit {
+        ExperimentUnit::User => return banners,
+        ExperimentUnit::Session => "a user may have several sessions",
+        ExperimentUnit::Event => "a user may cause many events",
+    };
+    banners.push(format!(
+        "UNITS REPEAT: {repeats}, so the intervals are narrower than the truth; {EXPOSURES} are not users"
+    ));
+    banners
+}
