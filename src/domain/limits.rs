@@ -3,6 +3,7 @@
 //! `docs/limits.md` is generated from the doc comments of the constants in these files.
 
 mod access;
+mod console;
 mod history;
 mod queues;
 mod rules;
@@ -10,6 +11,7 @@ mod rules;
 use std::time::Duration;
 
 pub use access::*;
+pub use console::*;
 pub use history::*;
 pub use queues::*;
 pub use rules::*;

@@ -9,6 +9,7 @@
 //! The invariant: every index is a function of the messages, and every change of a message is a row of the transition
 //! table in `messages::state_machine`.
 
+pub mod activity;
 pub mod bulk_operation;
 pub mod clock;
 pub mod command;

@@ -274,8 +274,12 @@ impl Bridge {
     }
 
     async fn read_report(&self, shard: ShardId, since: Option<u64>) -> Result<Option<ShardReport>, CountingError> {
+        let began = self.context.now();
         match self.outbox.report(shard, since).await {
-            Ok(report) => Ok(Some(report)),
+            Ok(report) => {
+                self.queues.record_report(shard, &report, began);
+                Ok(Some(report))
+            }
             // The queue was dropped; the directory will say so.
             Err(StoreError { kind: StoreErrorKind::Conflict, .. }) => Ok(None),
             Err(error) => Err(error.into()),

@@ -5,6 +5,7 @@
 //! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two;
 //! `unnamed_shards` drops shards that a kill left without a name.
 
+mod activity;
 mod catalog;
 mod cause_text;
 mod clock;
@@ -37,6 +38,7 @@ mod session_list;
 mod session_registry;
 mod sessions;
 mod settle;
+mod shard_activity;
 mod shard_calls;
 mod shard_commands;
 mod shared_sessions;
@@ -62,6 +64,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::driver::Driver;
 use crate::engine::fleet::{FleetMembership, FleetOptions};
 use crate::engine::loops::{FollowLoop, MembershipLoop};
+use crate::engine::queues::activity::ActivityFollower;
 use crate::engine::queues::clock::ClockWatch;
 use crate::engine::queues::operations::OperationTakeover;
 use crate::engine::queues::registry::QueueContext;
@@ -72,6 +75,7 @@ use crate::engine::queues::unnamed_shards::UnnamedShards;
 use crate::engine::stats::Stats;
 use crate::ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
 
+pub use activity::{ActivityOrder, ActivityPage, ActivityTotals, QueueActivity};
 pub use catalog::{PastQueueChange, QueueUpdateOutcome};
 pub use cause_text::QueueExplanation;
 pub use clock::QueueClock;
@@ -155,6 +159,7 @@ impl Queues {
         driver.start(UnnamedShards::new(shared));
         driver.start(OperationTakeover::new(queues.clone()));
         driver.start(FollowLoop::new(queues.clone()));
+        driver.start(ActivityFollower::new(queues.clone()));
         if let Some(directory) = queues.context.session_directory().map(Arc::clone) {
             driver.start(SessionExchange::new(queues.clone(), directory));
         }

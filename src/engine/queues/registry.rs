@@ -21,6 +21,7 @@ use crate::engine::caller_quota::CallerQuota;
 use crate::engine::catalog::VersionedCatalog;
 use crate::engine::context::EngineContext;
 use crate::engine::fleet::FleetMembership;
+use crate::engine::queues::activity::ActivityBoard;
 use crate::engine::queues::directory::QueueDirectory;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::look_up::CatalogLookUps;
@@ -74,6 +75,8 @@ pub struct QueueContext {
     pub look_ups: CatalogLookUps,
     /// The last overview of all queues.
     pub overview: OverviewCache,
+    /// The last activities of all queues.
+    pub activity: ActivityBoard,
 }
 
 /// A running message for which a cancel was requested.
@@ -163,6 +166,7 @@ impl QueueContext {
             followed: Mutex::default(),
             look_ups: CatalogLookUps::default(),
             overview: OverviewCache::default(),
+            activity: ActivityBoard::default(),
         }
     }
 
@@ -255,8 +259,8 @@ impl QueueContext {
         view.inspect(|view| self.update_view(queue, shard, *view));
     }
 
-    /// Takes in the status of a shard.
-    pub(super) fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
+    /// Takes in the status of a shard that was read.
+    pub fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
         if let Some(due) = queue.update_view(shard, view, self.engine.clock.elapsed()) {
             let shard = queue.shard(shard).id;
             self.alarms.set(shard, due.map(|due| due + self.sweep_delay(shard)));

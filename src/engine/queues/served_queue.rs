@@ -20,6 +20,7 @@ use crate::domain::queue::{CatalogQueue, MessageState, QueueSpec, ShardId};
 use crate::engine::caller_quota::QuotaPermit;
 use crate::engine::queues::depth::DepthCache;
 use crate::engine::queues::replay_sessions::ReplaySessions;
+use crate::engine::queues::shard_activity::ShardActivity;
 use crate::engine::queues::shard_calls::ShardCalls;
 use crate::engine::queues::waiters::Waiters;
 use crate::engine::stats::QueueCounts;
@@ -50,6 +51,8 @@ pub struct ServedShard {
     pub filter_cursors: FilterCursors,
     /// The sessions of this server in which dequeues without a session are repeated.
     pub replay_sessions: ReplaySessions,
+    /// The last reading of its totals.
+    pub activity: ShardActivity,
     last_view: Mutex<ReceivedView>,
 }
 
@@ -134,6 +137,7 @@ impl ServedQueue {
             calls: ShardCalls::default(),
             filter_cursors: FilterCursors::default(),
             replay_sessions: ReplaySessions::default(),
+            activity: ShardActivity::default(),
             last_view: Mutex::default(),
         };
         Self {
@@ -252,6 +256,15 @@ impl ServedQueue {
             backlog.oldest = backlog.oldest.max(age);
         }
         backlog
+    }
+
+    /// The age of its oldest ready message, to the precision of the store; none if no message is ready. O(n shards).
+    pub fn oldest_ready(&self, now: Duration) -> Option<Duration> {
+        let of = |live: &ServedShard| {
+            let seen = live.last_view.lock();
+            seen.view.ready_for.map(|age| age + now.saturating_sub(seen.at))
+        };
+        self.shards.iter().filter_map(of).max()
     }
 
     /// The number of these leases, by priority and shard, for which another shard had a better message. O(n shards).

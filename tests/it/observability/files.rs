@@ -6,6 +6,7 @@ use std::fs;
 
 use clap::error::ErrorKind;
 use tallystone::app::cli;
+use tallystone::domain::queue::activity::AttentionReason;
 
 use super::firing::settled;
 use super::{QUEUE, alerts, dashboards, metrics_in, read_board, root, samples, targets, text, used_server, variables};
@@ -34,8 +35,14 @@ fn every_alert_says_how_bad_it_is_what_it_means_and_which_page_says_what_to_do()
 }
 
 #[test]
-fn every_page_of_the_runbook_belongs_to_an_alert_and_answers_the_four_questions() {
-    let named: BTreeSet<String> = alerts().iter().map(|alert| alert.annotations["runbook_url"].clone()).collect();
+fn every_page_of_the_runbook_belongs_to_an_alert_or_a_reason_and_answers_the_four_questions() {
+    let alerts = alerts();
+    let reasons = AttentionReason::ALL.map(|reason| reason.runbook().to_owned());
+    let named: BTreeSet<String> =
+        alerts.iter().map(|alert| alert.annotations["runbook_url"].clone()).chain(reasons.clone()).collect();
+    for page in reasons {
+        assert!(root().join(&page).is_file(), "there is no {page}");
+    }
     let index = text("docs/runbook/README.md");
     for entry in fs::read_dir(root().join("docs/runbook")).expect("the folder is there") {
         let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
@@ -43,7 +50,7 @@ fn every_page_of_the_runbook_belongs_to_an_alert_and_answers_the_four_questions(
             continue;
         }
         let page = format!("docs/runbook/{name}");
-        assert!(named.contains(&page), "no alert leads to {page}");
+        assert!(named.contains(&page), "no alert and no reason leads to {page}");
         assert!(index.contains(&format!("({name})")), "the list of pages lacks {name}");
         let text = text(&page);
         let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();

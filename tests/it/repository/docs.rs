@@ -85,6 +85,7 @@ fn the_page_of_limits_is_the_list() {
         ("History of messages", include_str!("../../../src/domain/limits/history.rs")),
         ("Counter rules", include_str!("../../../src/domain/limits/rules.rs")),
         ("API keys", include_str!("../../../src/domain/limits/access.rs")),
+        ("Activity, audit and console", include_str!("../../../src/domain/limits/console.rs")),
         ("Embedded store", include_str!("../../../src/adapters/embedded/limits.rs")),
         ("Cassandra", include_str!("../../../src/adapters/cassandra/limits.rs")),
         ("memcached", include_str!("../../../src/adapters/memcached/limits.rs")),

@@ -1,5 +1,7 @@
 //! The gRPC QueueService: each method decodes the request, calls a use case, and encodes the response.
 
+mod activity;
+mod cursors;
 pub(super) mod decode;
 pub(super) mod encode;
 mod service;
@@ -19,10 +21,9 @@ use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
-use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
 use crate::engine::catalog::Author;
-use crate::engine::queues::{DeletionRequest, ListCursor, Payloads, QueueEtag, SettleRequest, UpdateRequest};
+use crate::engine::queues::{DeletionRequest, Payloads, QueueEtag, SettleRequest, UpdateRequest};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
@@ -87,7 +88,7 @@ impl QueueService for QueuesApi {
         let rows = paging::rows(request.page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListQueues", &[request.prefix.as_bytes()]);
         let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
-        let above = cursor.map(|cursor| name_cursor(&cursor)).transpose().map_err(Status::from)?;
+        let above = cursor.map(|cursor| cursors::name(&cursor)).transpose().map_err(Status::from)?;
         let listed = self.queues()?.list(&request.prefix, above.as_ref(), rows).await;
         let last = listed.last().filter(|_| listed.len() == rows);
         Ok(Response::new(wire::ListQueuesResponse {
@@ -105,7 +106,7 @@ impl QueueService for QueuesApi {
         let rows = paging::rows(request.page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListQueueChanges", &[name.as_str().as_bytes()]);
         let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
-        let skip = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
+        let skip = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let changes = self.queues()?.history(&name, skip, rows).await.map_err(to_status)?;
         let next = (changes.len() == rows).then(|| paged.token(&((skip + rows) as u64).to_be_bytes()));
@@ -276,7 +277,7 @@ impl QueueService for QueuesApi {
         let rows = paging::rows(page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListSessions", &[queue.as_bytes()]);
         let cursor = paged.cursor(&page_token).map_err(to_status)?;
-        let after = cursor.map(|cursor| number_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
+        let after = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
         let (sessions, next) = self.queues()?.list_sessions(name.as_ref(), after, rows).await.map_err(to_status)?;
         Ok(Response::new(wire::ListSessionsResponse {
             sessions: sessions.into_iter().map(encode::session).collect(),
@@ -366,7 +367,7 @@ impl QueueService for QueuesApi {
         let rows = paging::rows(request.page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListMessages", &[name.as_str().as_bytes(), &[state as u8]]);
         let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
-        let from = cursor.map(|cursor| list_cursor(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
+        let from = cursor.map(|cursor| cursors::list(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
         let payloads = if request.without_payload { Payloads::Without } else { Payloads::With };
         let (found, next) =
             self.queues()?.list_messages(&name, state, from, rows, payloads).await.map_err(to_status)?;
@@ -457,6 +458,20 @@ impl QueueService for QueuesApi {
         Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
     }
 
+    async fn list_queue_activity(
+        &self,
+        request: Request<wire::ListQueueActivityRequest>,
+    ) -> QueueRpcResult<wire::ListQueueActivityResponse> {
+        activity::list(self.queues()?, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn get_queue_activity(
+        &self,
+        request: Request<wire::GetQueueActivityRequest>,
+    ) -> QueueRpcResult<wire::GetQueueActivityResponse> {
+        activity::get(self.queues()?, request.into_inner()).await.map(Response::new)
+    }
+
     async fn watch_queue(&self, request: Request<wire::WatchQueueRequest>) -> QueueRpcResult<Self::WatchQueueStream> {
         let caller = caller_of(&request);
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
@@ -474,22 +489,4 @@ impl QueueService for QueuesApi {
         let answers = work::response_stream(self.queues()?.clone(), permit, request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
-}
-
-fn name_cursor(cursor: &[u8]) -> Result<QueueName, ApiError> {
-    let name = std::str::from_utf8(cursor).ok().and_then(|name| QueueName::new(name).ok());
-    name.ok_or_else(|| paging::refuse().into())
-}
-
-fn number_cursor(cursor: &[u8]) -> Result<u64, ApiError> {
-    cursor.try_into().map(u64::from_be_bytes).map_err(|_| paging::refuse().into())
-}
-
-/// The cursor of a list of messages: the shard, then the sequence.
-fn list_cursor(cursor: &[u8]) -> Result<ListCursor, ApiError> {
-    let parts = cursor.split_first_chunk::<4>().and_then(|(shard, after)| {
-        let after = u64::from_be_bytes(after.try_into().ok()?);
-        Some(ListCursor { shard: u32::from_be_bytes(*shard), after })
-    });
-    parts.ok_or_else(|| paging::refuse().into())
 }

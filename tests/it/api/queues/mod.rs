@@ -1,5 +1,6 @@
 //! Queues through real sockets: the life of a message in JSON, repeats, batches, administration.
 
+mod activity;
 mod bad_input;
 mod busy;
 mod counts;

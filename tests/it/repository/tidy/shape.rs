@@ -98,6 +98,7 @@ fn every_bound_stands_in_one_file() {
         Except("src/domain/limits/history.rs", "its part for the history of messages"),
         Except("src/domain/limits/rules.rs", "its part for counter rules"),
         Except("src/domain/limits/access.rs", "its part for API keys"),
+        Except("src/domain/limits/console.rs", "its part for the activity of queues, the audit and the console"),
         Except("src/adapters/embedded/limits.rs", "the bounds of the embedded store"),
         Except("src/adapters/cassandra/limits.rs", "the bounds of Cassandra"),
         Except("src/adapters/memcached/limits.rs", "the bounds of memcached"),

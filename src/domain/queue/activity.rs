@@ -1,0 +1,328 @@
+//! What a queue does now: the rates of its flows, and the reasons why it needs attention.
+//!
+//! Rates come from readings of totals that only grow. Between two readings a total is taken to have grown evenly. An unknown
+//! number stays unknown: nothing here turns it into 0.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::domain::limits::{RATE_STEP, RATE_WINDOW};
+
+/// The oldest ready message waits longer than this before anybody is told that nobody dequeues.
+pub const UNSERVED_AFTER: Duration = Duration::from_secs(60);
+/// The oldest ready message waits longer than this before anybody is told that the queue does not keep up.
+pub const OVERDUE_AFTER: Duration = Duration::from_secs(300);
+/// Numbers are old above this age.
+pub const NUMBERS_OLD_AFTER: Duration = Duration::from_secs(60);
+
+/// The flows whose rates are shown, as totals or as rates per second: messages enqueued, leases given, messages completed,
+/// and attempts that failed or expired.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Default, Debug)]
+pub struct ActivityFlows<N> {
+    pub enqueued: N,
+    pub dequeued: N,
+    pub completed: N,
+    pub failed: N,
+}
+
+impl ActivityFlows<u64> {
+    /// Whether a total lies below that of an earlier reading: the store went back.
+    fn is_behind(&self, earlier: &Self) -> bool {
+        let fell = |now: u64, before: u64| now < before;
+        fell(self.enqueued, earlier.enqueued)
+            || fell(self.dequeued, earlier.dequeued)
+            || fell(self.completed, earlier.completed)
+            || fell(self.failed, earlier.failed)
+    }
+
+    fn as_floats(&self) -> ActivityFlows<f64> {
+        let float = |total: u64| total as f64;
+        ActivityFlows {
+            enqueued: float(self.enqueued),
+            dequeued: float(self.dequeued),
+            completed: float(self.completed),
+            failed: float(self.failed),
+        }
+    }
+}
+
+impl ActivityFlows<f64> {
+    /// Combines each flow with that of another.
+    fn zip(&self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            enqueued: combine(self.enqueued, other.enqueued),
+            dequeued: combine(self.dequeued, other.dequeued),
+            completed: combine(self.completed, other.completed),
+            failed: combine(self.failed, other.failed),
+        }
+    }
+
+    /// The sum of two rates.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.zip(other, |one, other| one + other)
+    }
+}
+
+/// The readings of a shard in the last minute. At most 15.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct FlowReadings {
+    readings: VecDeque<(Duration, ActivityFlows<u64>)>,
+}
+
+impl FlowReadings {
+    /// Takes a reading at an elapsed time, not before the last one. Totals that fell begin anew. O(1) amortized.
+    pub fn record(&mut self, at: Duration, totals: ActivityFlows<u64>) {
+        if self.readings.back().is_some_and(|(_, last)| totals.is_behind(last)) {
+            self.readings.clear();
+        }
+        if let Some(&(last_at, last)) = self.readings.back() {
+            if at.saturating_sub(last_at) > 2 * RATE_STEP {
+                // A shard is read soon after it changed, so the time before the last step was quiet.
+                self.readings.push_back((at.saturating_sub(RATE_STEP), last));
+            }
+            let place = self.readings.len();
+            // Those that are kept lie a step apart, but for the last.
+            if place > 1 && self.readings[place - 1].0.saturating_sub(self.readings[place - 2].0) < RATE_STEP {
+                self.readings.pop_back();
+            }
+        }
+        self.readings.push_back((at, totals));
+        let from = at.saturating_sub(RATE_WINDOW);
+        while self.readings.len() > 1 && self.readings[1].0 <= from {
+            self.readings.pop_front();
+        }
+    }
+
+    /// The rates per second in the minute before an elapsed time, or since the first reading; none before the first reading
+    /// is a step old. O(readings).
+    pub fn rates(&self, until: Duration) -> Option<ActivityFlows<f64>> {
+        let (first_at, _) = *self.readings.front()?;
+        let (_, last) = *self.readings.back()?;
+        let from = until.saturating_sub(RATE_WINDOW).max(first_at);
+        let span = until.checked_sub(from).filter(|span| *span >= RATE_STEP)?.as_secs_f64();
+        let before = self.totals_at(from)?;
+        Some(last.as_floats().zip(&before, |last, before| ((last - before) / span).max(0.0)))
+    }
+
+    /// The totals at a time that is not before the first reading.
+    fn totals_at(&self, at: Duration) -> Option<ActivityFlows<f64>> {
+        let after = self.readings.iter().position(|(time, _)| *time > at);
+        let Some(after) = after else { return self.readings.back().map(|(_, totals)| totals.as_floats()) };
+        let (before_at, before) = *self.readings.get(after.checked_sub(1)?)?;
+        let (after_at, totals) = self.readings[after];
+        let part = (at - before_at).as_secs_f64() / (after_at - before_at).as_secs_f64();
+        Some(before.as_floats().zip(&totals.as_floats(), |before, after| before + (after - before) * part))
+    }
+}
+
+/// Why a queue needs attention, the most serious reason first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum AttentionReason {
+    NobodyDequeues,
+    DequeueBlocked,
+    OldestAgeGrows,
+    MessagesErrored,
+    AttemptsFail,
+    EnqueueBlocked,
+    NumbersOld,
+}
+
+impl AttentionReason {
+    /// All reasons.
+    pub const ALL: [Self; 7] = [
+        Self::NobodyDequeues,
+        Self::DequeueBlocked,
+        Self::OldestAgeGrows,
+        Self::MessagesErrored,
+        Self::AttemptsFail,
+        Self::EnqueueBlocked,
+        Self::NumbersOld,
+    ];
+
+    /// The page of the runbook, as a path in the source.
+    pub const fn runbook(self) -> &'static str {
+        match self {
+            Self::NobodyDequeues => "docs/runbook/nobody-dequeues.md",
+            Self::DequeueBlocked | Self::EnqueueBlocked => "docs/runbook/queue-blocked.md",
+            Self::OldestAgeGrows => "docs/runbook/oldest-age-grows.md",
+            Self::MessagesErrored => "docs/runbook/messages-errored.md",
+            Self::AttemptsFail => "docs/runbook/attempts-fail.md",
+            Self::NumbersOld => "docs/runbook/queue-counters-behind.md",
+        }
+    }
+}
+
+/// What is known of a queue at one moment.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct ActivityFacts {
+    /// Ready messages.
+    pub pending: Option<u64>,
+    /// Messages without attempts left.
+    pub errored: Option<u64>,
+    /// The age of the oldest ready message.
+    pub oldest_ready: Option<Duration>,
+    /// Rates per second.
+    pub rates: Option<ActivityFlows<f64>>,
+    /// The dequeues that wait for its messages.
+    pub waiting: usize,
+    pub enqueue_blocked: bool,
+    pub dequeue_blocked: bool,
+    /// The age of the numbers.
+    pub age: Option<Duration>,
+}
+
+impl ActivityFacts {
+    /// When all pending messages will be worked off if the rates stay; none if nothing is pending or the queue does not
+    /// shrink, or if a number is unknown.
+    pub fn time_to_drain(&self) -> Option<Duration> {
+        let (pending, rates) = (self.pending.filter(|pending| *pending > 0)?, self.rates?);
+        let net = rates.completed - rates.enqueued;
+        // Below one message in 1,000 s the quotient says nothing.
+        (net > 0.001).then(|| Duration::from_secs_f64((pending as f64 / net).min(1e9)))
+    }
+
+    /// The reasons that hold, the most serious one first.
+    pub fn attention(&self) -> Vec<AttentionReason> {
+        let holds = |reason: &AttentionReason| self.needs(*reason);
+        AttentionReason::ALL.into_iter().filter(holds).collect()
+    }
+
+    fn needs(&self, reason: AttentionReason) -> bool {
+        let is_ready = self.pending.is_some_and(|pending| pending > 0);
+        let waits = |longer: Duration| is_ready && self.oldest_ready.is_some_and(|age| age >= longer);
+        let rates = |meets: fn(&ActivityFlows<f64>) -> bool| self.rates.as_ref().is_some_and(meets);
+        match reason {
+            AttentionReason::NobodyDequeues => {
+                let is_still = rates(|rates| rates.dequeued == 0.0);
+                !self.dequeue_blocked && self.waiting == 0 && is_still && waits(UNSERVED_AFTER)
+            }
+            AttentionReason::DequeueBlocked => self.dequeue_blocked && is_ready,
+            AttentionReason::OldestAgeGrows => {
+                let is_served = rates(|rates| rates.dequeued > 0.0 && rates.enqueued >= rates.completed);
+                is_served && waits(OVERDUE_AFTER)
+            }
+            AttentionReason::MessagesErrored => self.errored.is_some_and(|errored| errored > 0),
+            AttentionReason::AttemptsFail => rates(|rates| rates.failed > rates.completed),
+            AttentionReason::EnqueueBlocked => self.enqueue_blocked,
+            AttentionReason::NumbersOld => self.age.is_some_and(|age| age > NUMBERS_OLD_AFTER),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn flows(enqueued: u64) -> ActivityFlows<u64> {
+        ActivityFlows { enqueued, dequeued: enqueued / 2, completed: enqueued / 3, failed: enqueued / 5 }
+    }
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_rate_is_unknown_until_there_is_a_step_to_measure() {
+        let mut readings = FlowReadings::default();
+        assert_eq!(readings.rates(secs(100)), None);
+        readings.record(secs(100), flows(1_000));
+        assert_eq!(readings.rates(secs(104)), None);
+        assert_eq!(readings.rates(secs(105)).map(|rates| rates.enqueued), Some(0.0), "a quiet shard");
+        readings.record(secs(110), flows(1_100));
+        assert_eq!(readings.rates(secs(110)).map(|rates| rates.enqueued), Some(10.0));
+    }
+
+    #[test]
+    fn a_burst_counts_for_a_minute_and_then_no_more() {
+        let mut readings = FlowReadings::default();
+        readings.record(secs(0), flows(0));
+        readings.record(secs(600), flows(120));
+        let rate = |at| readings.rates(secs(at)).map(|rates| rates.enqueued);
+        assert_eq!((rate(600), rate(654), rate(660)), (Some(2.0), Some(2.0), Some(0.0)));
+    }
+
+    #[test]
+    fn totals_that_fell_begin_anew() {
+        let mut readings = FlowReadings::default();
+        readings.record(secs(0), flows(1_000));
+        readings.record(secs(20), flows(10));
+        assert_eq!(readings.rates(secs(20)), None);
+        readings.record(secs(30), flows(20));
+        assert_eq!(readings.rates(secs(30)).map(|rates| rates.enqueued), Some(1.0));
+    }
+
+    proptest! {
+        /// The oracle keeps every reading. A reading that is left out moves a change by less than two steps.
+        #[test]
+        fn rates_are_those_of_all_readings_within_a_step(steps in vec((100_u64..4_000, 0_u64..500), 2..80)) {
+            let (mut readings, mut all) = (FlowReadings::default(), Vec::new());
+            let (mut at, mut total) = (Duration::ZERO, 0);
+            for (pause, added) in steps {
+                at += Duration::from_millis(pause);
+                total += added;
+                readings.record(at, flows(total));
+                all.push((at, total));
+            }
+            prop_assert!(readings.readings.len() <= 15);
+            let Some(rates) = readings.rates(at) else {
+                prop_assert!(at - all[0].0 < RATE_STEP);
+                return Ok(());
+            };
+            let from = at.saturating_sub(RATE_WINDOW).max(all[0].0);
+            let at_or_before = |time: Duration| all.iter().rev().find(|(at, _)| *at <= time).map_or(all[0].1, |(_, total)| *total);
+            let span = (at - from).as_secs_f64();
+            // What was enqueued since two steps later, and since two steps earlier.
+            let least = (total - at_or_before(from + 2 * RATE_STEP)) as f64 / span;
+            let most = (total - at_or_before(from.saturating_sub(2 * RATE_STEP))) as f64 / span;
+            prop_assert!(rates.enqueued >= least - 1e-9 && rates.enqueued <= most + 1e-9, "{} {} {}", least, rates.enqueued, most);
+        }
+    }
+
+    fn busy() -> ActivityFacts {
+        ActivityFacts {
+            pending: Some(100),
+            errored: Some(0),
+            oldest_ready: Some(secs(1)),
+            rates: Some(ActivityFlows { enqueued: 1.0, dequeued: 3.0, completed: 3.0, failed: 0.0 }),
+            age: Some(secs(1)),
+            ..ActivityFacts::default()
+        }
+    }
+
+    #[test]
+    fn each_reason_holds_for_its_case_alone() {
+        use AttentionReason::*;
+        let still = Some(ActivityFlows { enqueued: 1.0, ..ActivityFlows::default() });
+        let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
+        let failing = Some(ActivityFlows { enqueued: 0.0, dequeued: 2.0, completed: 0.5, failed: 1.5 });
+        let cases: [(ActivityFacts, &[AttentionReason]); 10] = [
+            (busy(), &[]),
+            (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), ..busy() }, &[NobodyDequeues]),
+            (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), waiting: 1, ..busy() }, &[]),
+            (ActivityFacts { rates: None, oldest_ready: Some(secs(60)), ..busy() }, &[]),
+            (ActivityFacts { dequeue_blocked: true, ..busy() }, &[DequeueBlocked]),
+            (ActivityFacts { rates: slow, oldest_ready: Some(secs(300)), ..busy() }, &[OldestAgeGrows]),
+            (ActivityFacts { errored: Some(1), ..busy() }, &[MessagesErrored]),
+            (ActivityFacts { rates: failing, ..busy() }, &[AttemptsFail]),
+            (ActivityFacts { enqueue_blocked: true, ..busy() }, &[EnqueueBlocked]),
+            (ActivityFacts { age: Some(secs(61)), ..busy() }, &[NumbersOld]),
+        ];
+        for (facts, reasons) in cases {
+            assert_eq!(facts.attention(), reasons, "{facts:?}");
+        }
+        assert_eq!(ActivityFacts::default().attention(), [], "what is unknown is no reason");
+    }
+
+    #[test]
+    fn a_queue_drains_only_while_more_goes_out_than_comes_in() {
+        assert_eq!(busy().time_to_drain(), Some(secs(50)));
+        assert_eq!(ActivityFacts { pending: Some(0), ..busy() }.time_to_drain(), None);
+        assert_eq!(ActivityFacts { rates: None, ..busy() }.time_to_drain(), None);
+        let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
+        assert_eq!(ActivityFacts { rates: slow, ..busy() }.time_to_drain(), None);
+    }
+}

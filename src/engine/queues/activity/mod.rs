@@ -1,0 +1,266 @@
+//! What queues do now, from readings of the totals of their shards. No call here reads messages.
+//!
+//! Where this process owns the queue store, the bridge reads each shard that changed, and the rows come from what it read.
+//! Where other servers change the shards too, or nothing reports, `follow` renews readings while somebody asks for rows.
+//! So each server has the rows of all shards, and merges nothing but those of a queue.
+
+mod follow;
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::domain::Timestamp;
+use crate::domain::limits::{ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_WAIT_MAX, RATE_STEP};
+use crate::domain::queue::activity::{ActivityFacts, ActivityFlows, AttentionReason};
+use crate::domain::queue::{MessageState, QueueName, ShardId};
+use crate::engine::queues::Queues;
+use crate::engine::queues::error::QueueError;
+use crate::engine::queues::served_queue::ServedQueue;
+use crate::ports::ShardReport;
+
+pub(super) use follow::ActivityFollower;
+
+/// What a queue does at one moment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QueueActivity {
+    /// Its name.
+    pub queue: String,
+    /// Messages by state, in the order of `MessageState::ALL`; none before the first reading of each shard.
+    pub messages: Option<[u64; MessageState::ALL.len()]>,
+    /// What attention is judged by.
+    pub facts: ActivityFacts,
+    /// The time up to which every change is in the row; none while it is not known.
+    pub as_of: Option<Timestamp>,
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ActivityOrder {
+    /// The most serious reason first, then the oldest ready message.
+    Attention,
+    Name,
+    Pending,
+    Oldest,
+    Errored,
+    In,
+    Out,
+    Fail,
+}
+
+/// Sums over queues. A number that is unknown of one queue is unknown of all.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ActivityTotals {
+    pub queues: usize,
+    /// The queues that need attention.
+    pub attention: usize,
+    pub messages: Option<[u64; MessageState::ALL.len()]>,
+    pub rates: Option<ActivityFlows<f64>>,
+    pub oldest_ready: Option<Duration>,
+    pub as_of: Option<Timestamp>,
+}
+
+/// A part of the list, with the sums over all of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ActivityPage {
+    pub rows: Vec<QueueActivity>,
+    pub totals: ActivityTotals,
+    /// Whether more rows follow.
+    pub has_more: bool,
+    pub now: Timestamp,
+}
+
+/// The last list, and whether somebody asks for lists.
+pub struct ActivityBoard {
+    /// One call at a time renews old readings; the others take what there is.
+    renewal: Semaphore,
+    last: Mutex<Option<(Duration, Arc<Vec<QueueActivity>>)>>,
+    /// The elapsed time up to which shards are followed, in microseconds.
+    followed_until: AtomicU64,
+}
+
+/// The times of a row.
+#[derive(Clone, Copy)]
+struct RowMoment {
+    elapsed: Duration,
+    now: Timestamp,
+    /// How far the bridge read all shards that changed; none where readings age by themselves.
+    read_to: Option<Timestamp>,
+}
+
+impl Default for ActivityBoard {
+    fn default() -> Self {
+        Self { renewal: Semaphore::new(1), last: Mutex::default(), followed_until: AtomicU64::new(0) }
+    }
+}
+
+impl ActivityBoard {
+    fn is_followed(&self, now: Duration) -> bool {
+        now.as_micros() < u128::from(self.followed_until.load(Ordering::Relaxed))
+    }
+
+    fn note_asked(&self, now: Duration) {
+        let until = u64::try_from((now + ACTIVITY_ASKED_FOR).as_micros()).unwrap_or(u64::MAX);
+        self.followed_until.fetch_max(until, Ordering::Relaxed);
+    }
+}
+
+impl Queues {
+    /// Takes in the totals that the bridge read of a shard, in a read that began at a time.
+    pub fn record_report(&self, shard: ShardId, report: &ShardReport, began: Timestamp) {
+        let Some(queue) = self.context.by_id(shard.queue) else { return };
+        if shard.number < queue.shards() {
+            let elapsed = self.context.engine.clock.elapsed();
+            queue.shard(shard.number).activity.record(report, (elapsed, began));
+        }
+    }
+
+    /// A part of the activities of all queues with a prefix. O(queues), twice a second however many ask.
+    pub async fn list_activity(&self, prefix: &str, order: ActivityOrder, skip: usize, limit: usize) -> ActivityPage {
+        self.context.activity.note_asked(self.context.engine.clock.elapsed());
+        if self.readings_age()
+            && let Ok(_turn) = self.context.activity.renewal.try_acquire()
+        {
+            self.renew_old(self.context.all(), RATE_STEP).await;
+        }
+        let all = self.all_activities(self.context.engine.clock.elapsed());
+        let mut found: Vec<&QueueActivity> = all.iter().filter(|row| row.queue.starts_with(prefix)).collect();
+        sort(&mut found, order);
+        let totals = totals_of(&found);
+        let has_more = found.len() > skip.saturating_add(limit);
+        let rows = found.into_iter().skip(skip).take(limit).cloned().collect();
+        ActivityPage { rows, totals, has_more, now: self.context.engine.now() }
+    }
+
+    /// The activity of a queue. O(shards).
+    pub async fn activity(&self, name: &QueueName) -> Result<(QueueActivity, Timestamp), QueueError> {
+        let queue = self.queue(name).await?;
+        self.context.activity.note_asked(self.context.engine.clock.elapsed());
+        if self.readings_age() {
+            self.renew_old(vec![Arc::clone(&queue)], ACTIVITY_AGE_MAX).await;
+        }
+        Ok((self.row(&queue, self.moment()), self.context.engine.now()))
+    }
+
+    /// The rows of all queues, by name; shared by all who ask within a short time.
+    fn all_activities(&self, elapsed: Duration) -> Arc<Vec<QueueActivity>> {
+        let mut last = self.context.activity.last.lock();
+        if let Some((at, rows)) = &*last
+            && elapsed.saturating_sub(*at) < ACTIVITY_AGE_MAX
+        {
+            return Arc::clone(rows);
+        }
+        let (moment, queues) = (self.moment(), self.context.all());
+        let served = queues.iter().filter(|queue| queue.holds_messages());
+        let rows = Arc::new(served.map(|queue| self.row(queue, moment)).collect());
+        *last = Some((elapsed, Arc::clone(&rows)));
+        rows
+    }
+
+    /// Reads shards again whose readings are older than an age, within a bounded wait. What cannot be read stays old.
+    async fn renew_old(&self, queues: Vec<Arc<ServedQueue>>, age: Duration) {
+        let elapsed = self.context.engine.clock.elapsed();
+        let served: Vec<_> = queues.into_iter().filter(|queue| queue.holds_messages()).collect();
+        let due = follow::due_shards(&served, elapsed, age);
+        if due.is_empty() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            _ = follow::read_shards(self, due) => {}
+            () = self.context.engine.clock.sleep(ACTIVITY_WAIT_MAX) => {}
+        }
+    }
+
+    /// Whether readings get old while nothing changes here: others change the shards, or nothing reports.
+    fn readings_age(&self) -> bool {
+        self.is_shared() || self.context.engine.queue_reports.own().is_none()
+    }
+
+    fn moment(&self) -> RowMoment {
+        let (elapsed, now) = (self.context.engine.clock.elapsed(), self.context.engine.now());
+        let read_to = self.context.engine.queue_reports.own().filter(|_| !self.is_shared());
+        RowMoment { elapsed, now, read_to }
+    }
+
+    fn row(&self, queue: &ServedQueue, moment: RowMoment) -> QueueActivity {
+        let record = queue.record.load();
+        let mut messages = Some([0; MessageState::ALL.len()]);
+        let (mut rates, mut as_of) = (Some(ActivityFlows::default()), Some(moment.read_to.unwrap_or(moment.now)));
+        for number in 0..queue.shards() {
+            let read = queue.shard(number).activity.read();
+            let of_shard = read.as_ref().and_then(|read| read.rates(moment.elapsed));
+            rates = rates.zip(of_shard).map(|(all, one)| all.plus(&one));
+            messages = messages.zip(read.as_ref()).map(|(mut all, read)| {
+                all.iter_mut().zip(read.messages).for_each(|(all, one)| *all += one);
+                all
+            });
+            if moment.read_to.is_none() {
+                as_of = as_of.zip(read.as_ref()).map(|(least, read)| least.min(read.began));
+            }
+        }
+        let as_of = as_of.filter(|as_of| messages.is_some() && *as_of > Timestamp::MIN);
+        let of = |state: MessageState| messages.map(|messages| messages[state as usize]);
+        let facts = ActivityFacts {
+            pending: of(MessageState::Pending),
+            errored: of(MessageState::Errored),
+            oldest_ready: queue.oldest_ready(moment.elapsed).filter(|_| of(MessageState::Pending) != Some(0)),
+            rates,
+            waiting: queue.waiters.len(),
+            enqueue_blocked: record.spec.enqueue_blocked.is_some(),
+            dequeue_blocked: record.spec.dequeue_blocked.is_some(),
+            age: as_of.map(|as_of| moment.now.since(as_of)),
+        };
+        QueueActivity { queue: record.spec.name.to_string(), messages, facts, as_of }
+    }
+}
+
+/// Sorts rows that are in the order of names.
+fn sort(rows: &mut [&QueueActivity], order: ActivityOrder) {
+    let of = |row: &QueueActivity, state: MessageState| Reverse(row.messages.map(|messages| messages[state as usize]));
+    let rate = |row: &QueueActivity, of: fn(&ActivityFlows<f64>) -> f64| row.facts.rates.as_ref().map_or(-1.0, of);
+    let by_rate = |rows: &mut [&QueueActivity], of: fn(&ActivityFlows<f64>) -> f64| {
+        rows.sort_by(|one, other| rate(other, of).total_cmp(&rate(one, of)));
+    };
+    match order {
+        ActivityOrder::Name => {}
+        ActivityOrder::Attention => rows.sort_by_cached_key(|row| {
+            let reason = row.facts.attention().first().copied();
+            (reason.is_none(), reason, Reverse(row.facts.oldest_ready.map(|age| age.as_secs())))
+        }),
+        ActivityOrder::Pending => rows.sort_by_key(|row| of(row, MessageState::Pending)),
+        ActivityOrder::Errored => rows.sort_by_key(|row| of(row, MessageState::Errored)),
+        ActivityOrder::Oldest => rows.sort_by_key(|row| Reverse(row.facts.oldest_ready)),
+        ActivityOrder::In => by_rate(rows, |rates| rates.enqueued),
+        ActivityOrder::Out => by_rate(rows, |rates| rates.completed),
+        ActivityOrder::Fail => by_rate(rows, |rates| rates.failed),
+    }
+}
+
+fn totals_of(rows: &[&QueueActivity]) -> ActivityTotals {
+    let mut totals = ActivityTotals {
+        queues: rows.len(),
+        attention: 0,
+        messages: Some([0; MessageState::ALL.len()]),
+        rates: Some(ActivityFlows::default()),
+        oldest_ready: rows.iter().filter_map(|row| row.facts.oldest_ready).max(),
+        as_of: None,
+    };
+    for row in rows {
+        let reasons: Vec<AttentionReason> = row.facts.attention();
+        totals.attention += usize::from(!reasons.is_empty());
+        totals.messages = totals.messages.zip(row.messages).map(|(mut all, one)| {
+            all.iter_mut().zip(one).for_each(|(all, one)| *all += one);
+            all
+        });
+        totals.rates = totals.rates.zip(row.facts.rates).map(|(all, one)| all.plus(&one));
+    }
+    if rows.iter().all(|row| row.as_of.is_some()) {
+        totals.as_of = rows.iter().filter_map(|row| row.as_of).min();
+    }
+    totals
+}
