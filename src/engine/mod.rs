@@ -4,6 +4,7 @@
 //! take no more calls and call `drain`.
 
 pub mod access;
+pub mod audit;
 pub mod bridge;
 pub mod caller_quota;
 pub mod catalog;

@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+mod admin_log;
 mod backup;
 mod catalog;
 mod clock;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use crate::domain::access::AccessKey;
 use crate::domain::counter::NamespaceName;
 
+pub use admin_log::{AdminAction, AdminLog};
 pub use backup::{BackupPieces, Backups};
 pub use catalog::{Catalog, CatalogChange, CatalogEntry, CatalogRecord};
 pub use clock::{BootId, Clock, Entropy};

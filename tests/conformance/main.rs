@@ -4,6 +4,7 @@
 //! of backends and what each can do; `model.rs` gives random sequences of commands to all of them and compares every
 //! answer with the memory stores. A law that only shows over a restart runs where there is something to restart.
 
+mod admin_log;
 mod backends;
 mod catalog;
 mod clock;

@@ -11,6 +11,7 @@
 //! as `%XX`. Invariant: a file without `.part` is complete, durable and never replaced: it is synced before it gets its
 //! name, and the directory is synced before anybody is told.
 
+mod admin_log;
 mod json_line;
 
 use std::fmt::Write as _;
@@ -25,6 +26,8 @@ use crate::domain::counter::NamespaceName;
 use crate::domain::limits::EXPORTS_OF_A_SLICE_MAX;
 use crate::domain::time::Timestamp;
 use crate::ports::{ExportSink, SliceRow, StoreError, StoreErrorKind};
+
+pub use admin_log::AdminLogFiles;
 
 /// How much of two files is compared at once.
 const COMPARED_BYTES: u64 = 64 * 1024;

@@ -4,6 +4,7 @@
 //! counters, is built for production; the other types are for tests, simulations and comparisons.
 //! Invariant: each call is one critical section, so its effects appear at once and law 1 of the event log holds trivially.
 
+mod admin_log;
 mod cache;
 mod catalog;
 mod event_log;
@@ -33,6 +34,7 @@ use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, Time
 use crate::domain::time::Timestamp;
 use crate::ports::{Clock, QueueStores, SharedQueues, StoreHandle, Stores};
 
+pub use admin_log::AdminLogTable;
 pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
 pub use fast_counts::FastTable;

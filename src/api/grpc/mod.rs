@@ -1,5 +1,6 @@
 //! The gRPC services. Each method decodes and validates once, calls one use case, and encodes its answer.
 
+pub mod audit;
 pub mod backups;
 pub mod counters;
 mod decode;

@@ -13,6 +13,7 @@ use crate::api::errors::ApiError;
 use crate::api::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
 use crate::api::grpc::principal_of;
 use crate::api::paging::{self, PagedRequest};
+use crate::domain::access::Principal;
 use crate::domain::counter::{NamespaceId, NamespaceName};
 use crate::domain::limits::ACTOR_BYTES_MAX;
 use crate::domain::namespace::Namespace;
@@ -182,16 +183,22 @@ fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Optio
 /// that the history stores, else the caller's address.
 pub(super) fn actor_of<T>(request: &Request<T>) -> String {
     let own_word = request.metadata().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
+    let address = || request.remote_addr().map_or_else(String::new, |address| address.ip().to_string());
+    actor_named(principal_of(request), own_word).unwrap_or_else(address)
+}
+
+/// The actor by its principal and its own claim, cut to the length that the history stores; none where there is neither.
+pub fn actor_named(principal: Option<&Principal>, own_word: Option<&str>) -> Option<String> {
     let own_word = own_word.filter(|word| !word.is_empty());
     // A name of a principal has no bracket, so that no claim looks like one.
-    match (principal_of(request), own_word) {
+    match (principal, own_word) {
         (Some(principal), Some(word)) => {
             let rest = ACTOR_BYTES_MAX.saturating_sub(principal.name.as_str().len() + " ()".len());
-            format!("{} ({})", principal.name, word.chars().take(rest).collect::<String>())
+            Some(format!("{} ({})", principal.name, word.chars().take(rest).collect::<String>()))
         }
-        (Some(principal), None) => principal.name.to_string(),
-        (None, Some(word)) => word.chars().take(ACTOR_BYTES_MAX).collect(),
-        (None, None) => request.remote_addr().map_or_else(String::new, |address| address.ip().to_string()),
+        (Some(principal), None) => Some(principal.name.to_string()),
+        (None, Some(word)) => Some(word.chars().take(ACTOR_BYTES_MAX).collect()),
+        (None, None) => None,
     }
 }
 

@@ -4,7 +4,7 @@
 //! a reason, and the server stays up, even after a panic.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -18,6 +18,7 @@ use tracing::Instrument;
 
 use crate::api::errors::{ApiError, with_reason};
 use crate::api::grpc::CallTime;
+use crate::api::http::audit;
 use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::api::http::methods::Method;
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
@@ -27,6 +28,7 @@ use crate::api::http::trace;
 use crate::domain::Reason;
 use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED};
 use crate::engine::access::Identity;
+use crate::engine::audit::Audit;
 use crate::ports::Clock;
 
 /// What the server gives to every call.
@@ -34,6 +36,8 @@ pub struct CallContext {
     pub clock: Arc<dyn Clock>,
     /// Ends streams when it is cancelled.
     pub drain: CancellationToken,
+    /// Where acts of operators are recorded, once the server is open.
+    pub audit: OnceLock<Audit>,
 }
 
 impl CallContext {
@@ -92,6 +96,15 @@ pub async fn call(
         return Status::from(refusal).into_http();
     }
     let time = effective_timeout(asked, method.waits);
+    let audit = context.audit.get().filter(|_| method.recorded);
+    let (request, act) = match audit {
+        None => (request, None),
+        Some(_) => match tokio::time::timeout(time, audit::act_of(method, request, &caller.peer)).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(status)) => return status.into_http(),
+            Err(_elapsed) => return Status::from(expired(method, time)).into_http(),
+        },
+    };
     // A call that waits for an event holds no permit meanwhile.
     let bytes = (!method.waits).then_some(method.answer_bytes);
     let room = ResponsePermitSlot::default();
@@ -128,6 +141,9 @@ pub async fn call(
         Err(CallCut::Deadline) => Status::from(expired(method, time)).into_http(),
         Err(CallCut::KeyEnded) => Status::from(key_ended(method)).into_http(),
     };
+    if let Some((audit, act)) = audit.zip(act) {
+        audit::record(audit, act, audit::outcome_of(&response)).await;
+    }
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
     method.metrics.record(code, context.clock.elapsed().saturating_sub(began));
     trace::answered(&span, code);

@@ -3,7 +3,7 @@
 //! The port is open before the stores are; until `open`, calls are told so. Invariant: `answer` always answers.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response, Version, header};
@@ -21,6 +21,7 @@ use tonic_web::GrpcWebLayer;
 use tower::Layer;
 
 use crate::api::errors::ApiError;
+use crate::api::grpc::audit::AuditApi;
 use crate::api::grpc::backups::BackupsApi;
 use crate::api::grpc::counters::CountersApi;
 use crate::api::grpc::experiments::ExperimentsApi;
@@ -42,7 +43,9 @@ use crate::api::http::{json, pages};
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::Engine;
+use crate::engine::audit::Audit;
 use crate::ports::{Backups, Clock};
+use crate::proto::admin::v1::audit_service_server::{self, AuditServiceServer};
 use crate::proto::admin::v1::backup_service_server::{self, BackupServiceServer};
 use crate::proto::admin::v1::key_service_server::{self, KeyServiceServer};
 use crate::proto::admin::v1::namespace_service_server::NamespaceServiceServer;
@@ -54,6 +57,7 @@ use crate::proto::internal::v1::rollup_signal_service_server::{self, RollupSigna
 use crate::proto::queue::v1::queue_service_server::QueueServiceServer;
 use crate::proto::rule::v1::rule_service_server::RuleServiceServer;
 
+const AUDIT: &str = audit_service_server::SERVICE_NAME;
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
 const KEYS: &str = key_service_server::SERVICE_NAME;
 const STATUS: &str = status_service_server::SERVICE_NAME;
@@ -65,7 +69,7 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
-const PUBLIC: [&str; 8] = [COUNTERS, EXPERIMENTS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
+const PUBLIC: [&str; 9] = [AUDIT, COUNTERS, EXPERIMENTS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -105,7 +109,7 @@ impl Gateway {
             methods,
             metrics,
             registry,
-            calls: CallContext { clock, drain },
+            calls: CallContext { clock, drain, audit: OnceLock::new() },
             health: ServerHealth::new(health),
             hosts: AllowedHosts::default(),
             identity,
@@ -163,6 +167,13 @@ impl Gateway {
     pub fn open_status(&self, source: Arc<dyn StatusSource>) {
         let status = StatusApi::new(source);
         self.methods.mount(STATUS, StatusServiceServer::new(status).max_decoding_message_size(BODY_BYTES_MAX));
+    }
+
+    /// Records acts of operators from now on, and opens the service that lists them. Call it once, before `open`.
+    pub fn open_audit(&self, audit: Audit) {
+        self.calls.audit.get_or_init(|| audit.clone());
+        self.methods
+            .mount(AUDIT, AuditServiceServer::new(AuditApi::new(audit)).max_decoding_message_size(BODY_BYTES_MAX));
     }
 
     /// Shows what a collector reads on the metrics page as well.

@@ -14,6 +14,7 @@ use tonic::codegen::Service;
 use crate::api::errors::ApiError;
 use crate::api::http::list_limits::ListLimits;
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
+use crate::api::http::recorded_methods;
 use crate::domain::Reason;
 use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
 use crate::proto;
@@ -97,6 +98,8 @@ pub struct Method {
     pub own: bool,
     /// Whether it may change state: true unless its descriptor declares no side effects.
     pub changes: bool,
+    /// Whether calls may be recorded as acts of operators.
+    pub recorded: bool,
     /// Whether its service needs the caller's address.
     pub wants_peer: bool,
     /// Whether a call may wait inside the server for an event.
@@ -141,6 +144,7 @@ impl Methods {
                 answer_bytes: if own { answer_bytes(&descriptor.output()) } else { ANSWER_LIST_BYTES },
                 lists: Some(descriptor.input()).filter(|_| own).and_then(|input| ListLimits::of(&input)).map(Arc::new),
                 own,
+                recorded: own && recorded_methods::is_recorded(descriptor.full_name()),
                 changes: own && !is_without_side_effects(&descriptor),
                 wants_peer: own && wants_peer(descriptor.full_name()),
                 waits: own && descriptor.name() == "Dequeue",

@@ -6,6 +6,7 @@
 //! calls that start at once. Invariant: every method call, in any protocol, passes through `call`, which sets its
 //! deadline, catches a panic and records its metrics.
 
+mod audit;
 mod buffers;
 mod call;
 mod call_start_queue;
@@ -20,6 +21,7 @@ mod list_limits;
 mod methods;
 mod metrics;
 mod pages;
+mod recorded_methods;
 mod request_body;
 mod response_body;
 mod stream_body;

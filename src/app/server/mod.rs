@@ -1,5 +1,6 @@
 //! The life of a server: it opens its stores, serves, judges whether they answer, and closes.
 
+mod admin_log;
 pub mod backend;
 pub mod first_entries;
 pub(super) mod first_key;

@@ -30,6 +30,7 @@ use crate::app::config::{
     AuthMode, Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster,
 };
 use crate::app::notices::{print_line, shell_quoted};
+use crate::app::server::admin_log;
 use crate::app::server::backend::Backend;
 use crate::app::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
 use crate::app::server::first_key;
@@ -43,6 +44,7 @@ use crate::app::units::counted;
 use crate::domain::Reason;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::ProtocolRules;
+use crate::engine::audit::Audit;
 use crate::engine::catalog::Author;
 use crate::engine::loops::StartupProgress;
 use crate::engine::namespaces::{NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError};
@@ -129,6 +131,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
             let (mut backend, engine) = opened?;
             let readiness = Readiness::new(backend.handles.iter().cloned(), Arc::clone(&engine), Arc::clone(&clock));
             register_collectors(&gateway, &mut backend, &engine, &readiness);
+            gateway.open_audit(Audit::new(admin_log::open(&config), Arc::clone(&clock)));
             gateway.open(&engine);
             gateway.open_backups(backend.backups.clone());
             gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));

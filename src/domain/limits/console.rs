@@ -19,3 +19,15 @@ pub const ACTIVITY_RENEWED_AFTER: Duration = Duration::from_secs(3);
 pub const ACTIVITY_READS_MAX: usize = 5_000;
 /// The shards that are read for activities at once.
 pub const ACTIVITY_READS_AT_ONCE_MAX: usize = 64;
+/// The size at which the file of admin actions is rotated.
+pub const ADMIN_LOG_FILE_BYTES: u64 = 8 * 1024 * 1024;
+/// The files of admin actions that are kept, the newest included.
+pub const ADMIN_LOG_FILES: usize = 5;
+/// The admin actions that a server without a directory remembers.
+pub const ADMIN_ACTIONS_IN_MEMORY_MAX: usize = 10_000;
+/// The newest calls with a request token by which the repeat of an admin action is known.
+pub const ADMIN_REPEATS_MAX: usize = 1_000;
+/// The admin actions that one page with a prefix looks at.
+pub const ADMIN_PAGE_ACTS_MAX: usize = 10_000;
+/// The length of each text of an admin action; longer ones are cut.
+pub const ADMIN_TEXT_BYTES_MAX: usize = 1_024;

@@ -1,5 +1,6 @@
 //! The life of a server process: startup, readiness, logs, traces, stop.
 
+mod audit;
 mod hosts;
 mod keys;
 mod logs;

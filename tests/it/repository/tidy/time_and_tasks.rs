@@ -91,6 +91,7 @@ fn every_task_has_an_owner() {
             "the thread beside it that makes keyspaces; joined with it",
         ),
         Except("src/adapters/embedded/store_core", "reads of the store library block; joined by the caller"),
+        Except("src/adapters/files/admin_log", "files block; joined by the call"),
         Except("src/api/http/json", "reads and writes large bodies off the runtime; joined by the call"),
         Except("src/app/", "the composition root owns what it starts"),
         Except("loadtest/", "joins what it starts"),

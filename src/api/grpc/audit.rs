@@ -1,0 +1,56 @@
+//! `tallystone.admin.v1.AuditService`: what operators did.
+
+use tonic::{Request, Response, Status};
+
+use crate::api::errors::ApiError;
+use crate::api::grpc::saturating_i64;
+use crate::api::paging::{self, PagedRequest};
+use crate::api::time;
+use crate::engine::audit::Audit;
+use crate::ports::AdminAction;
+use crate::proto::admin::v1 as pb;
+use crate::proto::admin::v1::audit_service_server::AuditService;
+
+/// The audit service.
+pub struct AuditApi(Audit);
+
+impl AuditApi {
+    /// Serves the acts of an audit.
+    pub fn new(audit: Audit) -> Self {
+        Self(audit)
+    }
+}
+
+#[tonic::async_trait]
+impl AuditService for AuditApi {
+    async fn list_admin_actions(
+        &self,
+        request: Request<pb::ListAdminActionsRequest>,
+    ) -> Result<Response<pb::ListAdminActionsResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
+        let paged = PagedRequest::new("ListAdminActions", &[request.target_prefix.as_bytes()]);
+        let cursor = paged.cursor(&request.page_token).map_err(ApiError::from)?;
+        let number = |cursor: Vec<u8>| <[u8; 8]>::try_from(cursor).map(u64::from_be_bytes);
+        let below = cursor.map(number).transpose().map_err(|_| ApiError::from(paging::refuse()))?;
+        let (found, next) = self.0.list(&request.target_prefix, below, rows).await.map_err(ApiError::from)?;
+        Ok(Response::new(pb::ListAdminActionsResponse {
+            actions: found.into_iter().map(message).collect(),
+            next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),
+        }))
+    }
+}
+
+fn message(act: AdminAction) -> pb::AdminAction {
+    let AdminAction { number, time, actor, action, target, part, reason, outcome, request: _ } = act;
+    pb::AdminAction {
+        number: saturating_i64(number),
+        time: Some(time::write(time)),
+        actor,
+        action,
+        target,
+        part,
+        reason,
+        outcome,
+    }
+}

@@ -1,0 +1,52 @@
+//! Which calls are acts of operators.
+
+/// The calls that are recorded, as ends of their full names. `ClearCount` is one if the caller names an actor: applications
+/// clear counters too.
+const RECORDED: [&str; 20] = [
+    "QueueService.CreateQueue",
+    "QueueService.UpdateQueue",
+    "QueueService.DeleteQueue",
+    "QueueService.PurgeQueue",
+    "QueueService.RedriveMessages",
+    "QueueService.DiscardMessages",
+    "QueueService.CancelMessage",
+    "QueueService.SetValueLimit",
+    "QueueService.CancelOperation",
+    "QueueService.ResetQueueClock",
+    "NamespaceService.CreateNamespace",
+    "NamespaceService.UpdateNamespace",
+    "NamespaceService.DeleteNamespace",
+    "NamespaceService.ApplyNamespace",
+    "RuleService.CreateRule",
+    "RuleService.DeleteRule",
+    "KeyService.CreateKey",
+    "KeyService.RotateKey",
+    "KeyService.DeleteKey",
+    CLEAR,
+];
+/// The call that clears a counter.
+pub const CLEAR: &str = "CounterService.ClearCount";
+
+/// Whether a method may be recorded, by its full name.
+pub fn is_recorded(full_name: &str) -> bool {
+    RECORDED.iter().any(|name| full_name.ends_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_reflect::DescriptorPool;
+
+    use super::*;
+
+    #[test]
+    fn every_recorded_call_exists_and_names_its_target() {
+        let pool = DescriptorPool::decode(crate::proto::DESCRIPTORS).expect("descriptors of this build decode");
+        let methods: Vec<_> = pool.services().flat_map(|service| service.methods().collect::<Vec<_>>()).collect();
+        for name in RECORDED {
+            let method = methods.iter().find(|method| method.full_name().ends_with(name));
+            let input = method.unwrap_or_else(|| panic!("there is no {name}")).input();
+            let fields = ["queue", "namespace", "name", "rule", "operation_id", "dry_run", "document"];
+            assert!(fields.iter().any(|field| input.get_field_by_name(field).is_some()), "{name}");
+        }
+    }
+}
