@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// The experiment service of the preferred server, without retries.
-    pub fn experiments(&self) -> ExperimentServiceClient<Channel> {
+    pub fn experiments(&self) -> ExperimentServiceClient<Connection> {
         let channel = self.endpoints.channel(self.endpoints.preferred());
         ExperimentServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }

@@ -37,7 +37,7 @@ pub async fn act_of(
     let actor = actor.unwrap_or_else(|| peer.ip().to_string());
     let (parts, body) = request.into_parts();
     let collected = Limited::new(body, BODY_BYTES_MAX).collect().await;
-    let bytes = collected.map_err(|error| Status::invalid_argument(format!("the request cannot be read: {error}")))?;
+    let bytes = collected.map_err(Status::from_error)?;
     let bytes = bytes.to_bytes();
     let act = decoded(method, bytes.clone()).map(|message| OperatorAct { actor, ..read(method, &message) });
     let act = act.filter(|_| !is_dry_run(method, &bytes));

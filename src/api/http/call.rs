@@ -20,7 +20,7 @@ use crate::api::errors::{ApiError, with_reason};
 use crate::api::grpc::CallTime;
 use crate::api::http::audit;
 use crate::api::http::buffers::{BufferPermit, Caller};
-use crate::api::http::methods::Method;
+use crate::api::http::methods::{GrpcService, Method};
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
 use crate::api::http::response_body::ResponseBody;
 use crate::api::http::stream_body::{StreamBody, StreamMonitor};
@@ -77,40 +77,32 @@ pub async fn call(
     caller: &Arc<Caller>,
 ) -> Response<Body> {
     let began = context.clock.elapsed();
-    let asked = match deadline(request.headers()) {
-        Ok(asked) => asked,
+    let CallStart { asked, service, identity } = match CallStart::of(method, &request) {
+        Ok(start) => start,
         Err(refusal) => {
             method.metrics.record(refusal.code(), Duration::ZERO);
             return Status::from(refusal).into_http();
         }
     };
-    let Some(service) = method.service.get() else {
-        let refusal = ApiError::new(Reason::StoreUnavailable, "the server is starting and its store is not open yet");
-        method.metrics.record(refusal.code(), Duration::ZERO);
-        return Status::from(refusal).into_http();
-    };
-    let identity = request.extensions().get::<Arc<Identity>>().cloned();
-    if identity.as_ref().is_some_and(|identity| identity.has_ended()) {
-        let refusal = key_ended(method).without_effect();
-        method.metrics.record(refusal.code(), Duration::ZERO);
-        return Status::from(refusal).into_http();
-    }
     let time = effective_timeout(asked, method.waits);
-    let audit = context.audit.get().filter(|_| method.recorded);
-    let (request, act) = match audit {
-        None => (request, None),
-        Some(_) => match tokio::time::timeout(time, audit::act_of(method, request, &caller.peer)).await {
-            Ok(Ok(read)) => read,
-            Ok(Err(status)) => return status.into_http(),
-            Err(_elapsed) => return Status::from(expired(method, time)).into_http(),
-        },
-    };
     // A call that waits for an event holds no permit meanwhile.
     let bytes = (!method.waits).then_some(method.answer_bytes);
     let room = ResponsePermitSlot::default();
     let wanted = (method.answer_bytes > 0 && !method.streaming).then(|| PendingResponsePermit::new(bytes, &room));
     let watched = |body| RequestBody::new(body, Arc::clone(caller), method.lists.clone(), wanted);
-    let mut request = request.map(|body| Body::new(watched(body)));
+    let request = request.map(|body| Body::new(watched(body)));
+    let audit = context.audit.get().filter(|_| method.recorded);
+    let read = async {
+        match audit {
+            Some(_) => audit::act_of(method, request, &caller.peer).await,
+            None => Ok((request, None)),
+        }
+    };
+    let (mut request, act) = match tokio::time::timeout(time, read).await {
+        Ok(Ok(read)) => read,
+        Ok(Err(status)) => return status.into_http(),
+        Err(_elapsed) => return Status::from(expired(method, time)).into_http(),
+    };
     if method.waits {
         request.extensions_mut().insert(CallTime(time));
     }
@@ -148,6 +140,29 @@ pub async fn call(
     method.metrics.record(code, context.clock.elapsed().saturating_sub(began));
     trace::answered(&span, code);
     response
+}
+
+/// What a call has before its body is read.
+struct CallStart<'a> {
+    /// The time that its caller gives it.
+    asked: Option<Duration>,
+    service: &'a dyn GrpcService,
+    identity: Option<Arc<Identity>>,
+}
+
+impl<'a> CallStart<'a> {
+    /// Refuses a malformed deadline, a service that is not open yet, and a key that has ended.
+    fn of(method: &'a Method, request: &Request<Body>) -> Result<Self, ApiError> {
+        let asked = deadline(request.headers())?;
+        let not_open =
+            || ApiError::new(Reason::StoreUnavailable, "the server is starting and its store is not open yet");
+        let service = method.service.get().ok_or_else(not_open)?.as_ref();
+        let identity = request.extensions().get::<Arc<Identity>>().cloned();
+        if identity.as_ref().is_some_and(|identity| identity.has_ended()) {
+            return Err(key_ended(method).without_effect());
+        }
+        Ok(Self { asked, service, identity })
+    }
 }
 
 /// Why a call returns before its work is done.

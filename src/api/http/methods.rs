@@ -305,7 +305,7 @@ mod tests {
         let reads = |method: &Method| {
             let name = method.descriptor.name();
             // A backup is created for its caller; the server stores nothing of it.
-            ["Get", "BatchGet", "List", "Search", "Top", "Watch", "Peek", "Explain", "CreateBackup"]
+            ["Get", "BatchGet", "List", "Search", "Top", "Watch", "Peek", "Explain", "Plan", "Compare", "CreateBackup"]
                 .iter()
                 .any(|verb| name.starts_with(verb))
         };

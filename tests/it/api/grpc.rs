@@ -278,6 +278,7 @@ async fn reflection_lists_the_services_in_both_versions() {
     let public = [
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
+        "tallystone.admin.v1.AuditService",
         "tallystone.admin.v1.KeyService",
         "tallystone.admin.v1.NamespaceService",
         "tallystone.admin.v1.StatusService",

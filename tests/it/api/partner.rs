@@ -21,7 +21,7 @@ const ALTERNATE: &str = "TALLYSTONE_API_ALTERNATES";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is not promised on two servers on Redis, or is about one process: docs/redis-keys.md says it under "What differs".
-const NARROWED: [(&str, &str); 9] = [
+const NARROWED: [(&str, &str); 10] = [
     ("every_state_of_a_queue_is_counted_and_so_is_every_trouble_of_its_messages", "metrics are those of one process"),
     ("item_34_the_age_of_the_oldest_ready_message_is_told_by_queue", "the age is known to the minute"),
     ("item_75_dequeues_one_by_one_leave_no_better_message_behind_on_any_shard", "order across shards follows news"),
@@ -30,6 +30,7 @@ const NARROWED: [(&str, &str); 9] = [
     ("a_redrive_of_one_message_that_is_repeated_answers_as_the_first", "a repeat elsewhere has times of its own"),
     ("a_redrive_keeps_its_rate_and_tells_how_far_it_is", "others see the progress once a second"),
     ("a_redrive_that_is_cancelled_in_between_leaves_the_rest_errored", "others see the progress once a second"),
+    ("the_activity_of_a_queue_is_its_depth", "a server measures rates from when it was first asked"),
     ("requires_more", "the durability of this store is another"),
 ];
 

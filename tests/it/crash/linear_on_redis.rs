@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -20,8 +20,8 @@ use crate::support::powerloss::{Moment, PowerCut};
 
 const LIVES: u64 = 3;
 const CALLERS_OF_EACH: u64 = 3;
-/// How long a test waits before it looks again.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a server may take to be back after its Redis is, on a busy machine.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
 
 #[test]
 fn what_callers_of_two_servers_on_redis_saw_over_kills_is_one_story() {
@@ -99,8 +99,10 @@ async fn call_until_redis_is_gone(
 /// Connects to a server whose Redis was away. Until it has its connections back, it refuses calls and has done nothing.
 async fn connect_again(told: &Story, member: &Member) -> Client {
     let mut client = connect(&member.server).await.expect("it runs");
-    while create_once(&mut client, &told.queue).await.is_err() {
-        tokio::time::sleep(LOOK_EVERY).await;
+    let began = Instant::now();
+    while let Err(status) = create_once(&mut client, &told.queue).await {
+        assert!(began.elapsed() < BACK_WITHIN, "{status}");
+        tokio::task::yield_now().await;
     }
     client
 }
