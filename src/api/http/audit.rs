@@ -24,10 +24,14 @@ use crate::engine::audit::{Audit, OperatorAct};
 
 /// Reads the act of a call, and returns the request as it was. `None`: the call is not recorded.
 pub async fn act_of(
+    recorded: bool,
     method: &Method,
     request: Request<Body>,
     peer: &SocketAddr,
 ) -> Result<(Request<Body>, Option<OperatorAct>), Status> {
+    if !recorded {
+        return Ok((request, None));
+    }
     let named = request.headers().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
     if method.descriptor.full_name().ends_with(CLEAR) && named.is_none_or(str::is_empty) {
         return Ok((request, None));

@@ -92,12 +92,7 @@ pub async fn call(
     let watched = |body| RequestBody::new(body, Arc::clone(caller), method.lists.clone(), wanted);
     let request = request.map(|body| Body::new(watched(body)));
     let audit = context.audit.get().filter(|_| method.recorded);
-    let read = async {
-        match audit {
-            Some(_) => audit::act_of(method, request, &caller.peer).await,
-            None => Ok((request, None)),
-        }
-    };
+    let read = audit::act_of(audit.is_some(), method, request, &caller.peer);
     let (mut request, act) = match tokio::time::timeout(time, read).await {
         Ok(Ok(read)) => read,
         Ok(Err(status)) => return status.into_http(),
