@@ -5,6 +5,7 @@
 //! to one that has not looked since the last change. Invariant: while a message is available and no dequeue looks for it,
 //! no dequeue that has not looked since the last change stays asleep.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,6 +22,8 @@ pub struct Waiters {
 
 #[derive(Default)]
 struct WaiterState {
+    /// The filters of all waiters by their numbers: of those asleep, and of those that look for messages at this moment.
+    all: HashMap<u64, Arc<Filter>>,
     /// In the order of their arrival.
     asleep: Vec<SleepingWaiter>,
     next: u64,
@@ -37,7 +40,6 @@ struct SleepingWaiter {
     /// The change before its last look.
     change_at_last_look: u64,
     wake: Arc<Notify>,
-    filter: Arc<Filter>,
 }
 
 /// A slot among the waiters. Dropping it passes an unused wake-up on.
@@ -45,18 +47,17 @@ pub struct WaiterSlot<'a> {
     waiters: &'a Waiters,
     number: u64,
     wake: Arc<Notify>,
-    filter: Arc<Filter>,
 }
 
 impl Waiters {
-    /// The number of waiters.
+    /// The number of waiters, with those that were woken and look for messages at this moment.
     pub fn len(&self) -> usize {
-        self.state.lock().asleep.len()
+        self.state.lock().all.len()
     }
 
     /// The number of waiters whose filter matches this metadata. O(n).
     pub fn matching(&self, metadata: &Metadata) -> usize {
-        self.state.lock().asleep.iter().filter(|sleeper| sleeper.filter.matches(metadata)).count()
+        self.state.lock().all.values().filter(|filter| filter.matches(metadata)).count()
     }
 
     /// Notes by how much the number of available messages has changed; 0 if other messages may be available. O(woken).
@@ -82,14 +83,10 @@ impl Waiters {
         let number = state.next;
         state.next += 1;
         let wake = Arc::new(Notify::new());
-        let looked = state.change;
-        state.asleep.push(SleepingWaiter {
-            number,
-            change_at_last_look: looked,
-            wake: Arc::clone(&wake),
-            filter: Arc::clone(&filter),
-        });
-        WaiterSlot { waiters: self, number, wake, filter }
+        state.all.insert(number, filter);
+        let change_at_last_look = state.change;
+        state.asleep.push(SleepingWaiter { number, change_at_last_look, wake: Arc::clone(&wake) });
+        WaiterSlot { waiters: self, number, wake }
     }
 }
 
@@ -118,8 +115,8 @@ impl WaiterSlot<'_> {
             Some(at) => state.asleep[at].change_at_last_look = looked,
             None => {
                 state.awake -= 1;
-                let (wake, filter) = (Arc::clone(&self.wake), Arc::clone(&self.filter));
-                state.asleep.push(SleepingWaiter { number: self.number, change_at_last_look: looked, wake, filter });
+                let wake = Arc::clone(&self.wake);
+                state.asleep.push(SleepingWaiter { number: self.number, change_at_last_look: looked, wake });
             }
         }
         state.wake();
@@ -133,6 +130,7 @@ impl WaiterSlot<'_> {
 impl Drop for WaiterSlot<'_> {
     fn drop(&mut self) {
         let mut state = self.waiters.state.lock();
+        state.all.remove(&self.number);
         match state.asleep.iter().position(|sleeper| sleeper.number == self.number) {
             Some(at) => {
                 state.asleep.remove(at);
@@ -210,6 +208,17 @@ mod tests {
         let places: Vec<WaiterSlot<'_>> = (0..3).map(|_| waiters.enter(Arc::default())).collect();
         waiters.wake_all();
         assert_eq!(woken(&places).len(), 3);
-        assert_eq!(waiters.len(), 0);
+    }
+
+    #[test]
+    fn a_waiter_that_looks_for_messages_counts_until_it_leaves() {
+        let waiters = Waiters::default();
+        let red = Metadata::new([("team", "red")]).expect("valid pairs");
+        let places = [waiters.enter(Arc::default()), waiters.enter(Arc::default())];
+        waiters.changed(1);
+        assert_eq!(woken(&places), [1]);
+        assert_eq!((waiters.len(), waiters.matching(&red)), (2, 2), "one looks, and one sleeps");
+        drop(places);
+        assert_eq!((waiters.len(), waiters.matching(&red)), (0, 0));
     }
 }
