@@ -88,11 +88,7 @@ impl Catalog {
     }
 
     async fn numbers(&self, op: &'static str) -> Result<(i64, u64, u32), StoreError> {
-        let statement = self.requests.statement("read_revision");
-        let rows: Vec<(Option<i64>, Option<i64>, Option<i64>)> = self.requests.rows_serial(op, statement, ()).await?;
-        let Some((Some(revision), Some(namespace), Some(dataset))) = rows.first().copied() else {
-            return Err(RequestFailure::corrupt("the catalog has no revision").during(op));
-        };
+        let (revision, namespace, dataset) = read_statics(&self.requests, op).await?;
         let dataset = u32::try_from(dataset).map_err(|error| RequestFailure::corrupt(error).during(op))?;
         Ok((revision, namespace.cast_unsigned(), dataset))
     }
@@ -144,6 +140,25 @@ impl Catalog {
     }
 }
 
+/// The statics of the catalog: its revision, and the last ids of namespaces and datasets.
+type StoredStatics = (Option<i64>, Option<i64>, Option<i64>);
+
+/// Reads the statics, after all commits that are in flight.
+pub async fn read_statics(requests: &RequestRunner, op: &'static str) -> Result<(i64, i64, i64), StoreError> {
+    let rows: Vec<StoredStatics> = requests.rows_serial(op, requests.statement("read_revision"), ()).await?;
+    match rows.first().copied() {
+        Some((Some(revision), Some(namespace), Some(dataset))) => Ok((revision, namespace, dataset)),
+        Some(_) | None => Err(RequestFailure::corrupt("the catalog has no revision").during(op)),
+    }
+}
+
+/// Reads the revision of the catalog, by which servers see that another one has changed it.
+pub async fn read_revision(requests: &RequestRunner) -> Result<i64, StoreError> {
+    let row: Option<StoredStatics> =
+        requests.first_row("read revision", requests.statement("read_revision"), ()).await?;
+    Ok(row.and_then(|(revision, _, _)| revision).unwrap_or(0))
+}
+
 /// The rows that a record writes.
 fn rows_of(record: &NamespaceRecord) -> Vec<CatalogRow> {
     let change = &record.change;
@@ -175,10 +190,7 @@ impl ports::Catalog<Namespace> for Catalog {
     }
 
     async fn revision(&self) -> Result<Option<i64>, StoreError> {
-        const OP: &str = "read revision";
-        type Numbers = (Option<i64>, Option<i64>, Option<i64>);
-        let row: Option<Numbers> = self.requests.first_row(OP, self.requests.statement("read_revision"), ()).await?;
-        Ok(Some(row.and_then(|(revision, _, _)| revision).unwrap_or(0)))
+        read_revision(&self.requests).await.map(Some)
     }
 
     async fn commit(&self, record: NamespaceRecord) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::adapters::cassandra::catalog::{read_revision, read_statics};
 use crate::adapters::cassandra::limits::CASSANDRA_ATTEMPTS_MAX;
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::request_runner::RequestRunner;
@@ -31,15 +32,6 @@ type RevisionRow = (i64, i64, i64);
 impl CqlKeys {
     pub fn new(requests: Arc<RequestRunner>) -> Self {
         Self { requests }
-    }
-
-    async fn statics(&self, op: &'static str) -> Result<RevisionRow, StoreError> {
-        let statement = self.requests.statement("read_revision");
-        let rows: Vec<(Option<i64>, Option<i64>, Option<i64>)> = self.requests.rows_serial(op, statement, ()).await?;
-        match rows.first().copied() {
-            Some((Some(revision), Some(namespace), Some(dataset))) => Ok((revision, namespace, dataset)),
-            Some(_) | None => Err(RequestFailure::corrupt("the catalog has no revision").during(op)),
-        }
     }
 
     async fn read(&self, name: &PrincipalName, op: &'static str) -> Result<Option<AccessKey>, StoreError> {
@@ -101,17 +93,14 @@ impl Catalog<AccessKey> for CqlKeys {
     }
 
     async fn revision(&self) -> Result<Option<i64>, StoreError> {
-        const OP: &str = "read revision";
-        type Numbers = (Option<i64>, Option<i64>, Option<i64>);
-        let row: Option<Numbers> = self.requests.first_row(OP, self.requests.statement("read_revision"), ()).await?;
-        Ok(Some(row.and_then(|(revision, _, _)| revision).unwrap_or(0)))
+        read_revision(&self.requests).await.map(Some)
     }
 
     async fn commit(&self, record: KeyRecord) -> Result<(), StoreError> {
         const OP: &str = "commit key";
         let (mut attempt, mut lost_answer) = (1, false);
         loop {
-            let known = self.statics(OP).await?;
+            let known = read_statics(&self.requests, OP).await?;
             let live = self.read(&record.change.name, OP).await?;
             let was_used = self.was_used(record.change.id, OP).await?;
             if lost_answer && self.changes(&record.change.name, 1).await?.first() == Some(&record.change) {

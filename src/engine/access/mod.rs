@@ -117,12 +117,6 @@ impl AccessKeys {
         Ok(Arc::clone(&secret.identity))
     }
 
-    /// Whether any key is valid now.
-    pub fn any_is_valid(&self) -> bool {
-        let now = self.shared.clock.now();
-        self.shared.ring.load().all().any(|key| key.is_valid(now))
-    }
-
     /// Lists keys in the order of names, above a name. Fewer than the limit only at the end.
     pub fn list(&self, above: Option<&PrincipalName>, limit: usize) -> Vec<Arc<AccessKey>> {
         self.shared.ring.load().above(above).take(limit.min(PAGE_ROWS_MAX)).cloned().collect()

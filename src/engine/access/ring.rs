@@ -69,12 +69,7 @@ impl KeyRing {
         self.by_name.len()
     }
 
-    /// All keys in the order of names.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<AccessKey>> {
-        self.by_name.values()
-    }
-
-    /// Those above a name.
+    /// The keys in the order of names, above a name.
     pub fn above(&self, name: Option<&PrincipalName>) -> impl Iterator<Item = &Arc<AccessKey>> {
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
         self.by_name.range::<PrincipalName, _>((from, Bound::Unbounded)).map(|(_, key)| key)
