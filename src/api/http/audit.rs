@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::{Buf as _, Bytes};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
+use parking_lot::Mutex;
 use prost_reflect::{DynamicMessage, Value};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -22,19 +23,19 @@ use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::access::Identity;
 use crate::engine::audit::{Audit, OperatorAct};
 
-/// Reads the act of a call, and returns the request as it was. `None`: the call is not recorded.
-pub async fn act_of(
-    recorded: bool,
+/// The act of a call, once it was read; none if it is not recorded.
+pub type ActSlot = Mutex<Option<OperatorAct>>;
+
+/// Reads the act of a call into its slot, and returns the request as it was.
+pub async fn read_act(
     method: &Method,
     request: Request<Body>,
     peer: &SocketAddr,
-) -> Result<(Request<Body>, Option<OperatorAct>), Status> {
-    if !recorded {
-        return Ok((request, None));
-    }
+    slot: &ActSlot,
+) -> Result<Request<Body>, Status> {
     let named = request.headers().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
     if method.descriptor.full_name().ends_with(CLEAR) && named.is_none_or(str::is_empty) {
-        return Ok((request, None));
+        return Ok(request);
     }
     let identity = request.extensions().get::<Arc<Identity>>();
     let actor = actor_named(identity.map(|identity| &identity.principal), named);
@@ -44,8 +45,8 @@ pub async fn act_of(
     let bytes = collected.map_err(Status::from_error)?;
     let bytes = bytes.to_bytes();
     let act = decoded(method, bytes.clone()).map(|message| OperatorAct { actor, ..read(method, &message) });
-    let act = act.filter(|_| !is_dry_run(method, &bytes));
-    Ok((Request::from_parts(parts, Body::new(Full::new(bytes))), act))
+    *slot.lock() = act.filter(|_| !is_dry_run(method, &bytes));
+    Ok(Request::from_parts(parts, Body::new(Full::new(bytes))))
 }
 
 /// The outcome of a call, as its line says it: `OK`, or the reason of the refusal.

@@ -18,7 +18,7 @@ use tracing::Instrument;
 
 use crate::api::errors::{ApiError, with_reason};
 use crate::api::grpc::CallTime;
-use crate::api::http::audit;
+use crate::api::http::audit::{self, ActSlot};
 use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::api::http::methods::{GrpcService, Method};
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
@@ -90,19 +90,23 @@ pub async fn call(
     let room = ResponsePermitSlot::default();
     let wanted = (method.answer_bytes > 0 && !method.streaming).then(|| PendingResponsePermit::new(bytes, &room));
     let watched = |body| RequestBody::new(body, Arc::clone(caller), method.lists.clone(), wanted);
-    let request = request.map(|body| Body::new(watched(body)));
-    let audit = context.audit.get().filter(|_| method.recorded);
-    let read = audit::act_of(audit.is_some(), method, request, &caller.peer);
-    let (mut request, act) = match tokio::time::timeout(time, read).await {
-        Ok(Ok(read)) => read,
-        Ok(Err(status)) => return status.into_http(),
-        Err(_elapsed) => return Status::from(expired(method, time)).into_http(),
-    };
+    let mut request = request.map(|body| Body::new(watched(body)));
     if method.waits {
         request.extensions_mut().insert(CallTime(time));
     }
     let span = trace::of(method, request.headers());
-    let work = AssertUnwindSafe(service.call(request).instrument(span.clone())).catch_unwind();
+    let (audit, act) = (context.audit.get().filter(|_| method.recorded), ActSlot::default());
+    let served = async {
+        let request = match audit {
+            Some(_) => match audit::read_act(method, request, &caller.peer, &act).await {
+                Ok(request) => request,
+                Err(status) => return Ok(status.into_http()),
+            },
+            None => request,
+        };
+        service.call(request).await
+    };
+    let work = AssertUnwindSafe(served.instrument(span.clone())).catch_unwind();
     if method.streaming {
         let response = match until_key_ends(identity.as_deref(), work).await {
             Some(outcome) => into_response(outcome, method),
@@ -128,7 +132,7 @@ pub async fn call(
         Err(CallCut::Deadline) => Status::from(expired(method, time)).into_http(),
         Err(CallCut::KeyEnded) => Status::from(key_ended(method)).into_http(),
     };
-    if let Some((audit, act)) = audit.zip(act) {
+    if let Some((audit, act)) = audit.zip(act.into_inner()) {
         audit::record(audit, act, audit::outcome_of(&response)).await;
     }
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
