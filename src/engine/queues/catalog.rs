@@ -53,9 +53,7 @@ pub(super) enum EnqueueTarget {
 impl Queues {
     /// Returns a queue or template, as it is in the store. If the store cannot be read, as this server knows it.
     pub async fn read(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
-        if self.is_shared() {
-            let _ = self.read_changes().await;
-        }
+        let _ = self.read_changes().await;
         self.get(name)
     }
 
@@ -68,9 +66,7 @@ impl Queues {
     /// Lists queues and templates with a name prefix, in the order of names, after the name `above`.
     /// Where servers share a store it reads the changes of the catalog first, as `read` does.
     pub async fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<CatalogQueue>> {
-        if self.is_shared() {
-            let _ = self.read_changes().await;
-        }
+        let _ = self.read_changes().await;
         let listed = self.context.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
         listed.into_iter().map(|queue| queue.record.load_full()).collect()
     }
@@ -190,10 +186,8 @@ impl Queues {
 
     /// Waits for the permit to change the catalog.
     pub(super) async fn begin_change(&self) -> Result<ChangeTurn<'_, CatalogQueue>, QueueError> {
-        if self.is_shared() {
-            // What other servers changed before this call, so that it is not decided on an older view.
-            self.follow().await?;
-        }
+        // What other servers changed before this call, so that it is not decided on an older view.
+        self.read_changes().await?;
         self.context.catalog.begin(&*self.context).await.ok_or(QueueError::ShuttingDown)
     }
 

@@ -63,17 +63,13 @@ impl Queues {
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(InvalidCommandPart::Lease.into());
         }
-        let mut queue = self.queue(name).await?;
+        let queue = self.queue(name).await?;
         let session = match ask.session {
             Some(asked) => Some(self.admit(asked).await?),
             None => None,
         };
-        loop {
-            match self.dequeue_of(name, &queue, &ask, session.as_ref()).await {
-                Err(error) => queue = self.successor(&queue, error).await?,
-                leased => return leased,
-            }
-        }
+        let (ask, session) = (&ask, session.as_ref());
+        self.call_on(queue, |queue| async move { self.dequeue_of(name, &queue, ask, session).await }).await
     }
 
     async fn dequeue_of(
@@ -313,7 +309,7 @@ impl Queues {
         if self.context.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
         }
-        if queue.record.load().spec.dequeue_blocked.is_some() && self.is_shared() {
+        if queue.record.load().spec.dequeue_blocked.is_some() {
             // Another server may just have removed the block.
             self.read_changes().await?;
         }

@@ -48,13 +48,9 @@ impl Queues {
     pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<QueueExplanation>, QueueError> {
         // The explanation is about the settings as they are, not as this server knew them.
         self.read(name).await?;
-        let mut queue = self.queue(name).await?;
-        loop {
-            match self.explain_queue_of(name, &queue, &filter).await {
-                Err(error) => queue = self.successor(&queue, error).await?,
-                explained => return explained,
-            }
-        }
+        let queue = self.queue(name).await?;
+        let filter = &filter;
+        self.call_on(queue, |queue| async move { self.explain_queue_of(name, &queue, filter).await }).await
     }
 
     async fn explain_queue_of(

@@ -72,13 +72,9 @@ impl QueueContext {
 impl Queues {
     /// Reads a message.
     pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<MessageView, QueueError> {
-        let mut queue = self.queue(name).await?;
-        loop {
-            match self.message_of(&queue, message.clone()).await {
-                Err(error) => queue = self.successor(&queue, error).await?,
-                found => return found,
-            }
-        }
+        let queue = self.queue(name).await?;
+        let message = &message;
+        self.call_on(queue, |queue| async move { self.message_of(&queue, message.clone()).await }).await
     }
 
     async fn message_of(&self, queue: &Arc<ServedQueue>, message: MessageRef) -> Result<MessageView, QueueError> {
@@ -92,13 +88,8 @@ impl Queues {
     /// Returns the next messages, best priority first. It reads a few shards at a time and keeps the best messages,
     /// so a queue of many shards takes no more memory than one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
-        let mut queue = self.queue(name).await?;
-        loop {
-            match self.peek_of(&queue, limit).await {
-                Err(error) => queue = self.successor(&queue, error).await?,
-                found => return found,
-            }
-        }
+        let queue = self.queue(name).await?;
+        self.call_on(queue, |queue| async move { self.peek_of(&queue, limit).await }).await
     }
 
     async fn peek_of(&self, queue: &Arc<ServedQueue>, limit: usize) -> Result<Vec<MessageView>, QueueError> {
@@ -125,13 +116,9 @@ impl Queues {
         limit: usize,
         payloads: Payloads,
     ) -> Result<(Vec<MessageView>, Option<ListCursor>), QueueError> {
-        let mut queue = self.queue(name).await?;
-        loop {
-            match self.list_messages_of(&queue, state, from, limit, payloads).await {
-                Err(error) => queue = self.successor(&queue, error).await?,
-                page => return page,
-            }
-        }
+        let queue = self.queue(name).await?;
+        let list = |queue| async move { self.list_messages_of(&queue, state, from, limit, payloads).await };
+        self.call_on(queue, list).await
     }
 
     async fn list_messages_of(
@@ -170,17 +157,15 @@ impl Queues {
 
     /// Counts the messages of a queue, from the totals of the store.
     pub async fn depth(&self, name: &QueueName, filter: Filter) -> Result<Depth, QueueError> {
-        let mut queue = self.queue(name).await?;
-        loop {
-            let depth = match filter.is_empty() {
+        let queue = self.queue(name).await?;
+        let filter = &filter;
+        let depth = |queue| async move {
+            match filter.is_empty() {
                 true => self.depth_of(&queue).await,
                 false => self.filtered_depth(&queue, filter.clone()).await,
-            };
-            match depth {
-                Err(error) => queue = self.successor(&queue, error).await?,
-                depth => return depth,
             }
-        }
+        };
+        self.call_on(queue, depth).await
     }
 
     /// Counts the messages that match a filter with a declared shape; their bytes are not known.

@@ -34,15 +34,27 @@ impl Queues {
     /// The same for an operation; a given id must be that of the queue. Where servers share a store it reads the changes of the
     /// catalog first, so it never begins on a queue that was replaced before.
     pub(super) async fn queue_of(&self, name: &QueueName, id: Option<QueueId>) -> Result<Arc<ServedQueue>, QueueError> {
-        if self.is_shared() {
-            self.read_changes().await?;
-        }
+        self.read_changes().await?;
         self.context.queue_of(name, id)
     }
 
     /// Reads the changes of the catalog if servers share it and this one does not know the name.
     pub async fn look_up(&self, name: &QueueName) -> Result<(), QueueError> {
-        if self.is_shared() && self.context.find(name).is_none() { self.read_changes().await } else { Ok(()) }
+        if self.context.find(name).is_none() { self.read_changes().await } else { Ok(()) }
+    }
+
+    /// Makes a call on a queue. If another server has replaced the queue, it is made again on the one that has the name now.
+    pub(super) async fn call_on<T, C: Future<Output = Result<T, QueueError>>>(
+        &self,
+        mut queue: Arc<ServedQueue>,
+        call: impl Fn(Arc<ServedQueue>) -> C,
+    ) -> Result<T, QueueError> {
+        loop {
+            match call(Arc::clone(&queue)).await {
+                Err(error) => queue = self.successor(&queue, error).await?,
+                answer => return answer,
+            }
+        }
     }
 
     /// The queue that has the name of `queue` now, if another server deleted `queue` before this call. `error` is what a call on
@@ -74,8 +86,12 @@ impl Queues {
         self.context.find(name).map(|found| found.record.load().id)
     }
 
-    /// Reads the changes of the catalog. The read begins after this call did, so it finds what was committed before.
+    /// Reads the changes of the catalog where servers share it. The read begins after this call did, so it finds what was
+    /// committed before.
     pub(super) async fn read_changes(&self) -> Result<(), QueueError> {
+        if !self.is_shared() {
+            return Ok(());
+        }
         let looks = &self.context.look_ups;
         let before = looks.begun.load(Ordering::Acquire);
         let _turn = looks.turn.acquire().await.expect("the semaphore is never closed");

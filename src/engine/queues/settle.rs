@@ -149,14 +149,17 @@ impl Queues {
             LeaseActionRequest::Extend { token, lease } => self.extension(&queue, &token, lease),
         };
         let answers = self.context.call_each(&queue, sent.into_iter().map(command).collect()).await;
-        let mut results = Vec::with_capacity(answers.len());
-        for answer in answers {
-            results.push(match answer {
-                Ok(answer) => self.handled_by(answer),
-                Err(error) => Err(self.error_of_lease(&queue, error).await),
-            });
-        }
-        results
+        let lost = answers.iter().filter_map(|answer| answer.as_ref().err()).find(|error| error.is_of_unknown_queue());
+        let is_replaced = match lost {
+            Some(error) => self.is_replaced(name, Some(queue.record.load().id), error).await,
+            None => false,
+        };
+        let handled = |answer: Result<ShardAnswer, QueueError>| match answer {
+            Ok(answer) => self.handled_by(answer),
+            Err(error) if is_replaced && error.is_of_unknown_queue() => Err(self.error_of_replaced(name)),
+            Err(error) => Err(error),
+        };
+        answers.into_iter().map(handled).collect()
     }
 
     /// The queue of a name. If another server has just created it, tokens of its leases show that, and it is read.
@@ -175,10 +178,12 @@ impl Queues {
 
     /// What the error of a call with a lease means: if another server has replaced the queue, the lease is of the old one.
     async fn error_of_lease(&self, queue: &ServedQueue, error: QueueError) -> QueueError {
-        match self.successor(queue, error).await {
-            Ok(_) => QueueError::LeaseOfOtherQueue,
-            Err(error) => error,
-        }
+        self.successor(queue, error).await.map_or_else(|error| error, |_| QueueError::LeaseOfOtherQueue)
+    }
+
+    /// The same where the queue of the lease is known to be replaced: none may have its name now.
+    fn error_of_replaced(&self, name: &QueueName) -> QueueError {
+        self.context.queue(name).map_or_else(|error| error, |_| QueueError::LeaseOfOtherQueue)
     }
 
     fn settlement(&self, token: LeaseToken, sent: SettleRequest) -> ShardCommand {
@@ -305,14 +310,13 @@ impl Queues {
         value: RoutingValue,
         limit: Option<u32>,
     ) -> Result<(), QueueError> {
-        let mut queue = self.queue(name).await?;
-        let answer = loop {
+        let queue = self.queue(name).await?;
+        let value = &value;
+        let set = |queue: Arc<ServedQueue>| async move {
             let command = ShardCommand::of(Command::SetValueLimit { value: value.clone(), limit });
-            match self.context.call(&queue, shard_of(queue.shards(), value.as_str()), command).await {
-                Ok(answer) => break answer,
-                Err(error) => queue = self.successor(&queue, error).await?,
-            }
+            self.context.call(&queue, shard_of(queue.shards(), value.as_str()), command).await
         };
+        let answer = self.call_on(queue, set).await?;
         match answer.reply? {
             Reply::ValueLimitSet => Ok(()),
             other => Err(unexpected("set value limit", &other)),
@@ -330,13 +334,10 @@ impl Queues {
         message: MessageRef,
         command: Command,
     ) -> Result<Settlement, QueueError> {
-        let mut queue = self.queue(name).await?;
-        let answer = loop {
-            match self.change_message_of(&queue, &message, command.clone()).await {
-                Ok(answer) => break answer,
-                Err(error) => queue = self.successor(&queue, error).await?,
-            }
-        };
+        let queue = self.queue(name).await?;
+        let (message, command) = (&message, &command);
+        let change = |queue| async move { self.change_message_of(&queue, message, command.clone()).await };
+        let answer = self.call_on(queue, change).await?;
         match answer.reply? {
             Reply::Settled(settlement) => Ok(settlement),
             other => Err(unexpected("change message", &other)),
