@@ -4,7 +4,8 @@ use async_trait::async_trait;
 
 use crate::domain::history::audit::rows::AuditRegister;
 use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::{MessageId, MessageKey};
+use crate::domain::queue::messages::message::MessageKey;
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
 use crate::domain::time::Timestamp;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use tallystone::domain::queue::messages::message::{AttemptError, Fence, MessageId, MessageKey, Metadata, SessionId};
+use tallystone::domain::queue::messages::message::{AttemptError, Fence, MessageKey, Metadata, SessionId};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
 use tallystone::domain::queue::{MessageState, QueueId, ShardId, Trigger};
 use tallystone::domain::time::Timestamp;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageRef, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message::{LeaseToken, MessageRef, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::Exclusivity;
 use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Refusal, Reply, Settings, Shard};

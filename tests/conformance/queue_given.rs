@@ -10,7 +10,8 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageKey, Metadata};
+use tallystone::domain::queue::messages::message::{LeaseToken, MessageKey, Metadata};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{

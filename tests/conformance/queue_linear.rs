@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tallystone::domain::queue::command::FailureReport;
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageRef};
+use tallystone::domain::queue::messages::message::{LeaseToken, MessageRef};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction as Ends;
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
 use tallystone::ports::{QueueStores, ShardCommand};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::queue::messages::message::{MessageId, MessageRef};
+use tallystone::domain::queue::messages::message::MessageRef;
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
 use tallystone::ports::ShardCommand;

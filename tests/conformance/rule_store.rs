@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tallystone::domain::counter::{CounterName, EventId, EventKey};
 use tallystone::domain::limits::RULES_MAX;
 use tallystone::domain::queue::QueueName;
-use tallystone::domain::queue::messages::message::{MessageId, Metadata};
+use tallystone::domain::queue::messages::message::Metadata;
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::rules::{
     CrossingClaim, FiredMessage, QueueHome, Rule, RuleCondition, RuleMessage, RuleName, RuleProgress, RuleSpec,
     RuleStamp,

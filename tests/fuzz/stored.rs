@@ -8,7 +8,8 @@ use tallystone::adapters::embedded::disk::{key, meta};
 use tallystone::adapters::embedded::queue_key;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
-use tallystone::domain::queue::messages::message::{MessageId, RoutingValue, SessionId};
+use tallystone::domain::queue::messages::message::{RoutingValue, SessionId};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::transition::RowPosition;
 use tallystone::domain::queue::{QueueId, ShardId};
 

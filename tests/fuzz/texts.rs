@@ -6,7 +6,8 @@ use tallystone::app::config::{ConfigSources, load};
 use tallystone::domain::counter::token::{ReportSource, uuid_v7};
 use tallystone::domain::counter::{CounterName, NamespaceName, Provenance};
 use tallystone::domain::queue::QueueName;
-use tallystone::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message::{Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message_id::MessageId;
 
 use super::allocated::bounded;
 use super::driver::{Run, joined, split};

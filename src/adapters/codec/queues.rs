@@ -20,8 +20,9 @@ use self::session::{lease_session_from, lease_session_of};
 use super::{CorruptValue, decode};
 use crate::domain::queue::index::dedupe_index::FirstResponse;
 use crate::domain::queue::messages::message::{
-    AttemptError, CanceledBy, CountedUnder, Fence, Lease, MessageExtras, MessageId, MessageKey, Metadata, RoutingValue,
+    AttemptError, CanceledBy, CountedUnder, Fence, Lease, MessageExtras, MessageKey, Metadata, RoutingValue,
 };
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::{MessageHead, MessageState};
 use crate::domain::time::{Timestamp, micros_of};

@@ -7,7 +7,8 @@ use prost::Message as _;
 use super::{CorruptValue, decode, decode_key, encode_key};
 use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::{MessageId, Metadata};
+use crate::domain::queue::messages::message::Metadata;
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::rules::{
     CrossingClaim, FiredMessage, QueueHome, Rule, RuleCondition, RuleMessage, RuleName, RuleProgress, RuleSpec,
     RuleStamp,

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 
 use crate::adapters::codec::queues::history::encode_row;
 use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::{MessageId, MessageKey};
+use crate::domain::queue::messages::message::MessageKey;
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
 use crate::domain::time::Timestamp;

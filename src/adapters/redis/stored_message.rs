@@ -12,9 +12,10 @@ use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::MessageState;
 use crate::domain::queue::command::NewMessage;
 use crate::domain::queue::messages::message::{
-    AttemptError, CanceledBy, CountedUnder, Fence, Lease, LeaseSession, MessageExtras, MessageHead, MessageId,
-    MessageKey, Metadata, OptionalTime, RoutingValue, SessionId,
+    AttemptError, CanceledBy, CountedUnder, Fence, Lease, LeaseSession, MessageExtras, MessageHead, MessageKey,
+    Metadata, OptionalTime, RoutingValue, SessionId,
 };
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::ports::{MessageBody, StoredMessage};
 

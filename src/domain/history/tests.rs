@@ -12,8 +12,9 @@ use crate::domain::history::trace::{
 use crate::domain::history::{HistoryGap, HistoryTerm};
 use crate::domain::queue::command::{Command, Dequeue, FailureReport, MessageUpdate, NewMessage};
 use crate::domain::queue::messages::message::{
-    AttemptError, Fence, LeaseToken, MessageHead, MessageId, MessageKey, MessageRef, Metadata,
+    AttemptError, Fence, LeaseToken, MessageHead, MessageKey, MessageRef, Metadata,
 };
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::settlement::SettleAction;
 use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
 use crate::domain::queue::shard::restore::{ShardHeader, ShardRestorer};

@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::message::{
-    AttemptError, LeaseToken, MessageId, MessageKey, MessageRef, Metadata, Rank, RoutingValue, SessionId,
+    AttemptError, LeaseToken, MessageKey, MessageRef, Metadata, Rank, RoutingValue, SessionId,
 };
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::session_records::{Ending, SessionCall};

@@ -5,7 +5,8 @@
 //! as in Alibaba's timeout center, and the number of shards is a power of two.
 
 use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
+use crate::domain::queue::messages::message::{Metadata, RoutingValue};
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::setup::settings::Settings;
 
 /// The destination of a message.

@@ -1,8 +1,7 @@
 //! The record of one applied row of the transition table: the history of a message consists of these.
 
-use crate::domain::queue::messages::message::{
-    AttemptError, Fence, MessageHead, MessageId, MessageKey, Metadata, SessionId,
-};
+use crate::domain::queue::messages::message::{AttemptError, Fence, MessageHead, MessageKey, Metadata, SessionId};
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::time::Timestamp;
 

@@ -16,7 +16,8 @@
 //! A count that falls for another reason, as by a negative delta or a repair, begins nothing anew.
 
 use crate::domain::counter::EventKey;
-use crate::domain::queue::messages::message::{MessageId, Metadata};
+use crate::domain::queue::messages::message::Metadata;
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::rules::rule::{CROSSED_FROM_KEY, CROSSING_KEY, RuleCondition, RuleName, RuleSpec};
 use crate::domain::time::Timestamp;
 

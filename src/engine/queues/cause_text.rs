@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::domain::Timestamp;
 use crate::domain::queue::MessageState;
-use crate::domain::queue::messages::message::{AttemptError, CanceledBy, MessageId, RoutingValue, SessionId};
+use crate::domain::queue::messages::message::{AttemptError, CanceledBy, RoutingValue, SessionId};
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::shard::explain::{Cause, HoldingLease};
 use crate::engine::catalog::duration_text;
 use crate::engine::queues::next_steps::NextSteps;

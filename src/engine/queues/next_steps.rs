@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::{MessageId, RoutingValue};
+use crate::domain::queue::messages::message::RoutingValue;
+use crate::domain::queue::messages::message_id::MessageId;
 
 /// The possible next steps in one queue. Names of queues need no quotes.
 #[derive(Clone, Copy)]

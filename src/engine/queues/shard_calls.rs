@@ -79,7 +79,8 @@ impl ShardCalls {
 mod tests {
     use super::*;
     use crate::domain::queue::command::{Dequeue, FailureReport, NewMessage};
-    use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageId, MessageKey, Metadata};
+    use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageKey, Metadata};
+    use crate::domain::queue::messages::message_id::MessageId;
     use crate::domain::queue::messages::settlement::SettleAction;
 
     fn sweeps(count: usize) -> Vec<ShardCommand> {

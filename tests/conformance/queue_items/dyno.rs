@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate};
-use tallystone::domain::queue::messages::message::{MessageId, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message::{Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::shard_routing::route;
 use tallystone::domain::queue::{CatalogQueue, Command, MessageState, Refusal, Reply, Settings, ShardId};

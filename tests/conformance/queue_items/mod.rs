@@ -12,7 +12,8 @@ mod timestone;
 use std::time::Duration;
 
 use tallystone::domain::queue::command::{MessageUpdate, NewMessage};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, MessageRef, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message::{LeaseToken, MessageRef, Metadata, RoutingValue};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::setup::settings::Exclusivity;
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
 use tallystone::ports::{ShardCommand, StoredMessage};

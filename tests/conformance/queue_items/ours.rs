@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{BulkRequest, ShardCapacity};
-use tallystone::domain::queue::messages::message::{MessageId, Metadata};
+use tallystone::domain::queue::messages::message::Metadata;
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::setting_ranges::faults_of_queue;
 use tallystone::domain::queue::shard_routing::{route, shard_of};

@@ -6,8 +6,9 @@ use tallystone::domain::Timestamp;
 use tallystone::domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::messages::message::{
-    AttemptError, LeaseToken, MessageId, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
+    AttemptError, LeaseToken, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
 };
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::{SettleAction, UpdateToken};
 use tallystone::domain::queue::session_records::{Ending, SessionCall};
 use tallystone::domain::queue::{Command, Settings, ShardSettings};

@@ -9,7 +9,8 @@ use crate::adapters::cassandra::limits::{HISTORY_CHUNK_POSITIONS, HISTORY_PERIOD
 use crate::adapters::cassandra::value::{Bind as _, CqlRow};
 use crate::adapters::codec::queues::history::encode_row;
 use crate::domain::history::{HistoryCursor, HistoryGap, HistoryTerm};
-use crate::domain::queue::messages::message::{MessageId, MessageKey};
+use crate::domain::queue::messages::message::MessageKey;
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{QueueId, ShardId};
 use crate::domain::time::{Timestamp, micros_of};

@@ -23,7 +23,8 @@ use std::ops::Bound;
 use crate::adapters::codec::queues::state_code;
 use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
 use crate::domain::history::{HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::{MessageId, MessageKey};
+use crate::domain::queue::messages::message::MessageKey;
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{QueueId, ShardId};
 

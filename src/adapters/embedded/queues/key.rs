@@ -25,7 +25,8 @@ use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable}
 use crate::domain::Timestamp;
 use crate::domain::queue::counter_names::CountedValue;
 use crate::domain::queue::index::dedupe_index::TokenKey;
-use crate::domain::queue::messages::message::{MessageId, RoutingValue, SessionId};
+use crate::domain::queue::messages::message::{RoutingValue, SessionId};
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::transition::RowPosition;
 use crate::domain::queue::{QueueId, ShardId};
 

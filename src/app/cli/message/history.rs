@@ -11,7 +11,7 @@ use crate::app::cli::{ClientContext, Failure, pages};
 use crate::app::notices::print_notice;
 use crate::app::units::counted;
 use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::domain::queue::messages::message::KEY_PREFIX;
+use crate::domain::queue::messages::message_id::KEY_PREFIX;
 use crate::ports::Clock as _;
 use crate::proto::history::v1 as pb;
 use crate::proto::history::v1::get_message_trace_request::Message;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Finding, FindingKind};
 use crate::domain::history::HistoryGap;
-use crate::domain::queue::messages::message::{MessageId, MessageKey};
+use crate::domain::queue::messages::message::MessageKey;
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::queue::{MessageHead, MessageState, ShardId};
 use crate::domain::time::Timestamp;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
 use crate::domain::queue::index::sequence_pages::{MessagesBySequence, Sequences};
-use crate::domain::queue::messages::message::{MessageHead, MessageId, MessageKey, RoutingValue};
+use crate::domain::queue::messages::message::{MessageHead, MessageKey, RoutingValue};
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::time::Timestamp;
 

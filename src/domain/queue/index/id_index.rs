@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::domain::queue::index::sequence_pages::MessagesBySequence;
-use crate::domain::queue::messages::message::{MessageHead, MessageId};
+use crate::domain::queue::messages::message::MessageHead;
+use crate::domain::queue::messages::message_id::MessageId;
 
 /// The hashes of the ids of all messages of a shard, each with its sequence.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -3,5 +3,6 @@
 pub mod key_syntax;
 pub mod lease_seal;
 pub mod message;
+pub mod message_id;
 pub mod settlement;
 pub mod state_machine;

@@ -7,8 +7,9 @@ use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WA
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::index::shape_index::StateCounts;
 use crate::domain::queue::messages::message::{
-    AttemptError, CanceledBy, Lease, MessageHead, MessageId, MessageKey, MessageRef, RoutingValue, SessionId,
+    AttemptError, CanceledBy, Lease, MessageHead, MessageKey, MessageRef, RoutingValue, SessionId,
 };
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::state_machine::MessageState;
 use crate::domain::queue::shard::Shard;
 use crate::domain::queue::shard::dequeue::FilterSource;

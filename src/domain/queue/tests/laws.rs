@@ -20,8 +20,9 @@ use crate::domain::queue::filter::{Filter, ShapeKeys};
 use crate::domain::queue::index::dedupe_index::DedupeRecord;
 use crate::domain::queue::index::shard_index::ShardIndex;
 use crate::domain::queue::messages::message::{
-    LeaseToken, MessageHead, MessageId, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
+    LeaseToken, MessageHead, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
 };
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::settlement::{SettleAction, UpdateToken};
 use crate::domain::queue::messages::state_machine::rows;
 use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};

@@ -11,9 +11,8 @@ use crate::domain::queue::command::{
     ShardCapacity,
 };
 use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{
-    Fence, LeaseSession, LeaseToken, MessageId, MessageKey, MessageRef, RoutingValue,
-};
+use crate::domain::queue::messages::message::{Fence, LeaseSession, LeaseToken, MessageKey, MessageRef, RoutingValue};
+use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
 use crate::domain::queue::setup::settings::{Exclusivity, Settings, ShardSettings};

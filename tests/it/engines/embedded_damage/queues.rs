@@ -6,7 +6,8 @@ use std::time::Duration;
 use tallystone::adapters::embedded::Embedded;
 use tallystone::adapters::manual::ManualClock;
 use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageId, Metadata};
+use tallystone::domain::queue::messages::message::{LeaseToken, Metadata};
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tallystone::domain::Reason;
 use tallystone::domain::limits::LEASE_MAX;
 use tallystone::domain::queue::filter::Filter;
-use tallystone::domain::queue::messages::message::{MessageId, MessageRef};
+use tallystone::domain::queue::messages::message::MessageRef;
+use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::{MessageState, Refusal};
 use tallystone::engine::queues::{DequeueRequest, LeaseBatch, LeasedMessage, QueueError, Queues, StreamLeaseRequest};
 
