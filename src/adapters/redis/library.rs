@@ -27,8 +27,9 @@ use crate::domain::time::micros_of;
 const FRAME: &str = include_str!("lua/frame.lua");
 
 /// The sources between, each in a block of its own: a chunk of Lua has at most 200 local names.
-const SOURCES: [&str; 19] = [
+const SOURCES: [&str; 20] = [
     include_str!("lua/message.lua"),
+    include_str!("lua/finished.lua"),
     include_str!("lua/transition.lua"),
     include_str!("lua/lanes.lua"),
     include_str!("lua/shapes.lua"),

@@ -21,6 +21,8 @@ use crate::ports::{MessageBody, StoredMessage};
 
 const HAS_TOKEN_TIME: u8 = 1;
 const HAS_ROUTING: u8 = 2;
+/// The id is a UUID, kept as its 16 bytes, which are less than half of its text.
+const IS_UUID: u8 = 4;
 const HAS_KIND: u8 = 1;
 const HAS_TRACE_CONTEXT: u8 = 2;
 
@@ -42,7 +44,10 @@ pub fn pack_pairs(packed: PackedBytes, metadata: &Metadata) -> PackedBytes {
 /// The static part of a message, with the parts of its body other than the payload.
 pub fn pack_static(sent: &NewMessage, body: &MessageBody) -> Vec<u8> {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    let flags = flag(sent.token_time.is_some(), HAS_TOKEN_TIME) | flag(sent.routing.is_some(), HAS_ROUTING);
+    let uuid = sent.id.uuid();
+    let flags = flag(sent.token_time.is_some(), HAS_TOKEN_TIME)
+        | flag(sent.routing.is_some(), HAS_ROUTING)
+        | flag(uuid.is_some(), IS_UUID);
     let mut packed = PackedBytes::default().byte(flags).raw(&sent.fingerprint.to_be_bytes());
     packed = packed.raw(&hash_of(&sent.id.text()));
     if let Some(time) = sent.token_time {
@@ -51,7 +56,11 @@ pub fn pack_static(sent: &NewMessage, body: &MessageBody) -> Vec<u8> {
     if let Some(routing) = &sent.routing {
         packed = packed.raw(&hash_of(routing.as_str()));
     }
-    packed = pack_pairs(packed, &sent.metadata).text(&sent.id.text());
+    packed = pack_pairs(packed, &sent.metadata);
+    packed = match uuid {
+        Some(bytes) => packed.u16(16).raw(&bytes), // Lua skips it as it skips a text
+        None => packed.text(&sent.id.text()),
+    };
     if let Some(routing) = &sent.routing {
         packed = packed.text(routing.as_str());
     }
@@ -88,7 +97,13 @@ pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
     let pairs = (0..count).map(|_| Ok((reader.text()?, reader.text()?))).collect::<Result<Vec<_>, CorruptValue>>()?;
     let illegal = |what: &str| CorruptValue::new("static part of a message", format!("{what} of an illegal form"));
     let metadata = Metadata::new(pairs).map_err(|_| illegal("metadata"))?;
-    let id = MessageId::new(reader.text()?).map_err(|_| illegal("an id"))?;
+    let id = match flags & IS_UUID {
+        0 => MessageId::new(reader.text()?).map_err(|_| illegal("an id"))?,
+        _ => {
+            let size = usize::from(reader.u16()?);
+            MessageId::of_uuid(reader.raw(size)?.try_into().map_err(|_| illegal("a UUID"))?)
+        }
+    };
     let routing = if flags & HAS_ROUTING != 0 { Some(reader.text()?) } else { None };
     let routing = routing.map(RoutingValue::new).transpose().map_err(|_| illegal("a routing value"))?;
     let parts = reader.byte()?;

@@ -84,9 +84,9 @@ end
 -- Removes messages past their retention. Returns how many.
 local function remove_old(most)
   local count = 0
-  local members = call('ZRANGEBYSCORE', S.tag .. 'g', '-inf', fmt('%.0f', S.now), 'LIMIT', 0, most)
-  for i = 1, #members do
-    local M = F.message(F.sequence_of(members[i]))
+  local sequences = F.old_messages(most)
+  for i = 1, #sequences do
+    local M = F.message(sequences[i])
     if M and M.state >= STATE.Completed and M.delete_at <= S.now then
       F.remove(M, TRIGGER.RetentionOver)
       count = count + 1

@@ -53,14 +53,15 @@ local function session_index(put, M, member, was, is)
   end
 end
 
--- Whether a message is finished for good: an errored one may be redriven.
-local function is_over(state)
-  return state == STATE.Completed or state == STATE.Canceled
-end
-
-local function store(M, was)
+local function store(put, finished, M, was)
   local key = F.key_of(M.seq)
-  if M.gone then
+  local is_over, was_over = F.is_over(M.state), was.state ~= nil and F.is_over(was.state)
+  if was_over or (is_over and not M.gone) then
+    F.store_finished(put, finished, M)
+    if not was_over and not M.new then
+      call('UNLINK', key) -- nobody gets its body any more
+    end
+  elseif M.gone then
     call('UNLINK', key)
   elseif M.new then
     if M.b == '' then
@@ -70,10 +71,12 @@ local function store(M, was)
     end
   else
     call('HSET', key, 'h', F.pack_message(M))
-    if is_over(M.state) and not is_over(was.state) then
-      call('HDEL', key, 'b') -- nobody gets it any more
-    end
   end
+end
+
+-- The end of the retention of a message that stands in g by itself.
+local function own_end(place)
+  return place.state ~= nil and not F.is_over(place.state) and place.gone or nil
 end
 
 -- Notes the state of a message for its page; neighbours of a page are written together.
@@ -146,15 +149,15 @@ function F.flush()
     F.settle_lanes()
     F.begin()
     local put, lists = collector()
-    local pages, minutes, tag = {of = {}}, {}, S.tag
+    local pages, minutes, finished, tag = {of = {}}, {}, {of = {}}, S.tag
     S.dirty = {}
     for i = 1, #dirty do
       local M = dirty[i]
       local was, is, member = M.was, F.places_after(M), F.member(M.seq)
-      store(M, was)
+      store(put, finished, M, was)
       reindex(put, tag .. 'p', member, was.pending, is.pending)
       reindex(put, tag .. 'd', member, was.due, is.due)
-      reindex(put, tag .. 'g', member, was.gone, is.gone)
+      reindex(put, tag .. 'g', member, own_end(was), own_end(is))
       session_index(put, M, member, was, is)
       if was.state ~= is.state then
         note_state(pages, M, was)
@@ -174,6 +177,7 @@ function F.flush()
     for i = 1, #lists do
       call(spread(lists[i]))
     end
+    F.write_finished(finished)
     write_pages(pages)
     write_minutes(minutes)
     for i = 1, #S.later do

@@ -1,4 +1,5 @@
--- Messages: the hash h<sequence> with the fields h (head, changes), s (static part, as Rust made it) and b (body).
+-- Messages: the hash h<sequence> with the fields h (head, changes), s (static part, as Rust made it) and b (body). Those that
+-- are finished for good lie elsewhere, see finished.lua.
 --
 -- The head is a fixed part and optional parts, in the order of their flags. The static part begins with what is read here:
 -- flags, fingerprint, hash of the id, token time, hash of the routing value, metadata. All else in it is Rust's.
@@ -27,8 +28,14 @@ end
 function F.message(seq)
   local M = S.messages[seq]
   if M == nil then
-    local raw = call('HGET', F.key_of(seq), 'h')
+    local raw, static = call('HGET', F.key_of(seq), 'h'), nil
+    if not raw then
+      raw, static = F.read_finished(seq)
+    end
     M = raw and F.unpack_message(seq, raw) or false
+    if static then
+      M.s, M.b = static, ''
+    end
     S.messages[seq] = M
   end
   return M and not M.gone and M or nil

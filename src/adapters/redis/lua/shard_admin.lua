@@ -184,6 +184,7 @@ local function drop_page(page, keep)
     end
   end
   F.write(spread(gone))
+  F.write('UNLINK', spread(F.finished_keys(tonumber(page))))
   F.write('ZREM', tag .. 'pg', page)
 end
 

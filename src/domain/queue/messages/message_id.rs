@@ -48,6 +48,19 @@ impl MessageId {
         Ok(uuid.filter(|uuid| *uuid.text() == *id).unwrap_or_else(|| Self(IdRepr::Text(id.into()))))
     }
 
+    /// The id whose text is that of this UUID in lower case with hyphens.
+    pub fn of_uuid(bytes: [u8; 16]) -> Self {
+        Self(IdRepr::Uuid(bytes))
+    }
+
+    /// The number of an id that is a UUID in lower case with hyphens.
+    pub fn uuid(&self) -> Option<[u8; 16]> {
+        match &self.0 {
+            IdRepr::Uuid(bytes) => Some(*bytes),
+            IdRepr::Text(_) => None,
+        }
+    }
+
     /// Returns the text exactly as given.
     pub fn text(&self) -> IdText<'_> {
         IdText(match &self.0 {
