@@ -27,6 +27,12 @@ impl EngineContext {
         self.clock.now()
     }
 
+    /// How far the queues of this server are reported to their counters. `None`: it reports for no queue. `Timestamp::MIN`: it
+    /// does, and does not know yet how far.
+    pub fn queues_reported_to(&self) -> Option<Timestamp> {
+        self.queue_reports.own(&*self.clock)
+    }
+
     pub fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
         let mut random = [0; BYTES];
         self.entropy.fill(&mut random);

@@ -235,12 +235,12 @@ impl Engine {
     /// Sets how far the queues of this server are reported to their counters. `None`: it reports for no queue.
     /// `Timestamp::MIN`: how far is not known yet.
     pub fn set_queues_reported_to(&self, reported_to: Option<Timestamp>) {
-        self.context.queue_reports.set(reported_to);
+        self.context.queue_reports.set(reported_to, &*self.context.clock);
     }
 
     /// How far the reports of this server's queues to their counters lie behind. `None`: it reports for no queue.
     pub fn queue_report_lag(&self) -> Option<Duration> {
-        self.context.queue_reports.lag(self.context.now())
+        self.context.queue_reports.lag(&*self.context.clock)
     }
 
     /// The reads of the history, unless this process has no queues or keeps no history.

@@ -93,7 +93,7 @@ impl NamespaceScopes {
     /// The time up to which all mutations of all queues are in the log of their counters; none while it is not known. To be
     /// read before the counters for which it is stated.
     pub fn queues_reported_to(&self) -> Option<Timestamp> {
-        let own = self.context.queue_reports.own();
+        let own = self.context.queues_reported_to();
         match &self.fleet {
             None => least_reported([own]),
             Some(fleet) => least_reported(fleet.membership.queues_reported_by_others()?.into_iter().chain([own])),

@@ -1,20 +1,20 @@
 //! The shards that changed since their last report.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use crate::domain::queue::ShardId;
-use crate::domain::time::Timestamp;
 use crate::ports::{Clock, QueueListener, ShardStatus};
 
 /// A shard that waits for its report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitingShard {
     pub shard: ShardId,
-    /// The time of its first change that is not reported.
-    pub since: Timestamp,
+    /// The time of its first change that is not reported, by elapsed time.
+    pub since: Duration,
     /// Whether it changed while this server ran. Otherwise it waits for its first comparison with its counters.
     pub is_changed: bool,
 }
@@ -81,8 +81,8 @@ impl DirtyShards {
         self.table.lock().waiting.len()
     }
 
-    /// The time of the first change of the shard that waits longest. O(n).
-    pub fn oldest(&self) -> Option<Timestamp> {
+    /// The time of the first change of the shard that waits longest, by elapsed time. O(n).
+    pub fn oldest(&self) -> Option<Duration> {
         self.table.lock().waiting.values().map(|waiting| waiting.since).min()
     }
 }
@@ -96,7 +96,7 @@ impl QueueListener for DirtyShards {
             known.is_changed |= is_changed;
             return;
         }
-        let since = self.clock.now();
+        let since = self.clock.elapsed();
         table.waiting.insert(shard, WaitingShard { shard, since, is_changed });
     }
 }
@@ -105,24 +105,25 @@ impl QueueListener for DirtyShards {
 mod tests {
     use super::*;
     use crate::domain::queue::QueueId;
+    use crate::domain::time::Timestamp;
 
     struct FixedClock;
 
     #[async_trait::async_trait]
     impl Clock for FixedClock {
         fn now(&self) -> Timestamp {
-            Timestamp::from_secs(9)
+            Timestamp::MIN
         }
 
-        fn elapsed(&self) -> std::time::Duration {
-            std::time::Duration::ZERO
+        fn elapsed(&self) -> Duration {
+            Duration::from_secs(9)
         }
 
         fn boot(&self) -> crate::ports::BootId {
             crate::ports::BootId(1)
         }
 
-        async fn sleep(&self, _duration: std::time::Duration) {}
+        async fn sleep(&self, _duration: Duration) {}
     }
 
     fn shard(number: u32) -> ShardId {
@@ -161,10 +162,10 @@ mod tests {
         let dirty = DirtyShards::new(Arc::new(FixedClock));
         dirty.begin();
         let at =
-            |seconds, is_changed| WaitingShard { shard: shard(1), since: Timestamp::from_secs(seconds), is_changed };
+            |seconds, is_changed| WaitingShard { shard: shard(1), since: Duration::from_secs(seconds), is_changed };
         dirty.put_back([at(5, false)]);
         dirty.changed(shard(1), ShardStatus::default());
-        assert_eq!(dirty.oldest(), Some(Timestamp::from_secs(5)));
+        assert_eq!(dirty.oldest(), Some(Duration::from_secs(5)));
         dirty.put_back([at(7, false)]);
         assert_eq!(dirty.take(), [at(5, true)]);
     }

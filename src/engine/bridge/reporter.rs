@@ -105,7 +105,7 @@ impl Bridge {
         counters_are_shared: bool,
     ) -> Self {
         let dirty = Arc::new(DirtyShards::new(Arc::clone(&context.clock)));
-        context.queue_reports.start(context.now());
+        context.queue_reports.start(&*context.clock);
         queues.listen(Arc::clone(&dirty) as _);
         let (tracked, gone) = (HashMap::new(), BTreeSet::new());
         let others = OtherServers {
@@ -134,7 +134,7 @@ impl Bridge {
 
     /// One step: the queues that came and went, takeovers, then reports within the budget of the step.
     async fn step(&mut self, budget: usize) -> Result<(), CountingError> {
-        let now = self.context.now();
+        let (now, begun) = (self.context.now(), self.context.clock.elapsed());
         self.read_backs_left = BRIDGE_READ_BACKS_MAX;
         self.follow_queues();
         self.show_waiting(self.dirty.len());
@@ -143,7 +143,7 @@ impl Bridge {
         let outcome = self.report(&waiting, budget).await;
         self.dirty.put_back(outcome.as_ref().unwrap_or(&waiting).iter().copied());
         self.show_waiting(self.dirty.len());
-        self.publish(now);
+        self.publish(begun);
         // Shards change all the time on a busy server, so it is enough that none had to wait.
         if outcome?.is_empty() && self.has_started && self.tidier.is_due(now) {
             let live = self.tracked.values().map(|tracked| tracked.queue.name.clone());
@@ -157,15 +157,14 @@ impl Bridge {
         self.context.stats.bridge.waiting_shards.set(i64::try_from(shards).unwrap_or(i64::MAX));
     }
 
-    /// Says how far the queues are reported.
-    fn publish(&mut self, at: Timestamp) {
+    /// Says how far the queues are reported: up to the begin of the step, or the oldest change that waits, by elapsed time.
+    fn publish(&mut self, begun: Duration) {
         self.has_started = self.has_started || self.tracked.values().all(|tracked| tracked.shards.is_some());
-        let reported_to = match self.dirty.oldest() {
-            _ if !self.has_started => Timestamp::MIN,
-            Some(oldest) => oldest.min(at),
-            None => at,
-        };
-        self.context.queue_reports.set(Some(reported_to));
+        let (reports, clock) = (&self.context.queue_reports, &*self.context.clock);
+        match self.has_started {
+            true => reports.set_elapsed(self.dirty.oldest().map_or(begun, |oldest| oldest.min(begun)), clock),
+            false => reports.set(Some(Timestamp::MIN), clock),
+        }
     }
 
     /// Notes the queues that came and went since the last look.
@@ -176,7 +175,7 @@ impl Bridge {
         }
         self.generation = Some(generation);
         let live = self.queues.reported();
-        let now = self.context.now();
+        let now = self.context.clock.elapsed();
         let mut gone = std::mem::take(&mut self.tracked);
         for queue in live {
             self.gone.remove(&queue.name);
@@ -369,10 +368,9 @@ impl Bridge {
     fn wake_due(&self) {
         let elapsed = self.context.clock.elapsed();
         let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= elapsed);
-        let now = self.context.now();
         let due = self.tracked.iter().filter(|(_, tracked)| is_due(tracked.slow_due) || is_due(tracked.read_back));
         for (_, tracked) in due {
-            self.dirty.put_back(waiting(&tracked.queue, now));
+            self.dirty.put_back(waiting(&tracked.queue, elapsed));
         }
     }
 
@@ -386,9 +384,8 @@ impl Bridge {
             return;
         }
         (self.others.lost, self.others.followed_at) = (lost, elapsed);
-        let now = self.context.now();
         for tracked in self.tracked.values() {
-            self.dirty.put_back(waiting(&tracked.queue, now));
+            self.dirty.put_back(waiting(&tracked.queue, elapsed));
         }
     }
 
@@ -399,7 +396,7 @@ impl Bridge {
 }
 
 /// All shards of a queue, for a look at them.
-fn waiting(queue: &ReportedQueue, since: Timestamp) -> impl Iterator<Item = WaitingShard> + use<> {
+fn waiting(queue: &ReportedQueue, since: Duration) -> impl Iterator<Item = WaitingShard> + use<> {
     let id = queue.id;
     let shard = move |number| ShardId { queue: id, number };
     (0..queue.shards).map(move |number| WaitingShard { shard: shard(number), since, is_changed: false })

@@ -149,7 +149,7 @@ impl FleetMembership {
             roles: self.profile.roles,
             address: self.profile.address.clone(),
             secret: self.profile.secret,
-            queues_reported_to: self.context.queue_reports.own(),
+            queues_reported_to: self.context.queues_reported_to(),
             closed: life.datasets.iter().map(|(dataset, joined)| (*dataset, closed(joined))).collect(),
         };
         (life.id, beat)

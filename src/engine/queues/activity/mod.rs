@@ -178,12 +178,12 @@ impl Queues {
 
     /// Whether readings get old while nothing changes here: others change the shards, or nothing reports.
     fn readings_age(&self) -> bool {
-        self.is_shared() || self.context.engine.queue_reports.own().is_none()
+        self.is_shared() || self.context.engine.queues_reported_to().is_none()
     }
 
     fn moment(&self) -> RowMoment {
         let (elapsed, now) = (self.context.engine.clock.elapsed(), self.context.engine.now());
-        let read_to = self.context.engine.queue_reports.own().filter(|_| !self.is_shared());
+        let read_to = self.context.engine.queues_reported_to().filter(|_| !self.is_shared());
         RowMoment { elapsed, now, read_to }
     }
 
