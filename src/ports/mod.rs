@@ -13,6 +13,7 @@ mod clock;
 mod count_cache;
 mod error;
 mod event_log;
+mod experiment_catalog;
 mod export;
 mod fast_counts;
 mod fleet_store;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 
 use crate::domain::access::AccessKey;
 use crate::domain::counter::NamespaceName;
+use crate::domain::experiment::CatalogExperiment;
 
 pub use admin_log::{AdminAction, AdminLog};
 pub use backup::{BackupPieces, Backups};
@@ -48,6 +50,7 @@ pub use error::{EffectOutcome, StoreError, StoreErrorKind};
 pub use event_log::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, VerdictOutcome,
 };
+pub use experiment_catalog::{ExperimentChange, ExperimentRecord};
 pub use export::ExportSink;
 pub use fast_counts::{Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow};
 pub use fleet_store::{FleetStore, ReadReplicas};
@@ -98,6 +101,8 @@ pub struct Stores {
     pub catalog: Arc<dyn NamespaceStore>,
     /// API keys.
     pub keys: Arc<dyn Catalog<AccessKey>>,
+    /// Experiments.
+    pub experiments: Arc<dyn Catalog<CatalogExperiment>>,
     /// Counter rules.
     pub rules: Arc<dyn RuleStore>,
     /// The state that servers share through the store; none where one process owns it.

@@ -1,10 +1,14 @@
-//! The laws of `Catalog`, for namespaces, for API keys and for queues.
+//! The laws of `Catalog`, for namespaces, for API keys, for experiments and for queues.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, KeyId, PrincipalName, SecretHash};
-use tallystone::domain::counter::{DatasetId, NamespaceId};
+use tallystone::domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone::domain::experiment::{
+    ArmWeights, CatalogExperiment, ExperimentDesign, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentSpec,
+    ExperimentUnit, ExperimentWord, SignificanceLevel,
+};
 use tallystone::domain::namespace::{Namespace, NamespaceSpec, SeriesSettings};
 use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
 use tallystone::ports::{
@@ -131,6 +135,48 @@ impl TriedEntry for AccessKey {
     }
 }
 
+impl TriedEntry for CatalogExperiment {
+    fn record(id: u32, expected_version: Option<u64>, name: &str, text: Option<&str>) -> CatalogRecord<Self> {
+        let word = |text: &str| ExperimentWord::new(text, "name").expect("a valid name");
+        let design = || ExperimentDesign {
+            weights: ArmWeights::new(&[9, 1]).expect("valid weights"),
+            level: SignificanceLevel::new(0.05).expect("a valid level"),
+            planned: u64::MAX,
+            mode: ExperimentMode::AlwaysValid,
+        };
+        let settings = text.map(|text| ExperimentSettings {
+            spec: ExperimentSpec {
+                name: word(name),
+                namespace: NamespaceName::new("default").expect("a valid name"),
+                arms: vec![word("A"), word("B")],
+                metrics: vec![word("bought")],
+                unit: ExperimentUnit::User,
+                design: design(),
+            },
+            description: text.to_owned(),
+            stopped: Some(at(7)),
+        });
+        // Ids are random: also those above the greatest signed number are kept.
+        let id = ExperimentId(u64::MAX - u64::from(id));
+        let change = change::<Self>(id, expected_version, word(name), settings.clone(), ());
+        let version = change.version;
+        let entry = settings.map(|settings| Self { id, version, settings, created: at(0), updated: change.time });
+        CatalogRecord { expected_version, entry, companion: (), change }
+    }
+
+    fn live(state: Vec<Self>) -> Vec<Self> {
+        state
+    }
+
+    fn number(id: ExperimentId) -> u32 {
+        (u64::MAX - id.0).try_into().expect("small")
+    }
+
+    fn after(read: &[CatalogChange<Self>]) -> usize {
+        read.len()
+    }
+}
+
 type Shared<E> = Arc<dyn Catalog<E>>;
 
 /// Runs a law on the catalogs of all kinds of every backend. A function cannot be generic over a generic law.
@@ -138,6 +184,7 @@ macro_rules! on_every_catalog {
     ($law:ident) => {
         on_every_backend(async |bench| $law::<Namespace>(bench.stores.catalog.clone()).await).await;
         on_every_backend(async |bench| $law::<AccessKey>(bench.stores.keys.clone()).await).await;
+        on_every_backend(async |bench| $law::<CatalogExperiment>(bench.stores.experiments.clone()).await).await;
         on_every_queue_store(async |bench| $law::<CatalogQueue>(bench.stores.catalog.clone()).await).await;
     };
 }
@@ -238,6 +285,11 @@ async fn catalog_law_1_commits_outlive_the_process() {
     on_every_durable_backend(async |bench, ending| {
         let live = before::<AccessKey>(bench.stores.keys.clone()).await;
         after(bench.reopen(ending).await.stores.keys.clone(), live).await;
+    })
+    .await;
+    on_every_durable_backend(async |bench, ending| {
+        let live = before::<CatalogExperiment>(bench.stores.experiments.clone()).await;
+        after(bench.reopen(ending).await.stores.experiments.clone(), live).await;
     })
     .await;
     on_every_durable_queue_store(async |bench, ending| {

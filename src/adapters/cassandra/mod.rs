@@ -14,9 +14,9 @@ mod catalog;
 mod connect;
 mod counting_store;
 mod data_center;
+mod entries;
 mod fleet;
 mod history;
-mod keys;
 mod limits;
 mod log;
 mod ownership;
@@ -45,9 +45,9 @@ use std::time::Duration;
 use crate::adapters::Opened;
 use crate::adapters::cassandra::append::Appender;
 use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
+use crate::adapters::cassandra::entries::CqlEntries;
 use crate::adapters::cassandra::fleet::CqlFleetStore;
 use crate::adapters::cassandra::history::CqlHistory;
-use crate::adapters::cassandra::keys::CqlKeys;
 use crate::adapters::cassandra::log::Log;
 use crate::adapters::cassandra::request_runner::RequestRunner;
 use crate::adapters::cassandra::rollups::Rollups;
@@ -193,7 +193,8 @@ impl Cassandra {
             progress: Arc::new(PublishedLimits::new(Arc::clone(link), Arc::clone(slices))),
             fast,
             catalog: Arc::clone(&self.catalog) as Arc<_>,
-            keys: Arc::new(CqlKeys::new(Arc::clone(link))),
+            keys: Arc::new(CqlEntries::new(Arc::clone(link))),
+            experiments: Arc::new(CqlEntries::new(Arc::clone(link))),
             rules: Arc::new(CqlRules::new(Arc::clone(link))),
             fleet: Some(SharedStores { members: fleet.clone(), counters: fleet }),
         }

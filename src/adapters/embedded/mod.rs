@@ -42,6 +42,7 @@ use crate::ports::{
 };
 use commit::committer::Committer;
 use counters::counter_table::CounterTable;
+use counters::entries::EntryIndex;
 use counters::series::SeriesKeyspaces;
 use disk::acknowledged_file::AcknowledgedFile;
 use disk::disk_space::DiskSpaceMonitor;
@@ -201,7 +202,8 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let history = HistoryPeriods::open(&library, dir, options.history_bytes)?;
     let meta_state = disk::meta_state::MetaState::open(&library).map_err(unreadable)?;
     let catalog = counters::catalog::CatalogIndex::open(&library).map_err(unreadable)?;
-    let keys = counters::keys::KeyIndex::open(&library).map_err(unreadable)?;
+    let keys = EntryIndex::open(&library).map_err(unreadable)?;
+    let experiments = EntryIndex::open(&library).map_err(unreadable)?;
     let rules = counters::rules::RuleIndex::open(&library).map_err(unreadable)?;
     let memory = CounterTable::new(options.row_bytes);
     recover::set_floors(&memory, &slices, &meta_state.limits()).map_err(unreadable)?;
@@ -211,7 +213,8 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let queues = queues::recover::recover(&library, dir)?;
     let queue_moment = queues.moment;
     let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
-    let recovered = RecoveredStore { slices, series, meta_state, catalog, keys, rules, queues: shared, history };
+    let recovered =
+        RecoveredStore { slices, series, meta_state, catalog, keys, experiments, rules, queues: shared, history };
     let core = Arc::new(StoreCore::new(library, memory, recovered));
     let tail_bytes_max = usize::try_from(options.tail_bytes).unwrap_or(usize::MAX);
     let maker = commit::keyspace_worker::start(Arc::clone(&core))?;
@@ -281,6 +284,7 @@ impl Embedded {
             caches: Arc::default(),
             catalog: store.clone(),
             keys: store.clone(),
+            experiments: store.clone(),
             rules: store,
             fleet: None,
         }

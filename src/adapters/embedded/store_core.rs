@@ -7,7 +7,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::counters::catalog::CatalogIndex;
 use super::counters::counter_table::CounterTable;
-use super::counters::keys::KeyIndex;
+use super::counters::entries::EntryIndex;
 use super::counters::rules::RuleIndex;
 use super::counters::series::SeriesKeyspaces;
 use super::counters::slices::SliceIndex;
@@ -19,6 +19,8 @@ use super::history::periods::HistoryPeriods;
 use super::inbox::commit_inbox::CommitInbox;
 use super::inbox::keyspace_jobs::KeyspaceJobs;
 use super::queues::QueueSharedState;
+use crate::domain::access::AccessKey;
+use crate::domain::experiment::CatalogExperiment;
 use crate::ports::{StoreError, StoreErrorKind};
 
 /// One open store.
@@ -38,7 +40,9 @@ pub struct StoreCore {
     /// Namespaces and datasets.
     pub catalog: CatalogIndex,
     /// API keys.
-    pub keys: KeyIndex,
+    pub keys: EntryIndex<AccessKey>,
+    /// Experiments.
+    pub experiments: EntryIndex<CatalogExperiment>,
     /// Counter rules.
     pub rules: RuleIndex,
     /// State of queues shared by committer and readers.
@@ -58,7 +62,8 @@ pub struct RecoveredStore {
     pub series: SeriesKeyspaces,
     pub meta_state: MetaState,
     pub catalog: CatalogIndex,
-    pub keys: KeyIndex,
+    pub keys: EntryIndex<AccessKey>,
+    pub experiments: EntryIndex<CatalogExperiment>,
     pub rules: RuleIndex,
     pub queues: QueueSharedState,
     pub history: HistoryPeriods,
@@ -67,7 +72,8 @@ pub struct RecoveredStore {
 impl StoreCore {
     /// Assembles an open store.
     pub fn new(library: Arc<Library>, memory: CounterTable, recovered: RecoveredStore) -> Self {
-        let RecoveredStore { slices, series, meta_state, catalog, keys, rules, queues, history } = recovered;
+        let RecoveredStore { slices, series, meta_state, catalog, keys, experiments, rules, queues, history } =
+            recovered;
         Self {
             inbox: CommitInbox::default(),
             keyspace_jobs: KeyspaceJobs::default(),
@@ -77,6 +83,7 @@ impl StoreCore {
             meta_state,
             catalog,
             keys,
+            experiments,
             rules,
             queues,
             history,

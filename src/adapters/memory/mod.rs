@@ -7,10 +7,10 @@
 mod admin_log;
 mod cache;
 mod catalog;
+mod entries;
 mod event_log;
 mod fast_counts;
 mod history;
-mod keys;
 mod membership;
 mod operations;
 mod outboxes;
@@ -29,7 +29,9 @@ use parking_lot::Mutex;
 
 use crate::adapters::Opened;
 use crate::adapters::manual::ManualClock;
+use crate::domain::access::AccessKey;
 use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
+use crate::domain::experiment::CatalogExperiment;
 use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, TimeSlice};
 use crate::domain::time::Timestamp;
 use crate::ports::{Clock, QueueStores, SharedQueues, StoreHandle, Stores};
@@ -37,9 +39,9 @@ use crate::ports::{Clock, QueueStores, SharedQueues, StoreHandle, Stores};
 pub use admin_log::AdminLogTable;
 pub use cache::MemoryCache;
 pub use catalog::{Catalog, QueueCatalog};
+pub use entries::MemoryEntryCatalog;
 pub use fast_counts::FastTable;
 pub use history::MemoryHistory;
-pub use keys::MemoryKeys;
 pub use membership::MemoryMembership;
 pub use operations::MemoryOperations;
 pub use queues::MemoryQueues;
@@ -67,7 +69,8 @@ pub fn stores_on(clock: Arc<dyn Clock>) -> Stores {
         fast: Arc::new(FastTable::new(clock, FAST_BYTES)),
         caches: Arc::default(),
         catalog: Arc::new(Catalog::default()),
-        keys: Arc::new(MemoryKeys::default()),
+        keys: Arc::new(MemoryEntryCatalog::<AccessKey>::default()),
+        experiments: Arc::new(MemoryEntryCatalog::<CatalogExperiment>::default()),
         rules: Arc::new(MemoryRules::default()),
         fleet: None,
     }

@@ -8,6 +8,9 @@ use crate::domain::{Reason, Reject};
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct SignificanceLevel(f64);
 
+// A level is a number, so it equals itself.
+impl Eq for SignificanceLevel {}
+
 impl SignificanceLevel {
     /// Fails unless the level is above 0 and at most 0.5.
     pub fn new(alpha: f64) -> Result<Self, Reject> {

@@ -2,11 +2,12 @@
 //!
 //! `proportion` has rates, their intervals and the interval of a difference at one look. `always_valid` has the interval of a
 //! difference that holds at every look. `sample_ratio` tests whether the arms were filled as declared. `planned_size` says how
-//! many exposures an experiment needs. `spec` says what an experiment is. `verdict` combines the statistics, and withholds an
+//! many exposures an experiment needs. `spec` says what an experiment is, `entry` what is kept of it. `verdict` combines the statistics, and withholds an
 //! answer that the counters cannot carry. Everything is computed from totals; nothing here knows a user. Invariant: no verdict
 //! is HIGHER or LOWER while a doubt stands.
 
 mod always_valid;
+mod entry;
 #[cfg(test)]
 mod laws;
 mod level;
@@ -17,6 +18,7 @@ mod spec;
 mod verdict;
 
 pub use always_valid::{always_valid_interval, width_against_fixed};
+pub use entry::{CatalogExperiment, ExperimentId, ExperimentSettings};
 pub use level::SignificanceLevel;
 pub use planned_size::{PlannedSize, plan};
 pub use proportion::{Interval, Proportion, newcombe_interval};

@@ -36,6 +36,11 @@ impl ArmWeights {
         self.0.len()
     }
 
+    /// The weights, in the order of the arms.
+    pub fn weights(&self) -> &[u32] {
+        &self.0
+    }
+
     /// The declared share of an arm.
     pub fn share(&self, arm: usize) -> f64 {
         f64::from(self.0[arm]) / self.0.iter().map(|weight| f64::from(*weight)).sum::<f64>()

@@ -62,7 +62,7 @@ pub enum ExperimentUnit {
 }
 
 /// An experiment. The first arm is the control.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExperimentSpec {
     /// The name, which is a part of its counters.
     pub name: ExperimentWord,

@@ -19,7 +19,7 @@ pub enum ExperimentMode {
 }
 
 /// What is fixed when an experiment starts. The first arm is the control.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExperimentDesign {
     /// The declared shares of the arms.
     pub weights: ArmWeights,

@@ -126,6 +126,7 @@ impl Committer {
             command @ (StoreCommand::DropSlice(..)
             | StoreCommand::Catalog(..)
             | StoreCommand::Keys(..)
+            | StoreCommand::Experiments(..)
             | StoreCommand::Rules(..)
             | StoreCommand::TrimSeries(..)
             | StoreCommand::Forget(..)

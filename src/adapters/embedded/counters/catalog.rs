@@ -6,7 +6,7 @@
 //! n namespace u64                      live namespace
 //! h name | 0 | namespace u64 version   change, never deleted
 //! g, r name                            rules, see `rules`
-//! k, l name                            API keys, see `keys`
+//! k, l, e, f name                      API keys and experiments, see `entries`
 //! v namespace u64 version u64          settings of a version, never deleted
 //! ```
 

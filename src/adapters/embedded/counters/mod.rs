@@ -3,8 +3,8 @@
 pub(super) mod catalog;
 pub(super) mod counter_row;
 pub(super) mod counter_table;
+pub(super) mod entries;
 pub(super) mod event_tail;
-pub(super) mod keys;
 pub(super) mod read;
 pub(super) mod rules;
 pub(super) mod series;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! meta                        commit number, limits, watermarks, slice rows
-//! catalog                     datasets, namespaces, API keys, their history
+//! catalog                     datasets, namespaces, API keys, experiments, their history
 //! names  registers  rollups   one row per counter: name, newest clear, checkpoint
 //! events.D.S  touches.D.S  buckets.D.S      dataset D, slice that starts at second S; dropped with the slice
 //! history.T.P  history.N.P  history.F.P  history.state      history of messages, period P; dropped by the period

@@ -17,7 +17,8 @@ use crate::domain::limits::RULE_PAYLOAD_BYTES_MAX;
 use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
 use crate::domain::rules::Rule;
 use crate::ports::{
-    AppendGuard, AppendOutcome, KeyRecord, NamespaceRecord, NewEvent, RollWrite, RuleChange, StoreError, VerdictOutcome,
+    AppendGuard, AppendOutcome, ExperimentRecord, KeyRecord, NamespaceRecord, NewEvent, RollWrite, RuleChange,
+    StoreError, VerdictOutcome,
 };
 
 /// The sender of the replies of an append, one for each event.
@@ -45,6 +46,8 @@ pub enum StoreCommand {
     Catalog(Box<NamespaceRecord>, ReplySender<()>),
     /// Changes the API keys.
     Keys(Box<KeyRecord>, ReplySender<()>),
+    /// Changes the experiments.
+    Experiments(Box<ExperimentRecord>, ReplySender<()>),
     /// Changes the rules; with the name of the operation. Returns the rule after the change.
     Rules(Box<RuleChange>, &'static str, ReplySender<Option<Rule>>),
     /// Drops periods of a series.
@@ -134,6 +137,7 @@ impl StoreCommand {
             | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::Keys(..)
+            | Self::Experiments(..)
             | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -162,6 +166,7 @@ impl StoreCommand {
             | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::Keys(..)
+            | Self::Experiments(..)
             | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -189,6 +194,7 @@ impl StoreCommand {
             | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::Keys(..)
+            | Self::Experiments(..)
             | Self::Rules(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
@@ -215,6 +221,7 @@ impl StoreCommand {
             | Self::DropSlice(..)
             | Self::Catalog(..)
             | Self::Keys(..)
+            | Self::Experiments(..)
             | Self::TrimSeries(..)
             | Self::Forget(..)
             | Self::ForgetCounters(..)
@@ -246,6 +253,7 @@ impl StoreCommand {
             Self::DropSlice(_, _, answer) => drop(answer.send(Err(error("drop slice")))),
             Self::Catalog(_, answer) => drop(answer.send(Err(error("commit")))),
             Self::Keys(_, answer) => drop(answer.send(Err(error("commit key")))),
+            Self::Experiments(_, answer) => drop(answer.send(Err(error("commit experiment")))),
             Self::Rules(_, op, answer) => drop(answer.send(Err(error(op)))),
             Self::TrimSeries(_, _, answer) => drop(answer.send(Err(error("trim series")))),
             Self::Forget(_, answer) => drop(answer.send(Err(error("forget")))),

@@ -1,8 +1,8 @@
 //! The ports of an open store. Writes are commands to the committer. Reads go to memory, and to disk for the rest.
 
+mod entries;
 mod event_log;
 pub(super) mod history;
-mod keys;
 mod outboxes;
 pub(super) mod queues;
 mod rollups;

@@ -6,6 +6,7 @@ use fjall::Keyspace;
 use super::slices::no_slice;
 use super::{Committer, SyncMode};
 use crate::adapters::codec::{decode_checkpoint, encode_slice};
+use crate::adapters::embedded::counters::entries::{EmbeddedEntry, EntryIndex};
 use crate::adapters::embedded::counters::read;
 use crate::adapters::embedded::counters::slices::SliceKeyspaces;
 use crate::adapters::embedded::disk::backup_snapshot::BackupSnapshot;
@@ -16,11 +17,12 @@ use crate::adapters::embedded::disk::writer::CommitBatch;
 use crate::adapters::embedded::error::ReadError;
 use crate::adapters::embedded::inbox::admission::ReplySender;
 use crate::adapters::embedded::inbox::command::StoreCommand;
+use crate::adapters::embedded::store_core::StoreCore;
 use crate::domain::Timestamp;
 use crate::domain::counter::{Counter, DatasetId, NamespaceId};
 use crate::domain::rollup::SliceStatus;
 use crate::domain::rules::Rule;
-use crate::ports::{KeyRecord, NamespaceRecord, RuleChange, ScanOrder, ScanRange, StoreError, StoreErrorKind};
+use crate::ports::{CatalogRecord, NamespaceRecord, RuleChange, ScanOrder, ScanRange, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Runs a command with a commit of its own.
@@ -28,7 +30,10 @@ impl Committer {
         match command {
             StoreCommand::DropSlice(dataset, start, answer) => self.drop_slice(dataset, start, answer),
             StoreCommand::Catalog(record, answer) => reply(answer, self.change_catalog(&record)),
-            StoreCommand::Keys(record, answer) => reply(answer, self.change_keys(*record)),
+            StoreCommand::Keys(record, answer) => reply(answer, self.change_entries(|core| &core.keys, *record)),
+            StoreCommand::Experiments(record, answer) => {
+                reply(answer, self.change_entries(|core| &core.experiments, *record));
+            }
             StoreCommand::Rules(change, op, answer) => reply(answer, self.change_rules(&change, op)),
             StoreCommand::TrimSeries(step_seconds, before, answer) => {
                 reply(answer, self.trim_series(step_seconds, before));
@@ -99,14 +104,18 @@ impl Committer {
         Ok(())
     }
 
-    fn change_keys(&mut self, record: KeyRecord) -> Result<(), StoreError> {
-        const OP: &str = "commit key";
-        let keys = &self.core.keys;
-        keys.check(&record).map_err(|why| StoreError::not_applied(StoreErrorKind::Conflict, OP).with_source(why))?;
+    fn change_entries<E: EmbeddedEntry>(
+        &mut self,
+        index_of: fn(&StoreCore) -> &EntryIndex<E>,
+        record: CatalogRecord<E>,
+    ) -> Result<(), StoreError> {
+        let index = index_of(&self.core);
+        let conflict = |why| StoreError::not_applied(StoreErrorKind::Conflict, E::COMMIT).with_source(why);
+        index.check(&record).map_err(conflict)?;
         let mut batch = self.writer.batch(2);
-        keys.stage(self.writer.library(), &mut batch, &record);
-        self.commit_separately(batch, OP)?;
-        self.core.keys.publish(record);
+        index.stage(self.writer.library(), &mut batch, &record);
+        self.commit_separately(batch, E::COMMIT)?;
+        index_of(&self.core).publish(record);
         Ok(())
     }
 

@@ -1,0 +1,66 @@
+//! Experiments that the service keeps under their names.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use super::spec::ExperimentSpec;
+use crate::domain::limits::DESCRIPTION_BYTES_MAX;
+use crate::domain::time::Timestamp;
+use crate::domain::{Reason, Reject};
+
+/// The id of an experiment: random, and never used again. Written as 16 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ExperimentId(pub u64);
+
+impl fmt::Display for ExperimentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for ExperimentId {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u64::from_str_radix(text, 16).map(Self)
+    }
+}
+
+/// What can be set of an experiment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExperimentSettings {
+    /// What it is. Only its secondary metrics change after its creation.
+    pub spec: ExperimentSpec,
+    /// What it is about, at most 1,024 bytes.
+    pub description: String,
+    /// When it was stopped; none while it runs.
+    pub stopped: Option<Timestamp>,
+}
+
+impl ExperimentSettings {
+    /// Refuses what `ExperimentSpec::check` refuses, and a description that is too long.
+    pub fn check(&self) -> Result<(), Reject> {
+        self.spec.check()?;
+        if self.description.len() > DESCRIPTION_BYTES_MAX {
+            let what = format!("description has more than {DESCRIPTION_BYTES_MAX} bytes");
+            return Err(Reject::new(Reason::InvalidArgument, what.clone()).at("description", what));
+        }
+        Ok(())
+    }
+}
+
+/// An experiment that is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CatalogExperiment {
+    /// The id.
+    pub id: ExperimentId,
+    /// The version of the settings, from 1.
+    pub version: u64,
+    /// The settings.
+    pub settings: ExperimentSettings,
+    /// When it was created, which is when it began.
+    pub created: Timestamp,
+    /// When it was changed last.
+    pub updated: Timestamp,
+}
