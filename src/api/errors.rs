@@ -16,6 +16,7 @@ use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::access::KeyError;
 use crate::engine::counting::CountingError;
+use crate::engine::experiments::ExperimentError;
 use crate::engine::namespaces::NamespaceError;
 use crate::engine::queues::QueueError;
 use crate::engine::rules::RuleError;
@@ -117,6 +118,16 @@ impl From<KeyError> for ApiError {
         match error {
             KeyError::Reject(reject) => reject.into(),
             KeyError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ExperimentError> for ApiError {
+    fn from(error: ExperimentError) -> Self {
+        match error {
+            ExperimentError::Reject(reject) => reject.into(),
+            ExperimentError::Store(error) => error.into(),
+            ExperimentError::Counting(error) => error.into(),
         }
     }
 }

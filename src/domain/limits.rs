@@ -305,6 +305,8 @@ pub const EXPERIMENT_WORD_BYTES_MAX: usize = 64;
 pub const EXPERIMENT_METRICS_MAX: usize = 16;
 /// The most arms of an experiment, the control included.
 pub const EXPERIMENT_ARMS_MAX: usize = 8;
+/// The experiments that are kept, at most.
+pub const EXPERIMENTS_MAX: usize = 10_000;
 /// The `alpha` of an experiment that names none.
 pub const EXPERIMENT_ALPHA: f64 = 0.05;
 /// The `power` of a plan of an experiment that names none.

@@ -3,6 +3,7 @@
 //! One table serves gRPC, HTTP, the command line and `docs/errors.md`; the names are those of
 //! `proto/tallystone/error/v1/reason.proto`, which a test compares.
 
+mod base_rows;
 mod table;
 
 use std::fmt;

@@ -40,7 +40,7 @@ use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
-use crate::engine::experiments::Experiments;
+use crate::engine::experiments::{ExperimentCatalog, Experiments};
 use crate::engine::fleet::{CounterFleet, FleetMembership, FleetOptions};
 use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
 use crate::engine::history::HistoryReader;
@@ -102,6 +102,7 @@ pub struct Engine {
     history: Option<Arc<dyn HistoryStore>>,
     rules: Rules,
     keys: AccessKeys,
+    experiments: ExperimentCatalog,
 }
 
 /// The fleet membership of this process at one moment.
@@ -161,6 +162,8 @@ impl Engine {
         let (keys, clock) = (Arc::clone(&stores.keys), Arc::clone(&context.clock));
         let keys = AccessKeys::open(keys, clock, Arc::clone(&context.entropy)).await?;
         context.driver.start(AccessKeysLoop::new(keys.clone()));
+        let experiments = ExperimentCatalog::open(Arc::clone(&stores.experiments), Arc::clone(&context)).await?;
+        context.driver.start(FollowLoop::new(experiments.clone()));
         let (name, started_at) = (profile.name.clone(), context.now());
         let fleet = stores.fleet.clone().map(|shared| {
             let options = FleetOptions { rules, profile, signals };
@@ -199,7 +202,7 @@ impl Engine {
         if queues.is_some() {
             context.driver.start(RulesLoop::new(rules.clone()));
         }
-        Ok(Self { context, scopes, served, counting, queues, historian, history, rules, keys })
+        Ok(Self { context, scopes, served, counting, queues, historian, history, rules, keys, experiments })
     }
 
     /// The counter use cases.
@@ -219,7 +222,8 @@ impl Engine {
 
     /// The use cases of experiments.
     pub fn experiments(&self) -> Experiments {
-        Experiments::new(Arc::clone(&self.context), self.counting.clone())
+        let (counting, namespaces) = (self.counting.clone(), self.scopes.namespaces.clone());
+        Experiments::new(Arc::clone(&self.context), counting, self.experiments.clone(), namespaces)
     }
 
     /// The use cases of counter rules. Without queues, a process keeps rules and runs none.
@@ -333,6 +337,7 @@ impl Engine {
         let drained = async {
             self.scopes.namespaces.drain().await;
             self.keys.drain().await;
+            self.experiments.drain().await;
             self.context.driver.drain(until).await;
         };
         tokio::select! {

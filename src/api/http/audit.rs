@@ -90,7 +90,7 @@ fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
         let inner = value.as_message()?;
         Some(text_of(inner, "name")).filter(|name| !name.is_empty())
     };
-    let targets = ["queue", "namespace", "rule"].iter().filter_map(|field| inner(field));
+    let targets = ["queue", "namespace", "rule", "experiment"].iter().filter_map(|field| inner(field));
     let names = ["queue", "namespace", "name", "rule"].iter().map(|field| text(field)).filter(|name| !name.is_empty());
     let parts =
         ["message_id", "value", "counter_name", "operation_id", "error_signature"].iter().map(|field| text(field));

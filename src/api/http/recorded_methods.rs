@@ -2,7 +2,7 @@
 
 /// The calls that are recorded, as ends of their full names. `ClearCount` is one if the caller names an actor: applications
 /// clear counters too.
-const RECORDED: [&str; 20] = [
+const RECORDED: [&str; 24] = [
     "QueueService.CreateQueue",
     "QueueService.UpdateQueue",
     "QueueService.DeleteQueue",
@@ -22,6 +22,10 @@ const RECORDED: [&str; 20] = [
     "KeyService.CreateKey",
     "KeyService.RotateKey",
     "KeyService.DeleteKey",
+    "ExperimentService.CreateExperiment",
+    "ExperimentService.UpdateExperiment",
+    "ExperimentService.StopExperiment",
+    "ExperimentService.DeleteExperiment",
     CLEAR,
 ];
 /// The call that clears a counter.
@@ -45,7 +49,7 @@ mod tests {
         for name in RECORDED {
             let method = methods.iter().find(|method| method.full_name().ends_with(name));
             let input = method.unwrap_or_else(|| panic!("there is no {name}")).input();
-            let fields = ["queue", "namespace", "name", "rule", "operation_id", "dry_run", "document"];
+            let fields = ["queue", "namespace", "name", "rule", "operation_id", "dry_run", "document", "experiment"];
             assert!(fields.iter().any(|field| input.get_field_by_name(field).is_some()), "{name}");
         }
     }

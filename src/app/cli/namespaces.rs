@@ -261,7 +261,7 @@ fn with_hot_counter(mut namespace: pb::Namespace, counter_name: &str, buckets_pe
 }
 
 /// Whether an earlier attempt deleted the namespace and its answer was lost.
-fn was_deleted_before(error: &CallError) -> bool {
+pub fn was_deleted_before(error: &CallError) -> bool {
     error.may_be_applied && error.status.code() == Code::NotFound
 }
 

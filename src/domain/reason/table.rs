@@ -1,6 +1,9 @@
 //! The table of reasons. One row makes the variant of the enum, its place in `Reason::ALL` and everything that the reason
 //! means. The order is that of the proto. A row names what differs from its base row.
 
+use super::base_rows::{
+    DENIED, EXHAUSTED, EXISTS, INVALID, NOT_FOUND, PRECONDITION, ROW, UNAUTHENTICATED, UNAVAILABLE,
+};
 use super::{Code, Effect, ReasonInfo, Retry};
 
 /// Makes the enum and the table from the rows, so that no reason stands in one and not in the other.
@@ -22,27 +25,6 @@ macro_rules! reasons {
         pub(super) const TABLE: &[ReasonInfo] = &[$($info,)*];
     };
 }
-
-/// The base of all rows.
-const ROW: ReasonInfo = ReasonInfo {
-    name: "",
-    code: Code::Unknown,
-    http: 500,
-    retry: Retry::Never,
-    effect: Effect::Nothing,
-    field: None,
-    advice: None,
-    help: "",
-};
-const INVALID: ReasonInfo = ReasonInfo { code: Code::InvalidArgument, http: 400, ..ROW };
-const PRECONDITION: ReasonInfo = ReasonInfo { code: Code::FailedPrecondition, http: 412, ..ROW };
-const NOT_FOUND: ReasonInfo = ReasonInfo { code: Code::NotFound, http: 404, ..ROW };
-const EXISTS: ReasonInfo = ReasonInfo { code: Code::AlreadyExists, http: 409, ..ROW };
-const DENIED: ReasonInfo = ReasonInfo { code: Code::PermissionDenied, http: 403, ..ROW };
-const UNAUTHENTICATED: ReasonInfo =
-    ReasonInfo { code: Code::Unauthenticated, http: 401, effect: Effect::Unknown, ..ROW };
-const EXHAUSTED: ReasonInfo = ReasonInfo { code: Code::ResourceExhausted, http: 429, retry: Retry::SameToken, ..ROW };
-const UNAVAILABLE: ReasonInfo = ReasonInfo { code: Code::Unavailable, http: 503, retry: Retry::SameToken, ..ROW };
 
 reasons! {
     InvalidNamespace => ReasonInfo {
@@ -188,8 +170,8 @@ reasons! {
     },
     SettingIsFixed => ReasonInfo {
         name: "SETTING_IS_FIXED",
-        advice: Some("create another namespace or queue with the new setting"),
-        help: "This setting is fixed on a live namespace or queue; a few queue settings may change while the queue is empty. Create another namespace or queue with the new setting.",
+        advice: Some("create another namespace, queue or experiment with the new setting"),
+        help: "This setting is fixed on a live namespace, queue or experiment; a few queue settings may change while the queue is empty. Create another one with the new setting.",
         ..PRECONDITION
     },
     DatasetDiffers => ReasonInfo {
@@ -495,6 +477,18 @@ reasons! {
         name: "KEY_EXISTS",
         advice: Some("rotate it for a new secret, or choose another name"),
         help: "An API key of this name exists. A secret is shown only once, so the call cannot repeat it. Rotate the key for a new secret with RotateKey (key rotate), or choose another name. If an earlier CreateKey of yours lost its answer, rotate the key.",
+        ..EXISTS
+    },
+    ExperimentNotFound => ReasonInfo {
+        name: "EXPERIMENT_NOT_FOUND",
+        advice: Some("check its name, for example with tallystone exp ls"),
+        help: "No experiment has this name. List the experiments with ListExperiments (exp ls).",
+        ..NOT_FOUND
+    },
+    ExperimentExists => ReasonInfo {
+        name: "EXPERIMENT_EXISTS",
+        advice: Some("choose another name, also for its counters"),
+        help: "An experiment of this name exists with other settings, or was stopped. Arms, weights, metric, unit, alpha, planned size and mode are fixed at the start. Choose another name: its counters then begin at 0.",
         ..EXISTS
     },
 }

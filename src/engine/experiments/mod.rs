@@ -1,20 +1,31 @@
-//! Experiments: reads the counters of all arms and judges them. `domain/experiment` has the statistics.
+//! Experiments: keeps what they declared at their start, reads the counters of all arms and judges them. `domain/experiment`
+//! has the statistics, `catalog` the experiments that are kept.
+
+mod catalog;
+mod change;
+mod error;
 
 use std::sync::Arc;
 
 use crate::domain::Timestamp;
 use crate::domain::experiment::{
-    ArmTotals, EXPOSURES, ExperimentDoubt, ExperimentSpec, ExperimentWord, Judgement, judge,
+    ArmTotals, CatalogExperiment, EXPOSURES, ExperimentDoubt, ExperimentSpec, ExperimentWord, Judgement, judge,
 };
 use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::{Counting, CountingError};
+use crate::engine::namespaces::{NamespaceCatalog, NamespaceError};
+
+pub use catalog::{ExperimentCatalog, ExperimentEtag};
+pub use error::ExperimentError;
 
 /// The use cases of experiments. Cheap to clone.
 #[derive(Clone)]
 pub struct Experiments {
     context: Arc<EngineContext>,
     counting: Counting,
+    catalog: ExperimentCatalog,
+    namespaces: NamespaceCatalog,
 }
 
 /// The counts of an arm at a look.
@@ -40,8 +51,33 @@ pub struct ExperimentComparison {
 }
 
 impl Experiments {
-    pub(super) fn new(context: Arc<EngineContext>, counting: Counting) -> Self {
-        Self { context, counting }
+    pub(super) fn new(
+        context: Arc<EngineContext>,
+        counting: Counting,
+        catalog: ExperimentCatalog,
+        namespaces: NamespaceCatalog,
+    ) -> Self {
+        Self { context, counting, catalog, namespaces }
+    }
+
+    /// The experiments that are kept.
+    pub fn catalog(&self) -> &ExperimentCatalog {
+        &self.catalog
+    }
+
+    /// Refuses an experiment whose counters have no namespace.
+    pub fn check_namespace(&self, spec: &ExperimentSpec) -> Result<(), NamespaceError> {
+        self.namespaces.get(&spec.namespace).map(drop)
+    }
+
+    /// Compares the arms of an experiment that is kept. Cost: that of `compare`.
+    pub async fn compare_kept(
+        &self,
+        name: &ExperimentWord,
+    ) -> Result<(Arc<CatalogExperiment>, ExperimentComparison), ExperimentError> {
+        let kept = self.catalog.get(name)?;
+        let found = self.compare(&kept.settings.spec).await?;
+        Ok((kept, found))
     }
 
     /// Reads the counters of an experiment, which was checked, and judges them. Cost: one batch read, of the counters of all

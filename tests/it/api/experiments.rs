@@ -177,3 +177,106 @@ async fn a_reader_is_told_that_units_repeat() {
     let found = server.compared(&experiment).await;
     assert!(found["banners"][0].as_str().is_some_and(|banner| banner.starts_with("UNITS REPEAT")), "{found}");
 }
+
+#[tokio::test]
+async fn a_kept_experiment_is_compared_by_its_name() {
+    let server = Wire::start().await;
+    let create = json!({"experiment": checkout("shop"), "reason": "the new button"});
+    let (status, made) = server.experiment("CreateExperiment", &create).await;
+    assert_eq!(status, 200, "{made}");
+    let made = &made["experiment"];
+    assert_eq!((&made["state"], &made["version"]), (&json!("EXPERIMENT_STATE_RUNNING"), &json!("1")));
+    let (status, again) = server.experiment("CreateExperiment", &create).await;
+    assert_eq!((status, &again["experiment"]), (200, made), "a repeat answers the same experiment");
+    let counts = [("A/exposures", 10_000), ("A/bought", 500), ("B/exposures", 10_000), ("B/bought", 700)];
+    server.count("shop", &counts).await;
+    let (status, named) = server.experiment("CompareExperiment", &json!({"name": "checkout"})).await;
+    assert_eq!(status, 200, "{named}");
+    let sent = server.compared(&checkout("shop")).await;
+    assert_eq!((&named["arms"], &named["contrasts"]), (&sent["arms"], &sent["contrasts"]));
+    assert_eq!(named["contrasts"][0]["verdict"], "EXPERIMENT_VERDICT_HIGHER", "{named}");
+    let both = json!({"name": "checkout", "experiment": checkout("shop")});
+    assert_eq!(server.experiment("CompareExperiment", &both).await.0, 400);
+    let (status, stopped) = server.experiment("StopExperiment", &json!({"name": "checkout"})).await;
+    assert_eq!((status, &stopped["experiment"]["state"]), (200, &json!("EXPERIMENT_STATE_STOPPED")), "{stopped}");
+    let (_, repeated) = server.experiment("StopExperiment", &json!({"name": "checkout"})).await;
+    assert_eq!(repeated, stopped, "it was stopped once");
+    let (_, named) = server.experiment("CompareExperiment", &json!({"name": "checkout"})).await;
+    assert!(named["banners"][0].as_str().is_some_and(|banner| banner.starts_with("STOPPED at ")), "{named}");
+    let (status, answer) = server.experiment("CreateExperiment", &create).await;
+    assert_eq!(status, 409, "a stopped experiment does not begin again: {answer}");
+    assert_eq!(answer["details"][0]["reason"], "EXPERIMENT_EXISTS", "{answer}");
+}
+
+#[tokio::test]
+async fn what_an_experiment_rests_on_is_fixed_and_its_history_says_what_changed() {
+    let server = Wire::start().await;
+    let (_, made) = server.experiment("CreateExperiment", &json!({"experiment": checkout("shop")})).await;
+    let begun = made["experiment"].clone();
+    let update = |field: &str, value: Value| {
+        let mut experiment = begun.clone();
+        experiment[field] = value;
+        json!({"experiment": experiment, "reason": "tried"})
+    };
+    let fixed = [
+        ("arms", json!([{"name": "A", "weight": 9}, {"name": "B", "weight": 1}])),
+        ("metric", json!("sold")),
+        ("plannedExposures", json!("20001")),
+        ("alpha", json!(0.01)),
+        ("mode", json!("EXPERIMENT_MODE_FIXED")),
+        ("unit", json!("EXPERIMENT_UNIT_EVENT")),
+        ("namespace", json!("exact")),
+    ];
+    for (field, value) in fixed {
+        let (status, answer) = server.experiment("UpdateExperiment", &update(field, value)).await;
+        assert_eq!(status, 412, "{field}: {answer}");
+        assert_eq!(answer["details"][0]["reason"], "SETTING_IS_FIXED", "{field}: {answer}");
+    }
+    let described = update("description", json!("the new button"));
+    let (status, after) = server.experiment("UpdateExperiment", &described).await;
+    assert_eq!((status, &after["experiment"]["version"]), (200, &json!("2")), "{after}");
+    let (status, answer) = server.experiment("UpdateExperiment", &update("description", json!("late"))).await;
+    assert_eq!(answer["details"][0]["reason"], "ETAG_MISMATCH", "{status}: {answer}");
+    let stale = json!({"name": "checkout", "etag": begun["etag"]});
+    assert_eq!(server.experiment("StopExperiment", &stale).await.1["details"][0]["reason"], "ETAG_MISMATCH");
+    let remove = json!({"name": "checkout", "etag": after["experiment"]["etag"], "reason": "done"});
+    assert_eq!(server.experiment("DeleteExperiment", &remove).await.0, 200);
+    let (status, answer) = server.experiment("GetExperiment", &json!({"name": "checkout"})).await;
+    assert_eq!((status, &answer["details"][0]["reason"]), (404, &json!("EXPERIMENT_NOT_FOUND")), "{answer}");
+    let first = json!({"name": "checkout", "page_size": 2});
+    let (_, newest) = server.experiment("ListExperimentChanges", &first).await;
+    let differences = |page: &Value, at: usize| page["changes"][at]["differences"][0].as_str().map(str::to_owned);
+    assert_eq!(differences(&newest, 0).as_deref(), Some("the experiment was deleted"), "{newest}");
+    assert_eq!(differences(&newest, 1).as_deref(), Some("description:  -> the new button"), "{newest}");
+    assert_eq!(newest["changes"][0]["reason"], "done", "{newest}");
+    let next = json!({"name": "checkout", "page_size": 2, "page_token": newest["nextPageToken"]});
+    let (_, oldest) = server.experiment("ListExperimentChanges", &next).await;
+    assert_eq!(oldest["changes"].as_array().map(Vec::len), Some(1), "{oldest}");
+    assert_eq!(oldest["changes"][0]["version"], "1", "{oldest}");
+}
+
+#[tokio::test]
+async fn experiments_are_listed_by_name_in_pages() {
+    let server = Wire::start().await;
+    for name in ["menu", "checkout-2", "checkout-1", "checkout-3"] {
+        let mut experiment = checkout("shop");
+        experiment["name"] = json!(name);
+        let (status, answer) = server.experiment("CreateExperiment", &json!({ "experiment": experiment })).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let names = |page: &Value| -> Vec<String> {
+        let listed = page["experiments"].as_array().cloned().unwrap_or_default();
+        listed.iter().filter_map(|one| one["name"].as_str().map(str::to_owned)).collect()
+    };
+    let (_, page) = server.experiment("ListExperiments", &json!({"prefix": "check", "page_size": 2})).await;
+    assert_eq!(names(&page), ["checkout-1", "checkout-2"], "{page}");
+    let token = &page["nextPageToken"];
+    let next = json!({"prefix": "check", "page_size": 2, "page_token": token});
+    assert_eq!(names(&server.experiment("ListExperiments", &next).await.1), ["checkout-3"]);
+    let other = json!({"prefix": "menu", "page_size": 2, "page_token": token});
+    assert_eq!(server.experiment("ListExperiments", &other).await.0, 400, "a token of another list");
+    let mut nowhere = checkout("nowhere");
+    nowhere["name"] = json!("lost");
+    let (status, answer) = server.experiment("CreateExperiment", &json!({ "experiment": nowhere })).await;
+    assert_eq!(status, 404, "{answer}");
+}

@@ -49,3 +49,42 @@ fn arms_are_compared_by_their_counters() {
     let nowhere = desk.run(&[&compare[..], &["-n", "nowhere"]].concat());
     assert_eq!(nowhere.code, 3, "{}", nowhere.err);
 }
+
+#[test]
+fn an_experiment_is_created_watched_stopped_and_removed() {
+    let desk = Desk::set();
+    let declared = ["--arm", "A", "--arm", "B=2", "--metric", "bought", "--planned", "20000"];
+    let create = [&["exp", "create", "checkout", "--description", "the new button"][..], &declared[..]].concat();
+    desk.run(&create).ok();
+    desk.run(&create).ok();
+    let names = desk.run(&["exp", "names", "checkout", "-o", "csv"]).ok();
+    let counters: Vec<&str> = names.lines().skip(1).filter_map(|line| line.rsplit(',').next()).collect();
+    let expected =
+        ["exp/checkout/A/exposures", "exp/checkout/A/bought", "exp/checkout/B/exposures", "exp/checkout/B/bought"];
+    assert_eq!(counters, expected);
+    for (counter, count) in counters.iter().zip(["5000", "300", "10000", "700"]) {
+        desk.run(&["counter", "add", counter, count]).ok();
+    }
+    let watched = desk.run(&["exp", "watch", "checkout", "--every", "1ms", "--looks", "2", "-o", "jsonl"]).ok();
+    let looks: Vec<Value> = watched.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(looks.len(), 2, "{watched}");
+    assert_eq!(looks[1]["arms"][1]["exposures"], "10000", "{watched}");
+    let described = desk.run(&["exp", "describe", "checkout"]).ok();
+    for word in ["RUNNING", "A=1, B=2", "the new button"] {
+        assert!(described.contains(word), "{word}: {described}");
+    }
+    desk.run(&["exp", "stop", "checkout", "--reason", "enough"]).ok();
+    let listed = desk.run(&["exp", "ls", "check", "-o", "csv"]).ok();
+    assert!(listed.lines().nth(1).is_some_and(|line| line.starts_with("checkout,STOPPED,")), "{listed}");
+    let refused = desk.run(&["exp", "rm", "checkout"]);
+    assert_eq!(refused.code, 2, "nobody confirmed: {}", refused.err);
+    desk.run(&["exp", "rm", "checkout", "--yes"]).ok();
+    let history = desk.run(&["exp", "history", "checkout", "-o", "csv"]).ok();
+    let versions: Vec<&str> = history.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
+    assert_eq!(versions, ["3", "2", "1"], "{history}");
+    assert!(history.contains("enough"), "{history}");
+    let gone = desk.run(&["exp", "compare", "checkout"]);
+    assert_eq!(gone.code, 3, "{}", gone.err);
+    let half = desk.run(&["exp", "create", "checkout"]);
+    assert_eq!(half.code, 2, "without arms: {}", half.err);
+}

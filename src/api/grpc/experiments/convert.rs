@@ -3,12 +3,14 @@
 use crate::api::grpc::decode;
 use crate::api::time;
 use crate::domain::experiment::{
-    ArmWeights, EXPOSURES, ExperimentDesign, ExperimentDoubt, ExperimentMode, ExperimentSpec, ExperimentUnit,
-    ExperimentVerdict, ExperimentWord, Proportion, SignificanceLevel,
+    ArmWeights, CatalogExperiment, EXPOSURES, ExperimentDesign, ExperimentDoubt, ExperimentMode, ExperimentSettings,
+    ExperimentSpec, ExperimentUnit, ExperimentVerdict, ExperimentWord, Proportion, SignificanceLevel,
 };
 use crate::domain::limits::EXPERIMENT_ALPHA;
 use crate::domain::{Reason, Reject};
+use crate::engine::catalog::Etag;
 use crate::engine::experiments::{ArmReading, ExperimentComparison};
+use crate::ports::ExperimentChange;
 use crate::proto::experiment::v1 as wire;
 
 use super::given_or;
@@ -26,6 +28,58 @@ pub fn spec(sent: Option<wire::Experiment>) -> Result<ExperimentSpec, Reject> {
         reject.fields.iter_mut().for_each(|(field, _)| field.insert_str(0, "experiment."));
         reject
     })
+}
+
+/// Decodes and checks an experiment that is to be kept.
+pub fn settings(sent: Option<wire::Experiment>) -> Result<ExperimentSettings, Reject> {
+    let description = sent.as_ref().map(|sent| sent.description.clone()).unwrap_or_default();
+    Ok(ExperimentSettings { spec: spec(sent)?, description, stopped: None })
+}
+
+/// Encodes an experiment that is kept.
+pub fn kept(experiment: &CatalogExperiment) -> wire::Experiment {
+    let ExperimentSettings { spec, description, stopped } = &experiment.settings;
+    let arms = spec.arms.iter().zip(spec.design.weights.weights());
+    let (primary, secondary) = spec.metrics.split_first().expect("an experiment has a primary metric");
+    let unit = match spec.unit {
+        ExperimentUnit::User => wire::ExperimentUnit::User,
+        ExperimentUnit::Session => wire::ExperimentUnit::Session,
+        ExperimentUnit::Event => wire::ExperimentUnit::Event,
+    };
+    let mode = match spec.design.mode {
+        ExperimentMode::AlwaysValid => wire::ExperimentMode::AlwaysValid,
+        ExperimentMode::Fixed => wire::ExperimentMode::Fixed,
+    };
+    let state = if stopped.is_some() { wire::ExperimentState::Stopped } else { wire::ExperimentState::Running };
+    wire::Experiment {
+        name: spec.name.to_string(),
+        namespace: spec.namespace.to_string(),
+        arms: arms.map(|(name, &weight)| wire::ExperimentArm { name: name.to_string(), weight }).collect(),
+        metric: primary.to_string(),
+        secondary_metrics: secondary.iter().map(ToString::to_string).collect(),
+        unit: unit.into(),
+        alpha: spec.design.level.value(),
+        planned_exposures: spec.design.planned,
+        mode: mode.into(),
+        description: description.clone(),
+        state: state.into(),
+        create_time: Some(time::write(experiment.created)),
+        update_time: Some(time::write(experiment.updated)),
+        stop_time: stopped.map(time::write),
+        version: experiment.version,
+        etag: Etag::of(experiment).to_string(),
+    }
+}
+
+/// Encodes a change of the history.
+pub fn change(change: ExperimentChange) -> wire::ExperimentChange {
+    wire::ExperimentChange {
+        version: change.version,
+        change_time: Some(time::write(change.time)),
+        actor: change.actor,
+        reason: change.reason,
+        differences: change.differences,
+    }
 }
 
 fn parts(sent: &wire::Experiment) -> Result<ExperimentSpec, Reject> {
@@ -65,6 +119,12 @@ fn mode(sent: i32) -> Result<ExperimentMode, Reject> {
         Ok(Mode::Fixed) => Ok(ExperimentMode::Fixed),
         Err(_unknown) => Err(refuse("mode", format!("mode {sent} does not exist; send ALWAYS_VALID or FIXED"))),
     }
+}
+
+/// What a reader of a stopped experiment must know; empty while it goes on.
+pub fn stopped_banner(experiment: &CatalogExperiment) -> Option<String> {
+    let stopped = time::text(experiment.settings.stopped?);
+    Some(format!("STOPPED at {stopped}: what was added to its counters since then counts too"))
 }
 
 /// Encodes what a look says.

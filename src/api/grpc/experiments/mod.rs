@@ -1,14 +1,17 @@
-//! The gRPC ExperimentService: what an experiment needs, and what it says.
+//! The gRPC ExperimentService: experiments that are kept, what one needs, and what it says.
 
 mod convert;
 
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
-use crate::domain::experiment::{SignificanceLevel, plan, width_against_fixed};
+use crate::api::grpc::namespaces::actor_of;
+use crate::api::paging::{self, PagedRequest};
+use crate::domain::experiment::{ExperimentWord, SignificanceLevel, plan, width_against_fixed};
 use crate::domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_ARMS_MAX, EXPERIMENT_POWER};
 use crate::domain::{Reason, Reject};
-use crate::engine::experiments::Experiments;
+use crate::engine::catalog::Author;
+use crate::engine::experiments::{ExperimentEtag, Experiments};
 use crate::proto::experiment::v1 as wire;
 use crate::proto::experiment::v1::experiment_service_server::ExperimentService;
 
@@ -35,10 +38,134 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::CompareExperimentRequest>,
     ) -> Result<Response<wire::CompareExperimentResponse>, Status> {
-        let spec = convert::spec(request.into_inner().experiment).map_err(ApiError::from)?;
-        let found = self.0.compare(&spec).await.map_err(ApiError::from)?;
-        Ok(Response::new(convert::comparison(&spec, &found)))
+        let wire::CompareExperimentRequest { name, experiment } = request.into_inner();
+        if name.is_empty() {
+            let spec = convert::spec(experiment).map_err(ApiError::from)?;
+            let found = self.0.compare(&spec).await.map_err(ApiError::from)?;
+            return Ok(Response::new(convert::comparison(&spec, &found)));
+        }
+        if experiment.is_some() {
+            let what = "send the name of an experiment that is kept, or an experiment, and not both";
+            return Err(ApiError::from(Reject::new(Reason::InvalidArgument, what).at("name", what)).into());
+        }
+        let (kept, found) = self.0.compare_kept(&word_of(&name)?).await.map_err(ApiError::from)?;
+        let mut compared = convert::comparison(&kept.settings.spec, &found);
+        compared.banners.extend(convert::stopped_banner(&kept));
+        Ok(Response::new(compared))
     }
+
+    async fn create_experiment(
+        &self,
+        request: Request<wire::CreateExperimentRequest>,
+    ) -> Result<Response<wire::CreateExperimentResponse>, Status> {
+        let actor = actor_of(&request);
+        let wire::CreateExperimentRequest { experiment, reason } = request.into_inner();
+        let settings = convert::settings(experiment).map_err(ApiError::from)?;
+        self.0.check_namespace(&settings.spec).map_err(ApiError::from)?;
+        let made = self.0.catalog().create(settings, Author { actor, reason }).await.map_err(ApiError::from)?;
+        Ok(Response::new(wire::CreateExperimentResponse { experiment: Some(convert::kept(&made)) }))
+    }
+
+    async fn get_experiment(
+        &self,
+        request: Request<wire::GetExperimentRequest>,
+    ) -> Result<Response<wire::GetExperimentResponse>, Status> {
+        let name = word_of(&request.into_inner().name)?;
+        let found = self.0.catalog().get(&name).map_err(ApiError::from)?;
+        Ok(Response::new(wire::GetExperimentResponse { experiment: Some(convert::kept(&found)) }))
+    }
+
+    async fn update_experiment(
+        &self,
+        request: Request<wire::UpdateExperimentRequest>,
+    ) -> Result<Response<wire::UpdateExperimentResponse>, Status> {
+        let actor = actor_of(&request);
+        let wire::UpdateExperimentRequest { experiment, reason } = request.into_inner();
+        let etag = etag_of(experiment.as_ref().map_or("", |experiment| experiment.etag.as_str()))?;
+        let settings = convert::settings(experiment).map_err(ApiError::from)?;
+        let author = Author { actor, reason };
+        let after = self.0.catalog().update(settings, etag, author).await.map_err(ApiError::from)?;
+        Ok(Response::new(wire::UpdateExperimentResponse { experiment: Some(convert::kept(&after)) }))
+    }
+
+    async fn list_experiments(
+        &self,
+        request: Request<wire::ListExperimentsRequest>,
+    ) -> Result<Response<wire::ListExperimentsResponse>, Status> {
+        let request = request.into_inner();
+        let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
+        let paged = PagedRequest::new("ListExperiments", &[request.prefix.as_bytes()]);
+        let above = above_of(&paged, &request.page_token).map_err(ApiError::from)?;
+        let listed = self.0.catalog().list(&request.prefix, above.as_ref(), rows);
+        let last = listed.last().filter(|_| listed.len() == rows);
+        let token = |name: &ExperimentWord| paged.token(name.as_str().as_bytes());
+        Ok(Response::new(wire::ListExperimentsResponse {
+            next_page_token: last.map_or_else(String::new, |last| token(&last.settings.spec.name)),
+            experiments: listed.iter().map(|experiment| convert::kept(experiment)).collect(),
+        }))
+    }
+
+    async fn stop_experiment(
+        &self,
+        request: Request<wire::StopExperimentRequest>,
+    ) -> Result<Response<wire::StopExperimentResponse>, Status> {
+        let actor = actor_of(&request);
+        let wire::StopExperimentRequest { name, etag, reason } = request.into_inner();
+        let (name, etag) = (word_of(&name)?, etag_of(&etag)?);
+        let author = Author { actor, reason };
+        let stopped = self.0.catalog().stop(name, etag, author).await.map_err(ApiError::from)?;
+        Ok(Response::new(wire::StopExperimentResponse { experiment: Some(convert::kept(&stopped)) }))
+    }
+
+    async fn delete_experiment(
+        &self,
+        request: Request<wire::DeleteExperimentRequest>,
+    ) -> Result<Response<wire::DeleteExperimentResponse>, Status> {
+        let actor = actor_of(&request);
+        let wire::DeleteExperimentRequest { name, etag, reason } = request.into_inner();
+        let (name, etag) = (word_of(&name)?, etag_of(&etag)?);
+        self.0.catalog().delete(name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
+        Ok(Response::new(wire::DeleteExperimentResponse {}))
+    }
+
+    async fn list_experiment_changes(
+        &self,
+        request: Request<wire::ListExperimentChangesRequest>,
+    ) -> Result<Response<wire::ListExperimentChangesResponse>, Status> {
+        let request = request.into_inner();
+        let name = word_of(&request.name)?;
+        let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
+        let paged = PagedRequest::new("ListExperimentChanges", &[name.as_str().as_bytes()]);
+        let skip = skip_of(&paged, &request.page_token).map_err(ApiError::from)?;
+        let changes = self.0.catalog().history(&name, skip, rows).await.map_err(ApiError::from)?;
+        let read = skip + changes.len();
+        let is_full = changes.len() == rows;
+        Ok(Response::new(wire::ListExperimentChangesResponse {
+            next_page_token: if is_full { paged.token(&(read as u64).to_be_bytes()) } else { String::new() },
+            changes: changes.into_iter().map(convert::change).collect(),
+        }))
+    }
+}
+
+fn word_of(name: &str) -> Result<ExperimentWord, ApiError> {
+    ExperimentWord::new(name, "name").map_err(ApiError::from)
+}
+
+fn etag_of(etag: &str) -> Result<Option<ExperimentEtag>, ApiError> {
+    (!etag.is_empty()).then(|| etag.parse()).transpose().map_err(ApiError::from)
+}
+
+fn above_of(paged: &PagedRequest, token: &str) -> Result<Option<ExperimentWord>, Reject> {
+    let Some(cursor) = paged.cursor(token)? else { return Ok(None) };
+    let name = std::str::from_utf8(&cursor).map_err(|_| paging::refuse())?;
+    ExperimentWord::new(name, "page_token").map(Some).map_err(|_| paging::refuse())
+}
+
+/// How many newer changes were on the pages before.
+fn skip_of(paged: &PagedRequest, token: &str) -> Result<usize, Reject> {
+    let Some(cursor) = paged.cursor(token)? else { return Ok(0) };
+    let skip = cursor.try_into().map(u64::from_be_bytes).map_err(|_| paging::refuse())?;
+    usize::try_from(skip).map_err(|_| paging::refuse())
 }
 
 fn planned(request: &wire::PlanExperimentRequest) -> Result<wire::PlanExperimentResponse, Reject> {

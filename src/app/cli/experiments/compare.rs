@@ -1,119 +1,77 @@
-//! `exp compare`: the arms of an experiment at this moment.
+//! `exp compare` and `exp watch`: the arms of an experiment at this moment, once or again and again.
 
-use clap::{Args, ValueEnum};
+use std::time::Duration;
 
-use crate::app::cli::output::{CliResponse, TableRows, word};
-use crate::app::cli::{ClientContext, Failure};
+use clap::Args;
+
+use super::declared::DeclaredExperiment;
+use crate::app::cli::output::{CliResponse, IncrementalPrinter, TableRows, word};
+use crate::app::cli::{ClientContext, Failure, arguments};
 use crate::app::notices::print_notice;
 use crate::proto::experiment::v1 as pb;
 
-/// How often somebody may look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum ExperimentModeArg {
-    /// Any number of times, and stop at any of them.
-    #[value(alias = "EXPERIMENT_MODE_ALWAYS_VALID", alias = "ALWAYS_VALID")]
-    AlwaysValid,
-    /// Once, when the planned size is reached.
-    #[value(alias = "EXPERIMENT_MODE_FIXED", alias = "FIXED")]
-    Fixed,
-}
-
-/// What is counted once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum ExperimentUnitArg {
-    /// Each user.
-    #[value(alias = "EXPERIMENT_UNIT_USER", alias = "USER")]
-    User,
-    /// Each session.
-    #[value(alias = "EXPERIMENT_UNIT_SESSION", alias = "SESSION")]
-    Session,
-    /// Each event.
-    #[value(alias = "EXPERIMENT_UNIT_EVENT", alias = "EVENT")]
-    Event,
-}
+/// The full name of the answer.
+const COMPARED: &str = "tallystone.experiment.v1.CompareExperimentResponse";
 
 #[derive(Debug, Args)]
 pub struct ExpCompareArgs {
-    /// The experiment; its counters are exp/NAME/ARM/METRIC and exp/NAME/ARM/exposures.
+    /// The experiment. Without --arm it is one that `exp create` made.
     name: String,
-    /// An arm, with its weight if not all are equal; twice at least, the control first.
-    #[arg(long = "arm", value_name = "ARM[=WEIGHT]", value_parser = arm, required = true)]
-    arms: Vec<(String, u32)>,
-    /// The primary metric, which the verdict is about.
-    #[arg(long, value_name = "METRIC")]
-    metric: String,
-    /// A metric that is shown without a verdict; may be repeated.
-    #[arg(long, value_name = "METRIC")]
-    secondary: Vec<String>,
-    /// The planned exposures of all arms together, as `exp plan` says; choose it before the first look.
+    #[command(flatten)]
+    declared: DeclaredExperiment,
+}
+
+#[derive(Debug, Args)]
+pub struct ExpWatchArgs {
+    /// The experiment, which `exp create` made.
+    name: String,
+    /// The time between two looks.
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = arguments::duration)]
+    every: Duration,
+    /// The number of looks [default: until ctrl-c].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    planned: u64,
-    /// How often somebody may look.
-    #[arg(long, value_enum, default_value = "always-valid")]
-    mode: ExperimentModeArg,
-    /// What is counted once.
-    #[arg(long, value_enum, default_value = "user")]
-    unit: ExperimentUnitArg,
-    /// The probability that any arm is wrongly decided; it is split over the arms but the control.
-    #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
-    alpha: f64,
-    /// The namespace of the counters.
-    #[arg(short, long, default_value = "default", value_name = "NAME")]
-    namespace: String,
-}
-
-/// An arm and its weight.
-fn arm(text: &str) -> Result<(String, u32), String> {
-    let Some((name, weight)) = text.split_once('=') else { return Ok((text.to_owned(), 1)) };
-    match weight.parse() {
-        Ok(weight @ 1..) => Ok((name.to_owned(), weight)),
-        Ok(0) | Err(_) => Err(format!("the weight {weight:?} is no whole number above 0, as in A=2")),
-    }
-}
-
-impl ExpCompareArgs {
-    fn into_request(self) -> pb::CompareExperimentRequest {
-        let mode = match self.mode {
-            ExperimentModeArg::AlwaysValid => pb::ExperimentMode::AlwaysValid,
-            ExperimentModeArg::Fixed => pb::ExperimentMode::Fixed,
-        };
-        let unit = match self.unit {
-            ExperimentUnitArg::User => pb::ExperimentUnit::User,
-            ExperimentUnitArg::Session => pb::ExperimentUnit::Session,
-            ExperimentUnitArg::Event => pb::ExperimentUnit::Event,
-        };
-        let arms = self.arms.into_iter().map(|(name, weight)| pb::ExperimentArm { name, weight });
-        let experiment = pb::Experiment {
-            name: self.name,
-            namespace: self.namespace,
-            arms: arms.collect(),
-            metric: self.metric,
-            secondary_metrics: self.secondary,
-            unit: unit.into(),
-            alpha: self.alpha,
-            planned_exposures: self.planned,
-            mode: mode.into(),
-        };
-        pb::CompareExperimentRequest { experiment: Some(experiment) }
-    }
+    looks: Option<u64>,
 }
 
 impl ClientContext {
     pub(super) async fn compare_experiment(&self, args: ExpCompareArgs) -> Result<(), Failure> {
-        let request = args.into_request();
+        let request = match args.declared.named(&args.name) {
+            Some(experiment) => pb::CompareExperimentRequest { experiment: Some(experiment), ..Default::default() },
+            None => pb::CompareExperimentRequest { name: args.name, experiment: None },
+        };
         let found = call!(ask self, experiments.compare_experiment, &request)?;
-        self.output.answer(
-            &CliResponse::one("tallystone.experiment.v1.CompareExperimentResponse", &found),
-            &rows_of(&found, self.output.is_for_people()),
-        )?;
-        // Programs have them in the answer.
-        if self.output.is_for_people() {
-            found.banners.iter().for_each(|banner| print_notice(banner));
-            found.doubts.iter().for_each(|doubt| print_notice(&format!("not trusted: {}", doubt.text)));
-            let ratio = found.sample_ratio.unwrap_or_default();
-            print_notice(&format!("sample ratio: p {:.4} (chi-square {:.4})", ratio.sequential_p, ratio.chi_square_p));
-        }
+        self.output.answer(&CliResponse::one(COMPARED, &found), &rows_of(&found, self.output.is_for_people()))?;
+        self.remark(&found);
         Ok(())
+    }
+
+    /// Compares again and again. A look costs no certainty: the interval holds at every look.
+    pub(super) async fn watch_experiment(&self, args: ExpWatchArgs) -> Result<(), Failure> {
+        let request = pb::CompareExperimentRequest { name: args.name, experiment: None };
+        let mut printer = IncrementalPrinter::endless(self.output);
+        let mut looks = 0;
+        loop {
+            let found = call!(ask self, experiments.compare_experiment, &request)?;
+            let rows = rows_of(&found, self.output.is_for_people());
+            printer.print(&[CliResponse::one(COMPARED, &found).json()], &rows)?;
+            self.remark(&found);
+            looks += 1;
+            if args.looks.is_some_and(|most| looks >= most) {
+                return Ok(());
+            }
+            tokio::time::sleep(args.every).await;
+        }
+    }
+
+    /// Says what people must know beside the rows. Programs have it in the answer.
+    fn remark(&self, found: &pb::CompareExperimentResponse) {
+        if !self.output.is_for_people() {
+            return;
+        }
+        found.banners.iter().for_each(|banner| print_notice(banner));
+        found.doubts.iter().for_each(|doubt| print_notice(&format!("not trusted: {}", doubt.text)));
+        let ratio = found.sample_ratio.unwrap_or_default();
+        print_notice(&format!("sample ratio: p {:.4} (chi-square {:.4})", ratio.sequential_p, ratio.chi_square_p));
     }
 }
 

@@ -1,6 +1,8 @@
 //! `exp`: experiments, whose arms are compared by counters.
 
 mod compare;
+mod declared;
+mod kept;
 
 use clap::{Args, Subcommand};
 
@@ -8,7 +10,7 @@ use crate::app::cli::output::{CliResponse, TableRows};
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
 use crate::proto::experiment::v1 as pb;
 
-/// Plan experiments, and compare their arms by counters.
+/// Plan and keep experiments, and compare their arms by counters.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tallystone exp plan --baseline 0.05 --effect 0.005")]
 pub struct ExpArgs {
@@ -23,11 +25,37 @@ enum ExpCommand {
     /// Calculate how many exposures an experiment needs to find an effect.
     #[command(after_help = "Example:\n  tallystone exp plan --baseline 0.05 --effect 0.005 --power 0.9")]
     Plan(ExpPlanArgs),
+    /// Create an experiment, which begins with it; succeeds if it already exists with the same settings.
+    #[command(
+        after_help = "Example:\n  tallystone exp create checkout --arm A --arm B --metric bought --planned 20000"
+    )]
+    Create(Box<kept::ExpCreateArgs>),
+    /// List experiments by name.
+    #[command(visible_alias = "list", after_help = "Example:\n  tallystone exp ls check")]
+    Ls(kept::ExpLsArgs),
+    /// Show all settings of an experiment.
+    #[command(visible_alias = "get", after_help = "Example:\n  tallystone exp describe checkout")]
+    Describe(kept::ExpNameArgs),
+    /// Print the counters of an experiment, as applications have to name them.
+    #[command(after_help = "Example:\n  tallystone exp names checkout -o csv")]
+    Names(kept::ExpNameArgs),
     /// Compare the arms of an experiment by their counters, as often as you like.
     #[command(
         after_help = "Example:\n  tallystone exp compare checkout --arm A --arm B --metric bought --planned 20000"
     )]
     Compare(Box<compare::ExpCompareArgs>),
+    /// Compare the arms of an experiment again and again.
+    #[command(after_help = "Example:\n  tallystone exp watch checkout --every 10s --looks 1")]
+    Watch(compare::ExpWatchArgs),
+    /// Note that an experiment is over.
+    #[command(after_help = "Example:\n  tallystone exp stop checkout --reason 'B is higher'")]
+    Stop(kept::ExpStopArgs),
+    /// Delete an experiment; its counters stay.
+    #[command(after_help = "Example:\n  tallystone exp rm checkout --yes")]
+    Rm(kept::ExpRmArgs),
+    /// Show the changes of an experiment with author and time, newest first.
+    #[command(after_help = "Example:\n  tallystone exp history checkout")]
+    History(kept::ExpHistoryArgs),
 }
 
 #[derive(Debug, Args)]
@@ -54,7 +82,15 @@ impl ExpArgs {
         let session = self.client.open(before)?;
         match self.command {
             ExpCommand::Plan(args) => session.plan_experiment(&args).await,
+            ExpCommand::Create(args) => Box::pin(session.create_experiment(*args)).await,
+            ExpCommand::Ls(args) => session.list_experiments(args).await,
+            ExpCommand::Describe(args) => session.describe_experiment(args).await,
+            ExpCommand::Names(args) => session.name_counters(args).await,
             ExpCommand::Compare(args) => Box::pin(session.compare_experiment(*args)).await,
+            ExpCommand::Watch(args) => Box::pin(session.watch_experiment(args)).await,
+            ExpCommand::Stop(args) => session.stop_experiment(args).await,
+            ExpCommand::Rm(args) => session.remove_experiment(args).await,
+            ExpCommand::History(args) => session.list_experiment_changes(args).await,
         }
     }
 }

@@ -1,0 +1,19 @@
+//! Why a call about experiments was refused.
+
+use crate::domain::Reject;
+use crate::engine::counting::CountingError;
+use crate::ports::StoreError;
+
+/// Why a call about experiments was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// An argument is invalid, or the change is not allowed.
+    #[error(transparent)]
+    Reject(#[from] Reject),
+    /// The store of experiments failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The counters cannot be read.
+    #[error(transparent)]
+    Counting(#[from] CountingError),
+}
