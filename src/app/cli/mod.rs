@@ -31,6 +31,7 @@ pub mod commands;
 mod counter;
 mod credentials;
 mod dead_letters;
+mod demo;
 mod experiments;
 mod failure;
 mod keys;
@@ -109,6 +110,7 @@ enum CliCommand {
     Rule(Box<rules::RuleArgs>),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Exp(experiments::ExpArgs),
+    Demo(Box<demo::DemoArgs>),
     Work(Box<work::WorkArgs>),
     Backup(Box<backup::BackupArgs>),
     Restore(backup::RestoreArgs),
@@ -324,6 +326,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Session(args) => on_a_runtime(args.run(&global)),
         CliCommand::Rule(args) => on_a_runtime(args.run(&global)),
         CliCommand::Exp(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Demo(args) => on_a_runtime(args.run(&global)),
         CliCommand::Work(args) => on_a_runtime(args.run(&global)),
         CliCommand::Backup(args) => args.run(&global),
         CliCommand::Restore(args) => args.run(&global),

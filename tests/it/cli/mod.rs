@@ -4,6 +4,7 @@ mod answers;
 mod check;
 mod cut_answers;
 mod dead_letters;
+mod demo;
 mod examples;
 mod exits;
 mod experiments;

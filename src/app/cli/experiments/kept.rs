@@ -182,7 +182,8 @@ impl ClientContext {
     }
 
     async fn experiment(&self, name: String) -> Result<pb::GetExperimentResponse, Failure> {
-        call!(ask self, experiments.get_experiment, &pb::GetExperimentRequest { name })
+        let request = pb::GetExperimentRequest { name };
+        call!(ask self, experiments.get_experiment, &request)
     }
 }
 
