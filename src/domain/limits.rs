@@ -307,6 +307,8 @@ pub const EXPERIMENT_METRICS_MAX: usize = 16;
 pub const EXPERIMENT_ARMS_MAX: usize = 8;
 /// The experiments that are kept, at most.
 pub const EXPERIMENTS_MAX: usize = 10_000;
+/// How often the totals of a running experiment are written down.
+pub const EXPERIMENT_SAMPLED_EVERY: Duration = Duration::from_secs(60);
 /// The `alpha` of an experiment that names none.
 pub const EXPERIMENT_ALPHA: f64 = 0.05;
 /// The `power` of a plan of an experiment that names none.

@@ -40,7 +40,7 @@ use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
 use crate::engine::driver::Driver;
-use crate::engine::experiments::{ExperimentCatalog, Experiments};
+use crate::engine::experiments::{ExperimentCatalog, ExperimentSampler, Experiments};
 use crate::engine::fleet::{CounterFleet, FleetMembership, FleetOptions};
 use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
 use crate::engine::history::HistoryReader;
@@ -202,7 +202,9 @@ impl Engine {
         if queues.is_some() {
             context.driver.start(RulesLoop::new(rules.clone()));
         }
-        Ok(Self { context, scopes, served, counting, queues, historian, history, rules, keys, experiments })
+        let engine = Self { context, scopes, served, counting, queues, historian, history, rules, keys, experiments };
+        engine.context.driver.start(ExperimentSampler::new(engine.experiments()));
+        Ok(engine)
     }
 
     /// The counter use cases.

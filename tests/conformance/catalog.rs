@@ -7,7 +7,7 @@ use tallystone::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, KeyI
 use tallystone::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use tallystone::domain::experiment::{
     ArmWeights, CatalogExperiment, ExperimentDesign, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentSpec,
-    ExperimentUnit, ExperimentWord, SignificanceLevel,
+    ExperimentUnit, ExperimentWord, FallenCounter, SignificanceLevel,
 };
 use tallystone::domain::namespace::{Namespace, NamespaceSpec, SeriesSettings};
 use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
@@ -155,6 +155,7 @@ impl TriedEntry for CatalogExperiment {
             },
             description: text.to_owned(),
             stopped: Some(at(7)),
+            falls: vec![FallenCounter { counter: "B/exposures".into(), time: at(5), lost: 8_112 }],
         });
         // Ids are random: also those above the greatest signed number are kept.
         let id = ExperimentId(u64::MAX - u64::from(id));

@@ -7,12 +7,12 @@ use crate::domain::Reject;
 use crate::domain::counter::NamespaceName;
 use crate::domain::experiment::{
     ArmWeights, CatalogExperiment, ExperimentDesign, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentSpec,
-    ExperimentUnit, ExperimentWord, SignificanceLevel,
+    ExperimentUnit, ExperimentWord, FallenCounter, SignificanceLevel,
 };
 use crate::domain::time::Timestamp;
 use crate::ports::ExperimentChange;
 use crate::proto::internal::v1::{
-    StoredExperiment, StoredExperimentArm, StoredExperimentChange, StoredExperimentSettings,
+    StoredExperiment, StoredExperimentArm, StoredExperimentChange, StoredExperimentSettings, StoredFallenCounter,
 };
 
 /// Encodes a live experiment.
@@ -74,7 +74,12 @@ pub fn decode_experiment_change(bytes: &[u8]) -> Result<ExperimentChange, Corrup
 }
 
 fn settings_of(settings: &ExperimentSettings) -> StoredExperimentSettings {
-    let ExperimentSettings { spec, description, stopped } = settings;
+    let ExperimentSettings { spec, description, stopped, falls } = settings;
+    let fall_of = |fall: &FallenCounter| StoredFallenCounter {
+        counter: fall.counter.to_string(),
+        time: fall.time.micros(),
+        lost: fall.lost,
+    };
     let arms = spec.arms.iter().zip(spec.design.weights.weights());
     StoredExperimentSettings {
         name: spec.name.to_string(),
@@ -94,6 +99,7 @@ fn settings_of(settings: &ExperimentSettings) -> StoredExperimentSettings {
         },
         description: description.clone(),
         stopped: stopped.map(Timestamp::micros),
+        falls: falls.iter().map(fall_of).collect(),
     }
 }
 
@@ -126,7 +132,13 @@ fn settings_from(what: &'static str, stored: StoredExperimentSettings) -> Result
     };
     spec.check().map_err(refused)?;
     let stopped = stored.stopped.map(Timestamp::from_micros);
-    Ok(ExperimentSettings { spec, description: stored.description, stopped })
+    let fall_from = |fall: StoredFallenCounter| FallenCounter {
+        counter: fall.counter.into(),
+        time: Timestamp::from_micros(fall.time),
+        lost: fall.lost,
+    };
+    let falls = stored.falls.into_iter().map(fall_from).collect();
+    Ok(ExperimentSettings { spec, description: stored.description, stopped, falls })
 }
 
 fn word_from(what: &'static str, text: &str) -> Result<ExperimentWord, CorruptValue> {
@@ -157,7 +169,9 @@ mod tests {
                 mode: ExperimentMode::Fixed,
             },
         };
-        let settings = ExperimentSettings { spec, description: "the new button".to_owned(), stopped: Some(at(7)) };
+        let falls = vec![FallenCounter { counter: "B/exposures".into(), time: at(5), lost: 8_112 }];
+        let description = "the new button".to_owned();
+        let settings = ExperimentSettings { spec, description, stopped: Some(at(7)), falls };
         let id = ExperimentId(u64::MAX - 1);
         let experiment = CatalogExperiment { id, version: 3, settings, created: at(1), updated: at(2) };
         assert_eq!(decode_experiment(&encode_experiment(&experiment)), Ok(experiment.clone()));

@@ -5,6 +5,7 @@ use std::num::ParseIntError;
 use std::str::FromStr;
 
 use super::spec::ExperimentSpec;
+use super::verdict::FallenCounter;
 use crate::domain::limits::DESCRIPTION_BYTES_MAX;
 use crate::domain::time::Timestamp;
 use crate::domain::{Reason, Reject};
@@ -36,6 +37,8 @@ pub struct ExperimentSettings {
     pub description: String,
     /// When it was stopped; none while it runs.
     pub stopped: Option<Timestamp>,
+    /// The counters that became smaller while it ran, each once. The service notes them.
+    pub falls: Vec<FallenCounter>,
 }
 
 impl ExperimentSettings {

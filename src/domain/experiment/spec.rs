@@ -108,6 +108,19 @@ impl ExperimentSpec {
         Ok(())
     }
 
+    /// All counters, arm by arm. Those of an arm are its metrics in their order, then its exposures.
+    pub fn counters(&self) -> Vec<CounterName> {
+        let metrics: Vec<&str> = self.metrics.iter().map(ExperimentWord::as_str).chain([EXPOSURES]).collect();
+        let of_arm = |arm| metrics.iter().map(move |metric| self.counter(arm, metric));
+        self.arms.iter().flat_map(of_arm).collect()
+    }
+
+    /// A counter without its experiment: `B/exposures`.
+    pub fn short_name<'a>(&self, counter: &'a CounterName) -> &'a str {
+        let whole = counter.as_str();
+        whole.strip_prefix(&format!("{PREFIX}/{}/", self.name)).unwrap_or(whole)
+    }
+
     /// The counter of a metric in an arm: `exp/<name>/<arm>/<metric>`.
     pub fn counter(&self, arm: &ExperimentWord, metric: &str) -> CounterName {
         let name = format!("{PREFIX}/{}/{arm}/{metric}", self.name);

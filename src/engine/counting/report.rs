@@ -27,6 +27,16 @@ impl Counting {
         items: Vec<Result<(CounterName, i64), Reject>>,
     ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
         refuse_reserved(namespace)?;
+        self.report_own_totals(namespace, report, items).await
+    }
+
+    /// The same for a namespace of the service itself. No API leads here.
+    pub async fn report_own_totals(
+        &self,
+        namespace: &NamespaceName,
+        report: Report,
+        items: Vec<Result<(CounterName, i64), Reject>>,
+    ) -> Result<Vec<Result<Written, CountingError>>, CountingError> {
         let scope = self.durable_scope(namespace, "ReportTotals").await?;
         if scope.namespace.spec.temporality != Temporality::Cumulative {
             let message = format!("namespace {namespace} accepts deltas: use AddCount, not ReportTotals");

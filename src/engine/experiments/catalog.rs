@@ -70,6 +70,12 @@ impl ExperimentCatalog {
         above.filter(begins).take(limit.min(PAGE_ROWS_MAX)).map(|(_, experiment)| Arc::clone(experiment)).collect()
     }
 
+    /// The experiments that go on, in the order of names.
+    pub(super) fn running(&self) -> Vec<Arc<CatalogExperiment>> {
+        let by_name = self.held.by_name.load();
+        by_name.values().filter(|experiment| experiment.settings.stopped.is_none()).cloned().collect()
+    }
+
     /// Reads the changes of a name, newest first, after those that are skipped. A name that never had one is refused.
     pub async fn history(
         &self,

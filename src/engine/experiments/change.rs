@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::catalog::{ExperimentCatalog, ExperimentEtag, HeldExperiments, not_found};
 use super::error::ExperimentError;
 use crate::domain::experiment::{
-    CatalogExperiment, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentUnit, ExperimentWord,
+    CatalogExperiment, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentUnit, ExperimentWord, FallenCounter,
 };
 use crate::domain::limits::EXPERIMENTS_MAX;
 use crate::domain::{Reason, Reject, Timestamp};
@@ -61,6 +61,17 @@ impl ExperimentCatalog {
         self.change(ExperimentIntent::Delete(name, expected), author).await
     }
 
+    /// Notes counters that became smaller, each once. An experiment that has another id by then stays as it is.
+    pub(super) async fn note_falls(
+        &self,
+        name: ExperimentWord,
+        id: ExperimentId,
+        falls: Vec<FallenCounter>,
+    ) -> Result<Arc<CatalogExperiment>, ExperimentError> {
+        let author = Author { actor: "tallystone".to_owned(), reason: "a counter became smaller".to_owned() };
+        self.change(ExperimentIntent::NoteFalls(name, id, falls), author).await
+    }
+
     /// Runs a change to its end, even if the caller goes away.
     async fn change(
         &self,
@@ -83,6 +94,7 @@ enum ExperimentIntent {
     Update(ExperimentSettings, Option<ExperimentEtag>),
     Stop(ExperimentWord, Option<ExperimentEtag>),
     Delete(ExperimentWord, Option<ExperimentEtag>),
+    NoteFalls(ExperimentWord, ExperimentId, Vec<FallenCounter>),
 }
 
 /// What to do about an intent.
@@ -118,7 +130,8 @@ impl HeldExperiments {
             ExperimentIntent::Update(settings, expected) => {
                 let live = self.live(&settings.spec.name, *expected)?;
                 refuse_fixed::<CatalogExperiment>(&differences_between(fixed(&live.settings), fixed(settings)))?;
-                let after = ExperimentSettings { stopped: live.settings.stopped, ..settings.clone() };
+                let (stopped, falls) = (live.settings.stopped, live.settings.falls.clone());
+                let after = ExperimentSettings { stopped, falls, ..settings.clone() };
                 let differences = differences_between(changing(&live.settings), changing(&after));
                 Ok(changed(&live, after, author, now, differences))
             }
@@ -127,6 +140,10 @@ impl HeldExperiments {
                 let stopped = Some(live.settings.stopped.unwrap_or(now));
                 let after = ExperimentSettings { stopped, ..live.settings.clone() };
                 Ok(changed(&live, after, author, now, vec!["state: RUNNING -> STOPPED".to_owned()]))
+            }
+            ExperimentIntent::NoteFalls(name, id, falls) => {
+                let live = self.live(name, None)?;
+                Ok(if live.id == *id { noted(&live, falls, author, now) } else { ExperimentDecision::Keep(live) })
             }
             ExperimentIntent::Delete(name, expected) => {
                 let live = self.live(name, *expected)?;
@@ -148,7 +165,9 @@ impl HeldExperiments {
         let by_name = self.by_name.load();
         let name = &settings.spec.name;
         if let Some(live) = by_name.get(name) {
-            if live.settings == *settings {
+            // What the service noted was not sent.
+            let falls = live.settings.falls.clone();
+            if live.settings == (ExperimentSettings { falls, ..settings.clone() }) {
                 return Ok(ExperimentDecision::Keep(Arc::clone(live)));
             }
             let what = format!("experiment {name} exists with other settings, or was stopped");
@@ -167,11 +186,7 @@ impl HeldExperiments {
         Ok(ExperimentDecision::Commit(Box::new(record), answer))
     }
 
-    fn live(
-        &self,
-        name: &ExperimentWord,
-        expected: Option<ExperimentEtag>,
-    ) -> Result<Arc<CatalogExperiment>, Reject> {
+    fn live(&self, name: &ExperimentWord, expected: Option<ExperimentEtag>) -> Result<Arc<CatalogExperiment>, Reject> {
         let live = self.by_name.load().get(name).cloned().ok_or_else(|| not_found(name))?;
         check_etag(&*live, expected)?;
         Ok(live)
@@ -196,6 +211,24 @@ impl HeldExperiments {
     }
 }
 
+/// The decision that notes falls which are not known yet.
+fn noted(
+    live: &Arc<CatalogExperiment>,
+    falls: &[FallenCounter],
+    author: &Author,
+    now: Timestamp,
+) -> ExperimentDecision {
+    let mut after = live.settings.clone();
+    let mut differences = Vec::new();
+    for fall in falls {
+        if after.falls.iter().all(|known| known.counter != fall.counter) {
+            differences.push(format!("{} fell by {}", fall.counter, fall.lost));
+            after.falls.push(fall.clone());
+        }
+    }
+    changed(live, after, author, now, differences)
+}
+
 /// The decision for settings after a change; none is needed if they are the same.
 fn changed(
     live: &Arc<CatalogExperiment>,
@@ -208,8 +241,7 @@ fn changed(
         return ExperimentDecision::Keep(Arc::clone(live));
     }
     let version = live.version + 1;
-    let experiment =
-        CatalogExperiment { id: live.id, version, settings: after, created: live.created, updated: now };
+    let experiment = CatalogExperiment { id: live.id, version, settings: after, created: live.created, updated: now };
     let change = author.change(&experiment, now, differences);
     let answer = Arc::new(experiment.clone());
     let expected_version = Some(live.version);
@@ -245,10 +277,7 @@ fn fixed(settings: &ExperimentSettings) -> Vec<SettingText> {
 /// The settings that may change.
 fn changing(settings: &ExperimentSettings) -> Vec<SettingText> {
     let secondary: Vec<&str> = settings.spec.metrics.iter().skip(1).map(ExperimentWord::as_str).collect();
-    vec![
-        setting("secondary_metrics", secondary.join(", ")),
-        setting("description", settings.description.as_str()),
-    ]
+    vec![setting("secondary_metrics", secondary.join(", ")), setting("description", settings.description.as_str())]
 }
 
 #[cfg(test)]
@@ -275,7 +304,7 @@ mod tests {
                 mode: ExperimentMode::AlwaysValid,
             },
         };
-        ExperimentSettings { spec, description: String::new(), stopped: None }
+        ExperimentSettings { spec, description: String::new(), stopped: None, falls: Vec::new() }
     }
 
     #[test]

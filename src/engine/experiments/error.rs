@@ -2,6 +2,7 @@
 
 use crate::domain::Reject;
 use crate::engine::counting::CountingError;
+use crate::engine::namespaces::NamespaceError;
 use crate::ports::StoreError;
 
 /// Why a call about experiments was refused.
@@ -16,4 +17,13 @@ pub enum ExperimentError {
     /// The counters cannot be read.
     #[error(transparent)]
     Counting(#[from] CountingError),
+}
+
+impl From<NamespaceError> for ExperimentError {
+    fn from(error: NamespaceError) -> Self {
+        match error {
+            NamespaceError::Reject(reject) => reject.into(),
+            NamespaceError::Store(error) => error.into(),
+        }
+    }
 }

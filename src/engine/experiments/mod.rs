@@ -4,20 +4,30 @@
 mod catalog;
 mod change;
 mod error;
+mod looks;
+mod sampler;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::domain::Timestamp;
+use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::experiment::{
-    ArmTotals, CatalogExperiment, EXPOSURES, ExperimentDoubt, ExperimentSpec, ExperimentWord, Judgement, judge,
+    ArmTotals, CatalogExperiment, ExperimentDoubt, ExperimentSpec, ExperimentWord, FallenCounter, Judgement, judge,
 };
+use crate::domain::limits::EXPERIMENT_SAMPLED_EVERY;
 use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::{Counting, CountingError};
-use crate::engine::namespaces::{NamespaceCatalog, NamespaceError};
+use crate::engine::namespaces::{NamespaceCatalog, NamespaceError, experiment_namespace};
 
 pub use catalog::{ExperimentCatalog, ExperimentEtag};
 pub use error::ExperimentError;
+pub use looks::{ExperimentLook, ExperimentLooks, LooksQuery};
+pub(super) use sampler::ExperimentSampler;
+
+/// Estimates whose last total is older than this are not watched: three totals are missing.
+const UNWATCHED_AFTER: Duration = Duration::from_secs(3 * EXPERIMENT_SAMPLED_EVERY.as_secs());
 
 /// The use cases of experiments. Cheap to clone.
 #[derive(Clone)]
@@ -48,6 +58,19 @@ pub struct ExperimentComparison {
     pub arms: Vec<ArmReading>,
     /// What may be said.
     pub judgement: Judgement,
+    /// Whether the counters may lose adds.
+    pub estimates: Estimates,
+}
+
+/// Whether the counters of an experiment are best effort.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Estimates {
+    /// None is.
+    None,
+    /// Some are, and the sampler watches whether they fall.
+    Watched,
+    /// Some are, and nobody watched them.
+    Unwatched,
 }
 
 impl Experiments {
@@ -70,47 +93,135 @@ impl Experiments {
         self.namespaces.get(&spec.namespace).map(drop)
     }
 
-    /// Compares the arms of an experiment that is kept. Cost: that of `compare`.
+    /// Compares the arms of an experiment that is kept. A counter that fell, at this look or before it, withholds the verdict.
+    /// Best-effort counters are trusted while the sampler watches them. Cost: that of `compare`, and a read of the totals
+    /// before.
     pub async fn compare_kept(
         &self,
         name: &ExperimentWord,
     ) -> Result<(Arc<CatalogExperiment>, ExperimentComparison), ExperimentError> {
         let kept = self.catalog.get(name)?;
-        let found = self.compare(&kept.settings.spec).await?;
+        let spec = &kept.settings.spec;
+        // The totals are read before the counters, which only grow.
+        let before = self.sampled(&kept).await?;
+        let read = self.read(spec).await?;
+        let mut falls = kept.settings.falls.clone();
+        let is_known =
+            |falls: &[FallenCounter], fall: &FallenCounter| falls.iter().any(|one| one.counter == fall.counter);
+        let fresh: Vec<_> = fallen(spec, &before, &read).into_iter().filter(|fall| !is_known(&falls, fall)).collect();
+        falls.extend(fresh);
+        let until = kept.settings.stopped.unwrap_or(read.look_time);
+        let is_watched = before.newest.is_some_and(|newest| until.since(newest) <= UNWATCHED_AFTER);
+        let estimates = match read.has_estimates() {
+            true if is_watched => Estimates::Watched,
+            true => Estimates::Unwatched,
+            false => Estimates::None,
+        };
+        let doubts = falls.into_iter().map(ExperimentDoubt::CounterFell).collect();
+        let found = judged(spec, &read, doubts, estimates);
         Ok((kept, found))
     }
 
     /// Reads the counters of an experiment, which was checked, and judges them. Cost: one batch read, of the counters of all
     /// metrics and exposures of all arms.
     pub async fn compare(&self, spec: &ExperimentSpec) -> Result<ExperimentComparison, CountingError> {
-        let look_time = self.context.now();
-        // Exposures come last: an exposure is added before its conversion, so no conversion is counted without it.
-        let metrics: Vec<&str> = spec.metrics.iter().map(ExperimentWord::as_str).chain([EXPOSURES]).collect();
-        let of_arm = |arm| metrics.iter().map(move |metric| spec.counter(arm, metric));
-        let names: Vec<_> = spec.arms.iter().flat_map(of_arm).collect();
+        let read = self.read(spec).await?;
+        let estimates = if read.has_estimates() { Estimates::Unwatched } else { Estimates::None };
+        Ok(judged(spec, &read, Vec::new(), estimates))
+    }
+
+    /// Reads all counters. Exposures of an arm come last: an exposure is added before its conversion, so no conversion is
+    /// counted without it.
+    async fn read(&self, spec: &ExperimentSpec) -> Result<ReadCounters, CountingError> {
+        let (look_time, names) = (self.context.now(), spec.counters());
+        let readings = self.totals(&spec.namespace, &names).await?;
+        Ok(ReadCounters { look_time, names, readings })
+    }
+
+    /// Reads the totals that the sampler wrote for an experiment.
+    async fn sampled(&self, kept: &CatalogExperiment) -> Result<SampledTotals, CountingError> {
+        let (namespace, names) = (experiment_namespace(), kept.settings.spec.counters());
+        if self.namespaces.find(&namespace).is_none() {
+            return Ok(SampledTotals { totals: vec![None; names.len()], newest: None });
+        }
+        let readings = self.totals(&namespace, &names).await?;
+        // Totals from before the creation are those of another experiment of this name.
+        let written = |reading: &CountReading| reading.last_write_time.filter(|time| *time >= kept.created);
+        let times: Vec<Option<Timestamp>> = readings.iter().map(written).collect();
+        let totals = readings.iter().zip(&times).map(|(reading, time)| time.map(|_| reading.count)).collect();
+        Ok(SampledTotals { totals, newest: times.into_iter().min().flatten() })
+    }
+
+    async fn totals(
+        &self,
+        namespace: &NamespaceName,
+        names: &[CounterName],
+    ) -> Result<Vec<CountReading>, CountingError> {
         let options = ReadOptions { freshness: Freshness::UpToDate, ..ReadOptions::default() };
         let asked = names.iter().cloned().map(Ok).collect();
-        let readings = self.counting.batch_get(&spec.namespace, asked, options).await?;
-        let readings = readings.into_iter().collect::<Result<Vec<CountReading>, _>>()?;
-        let mut doubts = Vec::new();
-        if readings.iter().any(|reading| reading.exactness == Exactness::Estimate) {
-            doubts.push(ExperimentDoubt::UnwatchedEstimates);
-        }
-        let mut counts = Vec::with_capacity(readings.len());
-        for (name, reading) in names.iter().zip(&readings) {
-            if reading.exactness == Exactness::Partial {
-                doubts.push(ExperimentDoubt::PartialCount(name.as_str().into()));
-            }
-            counts.push(u64::try_from(reading.count).unwrap_or_else(|_negative| {
-                doubts.push(ExperimentDoubt::NegativeCount(name.as_str().into()));
-                0
-            }));
-        }
-        let arms: Vec<ArmReading> = counts.chunks(metrics.len()).map(arm_of).collect();
-        let totals: Vec<ArmTotals> = arms.iter().map(ArmReading::totals).collect();
-        let as_of = readings.iter().map(|reading| reading.as_of).min().unwrap_or(look_time);
-        Ok(ExperimentComparison { look_time, as_of, arms, judgement: judge(&spec.design, &totals, 1.0, &doubts) })
+        self.counting.batch_get(namespace, asked, options).await?.into_iter().collect()
     }
+}
+
+/// The counters of an experiment as they were read.
+struct ReadCounters {
+    look_time: Timestamp,
+    names: Vec<CounterName>,
+    readings: Vec<CountReading>,
+}
+
+impl ReadCounters {
+    fn has_estimates(&self) -> bool {
+        self.readings.iter().any(|reading| reading.exactness == Exactness::Estimate)
+    }
+}
+
+/// The newest totals that the sampler wrote, in the order of the counters.
+struct SampledTotals {
+    totals: Vec<Option<i64>>,
+    /// When all of them had been written; none if one never was.
+    newest: Option<Timestamp>,
+}
+
+/// The counters that are below their last total.
+fn fallen(spec: &ExperimentSpec, before: &SampledTotals, read: &ReadCounters) -> Vec<FallenCounter> {
+    let fall = |((name, reading), before): ((&CounterName, &CountReading), &Option<i64>)| {
+        let lost = before.as_ref()?.checked_sub(reading.count).filter(|lost| *lost > 0)?;
+        Some(FallenCounter {
+            counter: spec.short_name(name).into(),
+            time: read.look_time,
+            lost: u64::try_from(lost).unwrap_or_default(),
+        })
+    };
+    read.names.iter().zip(&read.readings).zip(&before.totals).filter_map(fall).collect()
+}
+
+/// Judges what was read.
+fn judged(
+    spec: &ExperimentSpec,
+    read: &ReadCounters,
+    mut doubts: Vec<ExperimentDoubt>,
+    estimates: Estimates,
+) -> ExperimentComparison {
+    let ReadCounters { look_time, names, readings } = read;
+    if estimates == Estimates::Unwatched {
+        doubts.push(ExperimentDoubt::UnwatchedEstimates);
+    }
+    let mut counts = Vec::with_capacity(readings.len());
+    for (name, reading) in names.iter().zip(readings) {
+        if reading.exactness == Exactness::Partial {
+            doubts.push(ExperimentDoubt::PartialCount(name.as_str().into()));
+        }
+        counts.push(u64::try_from(reading.count).unwrap_or_else(|_negative| {
+            doubts.push(ExperimentDoubt::NegativeCount(name.as_str().into()));
+            0
+        }));
+    }
+    let arms: Vec<ArmReading> = counts.chunks(spec.metrics.len() + 1).map(arm_of).collect();
+    let totals: Vec<ArmTotals> = arms.iter().map(ArmReading::totals).collect();
+    let as_of = readings.iter().map(|reading| reading.as_of).min().unwrap_or(*look_time);
+    let judgement = judge(&spec.design, &totals, 1.0, &doubts);
+    ExperimentComparison { look_time: *look_time, as_of, arms, judgement, estimates }
 }
 
 /// The counts of an arm: those of its metrics, then its exposures.

@@ -7,6 +7,7 @@ mod change;
 mod clusters;
 mod difference;
 mod draft;
+mod experiment_namespace;
 mod queue_namespace;
 mod snapshot;
 
@@ -33,6 +34,7 @@ use crate::ports::{Clock, NamespaceChange, NamespaceStore, StoreError};
 pub use clusters::{ClusterUse, Clusters, UnlistedClusters};
 pub use difference::differences;
 pub use draft::{DatasetDraft, NamespaceDefaults, NamespaceDraft, PartitionDraft, RollupDraft, StorageDraft};
+pub use experiment_namespace::{experiment_namespace, experiment_step};
 pub use queue_namespace::queue_namespace;
 use snapshot::CatalogSnapshot;
 

@@ -1,8 +1,13 @@
 //! Experiments through real sockets.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::system::SystemClock;
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::domain::Reason;
+use tallystone::ports::Clock as _;
 use tallystone::proto::experiment::v1::PlanExperimentRequest;
 use tallystone::proto::experiment::v1::experiment_service_client::ExperimentServiceClient;
 
@@ -278,5 +283,107 @@ async fn experiments_are_listed_by_name_in_pages() {
     let mut nowhere = checkout("nowhere");
     nowhere["name"] = json!("lost");
     let (status, answer) = server.experiment("CreateExperiment", &json!({ "experiment": nowhere })).await;
+    assert_eq!(status, 404, "{answer}");
+}
+
+/// Moves the clock in small steps, and lets every task come to rest after each.
+async fn second_passes(clock: &ManualClock) {
+    for _ in 0..10 {
+        clock.advance(Duration::from_millis(100));
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Wire {
+    /// Calls a method until its answer is as it should be, or three minutes of the clock have passed.
+    async fn experiment_where(
+        &self,
+        clock: &ManualClock,
+        (method, body): (&str, &Value),
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut answer = Value::Null;
+        for _ in 0..180 {
+            answer = self.experiment(method, body).await.1;
+            if is_so(&answer) {
+                return answer;
+            }
+            second_passes(clock).await;
+        }
+        panic!("{method} within three minutes: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_fell_withholds_the_verdict_for_good_and_names_itself() {
+    let clock = ManualClock::at(SystemClock.now());
+    let server = Wire::with_clock(&clock).await;
+    let (status, made) = server.experiment("CreateExperiment", &json!({"experiment": checkout("fast")})).await;
+    assert_eq!(status, 200, "{made}");
+    let counts = [("A/exposures", 10_000), ("A/bought", 500), ("B/exposures", 10_000), ("B/bought", 700)];
+    server.count("fast", &counts).await;
+    let named = json!({"name": "checkout"});
+    let kind =
+        |found: &Value| found["doubts"][0]["kind"].as_str().map(|kind| kind.replace("EXPERIMENT_DOUBT_KIND_", ""));
+    let (_, found) = server.experiment("CompareExperiment", &named).await;
+    assert_eq!(kind(&found).as_deref(), Some("UNWATCHED_ESTIMATES"), "no total was written yet: {found}");
+    // The totals of the first minute may be from before the adds.
+    let sees_all = |looks: &Value| {
+        let last = looks["looks"].as_array().and_then(|looks| looks.last());
+        last.is_some_and(|look| look["arms"][1]["exposures"] == "10000")
+    };
+    server.experiment_where(&clock, ("ListExperimentLooks", &named), sees_all).await;
+    let (_, watched) = server.experiment("CompareExperiment", &named).await;
+    assert_eq!(watched["contrasts"][0]["verdict"], "EXPERIMENT_VERDICT_HIGHER", "{watched}");
+    assert!(watched["banners"][0].as_str().is_some_and(|banner| banner.starts_with("ESTIMATE")), "{watched}");
+    let clear = json!({"namespace": "fast", "counter_name": "exp/checkout/B/exposures"});
+    let (status, answer) = server.post("ClearCount", &clear.to_string()).await;
+    assert_eq!(status, 200, "{answer}");
+    server.count("fast", &[("B/exposures", 1_888)]).await;
+    let (_, fell) = server.experiment("CompareExperiment", &named).await;
+    assert_eq!(kind(&fell).as_deref(), Some("COUNTER_FELL"), "{fell}");
+    assert_eq!(fell["doubts"][0]["counterName"], "B/exposures", "{fell}");
+    let text = fell["doubts"][0]["text"].as_str().unwrap_or_default();
+    assert!(text.starts_with("B/exposures fell by 8112 at 20"), "{fell}");
+    let is_noted = |changes: &Value| changes["changes"][0]["differences"][0] == "B/exposures fell by 8112";
+    let noted = server.experiment_where(&clock, ("ListExperimentChanges", &named), is_noted).await;
+    assert_eq!(noted["changes"][0]["actor"], "tallystone", "{noted}");
+    server.count("fast", &[("B/exposures", 8_112)]).await;
+    let (_, grown) = server.experiment("CompareExperiment", &named).await;
+    assert_eq!(
+        grown["contrasts"][0]["verdict"], "EXPERIMENT_VERDICT_NOT_TRUSTED",
+        "it is back, and not the same: {grown}"
+    );
+    assert_eq!(grown["doubts"].as_array().map(Vec::len), Some(1), "{grown}");
+    let (_, again) = server.experiment("CreateExperiment", &json!({"experiment": checkout("fast")})).await;
+    assert_eq!(again["experiment"]["version"], "2", "what was noted is no other setting: {again}");
+}
+
+#[tokio::test]
+async fn looks_are_listed_minute_by_minute_in_pages() {
+    let clock = ManualClock::at(SystemClock.now());
+    let server = Wire::with_clock(&clock).await;
+    server.experiment("CreateExperiment", &json!({"experiment": checkout("shop")})).await;
+    server.count("shop", &[("A/exposures", 5_000), ("A/bought", 250), ("B/exposures", 5_000), ("B/bought", 300)]).await;
+    let named = json!({"name": "checkout"});
+    let three = |looks: &Value| {
+        let listed = looks["looks"].as_array().map(Vec::as_slice).unwrap_or_default();
+        listed.iter().filter(|look| look["arms"][0]["exposures"] == "5000").count() >= 2
+    };
+    let whole = server.experiment_where(&clock, ("ListExperimentLooks", &named), three).await;
+    assert_eq!(whole["step"], "60s", "{whole}");
+    let looks = whole["looks"].as_array().expect("looks").clone();
+    let last = looks.last().expect("a look");
+    assert_eq!((&last["arms"][1]["arm"], &last["arms"][1]["conversions"]), (&json!("B"), &json!("300")), "{whole}");
+    assert!(last["contrasts"][0]["difference"].as_f64().is_some_and(|difference| (difference - 0.01).abs() < 1e-9));
+    let (_, page) = server.experiment("ListExperimentLooks", &json!({"name": "checkout", "page_size": 1})).await;
+    assert_eq!(page["looks"], json!([looks[0]]), "{page}");
+    let next = json!({"name": "checkout", "page_size": 1, "page_token": page["nextPageToken"]});
+    assert_eq!(server.experiment("ListExperimentLooks", &next).await.1["looks"], json!([looks[1]]));
+    let (status, answer) = server.experiment("ListExperimentLooks", &json!({"name": "checkout", "step": "1s"})).await;
+    assert_eq!(status, 400, "{answer}");
+    let (status, answer) = server.experiment("ListExperimentLooks", &json!({"name": "nothing"})).await;
     assert_eq!(status, 404, "{answer}");
 }

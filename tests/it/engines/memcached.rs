@@ -337,3 +337,33 @@ fn counters_of_memcached_cannot_be_listed_and_the_command_says_what_can_be_done(
         assert!(told.contains(words), "{words}: {told}");
     }
 }
+
+/// The service writes totals each minute, so this test takes longer than one.
+#[test]
+fn a_memcached_that_forgets_in_mid_run_ends_the_verdict_and_each_counter_is_named_with_its_time() {
+    const EXPERIMENTS: &str = "experiment.v1.ExperimentService";
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let memcached = memcached();
+    let server = dev(folder.path(), memcached.address());
+    let experiment = r#"{"experiment": {"name": "checkout", "namespace": "fast", "arms": [{"name": "A"}, {"name": "B"}],
+        "metric": "bought", "plannedExposures": "20000"}}"#;
+    let (status, answer) = call(&server, &format!("{EXPERIMENTS}/CreateExperiment"), experiment);
+    assert_eq!(status, 200, "{answer}");
+    for (counter, count) in [("A/exposures", 10_000), ("A/bought", 500), ("B/exposures", 10_000), ("B/bought", 700)] {
+        let add = format!(r#"{{"namespace": "fast", "counterName": "exp/checkout/{counter}", "delta": "{count}"}}"#);
+        let (status, answer) = call(&server, "counter.v1.CounterService/AddCount", &add);
+        assert_eq!(status, 200, "{answer}");
+    }
+    let compared = || call(&server, &format!("{EXPERIMENTS}/CompareExperiment"), r#"{"name": "checkout"}"#).1;
+    let is_higher = || compared()["contrasts"][0]["verdict"] == "EXPERIMENT_VERDICT_HIGHER";
+    assert!(crate::support::harness::eventually(Duration::from_secs(180), is_higher), "{}", compared());
+    memcached.flush();
+    let fell = compared();
+    assert_eq!(fell["contrasts"][0]["verdict"], "EXPERIMENT_VERDICT_NOT_TRUSTED", "{fell}");
+    let doubts = fell["doubts"].as_array().expect("doubts");
+    for (counter, lost) in [("A/exposures", 10_000), ("A/bought", 500), ("B/exposures", 10_000), ("B/bought", 700)] {
+        let doubt = doubts.iter().find(|doubt| doubt["counterName"] == counter);
+        let text = doubt.and_then(|doubt| doubt["text"].as_str()).unwrap_or_default();
+        assert!(text.starts_with(&format!("{counter} fell by {lost} at 20")), "{counter}: {fell}");
+    }
+}

@@ -3,13 +3,14 @@
 use crate::api::grpc::decode;
 use crate::api::time;
 use crate::domain::experiment::{
-    ArmWeights, CatalogExperiment, EXPOSURES, ExperimentDesign, ExperimentDoubt, ExperimentMode, ExperimentSettings,
-    ExperimentSpec, ExperimentUnit, ExperimentVerdict, ExperimentWord, Proportion, SignificanceLevel,
+    ArmContrast, ArmTotals, ArmWeights, CatalogExperiment, EXPOSURES, ExperimentDesign, ExperimentDoubt,
+    ExperimentMode, ExperimentSettings, ExperimentSpec, ExperimentUnit, ExperimentVerdict, ExperimentWord, Judgement,
+    Proportion, SignificanceLevel,
 };
 use crate::domain::limits::EXPERIMENT_ALPHA;
 use crate::domain::{Reason, Reject};
 use crate::engine::catalog::Etag;
-use crate::engine::experiments::{ArmReading, ExperimentComparison};
+use crate::engine::experiments::{ArmReading, Estimates, ExperimentComparison, ExperimentLook};
 use crate::ports::ExperimentChange;
 use crate::proto::experiment::v1 as wire;
 
@@ -33,12 +34,12 @@ pub fn spec(sent: Option<wire::Experiment>) -> Result<ExperimentSpec, Reject> {
 /// Decodes and checks an experiment that is to be kept.
 pub fn settings(sent: Option<wire::Experiment>) -> Result<ExperimentSettings, Reject> {
     let description = sent.as_ref().map(|sent| sent.description.clone()).unwrap_or_default();
-    Ok(ExperimentSettings { spec: spec(sent)?, description, stopped: None })
+    Ok(ExperimentSettings { spec: spec(sent)?, description, stopped: None, falls: Vec::new() })
 }
 
 /// Encodes an experiment that is kept.
 pub fn kept(experiment: &CatalogExperiment) -> wire::Experiment {
-    let ExperimentSettings { spec, description, stopped } = &experiment.settings;
+    let ExperimentSettings { spec, description, stopped, falls: _ } = &experiment.settings;
     let arms = spec.arms.iter().zip(spec.design.weights.weights());
     let (primary, secondary) = spec.metrics.split_first().expect("an experiment has a primary metric");
     let unit = match spec.unit {
@@ -130,26 +131,50 @@ pub fn stopped_banner(experiment: &CatalogExperiment) -> Option<String> {
 /// Encodes what a look says.
 pub fn comparison(spec: &ExperimentSpec, found: &ExperimentComparison) -> wire::CompareExperimentResponse {
     let judgement = &found.judgement;
+    wire::CompareExperimentResponse {
+        look_time: Some(time::write(found.look_time)),
+        as_of: Some(time::write(found.as_of)),
+        arms: found.arms.iter().enumerate().map(|(at, arm)| arm_result(spec, at, arm)).collect(),
+        contrasts: contrasts(spec, judgement),
+        sample_ratio: Some(sample_ratio(judgement)),
+        doubts: judgement.doubts.iter().map(|said| doubt(spec, found, said)).collect(),
+        banners: banners(spec, found.estimates),
+    }
+}
+
+/// Encodes an experiment at the end of a step.
+pub fn look(spec: &ExperimentSpec, look: &ExperimentLook) -> wire::ExperimentLook {
+    let arm = |(arm, totals): (&ExperimentWord, &ArmTotals)| wire::ExperimentArmTotals {
+        arm: arm.to_string(),
+        exposures: totals.exposures,
+        conversions: totals.conversions,
+    };
+    wire::ExperimentLook {
+        look_time: Some(time::write(look.time)),
+        open: look.open,
+        arms: spec.arms.iter().zip(&look.arms).map(arm).collect(),
+        contrasts: contrasts(spec, &look.judgement),
+        sample_ratio: Some(sample_ratio(&look.judgement)),
+    }
+}
+
+fn contrasts(spec: &ExperimentSpec, judgement: &Judgement) -> Vec<wire::ExperimentContrast> {
     let control = &spec.arms[0];
-    let contrasts = judgement.contrasts.iter().map(|contrast| wire::ExperimentContrast {
+    let contrast = |contrast: &ArmContrast| wire::ExperimentContrast {
         arm: spec.arms[contrast.arm].to_string(),
         control: control.to_string(),
         difference: contrast.difference,
         lower: contrast.interval.map(|interval| interval.lower),
         upper: contrast.interval.map(|interval| interval.upper),
         verdict: verdict(contrast.verdict).into(),
-    });
-    wire::CompareExperimentResponse {
-        look_time: Some(time::write(found.look_time)),
-        as_of: Some(time::write(found.as_of)),
-        arms: found.arms.iter().enumerate().map(|(at, arm)| arm_result(spec, at, arm)).collect(),
-        contrasts: contrasts.collect(),
-        sample_ratio: Some(wire::ExperimentSampleRatio {
-            sequential_p: judgement.sample_ratio.sequential_p,
-            chi_square_p: judgement.sample_ratio.chi_square_p,
-        }),
-        doubts: judgement.doubts.iter().map(|said| doubt(spec, found, said)).collect(),
-        banners: banners(spec, &judgement.doubts),
+    };
+    judgement.contrasts.iter().map(contrast).collect()
+}
+
+fn sample_ratio(judgement: &Judgement) -> wire::ExperimentSampleRatio {
+    wire::ExperimentSampleRatio {
+        sequential_p: judgement.sample_ratio.sequential_p,
+        chi_square_p: judgement.sample_ratio.chi_square_p,
     }
 }
 
@@ -229,9 +254,9 @@ fn split(spec: &ExperimentSpec, found: &ExperimentComparison) -> String {
 }
 
 /// What a reader must know beside the numbers.
-fn banners(spec: &ExperimentSpec, doubts: &[ExperimentDoubt]) -> Vec<String> {
+fn banners(spec: &ExperimentSpec, estimates: Estimates) -> Vec<String> {
     let mut banners = Vec::new();
-    if doubts.contains(&ExperimentDoubt::UnwatchedEstimates) {
+    if estimates != Estimates::None {
         let namespace = &spec.namespace;
         banners.push(format!("ESTIMATE: namespace {namespace} is BEST_EFFORT, and may lose adds of one arm alone"));
     }

@@ -5,13 +5,15 @@ mod convert;
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
+use crate::api::grpc::decode;
 use crate::api::grpc::namespaces::actor_of;
 use crate::api::paging::{self, PagedRequest};
+use crate::api::time;
 use crate::domain::experiment::{ExperimentWord, SignificanceLevel, plan, width_against_fixed};
 use crate::domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_ARMS_MAX, EXPERIMENT_POWER};
-use crate::domain::{Reason, Reject};
+use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::catalog::Author;
-use crate::engine::experiments::{ExperimentEtag, Experiments};
+use crate::engine::experiments::{ExperimentEtag, Experiments, LooksQuery};
 use crate::proto::experiment::v1 as wire;
 use crate::proto::experiment::v1::experiment_service_server::ExperimentService;
 
@@ -128,6 +130,33 @@ impl ExperimentService for ExperimentsApi {
         Ok(Response::new(wire::DeleteExperimentResponse {}))
     }
 
+    async fn list_experiment_looks(
+        &self,
+        request: Request<wire::ListExperimentLooksRequest>,
+    ) -> Result<Response<wire::ListExperimentLooksResponse>, Status> {
+        let request = request.into_inner();
+        let name = word_of(&request.name)?;
+        let limit = paging::rows(request.page_size).map_err(ApiError::from)?;
+        let from = time_of("from", request.from)?;
+        let to = time_of("to", request.to)?;
+        let step = decode::duration("step", request.step.as_ref())?;
+        let bytes = |time: Option<Timestamp>| time.map_or(i64::MIN, Timestamp::micros).to_be_bytes();
+        let range = [bytes(from), bytes(to)].concat();
+        let step_bytes = step.unwrap_or_default().as_micros().to_be_bytes();
+        let arguments: [&[u8]; 3] = [name.as_str().as_bytes(), range.as_slice(), step_bytes.as_slice()];
+        let paged = PagedRequest::new("ListExperimentLooks", &arguments);
+        let begins = begin_of(&paged, &request.page_token).map_err(ApiError::from)?;
+        let query = LooksQuery { from: begins.or(from), to, step, limit };
+        let found = self.0.looks(&name, query).await.map_err(ApiError::from)?;
+        let spec = &found.kept.settings.spec;
+        let token = |next: Timestamp| paged.token(&next.micros().to_be_bytes());
+        Ok(Response::new(wire::ListExperimentLooksResponse {
+            looks: found.looks.iter().map(|look| convert::look(spec, look)).collect(),
+            next_page_token: found.next.map_or_else(String::new, token),
+            step: Some(time::write_duration(found.step)),
+        }))
+    }
+
     async fn list_experiment_changes(
         &self,
         request: Request<wire::ListExperimentChangesRequest>,
@@ -159,6 +188,18 @@ fn above_of(paged: &PagedRequest, token: &str) -> Result<Option<ExperimentWord>,
     let Some(cursor) = paged.cursor(token)? else { return Ok(None) };
     let name = std::str::from_utf8(&cursor).map_err(|_| paging::refuse())?;
     ExperimentWord::new(name, "page_token").map(Some).map_err(|_| paging::refuse())
+}
+
+fn time_of(field: &str, sent: Option<prost_types::Timestamp>) -> Result<Option<Timestamp>, ApiError> {
+    let read = |sent| time::read(field, Reason::InvalidArgument, &sent);
+    sent.map(read).transpose().map_err(|reject| ApiError::from(reject).at(field))
+}
+
+/// Where a page of looks begins; none on the first page.
+fn begin_of(paged: &PagedRequest, token: &str) -> Result<Option<Timestamp>, Reject> {
+    let Some(cursor) = paged.cursor(token)? else { return Ok(None) };
+    let micros = cursor.try_into().map(i64::from_be_bytes).map_err(|_| paging::refuse())?;
+    Ok(Some(Timestamp::from_micros(micros)))
 }
 
 /// How many newer changes were on the pages before.
