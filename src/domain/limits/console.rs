@@ -10,7 +10,7 @@ pub const RATE_STEP: Duration = Duration::from_secs(5);
 /// How long one list of the activities of all queues serves all who ask for it.
 pub const ACTIVITY_AGE_MAX: Duration = Duration::from_millis(500);
 /// How long a call for activities waits for readings of a shared store.
-pub const ACTIVITY_WAIT_MAX: Duration = Duration::from_millis(500);
+pub const ACTIVITY_WAIT_MAX: Duration = Duration::from_millis(150);
 /// How long after the last question a server goes on to read shards that other servers change.
 pub const ACTIVITY_ASKED_FOR: Duration = Duration::from_secs(120);
 /// The age at which a reading of a shard that other servers may change is renewed.
