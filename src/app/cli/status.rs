@@ -1,4 +1,4 @@
-//! `status`: an overview of a server, its stores, fleet, lags, queues and caches.
+//! `status`: an overview of a server, its stores, fleet, lags, queues and caches, and which queues need attention.
 
 use clap::Args;
 
@@ -6,6 +6,7 @@ use crate::app::cli::output::{CliResponse, TableRows, duration_of};
 use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
 use crate::app::units::{about, counted, size};
 use crate::proto::admin::v1 as pb;
+use crate::proto::queue::v1::{ListQueueActivityRequest, QueueActivity};
 
 /// Show the state and problems of a server: stores, fleet, lags, queues and caches.
 ///
@@ -20,6 +21,8 @@ pub struct StatusArgs {
 
 /// The columns for operators: a part of the server, an item in it, its state.
 const COLUMNS: &[&str] = &["part", "name", "state"];
+/// The queues that need attention and are shown.
+const ATTENTION_ROWS: i32 = 10;
 
 impl StatusArgs {
     pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
@@ -31,7 +34,12 @@ impl StatusArgs {
 impl ClientContext {
     async fn status(&self) -> Result<(), Failure> {
         let status = call!(ask self, status.get_status, &pb::GetStatusRequest {})?;
-        let rows = TableRows { columns: COLUMNS, cells: rows(&status) };
+        let mut cells = rows(&status);
+        // A server that does not serve is not asked what its queues do.
+        if status.ready {
+            cells.extend(self.attention_rows().await);
+        }
+        let rows = TableRows { columns: COLUMNS, cells };
         self.output.sentences(&CliResponse::one("tallystone.admin.v1.GetStatusResponse", &status), &rows)?;
         let exit = match (status.ready, status.problems.is_empty()) {
             (true, true) => return Ok(()),
@@ -39,6 +47,17 @@ impl ClientContext {
             (false, _) => Exit::Unavailable,
         };
         Err(Failure::new(exit, status.problems.join("\n")))
+    }
+}
+
+impl ClientContext {
+    /// The queues that need attention, with each reason. Empty where nobody can say.
+    async fn attention_rows(&self) -> Vec<Vec<String>> {
+        let request = ListQueueActivityRequest { page_size: ATTENTION_ROWS, ..Default::default() };
+        let listed = call!(ask self, queues.list_queue_activity, &request);
+        let queues: Vec<QueueActivity> = listed.map(|listed| listed.queues).unwrap_or_default();
+        let reasons = queues.iter().flat_map(|queue| queue.attention.iter().map(move |reason| (queue, reason)));
+        reasons.map(|(queue, reason)| vec!["attention".to_owned(), queue.queue.clone(), reason.text.clone()]).collect()
     }
 }
 

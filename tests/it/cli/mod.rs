@@ -1,5 +1,6 @@
 //! The command line as a user meets it: the real binary, against a real server.
 
+mod activity;
 mod answers;
 mod check;
 mod cut_answers;

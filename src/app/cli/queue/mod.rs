@@ -1,6 +1,7 @@
 //! `queue`: creates, changes, blocks, inspects, purges and deletes queues. `settings` parses the settings of a queue;
-//! the commands are in `change`, `clock` and `show`.
+//! the commands are in `activity`, `change`, `clock`, `show` and `stats`.
 
+mod activity;
 mod change;
 mod clock;
 mod settings;
@@ -56,6 +57,9 @@ enum QueueCommand {
     /// Show all settings of a queue.
     #[command(visible_alias = "get", after_help = "Example:\n  tallystone queue describe emails")]
     Describe(show::NameArgs),
+    /// Show what queues do now: depth, rates, ages, and which need attention.
+    #[command(after_help = "Example:\n  tallystone queue activity\n  tallystone queue activity em --order oldest")]
+    Activity(activity::ActivityArgs),
     /// Count the messages of a queue by state: exact totals.
     #[command(after_help = "Example:\n  tallystone queue depth emails --by-shard")]
     Depth(show::DepthArgs),
@@ -90,6 +94,7 @@ impl QueueArgs {
             QueueCommand::Rm(args) => session.remove_queue(args).await,
             QueueCommand::Ls(args) => session.list_queues(args).await,
             QueueCommand::Describe(args) => session.describe_queue(args.name).await,
+            QueueCommand::Activity(args) => Box::pin(session.activity_of_queues(args)).await,
             QueueCommand::Depth(args) => session.depth_of_queue(args).await,
             QueueCommand::Watch(args) => session.watch_queue(args).await,
             QueueCommand::Explain(args) => session.explain_queue(args).await,
