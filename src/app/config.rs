@@ -8,6 +8,7 @@ mod bridge;
 mod cassandra;
 mod cluster_faults;
 mod clusters;
+mod console;
 mod engines;
 mod listen;
 mod log;
@@ -40,6 +41,7 @@ pub use cassandra::{attached_clusters, counter_cluster, options as cassandra_opt
 pub use clusters::{
     BestEffortConfig, ClusterConfig, ClusterKind, DeclaredDurability, RedisTopology, ReplicasByDataCenter, Servers,
 };
+pub use console::ConsoleConfig;
 pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
 pub use listen::{ListenAddress, SERVER_DEFAULT};
 pub use log::{LogConfig, LogFormat};
@@ -70,6 +72,7 @@ pub struct Config {
     pub log: LogConfig,
     pub traces: TracesConfig,
     pub bridge: BridgeConfig,
+    pub console: ConsoleConfig,
     /// `[clusters.NAME]`
     pub clusters: BTreeMap<String, ClusterConfig>,
 }

@@ -5,6 +5,7 @@ mod api;
 mod bridge;
 mod cli;
 mod clients;
+mod console;
 mod counting;
 mod crash;
 mod engines;

@@ -26,6 +26,9 @@ use crate::engine::audit::{Audit, OperatorAct};
 /// The act of a call, once it was read; none if it is not recorded.
 pub type ActSlot = Mutex<Option<OperatorAct>>;
 
+/// The reason of an act, in the metadata of a call whose request has none.
+pub const REASON_METADATA: &str = "tallystone-reason";
+
 /// Reads the act of a call into its slot, and returns the request as it was.
 pub async fn read_act(
     method: &Method,
@@ -40,12 +43,17 @@ pub async fn read_act(
     let identity = request.extensions().get::<Arc<Identity>>();
     let actor = actor_named(identity.map(|identity| &identity.principal), named);
     let actor = actor.unwrap_or_else(|| peer.ip().to_string());
+    let said = request.headers().get(REASON_METADATA).map(|said| String::from_utf8_lossy(said.as_bytes()).into_owned());
     let (parts, body) = request.into_parts();
     let collected = Limited::new(body, BODY_BYTES_MAX).collect().await;
     let bytes = collected.map_err(Status::from_error)?;
     let bytes = bytes.to_bytes();
     let act = decoded(method, bytes.clone()).map(|message| OperatorAct { actor, ..read(method, &message) });
-    *slot.lock() = act.filter(|_| !is_dry_run(method, &bytes));
+    let act = act.filter(|_| !is_dry_run(method, &bytes));
+    *slot.lock() = act.map(|act| match said {
+        Some(said) if act.reason.is_empty() => OperatorAct { reason: said, ..act },
+        Some(_) | None => act,
+    });
     Ok(Request::from_parts(parts, Body::new(Full::new(bytes))))
 }
 

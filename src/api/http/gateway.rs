@@ -34,6 +34,7 @@ use crate::api::grpc::rules::RulesApi;
 use crate::api::grpc::status::{StatusApi, StatusSource};
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::{CallContext, call};
+use crate::api::http::console::{Console, ConsoleContext, ConsoleSettings};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
 use crate::api::http::identity::{Authentication, IdentityCheck};
@@ -82,13 +83,14 @@ fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
 }
 
 pub struct Gateway {
-    methods: Methods,
+    methods: Arc<Methods>,
     metrics: CallMetrics,
     registry: Arc<RwLock<Registry>>,
-    calls: CallContext,
-    health: ServerHealth,
+    calls: Arc<CallContext>,
+    health: Arc<ServerHealth>,
     hosts: AllowedHosts,
-    identity: IdentityCheck,
+    identity: Arc<IdentityCheck>,
+    console: Console,
 }
 
 impl Gateway {
@@ -104,15 +106,16 @@ impl Gateway {
         let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect(DECODES);
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
-        let identity = IdentityCheck::new(Authentication::Off, metrics.clone());
+        let identity = Arc::new(IdentityCheck::new(Authentication::Off, metrics.clone()));
         Self {
-            methods,
+            methods: Arc::new(methods),
             metrics,
             registry,
-            calls: CallContext { clock, drain, audit: OnceLock::new() },
-            health: ServerHealth::new(health),
+            calls: Arc::new(CallContext { clock, drain, audit: OnceLock::new() }),
+            health: Arc::new(ServerHealth::new(health)),
             hosts: AllowedHosts::default(),
             identity,
+            console: Console::default(),
         }
     }
 
@@ -126,7 +129,14 @@ impl Gateway {
     /// Asks every caller for its credential, or nobody.
     #[must_use]
     pub fn with_authentication(mut self, mode: Authentication) -> Self {
-        self.identity = IdentityCheck::new(mode, self.metrics.clone());
+        self.identity = Arc::new(IdentityCheck::new(mode, self.metrics.clone()));
+        self
+    }
+
+    /// Shows a console as its settings say.
+    #[must_use]
+    pub fn with_console(mut self, settings: ConsoleSettings) -> Self {
+        self.console = Console::new(settings);
         self
     }
 
@@ -259,6 +269,18 @@ impl Gateway {
     }
 
     async fn answer_http(&self, mut request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
+        if let Some(front) = self.console.front(&request) {
+            return front;
+        }
+        if self.console.owns(request.uri().path()) {
+            let context = ConsoleContext {
+                methods: Arc::clone(&self.methods),
+                calls: Arc::clone(&self.calls),
+                health: Arc::clone(&self.health),
+                identity: Arc::clone(&self.identity),
+            };
+            return self.console.answer(context, request, caller).await;
+        }
         if !pages::is_open(request.uri().path())
             && let Err(refusal) = self.admit(&mut request)
         {

@@ -92,6 +92,16 @@ impl ServerHealth {
         }
     }
 
+    /// Why queues are not served; none while they are.
+    pub fn queues_away(&self) -> Option<String> {
+        let (phase, standing) = self.current.read().clone();
+        match phase {
+            ServerPhase::Starting => Some("the store is not open yet".to_owned()),
+            ServerPhase::Draining => Some("the server is stopping".to_owned()),
+            ServerPhase::Ready => (!standing.queues.is_empty()).then(|| standing.queues.join("; ")),
+        }
+    }
+
     /// Returns the text of `/readyz`: an error while the server is not ready. Never blocks.
     pub fn readiness(&self) -> Result<String, String> {
         let (phase, standing) = self.current.read().clone();

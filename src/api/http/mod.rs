@@ -1,7 +1,8 @@
 //! One port for gRPC, gRPC-Web, JSON over HTTP and the operations pages.
 //!
 //! `gateway` routes a request to one of: `call` (gRPC, and in the end every method call), `json` (transcodes to gRPC
-//! and back by descriptor), `pages`. `identity` finds out who calls. `methods` is the table of all methods, built once from the descriptors.
+//! and back by descriptor), `pages`, `console`. `identity` finds out who calls. `methods` is the table of all methods, built
+//! once from the descriptors.
 //! `request_body` and `response_body` bound the memory of a call's request and answer, `call_start_queue` the number of
 //! calls that start at once. Invariant: every method call, in any protocol, passes through `call`, which sets its
 //! deadline, catches a panic and records its metrics.
@@ -10,6 +11,7 @@ mod audit;
 mod buffers;
 mod call;
 mod call_start_queue;
+mod console;
 mod gateway;
 mod health;
 mod hosts;
@@ -29,6 +31,7 @@ mod trace;
 
 pub use buffers::{Buffers, Caller};
 pub use call_start_queue::CallExecutor;
+pub use console::ConsoleSettings;
 pub use gateway::Gateway;
 pub use health::{ServerPhase, ServiceOutages};
 pub use hosts::AllowedHosts;

@@ -9,7 +9,9 @@ use serde_json::json;
 use crate::adapters::cassandra::OpenError;
 use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
 use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
-use crate::app::config::{self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers};
+use crate::app::config::{
+    self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers, SettingOrigin,
+};
 use crate::app::notices::print_notice;
 use crate::app::server::keyspace::UnusableSetting;
 use crate::app::server::memcached::MemcachedUnreachable;
@@ -160,8 +162,14 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
             )
         })?;
     }
-    if loaded.settings.get("auth.mode").is_some_and(|setting| setting.origin == config::SettingOrigin::Default) {
+    let is_default =
+        |key: &str| loaded.settings.get(key).is_some_and(|setting| setting.origin == SettingOrigin::Default);
+    let (opens, writes) = (is_default("auth.mode"), is_default("console.read_only"));
+    if opens {
         loaded.config.auth = config::AuthConfig { mode: config::AuthMode::Off, loopback_only: true };
+    }
+    if writes {
+        loaded.config.console.read_only = false;
     }
     run(loaded, Preset::Dev)
 }

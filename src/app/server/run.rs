@@ -105,7 +105,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     let stop = CancellationToken::new();
     let gateway = Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone());
     let gateway = gateway.with_hosts(hosts(&config, preset)).with_authentication(authentication(&config));
-    let gateway = Arc::new(gateway);
+    let gateway = Arc::new(gateway.with_console(config.console.settings(&config.server)));
     gateway.register_collector(MetricCollector::of(ProcessMetrics));
     gateway.set_phase(ServerPhase::Starting).await;
     // Health checks are answered from here on; calls get an error until the stores are open.
@@ -373,6 +373,9 @@ fn print_startup_text(config: &Config, preset: Preset, address: SocketAddr) {
     }
     if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
         print_line(&format!("best-effort counters: memcached at {}", cluster.servers));
+    }
+    if config.console.enabled {
+        print_line(&format!("console: http://{address}/console/"));
     }
     if preset == Preset::Dev {
         print_line(&format!(

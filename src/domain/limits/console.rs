@@ -23,6 +23,14 @@ pub const ACTIVITY_READS_AT_ONCE_MAX: usize = 64;
 pub const ADMIN_LOG_FILE_BYTES: u64 = 8 * 1024 * 1024;
 /// The files of admin actions that are kept, the newest included.
 pub const ADMIN_LOG_FILES: usize = 5;
+/// The pages of the console that follow live numbers at one server.
+pub const CONSOLE_STREAMS_MAX: usize = 256;
+/// The newest forms of the console by which a second post is known.
+pub const CONSOLE_FORMS_MAX: usize = 1_000;
+/// The longest form of the console, in bytes.
+pub const CONSOLE_FORM_BYTES_MAX: usize = 64 * 1024;
+/// The longest token of a form of the console, in bytes.
+pub const CONSOLE_TOKEN_BYTES_MAX: usize = 64;
 /// The admin actions that a server without a directory remembers.
 pub const ADMIN_ACTIONS_IN_MEMORY_MAX: usize = 10_000;
 /// The newest calls with a request token by which the repeat of an admin action is known.

@@ -1,0 +1,296 @@
+//! Actions: a page that says what one would do, then a form that does it.
+//!
+//! A form carries a token. A second post of it leads to the page of the first and does nothing, and the calls carry the token
+//! too, so a purge stays one purge across a restart. What destroys wants the name of the queue typed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::Mutex;
+use tonic::Status;
+
+use super::ask::ConsoleCalls;
+use super::query::{PageQuery, link};
+use super::view::{ActionForm, Fact, FormField, Page, PageFailure, Section};
+use super::words::{UNKNOWN, quoted, whole};
+use crate::domain::limits::{CONSOLE_FORMS_MAX, CONSOLE_TOKEN_BYTES_MAX};
+use crate::proto::queue::v1 as pb;
+
+/// How long an action may take.
+const ACT_WAIT: Duration = Duration::from_secs(10);
+const SERVICE: &str = "tallystone.queue.v1.QueueService";
+
+/// The forms that were posted, with the place to which each led.
+#[derive(Default)]
+pub struct PostedForms {
+    posted: Mutex<VecDeque<(String, String)>>,
+    made: AtomicU64,
+}
+
+impl PostedForms {
+    /// A token that no other form has. It is no secret: a foreign page cannot post at all.
+    pub fn token(&self, calls: &ConsoleCalls) -> String {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        format!("console-{:x}-{number:x}", calls.context.calls.clock.now().micros())
+    }
+}
+
+/// What an operator can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ConsoleAct {
+    BlockDequeue,
+    BlockEnqueue,
+    Unblock,
+    Purge,
+    Redrive,
+    Discard,
+    Cancel,
+    Limit,
+    Delete,
+}
+
+/// The names of acts in queries, with the words of buttons.
+const ACTS: [(ConsoleAct, &str, &str); 9] = [
+    (ConsoleAct::BlockDequeue, "block-dequeue", "Block dequeue"),
+    (ConsoleAct::BlockEnqueue, "block-enqueue", "Block enqueue"),
+    (ConsoleAct::Unblock, "unblock", "Unblock"),
+    (ConsoleAct::Purge, "purge", "Purge"),
+    (ConsoleAct::Redrive, "redrive", "Redrive dead letters"),
+    (ConsoleAct::Discard, "discard", "Discard dead letters"),
+    (ConsoleAct::Cancel, "cancel", "Cancel message"),
+    (ConsoleAct::Limit, "limit", "Limit a value"),
+    (ConsoleAct::Delete, "delete", "Delete queue"),
+];
+
+impl ConsoleAct {
+    fn of(query: &PageQuery) -> Result<(Self, &'static str, &'static str), PageFailure> {
+        let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text("do"));
+        found.ok_or_else(|| Status::not_found("The console has no such action.").into())
+    }
+
+    /// Whether messages are gone afterwards.
+    const fn destroys(self) -> bool {
+        matches!(self, Self::Purge | Self::Discard | Self::Delete)
+    }
+
+    /// What it does, in one sentence.
+    const fn effect(self) -> &'static str {
+        match self {
+            Self::BlockDequeue => "Workers get no more messages. Leases that are out go on. Nothing is lost.",
+            Self::BlockEnqueue => "Producers are refused, and each refusal shows your reason.",
+            Self::Unblock => "Enqueues and dequeues are accepted again.",
+            Self::Purge => {
+                "Every message that is ready or invisible is canceled. Running messages go on. This cannot be undone."
+            }
+            Self::Redrive => "Every dead letter returns to the queue with new attempts.",
+            Self::Discard => "Every dead letter is deleted. This cannot be undone.",
+            Self::Cancel => "The message is canceled. The worker of a running message is asked to stop.",
+            Self::Limit => {
+                "At most so many messages of the value are leased at once. 0 stops its leases, and existing leases stay."
+            }
+            Self::Delete => "The queue is deleted with all its messages. This cannot be undone.",
+        }
+    }
+
+    /// The messages that it is about; none for acts on a value.
+    fn count(self, depth: &pb::GetDepthResponse) -> Option<i64> {
+        match self {
+            Self::BlockDequeue | Self::Unblock => Some(depth.pending),
+            Self::BlockEnqueue | Self::Limit => None,
+            Self::Purge => Some(depth.pending + depth.invisible),
+            Self::Redrive | Self::Discard => Some(depth.errored),
+            Self::Cancel => Some(1),
+            Self::Delete => {
+                let finished = depth.completed + depth.canceled;
+                Some(depth.pending + depth.invisible + depth.running + depth.errored + finished)
+            }
+        }
+    }
+
+    /// The equal command.
+    fn command(self, query: &PageQuery) -> String {
+        let (queue, id) = (quoted(query.text("queue")), quoted(query.text("id")));
+        match self {
+            Self::BlockDequeue => format!("tallystone queue block {queue} --dequeue --reason TEXT"),
+            Self::BlockEnqueue => format!("tallystone queue block {queue} --enqueue --reason TEXT"),
+            Self::Unblock => format!("tallystone queue unblock {queue}"),
+            Self::Purge => format!("tallystone queue purge {queue}"),
+            Self::Redrive => format!("tallystone dlq redrive -q {queue}"),
+            Self::Discard => format!("tallystone dlq rm -q {queue} --all"),
+            Self::Cancel => format!("tallystone msg cancel -q {queue} --id {id}"),
+            Self::Limit => format!("tallystone queue limit {queue} VALUE LIMIT"),
+            Self::Delete => format!("tallystone queue rm {queue}"),
+        }
+    }
+}
+
+/// The links to the acts of a queue: text, place, and whether it destroys.
+pub fn of_queue(queue: &str) -> impl Iterator<Item = (&'static str, String, bool)> {
+    let acts = ACTS.into_iter().filter(|(act, ..)| *act != ConsoleAct::Cancel);
+    acts.map(move |(act, name, text)| (text, link("act", &[("do", name), ("queue", queue)]), act.destroys()))
+}
+
+/// What was done, for the page after it.
+pub fn done(query: &PageQuery) -> Option<String> {
+    let (_, _, text) = ACTS.into_iter().find(|(_, name, _)| *name == query.text("done"))?;
+    Some(format!("Done: {}.", text.to_lowercase()))
+}
+
+/// The page that says what an act would do.
+pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForms) -> Result<Page, PageFailure> {
+    let (act, name, text) = ConsoleAct::of(query)?;
+    let queue = query.text("queue");
+    let read: pb::GetQueueResponse =
+        calls.ask(&method("GetQueue"), &pb::GetQueueRequest { queue: queue.to_owned() }).await?;
+    let depth: pb::GetDepthResponse =
+        calls.ask(&method("GetDepth"), &pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() }).await?;
+    let found = read.queue.unwrap_or_default();
+    let mut page = Page::of_queue(queue, text);
+    page.lead = act.effect().to_owned();
+    let count = act.count(&depth).map_or_else(|| UNKNOWN.to_owned(), whole);
+    let fact = |label, value: String| Fact { label, value, ..Fact::default() };
+    let facts = vec![
+        fact("Queue", queue.to_owned()),
+        Fact {
+            testid: "confirm-count",
+            class: if act.destroys() { "bad" } else { "" },
+            ..fact("Messages concerned", count)
+        },
+    ];
+    let hidden = |name, value: &str| FormField { name, value: value.to_owned(), hidden: true, ..FormField::default() };
+    let asked = |label: &str, name| FormField { label: label.to_owned(), name, required: true, ..FormField::default() };
+    let token = forms.token(calls);
+    let mut fields = vec![
+        hidden("do", name),
+        hidden("queue", queue),
+        hidden("queue_id", &found.id),
+        hidden("etag", &found.etag),
+        hidden("id", query.text("id")),
+        hidden("token", &token),
+    ];
+    if act == ConsoleAct::Limit {
+        fields.push(asked("Exclusivity value", "value"));
+        fields.push(asked("Most messages leased at once", "limit"));
+    }
+    fields.push(asked("Reason", "reason"));
+    if act.destroys() {
+        fields.push(asked(&format!("Type the name of the queue: {queue}"), "typed"));
+    }
+    let class = if act.destroys() { "danger" } else { "" };
+    let back = link("queue", &[("name", queue)]);
+    let action =
+        Some(ActionForm { action: "act", fields, submit: text.to_owned(), testid: "confirm-submit", class, back });
+    page.sections.push(Section { facts, class: "plain", action, ..Section::default() });
+    page.sections.push(Section {
+        title: "The equal command".to_owned(),
+        code: act.command(query),
+        ..Section::default()
+    });
+    Ok(page)
+}
+
+/// Does what a form says, once. Returns the place of the page that follows.
+pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForms) -> Result<String, PageFailure> {
+    let (act, name, _) = ConsoleAct::of(form)?;
+    let queue = form.text("queue");
+    let (reason, token) = reason_and_token(form)?;
+    if act.destroys() && form.text("typed") != queue {
+        return Err(Status::invalid_argument("The typed name is not that of the queue; nothing was done.").into());
+    }
+    // Held while the act is done, so that a second post waits for the first.
+    let mut posted = posted.posted.lock().await;
+    if let Some((_, place)) = posted.iter().find(|(known, _)| known == token) {
+        return Ok(place.clone());
+    }
+    call(&calls.with_reason(reason), act, form).await?;
+    let place = match act {
+        ConsoleAct::Delete => link("", &[("done", name)]),
+        _ => link("queue", &[("name", queue), ("done", name)]), // the queue is still there
+    };
+    posted.push_back((token.to_owned(), place.clone()));
+    if posted.len() > CONSOLE_FORMS_MAX {
+        posted.pop_front();
+    }
+    Ok(place)
+}
+
+/// The reason and the token of a form, both of which it must have.
+pub fn reason_and_token(form: &PageQuery) -> Result<(&str, &str), Status> {
+    let (reason, token) = (form.text("reason").trim(), form.text("token"));
+    if token.is_empty() || token.len() > CONSOLE_TOKEN_BYTES_MAX {
+        return Err(Status::invalid_argument("The form has no token; open its page again. Nothing was done."));
+    }
+    if reason.is_empty() {
+        return Err(Status::invalid_argument("Say why: the reason is missing. Nothing was done."));
+    }
+    Ok((reason, token))
+}
+
+async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result<(), Status> {
+    let text = |name: &str| form.text(name).to_owned();
+    let (queue, reason, request_token, queue_id) = (text("queue"), text("reason"), text("token"), text("queue_id"));
+    let settings = pb::Queue { name: queue.clone(), etag: text("etag"), ..Default::default() };
+    match act {
+        ConsoleAct::BlockDequeue => {
+            let settings =
+                pb::Queue { dequeue_blocked: Some(true), dequeue_blocked_reason: reason.clone(), ..settings };
+            update(calls, settings, reason).await
+        }
+        ConsoleAct::BlockEnqueue => {
+            let settings =
+                pb::Queue { enqueue_blocked: Some(true), enqueue_blocked_reason: reason.clone(), ..settings };
+            update(calls, settings, reason).await
+        }
+        ConsoleAct::Unblock => {
+            let settings = pb::Queue { enqueue_blocked: Some(false), dequeue_blocked: Some(false), ..settings };
+            update(calls, settings, reason).await
+        }
+        ConsoleAct::Purge => {
+            let request = pb::PurgeQueueRequest { queue, request_token, queue_id };
+            done_by::<pb::PurgeQueueResponse>(calls, "PurgeQueue", &request).await
+        }
+        ConsoleAct::Redrive => {
+            let request = pb::RedriveMessagesRequest { queue, request_token, queue_id, ..Default::default() };
+            done_by::<pb::RedriveMessagesResponse>(calls, "RedriveMessages", &request).await
+        }
+        ConsoleAct::Discard => {
+            let request =
+                pb::DiscardMessagesRequest { queue, request_token, queue_id, all: true, ..Default::default() };
+            done_by::<pb::DiscardMessagesResponse>(calls, "DiscardMessages", &request).await
+        }
+        ConsoleAct::Cancel => {
+            let request = pb::CancelMessageRequest { queue, message_id: text("id"), reason, ..Default::default() };
+            done_by::<pb::CancelMessageResponse>(calls, "CancelMessage", &request).await
+        }
+        ConsoleAct::Limit => {
+            let limit = text("limit").trim().parse::<i32>();
+            let limit =
+                limit.map_err(|_| Status::invalid_argument("The limit is no whole number; nothing was done."))?;
+            let request = pb::SetValueLimitRequest { queue, value: text("value"), limit: Some(limit) };
+            done_by::<pb::SetValueLimitResponse>(calls, "SetValueLimit", &request).await
+        }
+        ConsoleAct::Delete => {
+            let request = pb::DeleteQueueRequest { queue, etag: settings.etag, reason, request_token, queue_id };
+            done_by::<pb::DeleteQueueResponse>(calls, "DeleteQueue", &request).await
+        }
+    }
+}
+
+async fn update(calls: &ConsoleCalls, settings: pb::Queue, reason: String) -> Result<(), Status> {
+    let request = pb::UpdateQueueRequest { queue: Some(settings), reason, reset: Vec::new() };
+    done_by::<pb::UpdateQueueResponse>(calls, "UpdateQueue", &request).await
+}
+
+async fn done_by<Answer: Message + Default>(
+    calls: &ConsoleCalls,
+    name: &str,
+    request: &impl Message,
+) -> Result<(), Status> {
+    calls.ask_within::<Answer>(&method(name), request, ACT_WAIT).await.map(drop)
+}
+
+fn method(name: &str) -> String {
+    format!("{SERVICE}/{name}")
+}

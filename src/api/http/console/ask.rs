@@ -1,0 +1,123 @@
+//! Calls of the server's own methods, as any caller makes them: with deadline, metrics, audit and the caller's headers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, header};
+use http_body_util::{BodyExt as _, Full};
+use prost::Message;
+use tonic::body::Body;
+use tonic::transport::server::TcpConnectInfo;
+use tonic::{Code, Status};
+
+use super::ConsoleContext;
+use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
+use crate::api::http::audit::REASON_METADATA;
+use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES};
+use crate::api::http::call::call;
+use crate::engine::access::Identity;
+
+/// How long a panel of a page waits for its numbers.
+const PANEL_WAIT: Duration = Duration::from_millis(700);
+
+/// The calls of one request of the console.
+#[derive(Clone)]
+pub struct ConsoleCalls {
+    pub context: ConsoleContext,
+    /// Who asks; none where callers need not say.
+    identity: Option<Arc<Identity>>,
+    caller: Arc<Caller>,
+    headers: HeaderMap,
+}
+
+impl ConsoleCalls {
+    /// The calls on behalf of a request with these headers.
+    pub fn new(
+        context: ConsoleContext,
+        identity: Option<Arc<Identity>>,
+        sent: &HeaderMap,
+        caller: &Arc<Caller>,
+    ) -> Self {
+        let mut headers = HeaderMap::new();
+        if let Some(actor) = sent.get(ACTOR_METADATA) {
+            headers.insert(ACTOR_METADATA, actor.clone());
+        }
+        Self { context, identity, caller: Arc::clone(caller), headers }
+    }
+
+    /// The name of the principal who asks; empty where callers need not say.
+    pub fn user(&self) -> String {
+        self.identity.as_ref().map_or_else(String::new, |identity| identity.principal.name.to_string())
+    }
+
+    /// Who acts, as the audit names callers.
+    pub fn actor(&self) -> String {
+        let named = self.headers.get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
+        let actor = actor_named(self.identity.as_ref().map(|identity| &identity.principal), named);
+        actor.unwrap_or_else(|| self.caller.peer.ip().to_string())
+    }
+
+    /// Why queues are not served; none while they are.
+    pub fn queues_away(&self) -> Option<String> {
+        self.context.health.queues_away()
+    }
+
+    /// The same calls with a reason for the audit, for methods whose request has none.
+    pub fn with_reason(&self, reason: &str) -> Self {
+        let mut calls = self.clone();
+        let plain: String = reason.chars().filter(|letter| !letter.is_control()).collect();
+        if let Ok(value) = HeaderValue::from_bytes(plain.as_bytes()) {
+            calls.headers.insert(REASON_METADATA, value);
+        }
+        calls
+    }
+
+    /// Calls a method by its full name, and waits as long as a panel may.
+    pub async fn ask<Answer: Message + Default>(&self, method: &str, request: &impl Message) -> Result<Answer, Status> {
+        self.ask_within(method, request, PANEL_WAIT).await
+    }
+
+    /// Calls a method by its full name, with a deadline.
+    pub async fn ask_within<Answer: Message + Default>(
+        &self,
+        method: &str,
+        request: &impl Message,
+        time: Duration,
+    ) -> Result<Answer, Status> {
+        let known = self.context.methods.public(&format!("/{method}")).map_err(Status::from)?;
+        let mut frame = BytesMut::with_capacity(FRAME_HEADER_BYTES + request.encoded_len());
+        frame.put_u8(0);
+        frame.put_u32(u32::try_from(request.encoded_len()).unwrap_or(u32::MAX));
+        request.encode(&mut frame).map_err(|error| Status::internal(error.to_string()))?;
+        let mut sent = Request::new(Body::new(Full::new(frame.freeze())));
+        *sent.method_mut() = http::Method::POST;
+        *sent.uri_mut() = format!("/{method}").parse().map_err(|_| Status::internal("a method name is a path"))?;
+        *sent.headers_mut() = self.headers.clone();
+        sent.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        if let Ok(timeout) = HeaderValue::from_str(&format!("{}m", time.as_millis())) {
+            sent.headers_mut().insert("grpc-timeout", timeout);
+        }
+        sent.extensions_mut().insert(TcpConnectInfo { local_addr: None, remote_addr: Some(self.caller.peer) });
+        if let Some(identity) = &self.identity {
+            sent.extensions_mut().insert(Arc::clone(identity));
+        }
+        // Boxed, because the call of any method is a large future.
+        let response = Box::pin(call(&self.context.calls, known, sent, &self.caller)).await;
+        if let Some(status) = response.extensions().get::<Status>() {
+            return Err(status.clone());
+        }
+        let collected = response.into_body().collect().await?;
+        if let Some(status) =
+            collected.trailers().and_then(Status::from_header_map).filter(|status| status.code() != Code::Ok)
+        {
+            return Err(status);
+        }
+        let mut bytes = collected.to_bytes();
+        if bytes.remaining() < FRAME_HEADER_BYTES {
+            return Err(Status::internal("the answer has no message"));
+        }
+        bytes.advance(FRAME_HEADER_BYTES);
+        Answer::decode(bytes).map_err(|error| Status::internal(error.to_string()))
+    }
+}

@@ -1,0 +1,115 @@
+// What the console adds to its pages where scripts run: ages that tick, numbers that follow the server, keys, a theme.
+// Every page and action works without it.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const saved = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
+  const save = (key, value) => { try { localStorage.setItem(key, value); } catch { /* a private window */ } };
+  const theme = saved("tallystone-theme");
+  if (theme) root.dataset.theme = theme;
+  const toggleTheme = () => {
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    save("tallystone-theme", root.dataset.theme);
+  };
+  const themeButton = document.getElementById("theme");
+  if (themeButton) { themeButton.hidden = false; themeButton.addEventListener("click", toggleTheme); }
+
+  // Ages tick by the server's clock.
+  const chip = document.querySelector('[data-testid="age"]');
+  let offset = chip ? Number(chip.dataset.serverTime) - Date.now() : 0;
+  const words = (seconds) => seconds < 120 ? `${seconds} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
+  let isAway = chip && chip.dataset.ageState === "away";
+  const tick = () => {
+    if (!chip || !chip.dataset.asOf) return;
+    const seconds = Math.max(0, Math.floor((Date.now() + offset - Number(chip.dataset.asOf)) / 1000));
+    chip.dataset.ageState = isAway ? "away" : seconds <= 5 ? "fresh" : seconds <= 60 ? "lagging" : "stale";
+    chip.querySelector(".age-text").textContent = `as of ${words(seconds)} ago`;
+  };
+  setInterval(tick, 1000);
+
+  const state = document.querySelector('[data-testid="live-state"]');
+  const main = document.getElementById("content");
+  const pause = document.getElementById("pause");
+  let isPaused = saved("tallystone-paused") === "yes";
+  const show = (name, text) => { if (state) { state.dataset.state = name; state.textContent = text; } };
+  const showState = (name) => isPaused ? show("paused", "paused") : show(name, name === "live" ? "live" : "not live");
+  let follow = () => {};
+  const setPaused = (paused) => {
+    isPaused = paused;
+    save("tallystone-paused", paused ? "yes" : "no");
+    if (pause) { pause.textContent = paused ? "Resume" : "Pause"; pause.setAttribute("aria-pressed", String(paused)); }
+    showState("off");
+    follow();
+  };
+  if (state && pause) {
+    pause.hidden = false;
+    pause.addEventListener("click", () => setPaused(!isPaused));
+  }
+  const put = (scope, values) => {
+    for (const [key, text] of Object.entries(values)) {
+      const cell = scope.querySelector(`[data-live="${key}"]`);
+      if (cell && cell.textContent !== text) cell.textContent = text;
+    }
+  };
+  if (main && state) {
+    const take = (event) => {
+      const news = JSON.parse(event.data);
+      offset = news.serverTime - Date.now();
+      isAway = news.isAway;
+      if (chip) { chip.dataset.asOf = news.asOf ?? ""; chip.dataset.serverTime = news.serverTime; tick(); }
+      put(main, news.page);
+      // Rows keep their places; one that is not on the page waits for the next load.
+      for (const row of document.querySelectorAll("tr[data-queue]")) {
+        const values = news.rows[row.dataset.queue];
+        if (values) put(row, values);
+      }
+      showState("live");
+    };
+    let source = null;
+    let again = 0;
+    // A page that is paused or that nobody sees holds no stream: browsers allow few connections to one server. A new stream
+    // begins with all numbers.
+    follow = () => {
+      clearTimeout(again);
+      if (source) source.close();
+      source = null;
+      if (document.hidden || isPaused) return;
+      source = new EventSource(main.dataset.stream);
+      source.addEventListener("numbers", take);
+      source.addEventListener("open", () => showState("live"));
+      source.addEventListener("error", () => {
+        showState("away");
+        // The browser tries again by itself, unless the server refused the stream.
+        if (source.readyState === EventSource.CLOSED) again = setTimeout(follow, 5000);
+      });
+    };
+    document.addEventListener("visibilitychange", follow);
+    addEventListener("pagehide", () => { if (source) source.close(); });
+    addEventListener("pageshow", (event) => { if (event.persisted) follow(); });
+    setPaused(isPaused);
+  }
+
+  // Keys: ? help, / filter, t theme, p pause, j and k rows, g and a letter for a page.
+  let isGoing = false;
+  const places = { o: "./", c: "counters", e: "experiments", h: "health", a: "audit" };
+  document.addEventListener("keydown", (event) => {
+    const field = event.target.closest("input, select, textarea");
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Escape") { if (field) field.blur(); return; }
+    if (field || saved("tallystone-keys") === "off") return;
+    if (isGoing) { isGoing = false; if (places[event.key]) location.href = places[event.key]; return; }
+    const links = [...document.querySelectorAll("tbody td:first-child a")];
+    const at = links.indexOf(document.activeElement);
+    const keys = {
+      "/": () => { const input = document.querySelector(".filter input"); if (input) { input.focus(); input.select(); } },
+      "?": () => { const help = document.getElementById("keys"); if (help) help.hidden = !help.hidden; },
+      t: toggleTheme,
+      p: () => { if (pause) setPaused(!isPaused); },
+      j: () => links[Math.min(at + 1, links.length - 1)]?.focus(),
+      k: () => links[Math.max(at - 1, 0)]?.focus(),
+      g: () => { isGoing = true; },
+    };
+    if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+  });
+})();

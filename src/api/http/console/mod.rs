@@ -1,0 +1,300 @@
+//! The console: pages for people under `/console/`, rendered here, working without scripts.
+//!
+//! Every number comes from a call that others may make too, through `ask`. `view` is what pages consist of, `render` writes
+//! it as HTML, `pages` has one file for each question, `session` knows who asks. Names are in queries and links are relative,
+//! so any proxy prefix works. Invariant: each answer has the policy that forbids foreign scripts, and no request of a foreign
+//! origin or host is answered.
+
+mod act;
+mod ask;
+mod assets;
+mod live;
+mod pages;
+mod payload;
+mod query;
+mod render;
+mod session;
+mod view;
+mod words;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Limited};
+use tokio::sync::Semaphore;
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::api::http::buffers::Caller;
+use crate::api::http::call::CallContext;
+use crate::api::http::health::ServerHealth;
+use crate::api::http::hosts::AllowedHosts;
+use crate::api::http::identity::IdentityCheck;
+use crate::api::http::methods::Methods;
+use crate::api::http::response_body::with_type;
+use crate::domain::Reason;
+use crate::domain::limits::{CONSOLE_FORM_BYTES_MAX, CONSOLE_STREAMS_MAX};
+
+use act::PostedForms;
+use ask::ConsoleCalls;
+use pages::messages::MessageOffers;
+use query::{PageQuery, link};
+use view::{Page, PageFailure};
+
+/// How long the body of a form may take to arrive.
+const FORM_WAIT: Duration = Duration::from_secs(10);
+/// Where the pages lie.
+pub const CONSOLE_ROOT: &str = "/console/";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// The places that take forms.
+const FORMS: [&str; 4] = ["act", "payload", "sign-in", "sign-out"];
+const READ_ONLY: &str = "The console is read-only: console.read_only is set. Nothing was done.";
+const NO_PAYLOADS: &str = "The console shows no payloads: console.show_payloads is not set.";
+
+/// What an operator may set about the console.
+#[derive(Clone, Debug)]
+pub struct ConsoleSettings {
+    /// Whether there is a console.
+    pub enabled: bool,
+    /// Whether its actions are refused.
+    pub read_only: bool,
+    /// Whether payloads of messages may be shown.
+    pub show_payloads: bool,
+    /// The host names under which it answers, beside addresses and localhost.
+    pub hosts: AllowedHosts,
+}
+
+/// The console of a server.
+pub struct Console {
+    settings: ConsoleSettings,
+    streams: Arc<Semaphore>,
+    forms: PostedForms,
+}
+
+/// What a request of the console needs of the server.
+#[derive(Clone)]
+pub struct ConsoleContext {
+    pub methods: Arc<Methods>,
+    pub calls: Arc<CallContext>,
+    pub health: Arc<ServerHealth>,
+    pub identity: Arc<IdentityCheck>,
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        let hosts = AllowedHosts::only([]);
+        Self::new(ConsoleSettings { enabled: false, read_only: true, show_payloads: false, hosts })
+    }
+}
+
+impl Console {
+    pub fn new(settings: ConsoleSettings) -> Self {
+        Self { settings, streams: Arc::new(Semaphore::new(CONSOLE_STREAMS_MAX)), forms: PostedForms::default() }
+    }
+
+    /// Whether the console answers a path.
+    pub fn owns(&self, path: &str) -> bool {
+        self.settings.enabled && (path == CONSOLE_ROOT.trim_end_matches('/') || path.starts_with(CONSOLE_ROOT))
+    }
+
+    /// Where the front page sends a browser; none if it shows its text.
+    pub fn front<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+        let is_front = request.uri().path() == "/" && [Method::GET, Method::HEAD].contains(request.method());
+        (self.settings.enabled && is_front && accept.contains("text/html")).then(|| guarded(see_other("console/")))
+    }
+
+    /// Answers a request that it owns.
+    pub async fn answer(
+        &self,
+        context: ConsoleContext,
+        request: Request<Body>,
+        caller: &Arc<Caller>,
+    ) -> Response<Body> {
+        guarded(match self.refused_origin(&request) {
+            Some(refusal) => text(StatusCode::FORBIDDEN, refusal),
+            None => self.route(context, request, caller).await,
+        })
+    }
+
+    async fn route(&self, context: ConsoleContext, request: Request<Body>, caller: &Arc<Caller>) -> Response<Body> {
+        let path = request.uri().path().to_owned();
+        let Some(place) = path.strip_prefix(CONSOLE_ROOT) else { return see_other("console/") };
+        if let Some(file) = place.strip_prefix("assets/") {
+            return assets::answer(file);
+        }
+        let is_post = request.method() == Method::POST;
+        let is_read = [Method::GET, Method::HEAD].contains(request.method());
+        if !(is_read || is_post && FORMS.contains(&place)) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "this page is read with GET\n".to_owned());
+        }
+        let query = PageQuery::of(request.uri().query());
+        match (is_post, place) {
+            (true, "sign-in") => return sign_in(&context, request).await,
+            (true, "sign-out") => return sign_out(&request),
+            (false, "sign-in") => return html(&session::page(query.text("to"), None)),
+            (_, _) => {} // each other place wants to know who asks
+        }
+        let identity = match session::caller(&context.identity, request.headers()) {
+            Ok(identity) => identity,
+            Err(refusal) if refusal.reason == Reason::Unauthenticated => return unknown_caller(&request, place),
+            Err(refusal) => return html(&PageFailure::from(Status::from(refusal)).page()),
+        };
+        let calls = ConsoleCalls::new(context, identity, request.headers(), caller);
+        if place == "live" {
+            return live::answer(calls, query, &self.streams);
+        }
+        if is_post {
+            return self.post(&calls, place, request).await;
+        }
+        shown(self.page(&calls, place, &query).await, &calls)
+    }
+
+    async fn page(&self, calls: &ConsoleCalls, place: &str, query: &PageQuery) -> Result<Page, PageFailure> {
+        let ConsoleSettings { read_only, show_payloads, .. } = self.settings;
+        match place {
+            "" => pages::overview::page(calls, query).await,
+            "queue" => pages::queue::page(calls, query, read_only).await,
+            "messages" => pages::messages::list(calls, query).await,
+            "message" => {
+                let offers = MessageOffers { may_cancel: !read_only, may_show: show_payloads };
+                pages::messages::one(calls, query, offers).await
+            }
+            "counters" => pages::counters::list(calls, query).await,
+            "counter" => pages::counters::one(calls, query).await,
+            "experiments" => pages::experiments::page(calls, query).await,
+            "experiment" => pages::experiment::page(calls, query).await,
+            "health" => pages::health::page(calls).await,
+            "control" => pages::control::page(calls, query).await,
+            "runbook" => pages::runbook::page(query),
+            "audit" => pages::audit::page(calls, query).await,
+            "act" if read_only => Err(refused_by(READ_ONLY)),
+            "act" => act::confirm(calls, query, &self.forms).await,
+            "payload" if !show_payloads => Err(refused_by(NO_PAYLOADS)),
+            "payload" => Ok(payload::confirm(calls, query, &self.forms)),
+            _ => Err(PageFailure::no_page(place)),
+        }
+    }
+
+    /// Does what a form says.
+    async fn post(&self, calls: &ConsoleCalls, place: &str, request: Request<Body>) -> Response<Body> {
+        let is_payload = place == "payload";
+        let is_refused = if is_payload { !self.settings.show_payloads } else { self.settings.read_only };
+        if is_refused {
+            return shown(Err(refused_by(if is_payload { NO_PAYLOADS } else { READ_ONLY })), calls);
+        }
+        if let Some(why) = calls.queues_away() {
+            return shown(Err(Status::unavailable(format!("Nothing was done: {why}")).into()), calls);
+        }
+        let Some(form) = form_of(request).await else { return no_form() };
+        if is_payload {
+            return shown(payload::reveal(calls, &form).await, calls);
+        }
+        match act::perform(calls, &form, &self.forms).await {
+            Ok(place) => see_other(&place),
+            Err(failure) => shown(Err(failure), calls),
+        }
+    }
+
+    /// Why a request is refused that another site may have sent.
+    fn refused_origin<B>(&self, request: &Request<B>) -> Option<String> {
+        let shown = |text: &str| text.chars().take(200).collect::<String>();
+        if let Some(host) = self.settings.hosts.rejected_host(request) {
+            return Some(format!(
+                "the console does not answer under the host name {:?}; use the server's address, or add the name to console.hosts\n",
+                shown(host)
+            ));
+        }
+        let named = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
+        let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(|| named(header::HOST));
+        let origin = named(header::ORIGIN)?;
+        let own = origin.parse::<Uri>().ok().and_then(|origin| origin.authority().map(|own| own.as_str().to_owned()));
+        let is_own = own.is_some_and(|own| host.is_some_and(|host| own.eq_ignore_ascii_case(host)));
+        (!is_own).then(|| format!("a page of {:?} may not call the console\n", shown(origin)))
+    }
+}
+
+/// An answer with the policy and what else keeps other sites away from it.
+fn guarded(mut response: Response<Body>) -> Response<Body> {
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Reads the body of a form; none if it did not arrive in full.
+async fn form_of(request: Request<Body>) -> Option<PageQuery> {
+    let body = Limited::new(request.into_body(), CONSOLE_FORM_BYTES_MAX).collect();
+    let body = tokio::time::timeout(FORM_WAIT, body).await.ok()?.ok()?;
+    Some(PageQuery::of(Some(&String::from_utf8_lossy(&body.to_bytes()))))
+}
+
+fn no_form() -> Response<Body> {
+    text(StatusCode::BAD_REQUEST, "the form did not arrive in full\n".to_owned())
+}
+
+/// Keeps the key of a form in a cookie, and leads to the page that was wanted.
+async fn sign_in(context: &ConsoleContext, request: Request<Body>) -> Response<Body> {
+    let headers = request.headers().clone();
+    let Some(form) = form_of(request).await else { return no_form() };
+    match session::sign_in(&context.identity, &form, &headers) {
+        Ok(cookie) => with_cookie(see_other(&session::place_of(form.text("to"))), cookie),
+        Err(refusal) if refusal.reason == Reason::Unauthenticated => {
+            let mut page = session::page(form.text("to"), Some("This key is not valid."));
+            page.status = StatusCode::UNAUTHORIZED;
+            html(&page)
+        }
+        Err(refusal) => html(&PageFailure::from(Status::from(refusal)).page()),
+    }
+}
+
+fn sign_out(request: &Request<Body>) -> Response<Body> {
+    with_cookie(see_other("sign-in"), session::sign_out(request.headers()))
+}
+
+fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Response<Body> {
+    if let Some(cookie) = cookie {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// Leads somebody without a valid key to the page that asks for one.
+fn unknown_caller(request: &Request<Body>, place: &str) -> Response<Body> {
+    if place == "live" || request.method() == Method::POST {
+        return text(StatusCode::UNAUTHORIZED, "sign in first; nothing was done\n".to_owned());
+    }
+    let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
+    see_other(&link("sign-in", &[("to", &format!("{place}{query}"))]))
+}
+
+fn refused_by(why: &str) -> PageFailure {
+    Status::permission_denied(why).into()
+}
+
+/// The page that was asked for, or the one that says why there is none.
+fn shown(page: Result<Page, PageFailure>, calls: &ConsoleCalls) -> Response<Body> {
+    let mut page = page.unwrap_or_else(PageFailure::page);
+    page.user = calls.user();
+    html(&page)
+}
+
+fn html(page: &Page) -> Response<Body> {
+    with_type(page.status, "text/html; charset=utf-8", render::page(page))
+}
+
+fn text(status: StatusCode, text: String) -> Response<Body> {
+    with_type(status, "text/plain; charset=utf-8", text)
+}
+
+fn see_other(place: &str) -> Response<Body> {
+    let mut response = text(StatusCode::SEE_OTHER, String::new());
+    if let Ok(place) = HeaderValue::from_str(place) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    response
+}

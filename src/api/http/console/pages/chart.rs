@@ -1,0 +1,175 @@
+//! Counters over time as lines: how many a second. Drawn here, so they need no script.
+
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::methods::BATCH_GET_SERIES;
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::view::{ActionLink, ChartLine, ChartView, Section};
+use crate::api::http::console::words::{self, moment, rate};
+use crate::api::time;
+use crate::proto::counter::v1 as pb;
+
+/// The points of a line at most.
+const POINTS: i64 = 120;
+/// The size of the drawing.
+const WIDTH: f64 = 1_000.0;
+const HEIGHT: f64 = 160.0;
+
+/// The times that a chart may show, by their names in queries.
+const RANGES: [(&str, &str, Duration); 3] = [
+    ("1h", "Hour", Duration::from_secs(3_600)),
+    ("24h", "24 hours", Duration::from_secs(86_400)),
+    ("7d", "7 days", Duration::from_secs(604_800)),
+];
+
+/// A counter that is drawn.
+pub struct DrawnCounter {
+    pub label: &'static str,
+    pub class: &'static str,
+    pub name: String,
+}
+
+/// The links to all ranges, by their names in queries.
+pub fn range_links(shown: &str, to: impl Fn(&'static str) -> String) -> Vec<ActionLink> {
+    let shown = RANGES.iter().find(|(name, ..)| *name == shown).unwrap_or(&RANGES[0]).0;
+    let link = |(name, text, _): (&'static str, &'static str, Duration)| ActionLink {
+        href: to(name),
+        text,
+        enabled: true,
+        current: name == shown,
+        ..ActionLink::default()
+    };
+    RANGES.map(link).into()
+}
+
+/// The section with the lines of some counters of a namespace.
+pub async fn section(
+    calls: &ConsoleCalls,
+    title: &str,
+    namespace: &str,
+    counters: Vec<DrawnCounter>,
+    range: &str,
+) -> Section {
+    let (_, shown, range) = RANGES.into_iter().find(|(name, ..)| *name == range).unwrap_or(RANGES[0]);
+    let mut section =
+        Section { title: title.to_owned(), note: format!("the last {}", shown.to_lowercase()), ..Section::default() };
+    let now = calls.context.calls.clock.now();
+    let (from, to) = (time::write(now - range), time::write(now));
+    let request = pb::BatchGetCountSeriesRequest {
+        namespace: namespace.to_owned(),
+        counter_names: counters.iter().map(|counter| counter.name.clone()).collect(),
+        from: Some(from),
+        to: Some(to),
+        ..Default::default()
+    };
+    let answer: Result<pb::BatchGetCountSeriesResponse, Status> = calls.ask(BATCH_GET_SERIES, &request).await;
+    let results = match answer {
+        Ok(answer) => answer.results,
+        Err(status) => {
+            section.empty = format!("Not known: {}", status.message());
+            return section;
+        }
+    };
+    let seconds = i64::try_from(range.as_secs()).unwrap_or(i64::MAX);
+    let lines: Vec<Vec<Option<f64>>> =
+        results.into_iter().map(|result| rates(result.series.as_ref(), from.seconds, seconds)).collect();
+    let most = lines.iter().flatten().flatten().copied().fold(0.0, f64::max);
+    if lines.iter().flatten().flatten().next().is_none() {
+        section.empty = "No series is kept of this time.".to_owned();
+        return section;
+    }
+    let drawn = counters.into_iter().zip(&lines).map(|(counter, line)| ChartLine {
+        label: counter.label,
+        class: counter.class,
+        path: path(line, most),
+    });
+    section.chart = Some(ChartView {
+        label: format!("{title}, at most {} per second", rate(Some(most))),
+        lines: drawn.collect(),
+        most: format!("at most {} per second", rate(Some(most))),
+        span: format!("{} to {}", moment(Some(&from)), moment(Some(&to))),
+    });
+    section
+}
+
+/// How many a second at each point; none where it is not known. Steps that have not ended are left out.
+fn rates(series: Option<&pb::GetCountSeriesResponse>, from: i64, seconds: i64) -> Vec<Option<f64>> {
+    let Some(series) = series else { return Vec::new() };
+    let step = series.step.as_ref().map_or(1, |step| step.seconds);
+    let span = (seconds / POINTS).max(step).max(1);
+    let points = usize::try_from((seconds / span).clamp(1, POINTS)).unwrap_or(1);
+    let mut sums: Vec<Option<f64>> = vec![None; points];
+    for row in series.rows.iter().filter(|row| !row.open) {
+        let start = row.step_start.as_ref().map_or(from, |start| words::millis(start) / 1_000);
+        let at = usize::try_from((start - from).max(0) / span).unwrap_or(usize::MAX);
+        if let Some(sum) = sums.get_mut(at) {
+            *sum = Some(sum.unwrap_or(0.0) + row.sum as f64);
+        }
+    }
+    sums.into_iter().map(|sum| sum.map(|sum| (sum / span as f64).max(0.0))).collect()
+}
+
+/// A line through all points that are known, with a gap where one is not.
+fn path(points: &[Option<f64>], most: f64) -> String {
+    let mut path = String::new();
+    let mut is_begun = false;
+    let step = WIDTH / points.len().max(1) as f64;
+    for (at, point) in points.iter().enumerate() {
+        let Some(rate) = point else {
+            is_begun = false;
+            continue;
+        };
+        let height = if most > 0.0 { rate / most * HEIGHT } else { 0.0 };
+        let (left, right, y) = (at as f64 * step, (at + 1) as f64 * step, HEIGHT - height);
+        let begin = if is_begun { 'L' } else { 'M' };
+        path.push_str(&format!("{begin}{left:.1} {y:.1}H{right:.1}"));
+        is_begun = true;
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn row(start: i64, sum: i64, open: bool) -> pb::SeriesRow {
+        let step_start = Some(prost_types::Timestamp { seconds: start, nanos: 0 });
+        pb::SeriesRow { step_start, sum, open, ..Default::default() }
+    }
+
+    #[test]
+    fn steps_are_gathered_into_points_and_those_that_are_missing_are_not_known() {
+        let step = Some(prost_types::Duration { seconds: 60, nanos: 0 });
+        let rows = vec![row(1_000, 60, false), row(1_060, 120, false), row(1_180, 600, false), row(1_240, 9, true)];
+        let series = pb::GetCountSeriesResponse { rows, step, ..Default::default() };
+        let found = rates(Some(&series), 1_000, 300);
+        assert_eq!(found, [Some(1.0), Some(2.0), None, Some(10.0), None]);
+        assert_eq!(path(&found, 10.0), "M0.0 144.0H200.0L200.0 128.0H400.0M600.0 0.0H800.0");
+        assert_eq!(rates(None, 0, 300), [None; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_row_is_drawn_outside_and_none_is_lost(
+            starts in prop::collection::vec(0_i64..3_600, 0..50),
+        ) {
+            let rows: Vec<_> = starts.iter().map(|start| row(*start, 30, false)).collect();
+            let step = Some(prost_types::Duration { seconds: 10, nanos: 0 });
+            let series = pb::GetCountSeriesResponse { rows, step, ..Default::default() };
+            let found = rates(Some(&series), 0, 3_600);
+            let sum: f64 = found.iter().flatten().map(|rate| rate * 30.0).sum();
+            prop_assert!((sum - 30.0 * starts.len() as f64).abs() < 1e-6);
+            let runs = found.iter().scan(false, |known, point| {
+                let begins = point.is_some() && !*known;
+                *known = point.is_some();
+                Some(begins)
+            });
+            let runs = runs.filter(|begins| *begins).count();
+            prop_assert_eq!(path(&found, 100.0).matches('M').count(), runs);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The errors of a queue by their signatures, from its counters: the most frequent ones.
+
+use tonic::Status;
+
+use super::methods::{BATCH_GET_COUNTS, LIST_COUNTERS};
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::query::link;
+use crate::api::http::console::view::{ActionLink, Section, TableRow, TableView, cell, heads, number};
+use crate::api::http::console::words::count;
+use crate::domain::queue::QueueName;
+use crate::domain::queue::counter_names::{counter_name, unescaped};
+use crate::proto::counter::v1 as pb;
+
+/// The namespace of the counters of queues.
+pub const QUEUE_COUNTERS: &str = "tallystone.queues";
+/// The signatures that are shown.
+const ROWS: usize = 10;
+/// The signatures among which the most frequent ones are found.
+const LISTED: i32 = 1_000;
+const FAILED: &str = "failed~error=";
+
+/// The section, which is left out of the page of a queue without errors.
+pub async fn section(calls: &ConsoleCalls, queue: &str) -> Section {
+    let mut section = Section::default();
+    let Ok(name) = QueueName::new(queue) else { return section };
+    match groups(calls, &name).await {
+        Ok(rows) if rows.is_empty() => return section,
+        Ok(rows) => {
+            let columns = heads(&["Signature", "#Failed attempts", "#Out of attempts"]);
+            section.table = Some(TableView { columns, rows });
+            let href = link("messages", &[("queue", queue), ("state", "errored")]);
+            section.links = vec![ActionLink { href, text: "Errored messages", enabled: true, ..ActionLink::default() }];
+        }
+        Err(status) => section.empty = format!("Not known: {}", status.message()),
+    }
+    Section { title: "Errors".to_owned(), note: "since the queue was created".to_owned(), ..section }
+}
+
+async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<Vec<TableRow>, Status> {
+    let prefix = counter_name(queue, FAILED);
+    let request = pb::ListCountersRequest {
+        namespace: QUEUE_COUNTERS.to_owned(),
+        prefix: prefix.clone(),
+        page_size: LISTED,
+        ..Default::default()
+    };
+    let mut failed = calls.ask::<pb::ListCountersResponse>(LIST_COUNTERS, &request).await?.counters;
+    if failed.is_empty() {
+        return Ok(Vec::new());
+    }
+    failed.sort_by_key(|summary| std::cmp::Reverse(summary.count));
+    failed.truncate(ROWS);
+    let signature = |summary: &pb::CounterSummary| summary.counter_name.replacen(&prefix, "", 1);
+    let errored = failed.iter().map(|summary| counter_name(queue, &format!("errored~error={}", signature(summary))));
+    // Both numbers from one reading: a list may be behind it.
+    let names = failed.iter().map(|summary| summary.counter_name.clone()).chain(errored);
+    let request = pb::BatchGetCountsRequest {
+        namespace: QUEUE_COUNTERS.to_owned(),
+        counter_names: names.collect(),
+        ..Default::default()
+    };
+    let mut tries = calls.ask::<pb::BatchGetCountsResponse>(BATCH_GET_COUNTS, &request).await?.results;
+    let ends = tries.split_off(failed.len().min(tries.len()));
+    let known = |read: pb::GetResult| read.reading.filter(|_| read.error.is_none()).map(|reading| reading.count);
+    let row = |(summary, (tried, ended)): (&pb::CounterSummary, (pb::GetResult, pb::GetResult))| {
+        let cells = vec![
+            cell("Signature", unescaped(&signature(summary))),
+            number("Failed attempts", count(known(tried))),
+            number("Out of attempts", count(known(ended))),
+        ];
+        TableRow { testid: "error-group", cells, ..TableRow::default() }
+    };
+    Ok(failed.iter().zip(tries.into_iter().zip(ends)).map(row).collect())
+}

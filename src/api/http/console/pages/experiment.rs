@@ -1,0 +1,301 @@
+//! An experiment: may I decide?
+//!
+//! The service keeps no experiments, so the query has all that one is. Trust comes first, then the verdict, then the numbers.
+
+use super::methods::COMPARE_EXPERIMENT;
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::query::{PageQuery, link};
+use crate::api::http::console::view::{
+    ActionLink, AgeChip, Fact, IntervalMark, Page, PageFailure, PageNotice, Section, TableCell, TableRow, TableView,
+    TextLink, cell, heads, number,
+};
+use crate::api::http::console::words::{UNKNOWN, points, points_range, probability, quoted, share, shares, unsigned};
+use crate::proto::experiment::v1 as pb;
+
+/// The values of a query that say what an experiment is, and are kept in links.
+pub const FIELDS: [&str; 9] = ["name", "ns", "arms", "metric", "secondary", "unit", "alpha", "planned", "mode"];
+/// The width of a drawn interval.
+const WIDTH: f64 = 1_000.0;
+
+/// The page.
+pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+    let experiment = experiment_of(query)?;
+    let command = command(&experiment);
+    let metric = experiment.metric.clone();
+    let is_fixed = experiment.mode == i32::from(pb::ExperimentMode::Fixed);
+    let mut page = Page::new("experiments", query.text("name"));
+    page.crumbs = vec![TextLink { href: "experiments".to_owned(), text: "Experiments".to_owned() }];
+    let request = pb::CompareExperimentRequest { experiment: Some(experiment), ..Default::default() };
+    let found: pb::CompareExperimentResponse = calls.ask(COMPARE_EXPERIMENT, &request).await?;
+    page.age = Some(AgeChip::of("counter", found.as_of.as_ref(), found.look_time.as_ref(), false));
+    page.lead = if is_fixed {
+        "Decide once, when the planned size is reached. A look before that decides nothing.".to_owned()
+    } else {
+        "Valid at any look: look as often as you like, and stop when you like. That makes intervals about 1.5 times as wide \
+         at the planned end."
+            .to_owned()
+    };
+    let doubts = found.doubts.iter().map(|doubt| ("bad", format!("Not trusted: {}", doubt.text)));
+    let banners = found.banners.iter().map(|banner| ("warn", banner.clone()));
+    let trust = doubts.chain(banners).map(|(class, text)| PageNotice { class, testid: "trust-banner", text });
+    page.notices.extend(trust);
+    page.sections.push(verdicts(&found, &metric));
+    page.sections.push(arms(&found));
+    page.sections.push(differences(&found, &metric));
+    let values = FIELDS.map(|field| (field, query.text(field)));
+    let change =
+        ActionLink { href: link("experiments", &values), text: "Change", enabled: true, ..ActionLink::default() };
+    page.sections.push(Section {
+        title: "The same from a shell".to_owned(),
+        code: command,
+        links: vec![change],
+        ..Section::default()
+    });
+    Ok(page)
+}
+
+/// The experiment that a query describes. The service checks it.
+fn experiment_of(query: &PageQuery) -> Result<pb::Experiment, PageFailure> {
+    let refuse = |what: &str| PageFailure::from(tonic::Status::invalid_argument(what));
+    let listed = |name| query.text(name).split(',').map(str::trim).filter(|part| !part.is_empty());
+    let arm = |text: &str| -> Result<pb::ExperimentArm, PageFailure> {
+        let (name, weight) = text.split_once('=').unwrap_or((text, "1"));
+        let weight = weight.trim().parse::<u32>().ok().filter(|weight| *weight > 0);
+        let weight = weight.ok_or_else(|| refuse("The weight of an arm is a whole number above 0, as in A=2."))?;
+        Ok(pb::ExperimentArm { name: name.trim().to_owned(), weight })
+    };
+    let arms = listed("arms").map(arm).collect::<Result<Vec<_>, PageFailure>>()?;
+    let alpha = match query.text("alpha") {
+        "" => 0.0,
+        text => text.trim().parse::<f64>().map_err(|_| refuse("Alpha is a number such as 0.05."))?,
+    };
+    let planned = query.text("planned").replace(',', "");
+    let unit = match query.text("unit") {
+        "session" => pb::ExperimentUnit::Session,
+        "event" => pb::ExperimentUnit::Event,
+        _ => pb::ExperimentUnit::User, // the first of the form
+    };
+    let mode = match query.text("mode") {
+        "fixed" => pb::ExperimentMode::Fixed,
+        _ => pb::ExperimentMode::AlwaysValid, // the first of the form
+    };
+    let namespace = query.text("ns");
+    Ok(pb::Experiment {
+        name: query.text("name").to_owned(),
+        namespace: if namespace.is_empty() { "default".to_owned() } else { namespace.to_owned() },
+        arms,
+        metric: query.text("metric").to_owned(),
+        secondary_metrics: listed("secondary").map(str::to_owned).collect(),
+        unit: unit.into(),
+        alpha,
+        planned_exposures: planned
+            .trim()
+            .parse::<u64>()
+            .map_err(|_| refuse("The planned exposures are a whole number; the page of experiments says how many."))?,
+        mode: mode.into(),
+        ..Default::default()
+    })
+}
+
+/// What may be said of each arm, and whether the arms were filled as declared.
+fn verdicts(found: &pb::CompareExperimentResponse, metric: &str) -> Section {
+    let verdict = |contrast: &pb::ExperimentContrast| {
+        let (verdict, words) = verdict_of(contrast.verdict);
+        Fact {
+            label: "Verdict",
+            value: words.to_owned(),
+            hint: format!("{metric} of {} against {}", contrast.arm, contrast.control),
+            testid: "verdict",
+            verdict,
+            ..Fact::default()
+        }
+    };
+    let ratio = found.sample_ratio.unwrap_or_default();
+    let is_off = found.doubts.iter().any(|doubt| doubt.kind == i32::from(pb::ExperimentDoubtKind::SampleRatioMismatch));
+    let sample_ratio = Fact {
+        label: "Sample ratio",
+        value: if is_off { "Mismatch" } else { "As declared" }.to_owned(),
+        hint: format!(
+            "p {} at any look; chi-square p {} if this were the only look",
+            probability(ratio.sequential_p),
+            probability(ratio.chi_square_p)
+        ),
+        testid: "sample-ratio",
+        class: if is_off { "bad" } else { "" },
+        ..Fact::default()
+    };
+    let facts = found.contrasts.iter().map(verdict).chain([sample_ratio]).collect();
+    Section { title: "May I decide?".to_owned(), class: "wide", facts, ..Section::default() }
+}
+
+/// A verdict as calls name it, and as people read it.
+fn verdict_of(verdict: i32) -> (&'static str, &'static str) {
+    let verdict = pb::ExperimentVerdict::try_from(verdict).unwrap_or_default();
+    let words = match verdict {
+        pb::ExperimentVerdict::Unspecified => UNKNOWN,
+        pb::ExperimentVerdict::TooEarly => "Too early to say",
+        pb::ExperimentVerdict::NoDifferenceYet => "No difference yet",
+        pb::ExperimentVerdict::Higher => "Higher",
+        pb::ExperimentVerdict::Lower => "Lower",
+        pb::ExperimentVerdict::NotTrusted => "Not trusted",
+    };
+    let name = verdict.as_str_name();
+    (name.strip_prefix("EXPERIMENT_VERDICT_").unwrap_or(name), words)
+}
+
+/// A row for each arm and metric, with the interval of its rate. All intervals of a metric have one scale.
+fn arms(found: &pb::CompareExperimentResponse) -> Section {
+    let row = |arm: &pb::ExperimentArmResult, at: usize, metric: &pb::ExperimentMetricResult| {
+        let of_metric = found.arms.iter().filter_map(|arm| arm.metrics.get(at));
+        let scale = IntervalScale::of(of_metric.flat_map(|other| [other.lower, other.upper]).flatten());
+        let interval = scale.and_then(|scale| scale.mark(metric.lower, metric.upper, metric.rate, None));
+        let cells = vec![
+            cell("Arm", &arm.arm),
+            cell("Metric", &metric.metric),
+            number("Exposures", unsigned(arm.exposures)),
+            number("Conversions", unsigned(metric.conversions)),
+            number("Declared", share(Some(arm.declared_share))),
+            number("Rate", share(metric.rate)),
+            TableCell { testid: "arm-interval", interval, ..cell("Interval", shares(metric.lower, metric.upper)) },
+        ];
+        TableRow { testid: "arm-row", arm: arm.arm.clone(), cells, ..TableRow::default() }
+    };
+    let rows =
+        found.arms.iter().flat_map(|arm| arm.metrics.iter().enumerate().map(move |(at, metric)| (arm, at, metric)));
+    let rows: Vec<TableRow> = rows.map(|(arm, at, metric)| row(arm, at, metric)).collect();
+    let columns = heads(&["Arm", "Metric", "#Exposures", "#Conversions", "#Declared", "#Rate", "Interval"]);
+    let table = Some(TableView { columns, rows });
+    Section {
+        title: "Arms".to_owned(),
+        note: "score intervals (Wilson) of single rates; they do not compare arms".to_owned(),
+        table,
+        ..Section::default()
+    }
+}
+
+/// A row for each arm against the control.
+fn differences(found: &pb::CompareExperimentResponse, metric: &str) -> Section {
+    let ends = found.contrasts.iter().flat_map(|contrast| [contrast.lower, contrast.upper]).flatten();
+    let scale = IntervalScale::of(ends.chain([0.0]));
+    let row = |contrast: &pb::ExperimentContrast| {
+        let interval = scale
+            .and_then(|scale| scale.mark(contrast.lower, contrast.upper, contrast.difference, Some(scale.place(0.0))));
+        let (_, words) = verdict_of(contrast.verdict);
+        let cells = vec![
+            cell("Arms", format!("{} − {}", contrast.arm, contrast.control)),
+            number("Difference", points(contrast.difference)),
+            TableCell {
+                testid: "contrast-interval",
+                interval,
+                ..cell("Interval", points_range(contrast.lower, contrast.upper))
+            },
+            cell("Verdict", words),
+        ];
+        TableRow { cells, ..TableRow::default() }
+    };
+    let rows = found.contrasts.iter().map(row).collect();
+    let columns = heads(&["Arms", "#Difference", "Interval", "Verdict"]);
+    Section {
+        title: "Differences".to_owned(),
+        note: format!("in percentage points of {metric}"),
+        table: Some(TableView { columns, rows }),
+        ..Section::default()
+    }
+}
+
+/// The values between which intervals are drawn.
+#[derive(Clone, Copy)]
+struct IntervalScale {
+    least: f64,
+    most: f64,
+}
+
+impl IntervalScale {
+    /// A scale with room on both sides of all values; none without values.
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let (least, most) =
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
+        let room = (most - least) * 0.08;
+        (least < most).then_some(Self { least: least - room, most: most + room })
+    }
+
+    /// Where a value lies, from 0 to the width.
+    fn place(self, value: f64) -> i64 {
+        ((value - self.least) / (self.most - self.least) * WIDTH).clamp(0.0, WIDTH).round() as i64
+    }
+
+    fn mark(
+        self,
+        lower: Option<f64>,
+        upper: Option<f64>,
+        middle: Option<f64>,
+        zero: Option<i64>,
+    ) -> Option<IntervalMark> {
+        let (lower, upper, middle) = (self.place(lower?), self.place(upper?), self.place(middle?));
+        Some(IntervalMark { lower, upper, middle, zero })
+    }
+}
+
+/// The equal command.
+fn command(experiment: &pb::Experiment) -> String {
+    let arms: Vec<String> =
+        experiment.arms.iter().map(|arm| format!("--arm {}={}", quoted(&arm.name), arm.weight)).collect();
+    let mut text = format!(
+        "tallystone exp compare {} -n {} {} --metric {} --planned {}",
+        quoted(&experiment.name),
+        quoted(&experiment.namespace),
+        arms.join(" "),
+        quoted(&experiment.metric),
+        experiment.planned_exposures
+    );
+    for metric in &experiment.secondary_metrics {
+        text.push_str(&format!(" --secondary {}", quoted(metric)));
+    }
+    if experiment.mode == i32::from(pb::ExperimentMode::Fixed) {
+        text.push_str(" --mode fixed");
+    }
+    match experiment.unit() {
+        pb::ExperimentUnit::Session => text.push_str(" --unit session"),
+        pb::ExperimentUnit::Event => text.push_str(" --unit event"),
+        pb::ExperimentUnit::Unspecified | pb::ExperimentUnit::User => {}
+    }
+    if experiment.alpha > 0.0 {
+        text.push_str(&format!(" --alpha {}", experiment.alpha));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn marks_keep_the_order_of_their_values_and_stay_within_the_width(
+            values in prop::collection::vec(-1.0_f64..1.0, 3),
+        ) {
+            let mut sorted = values.clone();
+            sorted.sort_by(f64::total_cmp);
+            let scale = IntervalScale::of(values.into_iter().chain([0.0])).expect("more than one value");
+            let mark = scale.mark(Some(sorted[0]), Some(sorted[2]), Some(sorted[1]), Some(scale.place(0.0)));
+            let mark = mark.expect("all are known");
+            prop_assert!(0 <= mark.lower && mark.lower <= mark.middle);
+            prop_assert!(mark.middle <= mark.upper && mark.upper <= 1_000);
+        }
+    }
+
+    #[test]
+    fn an_experiment_is_read_from_its_query() {
+        let query = "name=checkout&arms=A,+B%3D2&metric=bought&secondary=kept,&planned=20,000&mode=fixed";
+        let read = experiment_of(&PageQuery::of(Some(query))).ok().expect("it is complete");
+        let arms: Vec<(&str, u32)> = read.arms.iter().map(|arm| (&*arm.name, arm.weight)).collect();
+        assert_eq!(arms, [("A", 1), ("B", 2)]);
+        assert_eq!((&*read.namespace, read.planned_exposures, read.secondary_metrics.len()), ("default", 20_000, 1));
+        assert_eq!(read.mode(), pb::ExperimentMode::Fixed);
+        for refused in ["name=x&planned=many", "name=x&planned=1&arms=A%3D0", "planned=1&alpha=x"] {
+            assert!(experiment_of(&PageQuery::of(Some(refused))).is_err(), "{refused}");
+        }
+    }
+}

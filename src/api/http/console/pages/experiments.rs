@@ -1,0 +1,113 @@
+//! Experiments: how many exposures one needs, and which one to look at.
+//!
+//! The service keeps no experiments. The form makes the query of the page of one, which may be kept as a bookmark.
+
+use super::methods::PLAN_EXPERIMENT;
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::query::PageQuery;
+use crate::api::http::console::view::{
+    FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
+};
+use crate::api::http::console::words::unsigned;
+use crate::proto::experiment::v1 as pb;
+
+/// The page.
+pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+    let mut page = Page::new("experiments", "Experiments");
+    page.lead = "Compare arms by their counters, as often as you like, without being misled.".to_owned();
+    page.sections.push(comparison(query));
+    page.sections.push(plan(calls, query).await);
+    Ok(page)
+}
+
+fn comparison(query: &PageQuery) -> Section {
+    let text = |label: &str, name: &'static str| FormField {
+        label: label.to_owned(),
+        name,
+        value: query.text(name).to_owned(),
+        ..FormField::default()
+    };
+    let choice = |label: &str, name: &'static str, values: &[(&'static str, &'static str)]| {
+        let option = |&(value, text): &(&'static str, &'static str)| FieldOption {
+            value,
+            text,
+            selected: query.text(name) == value,
+        };
+        FormField { options: values.iter().map(option).collect(), ..text(label, name) }
+    };
+    let fields = vec![
+        text("Experiment", "name"),
+        text("Namespace (default)", "ns"),
+        text("Arms, the control first: A, B=2", "arms"),
+        text("Metric", "metric"),
+        text("Other metrics", "secondary"),
+        text("Planned exposures of all arms", "planned"),
+        choice("Counts once each", "unit", &[("user", "user"), ("session", "session"), ("event", "event")]),
+        choice("Look", "mode", &[("always-valid", "as often as you like"), ("fixed", "once, at the planned size")]),
+        text("Alpha (0.05)", "alpha"),
+    ];
+    Section {
+        title: "Compare".to_owned(),
+        note: "counters exp/NAME/ARM/METRIC and exp/NAME/ARM/exposures".to_owned(),
+        filter: Some(FilterForm { action: "experiment", fields, submit: "Compare" }),
+        ..Section::default()
+    }
+}
+
+/// The form that plans an experiment, with its answer.
+async fn plan(calls: &ConsoleCalls, query: &PageQuery) -> Section {
+    let text = |label: &str, name: &'static str| FormField {
+        label: label.to_owned(),
+        name,
+        value: query.text(name).to_owned(),
+        ..FormField::default()
+    };
+    let fields = vec![
+        text("Rate of the control, as 0.05", "baseline"),
+        text("Smallest change to find, as 0.005", "effect"),
+        text("Power (0.8)", "power"),
+        text("Alpha (0.05)", "alpha"),
+        text("Arms (2)", "count"),
+    ];
+    let mut section = Section {
+        title: "Plan".to_owned(),
+        note: "choose the size before the first look".to_owned(),
+        filter: Some(FilterForm { action: "experiments", fields, submit: "Plan" }),
+        ..Section::default()
+    };
+    if query.text("baseline").is_empty() {
+        return section;
+    }
+    let value = |name| query.text(name).trim().parse::<f64>().unwrap_or(0.0);
+    let request = pb::PlanExperimentRequest {
+        baseline: value("baseline"),
+        effect: value("effect"),
+        power: value("power"),
+        alpha: value("alpha"),
+        arms: query.text("count").trim().parse().unwrap_or(0),
+    };
+    let answer: Result<pb::PlanExperimentResponse, tonic::Status> = calls.ask(PLAN_EXPERIMENT, &request).await;
+    match answer {
+        Err(status) => section.empty = status.message().to_owned(),
+        Ok(planned) => {
+            let row = |look: &str, of_arm: u64, of_all: u64, width: f64| TableRow {
+                cells: vec![
+                    cell("Look", look),
+                    number("Exposures of each arm", unsigned(of_arm)),
+                    number("Exposures of all arms", unsigned(of_all)),
+                    number("Width of the interval", format!("{width:.2}")),
+                ],
+                ..TableRow::default()
+            };
+            let columns =
+                heads(&["Look", "#Exposures of each arm", "#Exposures of all arms", "#Width of the interval"]);
+            let (of_arm, of_all) = (planned.always_valid_exposures_per_arm, planned.always_valid_exposures);
+            let rows = vec![
+                row("as often as you like", of_arm, of_all, planned.width_ratio),
+                row("once, at the planned size", planned.fixed_exposures_per_arm, planned.fixed_exposures, 1.0),
+            ];
+            section.table = Some(TableView { columns, rows });
+        }
+    }
+    section
+}

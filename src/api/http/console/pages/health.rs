@@ -1,0 +1,81 @@
+//! Health: can I believe the numbers?
+
+use tonic::Status;
+
+use super::methods::GET_STATUS;
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::view::{
+    AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
+};
+use crate::api::http::console::words::{size, span, whole};
+use crate::proto::admin::v1 as pb;
+
+/// The page.
+pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
+    let answer: Result<pb::GetStatusResponse, Status> = calls.ask(GET_STATUS, &pb::GetStatusRequest {}).await;
+    let status = answer?;
+    let mut page = Page::new("health", "Health");
+    page.age = Some(AgeChip::of("live", status.server_time.as_ref(), status.server_time.as_ref(), false));
+    for problem in &status.problems {
+        page.notice("bad", problem);
+    }
+    if status.problems.is_empty() {
+        page.lead = "No problems.".to_owned();
+    }
+    let fact = |label, value: String| Fact { label, value, ..Fact::default() };
+    let mut facts = vec![
+        fact("State", if status.ready { "ready" } else { "not ready" }.to_owned()),
+        fact("Version", status.version.clone()),
+        fact("Up for", span(status.up.as_ref())),
+    ];
+    if let Some(fleet) = &status.fleet {
+        facts.push(fact("Servers", whole(fleet.members)));
+        facts.push(fact("Own lease ends in", span(fleet.lease_left.as_ref())));
+    }
+    page.sections.push(Section { facts, class: "plain", ..Section::default() });
+    page.sections.push(stores(&status));
+    page.sections.push(datasets(&status));
+    let code =
+        format!("tallystone status\n\ncurl -s http://HOST/{GET_STATUS} -H 'content-type: application/json' -d '{{}}'");
+    page.sections.push(Section { title: "The same from a shell".to_owned(), code, ..Section::default() });
+    Ok(page)
+}
+
+fn stores(status: &pb::GetStatusResponse) -> Section {
+    let row = |store: &pb::StoreStatus| {
+        let state = match (store.failure.as_str(), store.full) {
+            ("", false) => "answers".to_owned(),
+            ("", true) => "full".to_owned(),
+            (failure, _) => failure.to_owned(),
+        };
+        let bytes =
+            |bytes: i64| if bytes == 0 { crate::api::http::console::words::UNKNOWN.to_owned() } else { size(bytes) };
+        let cells = vec![
+            cell("Store", &store.store),
+            cell("State", state),
+            number("Last answer", format!("{} ago", span(store.silent.as_ref()))),
+            number("On disk", bytes(store.disk_bytes)),
+            number("Free", bytes(store.free_bytes)),
+        ];
+        TableRow { cells, ..TableRow::default() }
+    };
+    let rows = status.stores.iter().map(row).collect();
+    let table = TableView { columns: heads(&["Store", "State", "#Last answer", "#On disk", "#Free"]), rows };
+    Section { title: "Stores".to_owned(), table: Some(table), ..Section::default() }
+}
+
+fn datasets(status: &pb::GetStatusResponse) -> Section {
+    let row = |set: &pb::DatasetStatus| {
+        let cells = vec![
+            cell("Dataset", &set.dataset),
+            number("Counts are old by", span(set.staleness.as_ref())),
+            number("Rollups behind by", span(set.watermark_lag.as_ref())),
+            number("Writes held", whole(set.holds)),
+        ];
+        TableRow { cells, ..TableRow::default() }
+    };
+    let rows: Vec<TableRow> = status.datasets.iter().map(row).collect();
+    let table =
+        TableView { columns: heads(&["Dataset", "#Counts are old by", "#Rollups behind by", "#Writes held"]), rows };
+    Section { title: "Lags of counters".to_owned(), table: Some(table), ..Section::default() }
+}

@@ -1,0 +1,212 @@
+//! Messages of a queue in one state, and one message: why is it not done?
+
+use tonic::Status;
+
+use super::methods::{EXPLAIN_MESSAGE, LIST_MESSAGES, TRACE};
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::query::{PageQuery, link};
+use crate::api::http::console::view::{
+    ActionLink, Fact, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
+    cell, heads, number, state_name,
+};
+use crate::api::http::console::words::{self, moment, or_unknown, size, span, unsigned};
+use crate::proto::history::v1 as history;
+use crate::proto::queue::v1 as pb;
+
+/// The messages of one page.
+const PAGE_ROWS: i32 = 50;
+
+const STATES: [(&str, &str, pb::MessageState); 6] = [
+    ("pending", "ready", pb::MessageState::Pending),
+    ("invisible", "invisible", pb::MessageState::Invisible),
+    ("running", "running", pb::MessageState::Running),
+    ("errored", "errored", pb::MessageState::Errored),
+    ("completed", "completed", pb::MessageState::Completed),
+    ("canceled", "canceled", pb::MessageState::Canceled),
+];
+
+/// What the page of a message offers.
+#[derive(Clone, Copy)]
+pub struct MessageOffers {
+    /// Whether it may be canceled.
+    pub may_cancel: bool,
+    /// Whether its payload may be shown.
+    pub may_show: bool,
+}
+
+/// The list.
+pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+    let queue = query.text("queue");
+    let (state, word, wire) = STATES.into_iter().find(|(state, ..)| *state == query.text("state")).unwrap_or(STATES[0]);
+    let request = pb::ListMessagesRequest {
+        queue: queue.to_owned(),
+        state: wire.into(),
+        page_size: PAGE_ROWS,
+        page_token: query.text("page").to_owned(),
+        without_payload: true,
+    };
+    let listed: pb::ListMessagesResponse = calls.ask(LIST_MESSAGES, &request).await?;
+    let mut page = Page::of_queue(queue, "Messages");
+    page.lead = format!("Messages that are {word}, {PAGE_ROWS} a page, shard by shard in the order of their arrival.");
+    let options = STATES.map(|(value, text, _)| FieldOption { value, text, selected: value == state });
+    let fields = vec![
+        FormField { name: "queue", value: queue.to_owned(), hidden: true, ..FormField::default() },
+        FormField { label: "State".to_owned(), name: "state", options: options.into(), ..FormField::default() },
+    ];
+    let mut section =
+        Section { filter: Some(FilterForm { action: "messages", fields, submit: "Show" }), ..Section::default() };
+    if listed.messages.is_empty() {
+        section.empty = format!("No message of {queue} is {word}.");
+    } else {
+        let rows = listed.messages.iter().map(|message| row(queue, message)).collect();
+        let columns = heads(&["Message", "#Priority", "#Attempt", "Enqueued", "#Payload", "Last error"]);
+        section.table = Some(TableView { columns, rows });
+    }
+    if !listed.next_page_token.is_empty() {
+        let href = link("messages", &[("queue", queue), ("state", state), ("page", &listed.next_page_token)]);
+        section.links.push(ActionLink { href, text: "Next page", enabled: true, ..ActionLink::default() });
+    }
+    page.sections.push(section);
+    Ok(page)
+}
+
+fn row(queue: &str, message: &pb::Message) -> TableRow {
+    let href = link("message", &[("queue", queue), ("id", &message.message_id)]);
+    let error =
+        message.error.as_ref().map_or("", |error| if error.text.is_empty() { &*error.signature } else { &*error.text });
+    TableRow {
+        cells: vec![
+            TableCell { href, ..cell("Message", &message.message_id) },
+            number("Priority", words::count(message.priority)),
+            number("Attempt", message.attempt_number.to_string()),
+            cell("Enqueued", moment(message.enqueue_time.as_ref())),
+            number("Payload", size(message.payload_bytes.into())),
+            cell("Last error", or_unknown(error)),
+        ],
+        ..TableRow::default()
+    }
+}
+
+/// The page of a message. Its payload is never here.
+pub async fn one(calls: &ConsoleCalls, query: &PageQuery, offers: MessageOffers) -> Result<Page, PageFailure> {
+    let (queue, id) = (query.text("queue"), query.text("id"));
+    let request =
+        pb::ExplainMessageRequest { queue: queue.to_owned(), message_id: id.to_owned(), ..Default::default() };
+    let (explained, attempts) =
+        tokio::join!(calls.ask::<pb::ExplainMessageResponse>(EXPLAIN_MESSAGE, &request), attempts(calls, queue, id));
+    let explained = explained?;
+    let mut page = Page::of_queue(queue, id);
+    let causes = explained.explanations.iter();
+    let row = |cause: &pb::Explanation| TableRow {
+        cells: vec![cell("Cause", &cause.cause), cell("Explanation", &cause.text)],
+        ..TableRow::default()
+    };
+    let table = TableView { columns: heads(&["Cause", "Explanation"]), rows: causes.map(row).collect() };
+    page.sections.push(Section {
+        title: "Why is it where it is?".to_owned(),
+        table: Some(table),
+        ..Section::default()
+    });
+    match &explained.message {
+        Some(message) => page.sections.extend(about(message)),
+        None => page.notice("warn", "The queue does not keep a message with this id. Its history may still be known."),
+    }
+    let is_here = explained.message.is_some() && calls.queues_away().is_none();
+    let offer = |href, text, class, may| ActionLink { href, text, class, enabled: may && is_here, current: false };
+    let links = vec![
+        offer(
+            link("act", &[("do", "cancel"), ("queue", queue), ("id", id)]),
+            "Cancel message",
+            "danger",
+            offers.may_cancel && explained.message.as_ref().is_some_and(is_open),
+        ),
+        offer(link("payload", &[("queue", queue), ("id", id)]), "Show payload", "", offers.may_show),
+    ];
+    page.sections.push(Section { links, ..Section::default() });
+    page.sections.push(attempts);
+    Ok(page)
+}
+
+/// Whether the queue still has work to do for a message.
+fn is_open(message: &pb::Message) -> bool {
+    let open = [pb::MessageState::Invisible, pb::MessageState::Pending, pb::MessageState::Running];
+    open.contains(&message.state())
+}
+
+fn about(message: &pb::Message) -> Vec<Section> {
+    let fact = |label, value: String| Fact { label, value, ..Fact::default() };
+    let mut facts = vec![
+        fact("State", state_name(message.state).to_owned()),
+        fact("Attempt", format!("{} used, {} left", message.attempt_number, message.attempts_left)),
+        fact("Priority", words::count(message.priority)),
+        fact("Enqueued", moment(message.enqueue_time.as_ref())),
+        fact("Visible from", moment(message.visible_time.as_ref())),
+        fact("Version", unsigned(message.version)),
+        fact("Payload", format!("{}, not shown", size(message.payload_bytes.into()))),
+    ];
+    if message.lease_expire_time.is_some() {
+        facts.push(fact("Worker", or_unknown(&message.worker_label)));
+        facts.push(fact("Lease ends", moment(message.lease_expire_time.as_ref())));
+    }
+    if let Some(error) = &message.error {
+        let text = if error.text.is_empty() { &error.signature } else { &error.text };
+        facts.push(fact("Last error", text.clone()));
+    }
+    let mut sections = vec![Section { title: "Message".to_owned(), class: "plain", facts, ..Section::default() }];
+    if !message.metadata.is_empty() {
+        let mut pairs: Vec<_> = message.metadata.iter().collect();
+        pairs.sort();
+        let rows = pairs.into_iter().map(|(key, value)| TableRow {
+            cells: vec![cell("Key", key), cell("Value", value)],
+            ..TableRow::default()
+        });
+        let table = TableView { columns: heads(&["Key", "Value"]), rows: rows.collect() };
+        sections.push(Section { title: "Metadata".to_owned(), table: Some(table), ..Section::default() });
+    }
+    sections
+}
+
+async fn attempts(calls: &ConsoleCalls, queue: &str, id: &str) -> Section {
+    let message = Some(history::get_message_trace_request::Message::MessageId(id.to_owned()));
+    let request = history::GetMessageTraceRequest { queue: queue.to_owned(), message, ..Default::default() };
+    let answer: Result<history::GetMessageTraceResponse, Status> = calls.ask(TRACE, &request).await;
+    let mut section = Section {
+        title: "What happened to it".to_owned(),
+        note: "from the history of messages".to_owned(),
+        ..Section::default()
+    };
+    let lives = match answer {
+        Ok(answer) => answer.lives,
+        Err(status) => {
+            section.empty = format!("Not known: {}", status.message());
+            return section;
+        }
+    };
+    let rows: Vec<TableRow> = lives.iter().flat_map(|life| life.transitions.iter().map(lane)).collect();
+    if rows.is_empty() {
+        section.empty = "The history has no row of it.".to_owned();
+    } else {
+        let columns = heads(&["Time", "To", "#Attempt", "Stayed", "Worker", "Why"]);
+        section.table = Some(TableView { columns, rows });
+    }
+    section
+}
+
+fn lane(step: &history::MessageTransition) -> TableRow {
+    let why = step
+        .error
+        .as_ref()
+        .map_or(&step.reason, |error| if error.text.is_empty() { &error.signature } else { &error.text });
+    TableRow {
+        testid: "attempt-lane",
+        cells: vec![
+            cell("Time", moment(step.time.as_ref())),
+            cell("To", state_name(step.to)),
+            number("Attempt", step.attempt_number.to_string()),
+            cell("Stayed", span(step.time_in_state.as_ref())),
+            cell("Worker", or_unknown(&step.worker)),
+            cell("Why", or_unknown(why)),
+        ],
+        ..TableRow::default()
+    }
+}

@@ -1,0 +1,207 @@
+//! The overview: what needs me?
+
+use tonic::Status;
+
+use super::methods::LIST_ACTIVITY;
+use crate::api::http::console::act;
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::query::{PageQuery, link};
+use crate::api::http::console::view::{
+    ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, Section, TableCell,
+    TableRow, TableView, TextLink, cell, number, reason_name,
+};
+use crate::api::http::console::words::{count, quoted, rate, span};
+use crate::proto::queue::v1 as pb;
+
+/// The queues of one page.
+const PAGE_ROWS: i32 = 100;
+/// The queues that need attention and are shown before the table.
+const ATTENTION_ROWS: i32 = 20;
+
+/// The columns that sort, with their orders.
+const ORDERS: [(&str, pb::ActivityOrder); 8] = [
+    ("attention", pb::ActivityOrder::Attention),
+    ("name", pb::ActivityOrder::Name),
+    ("pending", pb::ActivityOrder::Pending),
+    ("errored", pb::ActivityOrder::Errored),
+    ("in", pb::ActivityOrder::In),
+    ("out", pb::ActivityOrder::Out),
+    ("fail", pb::ActivityOrder::Fail),
+    ("oldest", pb::ActivityOrder::Oldest),
+];
+
+/// Asks for the rows that a query names.
+pub async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQueueActivityResponse, Status> {
+    let order = ORDERS
+        .iter()
+        .find(|(name, _)| *name == query.text("sort"))
+        .map_or(pb::ActivityOrder::Name, |(_, order)| *order);
+    let request = pb::ListQueueActivityRequest {
+        prefix: query.text("filter").to_owned(),
+        order: order.into(),
+        page_size: PAGE_ROWS,
+        page_token: query.text("page").to_owned(),
+    };
+    calls.ask(LIST_ACTIVITY, &request).await
+}
+
+/// The page.
+pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+    let wanted = pb::ListQueueActivityRequest { page_size: ATTENTION_ROWS, ..Default::default() };
+    let (listed, urgent) =
+        tokio::join!(activities(calls, query), calls.ask::<pb::ListQueueActivityResponse>(LIST_ACTIVITY, &wanted));
+    let (listed, urgent) = (listed?, urgent?);
+    let totals = listed.totals.unwrap_or_default();
+    let mut page = Page::new("./", "Queues");
+    let away = calls.queues_away();
+    page.age = Some(AgeChip::of("store totals", totals.as_of.as_ref(), listed.server_time.as_ref(), away.is_some()));
+    if let Some(done) = act::done(query) {
+        page.notice("", done);
+    }
+    if let Some(why) = away {
+        page.notice("bad", format!("The numbers are the last ones known: {why}"));
+    }
+    let (filter, sort) = (query.text("filter"), query.text("sort"));
+    page.live = Some(link("live", &[("filter", filter), ("sort", sort), ("page", query.text("page"))]));
+    page.sections.push(attention(&urgent));
+    page.sections.push(Section { facts: sums(&totals), ..Section::default() });
+    let mut section =
+        Section { title: "All queues".to_owned(), filter: Some(filter_form(filter, sort)), ..Section::default() };
+    if listed.queues.is_empty() {
+        section.empty = if filter.is_empty() {
+            "No queues yet. `tallystone queue create mail` makes one.".to_owned()
+        } else {
+            format!("No queue begins with {filter:?}.")
+        };
+    } else {
+        let rows = listed.queues.iter().map(row).collect();
+        section.table = Some(TableView { columns: columns(filter, sort), rows });
+    }
+    if !listed.next_page_token.is_empty() {
+        let href = link("", &[("filter", filter), ("sort", sort), ("page", &listed.next_page_token)]);
+        section.links.push(ActionLink { href, text: "Next page", enabled: true, ..ActionLink::default() });
+    }
+    page.sections.push(section);
+    let body = quoted(&serde_json::json!({ "prefix": filter }).to_string());
+    let prefix = if filter.is_empty() { String::new() } else { format!(" {}", quoted(filter)) };
+    let code = format!(
+        "tallystone queue activity{prefix}\n\ncurl -s http://HOST/{LIST_ACTIVITY} \\\n  -H 'content-type: application/json' -d {body}"
+    );
+    page.sections.push(Section { title: "The same from a shell".to_owned(), code, ..Section::default() });
+    Ok(page)
+}
+
+fn attention(urgent: &pb::ListQueueActivityResponse) -> Section {
+    let rows = urgent.queues.iter().flat_map(|queue| queue.attention.iter().map(move |reason| (queue, reason)));
+    let attention: Vec<AttentionRow> = rows.map(|(queue, reason)| attention_row(&queue.queue, reason)).collect();
+    let all = urgent.totals.as_ref().map_or(0, |totals| totals.attention);
+    let note = match all {
+        0 => String::new(),
+        1 => "1 queue".to_owned(),
+        all => format!("{all} queues"),
+    };
+    let empty = if attention.is_empty() { "Nothing needs attention.".to_owned() } else { String::new() };
+    Section { title: "Attention".to_owned(), note, attention, empty, ..Section::default() }
+}
+
+/// A reason, with the next step.
+pub fn attention_row(queue: &str, reason: &pb::Attention) -> AttentionRow {
+    let name = reason_name(reason.reason);
+    let step = match name {
+        "MESSAGES_ERRORED" => {
+            TextLink { href: link("messages", &[("queue", queue), ("state", "errored")]), text: "Messages".to_owned() }
+        }
+        _ => TextLink { href: format!("{}#explain", link("queue", &[("name", queue)])), text: "Explain".to_owned() },
+    };
+    let runbook = TextLink { href: link("runbook", &[("page", &reason.runbook)]), text: "Runbook".to_owned() };
+    AttentionRow {
+        reason: name,
+        queue: queue.to_owned(),
+        href: link("queue", &[("name", queue)]),
+        text: reason.text.clone(),
+        steps: vec![step, runbook],
+    }
+}
+
+/// The sums over all queues, with the names of their live numbers.
+pub fn sums(totals: &pb::ActivityTotals) -> Vec<Fact> {
+    let fact = |label, live, value: String| Fact { label, live, value, ..Fact::default() };
+    vec![
+        fact("Queues", "queues", count(Some(totals.queues))),
+        fact("Ready", "sum-pending", count(totals.pending)),
+        fact("Running", "sum-running", count(totals.running)),
+        Fact {
+            class: if totals.errored > Some(0) { "bad" } else { "" },
+            ..fact("Errored", "sum-errored", count(totals.errored))
+        },
+        fact("In per second", "sum-in", rate(totals.in_per_second)),
+        fact("Out per second", "sum-out", rate(totals.out_per_second)),
+        fact("Oldest ready", "sum-oldest", span(totals.oldest_ready_age.as_ref())),
+    ]
+}
+
+fn filter_form(filter: &str, sort: &str) -> FilterForm {
+    let prefix = FormField {
+        label: "Name begins with".to_owned(),
+        name: "filter",
+        value: filter.to_owned(),
+        ..FormField::default()
+    };
+    let sort = FormField { name: "sort", value: sort.to_owned(), hidden: true, ..FormField::default() };
+    FilterForm { action: "./", fields: vec![prefix, sort], submit: "Filter" }
+}
+
+fn columns(filter: &str, sort: &str) -> Vec<ColumnHead> {
+    let head = |(text, order): (&'static str, &'static str)| ColumnHead {
+        text,
+        number: text != "Queue",
+        href: if order.is_empty() { String::new() } else { link("", &[("filter", filter), ("sort", order)]) },
+        sorted: match order {
+            "" => "",
+            "name" if sort.is_empty() || sort == "name" => "ascending",
+            order if order == sort => "descending",
+            _ => "", // another column
+        },
+    };
+    [
+        ("Queue", "name"),
+        ("Ready", "pending"),
+        ("Invisible", ""),
+        ("Running", ""),
+        ("Errored", "errored"),
+        ("In/s", "in"),
+        ("Out/s", "out"),
+        ("Fail/s", "fail"),
+        ("Oldest", "oldest"),
+        ("Drains in", ""),
+    ]
+    .map(head)
+    .into()
+}
+
+/// The numbers of a row: label, test id, live name, text.
+pub fn numbers(queue: &pb::QueueActivity) -> [(&'static str, &'static str, &'static str, String); 9] {
+    [
+        ("Ready", "depth-pending", "pending", count(queue.pending)),
+        ("Invisible", "depth-invisible", "invisible", count(queue.invisible)),
+        ("Running", "depth-running", "running", count(queue.running)),
+        ("Errored", "depth-errored", "errored", count(queue.errored)),
+        ("In/s", "rate-in", "in", rate(queue.in_per_second)),
+        ("Out/s", "rate-out", "out", rate(queue.out_per_second)),
+        ("Fail/s", "rate-fail", "fail", rate(queue.fail_per_second)),
+        ("Oldest", "oldest-age", "oldest", span(queue.oldest_ready_age.as_ref())),
+        ("Drains in", "drain-time", "drain", span(queue.time_to_drain.as_ref())),
+    ]
+}
+
+fn row(queue: &pb::QueueActivity) -> TableRow {
+    let name = TableCell { href: link("queue", &[("name", &queue.queue)]), ..cell("Queue", &queue.queue) };
+    let cells = numbers(queue).map(|(label, testid, live, text)| {
+        let is_bad =
+            (live == "errored" && queue.errored > Some(0)) || (live == "fail" && queue.fail_per_second > Some(0.0));
+        let class = if is_bad { "bad-text" } else { "" };
+        TableCell { testid, live, class, ..number(label, text) }
+    });
+    let cells = [name].into_iter().chain(cells).collect();
+    TableRow { testid: "queue-row", queue: queue.queue.clone(), cells, ..TableRow::default() }
+}

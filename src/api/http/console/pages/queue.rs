@@ -1,0 +1,242 @@
+//! A queue: is it keeping up?
+
+use tonic::Status;
+
+use super::chart::{self, DrawnCounter};
+use super::errors::{self, QUEUE_COUNTERS};
+use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_QUEUE, LIST_SESSIONS};
+use super::overview::{attention_row, numbers};
+use crate::api::http::console::act;
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::query::{PageQuery, link};
+use crate::api::http::console::view::{
+    ActionLink, AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
+};
+use crate::api::http::console::words::{self, count, or_unknown, span};
+use crate::proto::queue::v1 as pb;
+
+/// The workers that a page shows.
+const SESSION_ROWS: i32 = 20;
+
+/// Asks for the activity of a queue.
+pub async fn activity(calls: &ConsoleCalls, queue: &str) -> Result<pb::GetQueueActivityResponse, Status> {
+    calls.ask(GET_ACTIVITY, &pb::GetQueueActivityRequest { queue: queue.to_owned() }).await
+}
+
+/// The page.
+pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> Result<Page, PageFailure> {
+    let name = query.text("name");
+    // At once, so that a store that does not answer holds the page up once.
+    let (read, flow, errors, explained, workers, settings) = tokio::join!(
+        activity(calls, name),
+        flow(calls, query),
+        errors::section(calls, name),
+        explained(calls, name),
+        workers(calls, name),
+        settings(calls, name)
+    );
+    let read = read?;
+    let activity = read.activity.unwrap_or_default();
+    let mut page = Page::new("./", name);
+    page.crumbs.push(crate::api::http::console::view::TextLink { href: "./".to_owned(), text: "Queues".to_owned() });
+    let away = calls.queues_away();
+    page.age = Some(AgeChip::of("store totals", activity.as_of.as_ref(), read.server_time.as_ref(), away.is_some()));
+    page.live = Some(link("live", &[("name", name)]));
+    page.lead = verdict(&activity);
+    if let Some(done) = act::done(query) {
+        page.notice("", done);
+    }
+    if let Some(why) = &away {
+        page.notice("bad", format!("The numbers are the last ones known: {why}"));
+    }
+    if !activity.attention.is_empty() {
+        let attention = activity.attention.iter().map(|reason| attention_row(name, reason)).collect();
+        page.sections.push(Section { attention, ..Section::default() });
+    }
+    let facts = numbers(&activity).into_iter().zip(LABELS).map(|((_, testid, live, value), (label, hint))| {
+        let is_bad = live == "errored" && activity.errored > Some(0);
+        let class = if is_bad { "bad" } else { "" };
+        Fact { label, value, hint: hint.to_owned(), testid, live, class, ..Fact::default() }
+    });
+    page.sections.push(Section { facts: facts.collect(), links: message_links(name), ..Section::default() });
+    page.sections.extend([flow, errors, explained, workers, settings]);
+    page.sections.push(actions(name, !read_only && away.is_none()));
+    page.sections.push(conservation(&activity));
+    page.sections.push(equal_commands(name));
+    Ok(page)
+}
+
+/// What came in and what went out, from the counters of the queue.
+async fn flow(calls: &ConsoleCalls, query: &PageQuery) -> Section {
+    let name = query.text("name");
+    let drawn = |label, class, counter: &str| DrawnCounter { label, class, name: format!("{name}~{counter}") };
+    let counters = vec![drawn("In", "one", "enqueued"), drawn("Out", "two", "completed")];
+    let mut section = chart::section(calls, "Flow", QUEUE_COUNTERS, counters, query.text("range")).await;
+    section.links = chart::range_links(query.text("range"), |range| link("queue", &[("name", name), ("range", range)]));
+    section
+}
+
+const LABELS: [(&str, &str); 9] = [
+    ("Ready", ""),
+    ("Invisible", ""),
+    ("Running", ""),
+    ("Errored", ""),
+    ("In", "per second"),
+    ("Out", "per second"),
+    ("Failed", "per second"),
+    ("Oldest ready", ""),
+    ("Drains in", "if rates stay"),
+];
+
+/// One sentence on how the queue does.
+fn verdict(activity: &pb::QueueActivity) -> String {
+    let pending = activity.pending;
+    match (pending, activity.time_to_drain.as_ref(), activity.in_per_second, activity.out_per_second) {
+        (None, ..) => "Its numbers are not known yet.".to_owned(),
+        (Some(0), _, _, Some(out)) if out > 0.0 => "It keeps up: nothing waits.".to_owned(),
+        (Some(0), ..) => "Nothing waits.".to_owned(),
+        (Some(_), Some(drain), ..) => {
+            format!("It catches up: {} until nothing waits, if the rates stay.", words::seconds(drain.seconds))
+        }
+        (Some(waiting), None, Some(into), Some(out)) if into > out => {
+            format!("It falls behind: {} wait, and more comes in than goes out.", words::whole(waiting))
+        }
+        (Some(waiting), ..) => format!("{} wait.", words::whole(waiting)),
+    }
+}
+
+fn message_links(name: &str) -> Vec<ActionLink> {
+    let states = [
+        ("Ready messages", "pending"),
+        ("Running", "running"),
+        ("Errored", "errored"),
+        ("Invisible", "invisible"),
+        ("Completed", "completed"),
+    ];
+    let to = |(text, state)| ActionLink {
+        href: link("messages", &[("queue", name), ("state", state)]),
+        text,
+        enabled: true,
+        ..ActionLink::default()
+    };
+    states.map(to).into()
+}
+
+async fn explained(calls: &ConsoleCalls, name: &str) -> Section {
+    let request = pb::ExplainQueueRequest { queue: name.to_owned(), ..Default::default() };
+    let answer: Result<pb::ExplainQueueResponse, Status> = calls.ask(EXPLAIN_QUEUE, &request).await;
+    let mut section = Section { id: "explain", title: "What would a dequeue get?".to_owned(), ..Section::default() };
+    match answer {
+        Ok(answer) => {
+            let text = |cause: pb::Explanation| TableRow {
+                cells: vec![cell("Cause", cause.cause), cell("Explanation", cause.text)],
+                ..TableRow::default()
+            };
+            section.table = Some(TableView {
+                columns: heads(&["Cause", "Explanation"]),
+                rows: answer.explanations.into_iter().map(text).collect(),
+            });
+        }
+        Err(status) => section.empty = format!("Not known: {}", status.message()),
+    }
+    section
+}
+
+async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
+    let request = pb::ListSessionsRequest { queue: name.to_owned(), page_size: SESSION_ROWS, ..Default::default() };
+    let answer: Result<pb::ListSessionsResponse, Status> = calls.ask(LIST_SESSIONS, &request).await;
+    let mut section =
+        Section { title: "Workers".to_owned(), note: "those with a session".to_owned(), ..Section::default() };
+    match answer {
+        Ok(answer) if answer.sessions.is_empty() => {
+            section.empty = "No worker with a session holds leases here.".to_owned();
+        }
+        Ok(answer) => {
+            let row = |session: pb::LiveSession| TableRow {
+                cells: vec![
+                    cell("Worker", or_unknown(&session.label)),
+                    number("Leases", words::whole(session.leases)),
+                    cell("Last heard", words::moment(session.last_heard_time.as_ref())),
+                    cell("Ends in", span(session.session_expires_in.as_ref())),
+                ],
+                ..TableRow::default()
+            };
+            let rows = answer.sessions.into_iter().map(row).collect();
+            section.table = Some(TableView { columns: heads(&["Worker", "#Leases", "Last heard", "Ends in"]), rows });
+        }
+        Err(status) => section.empty = format!("Not known: {}", status.message()),
+    }
+    section
+}
+
+async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
+    let request = pb::GetQueueRequest { queue: name.to_owned() };
+    let answer: Result<pb::GetQueueResponse, Status> = calls.ask(GET_QUEUE, &request).await;
+    let title = "Settings".to_owned();
+    let queue = match answer {
+        Ok(answer) => answer.queue.unwrap_or_default(),
+        Err(status) => {
+            return Section { title, empty: format!("Not known: {}", status.message()), ..Section::default() };
+        }
+    };
+    let fact = |label, value: String| Fact { label, value, ..Fact::default() };
+    let blocked = |is: Option<bool>, why: &str| match is {
+        Some(true) => format!("blocked: {why}"),
+        _ => "open".to_owned(),
+    };
+    let kind = if queue.r#type == i32::from(pb::QueueType::Exclusive) { "exclusive" } else { "simple" };
+    let facts = vec![
+        fact("Type", kind.to_owned()),
+        fact("Shards", queue.shards.to_string()),
+        fact("Enqueue", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),
+        fact("Dequeue", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),
+        fact("Lease", span(queue.default_lease.as_ref())),
+        fact("Attempts", count(queue.default_max_attempts.map(i64::from))),
+        fact("Created", words::moment(queue.create_time.as_ref())),
+        fact("Changed", words::moment(queue.update_time.as_ref())),
+    ];
+    let history = ActionLink {
+        href: link("control", &[("kind", "queue"), ("name", name)]),
+        text: "Who set this?",
+        enabled: true,
+        ..ActionLink::default()
+    };
+    Section { title, class: "plain", facts, links: vec![history], ..Section::default() }
+}
+
+/// The actions, which are off in a read-only console and while the store is away.
+fn actions(name: &str, enabled: bool) -> Section {
+    let to = |(text, href, destroys)| ActionLink {
+        href,
+        text,
+        class: if destroys { "danger" } else { "" },
+        enabled,
+        current: false,
+    };
+    Section { title: "Actions".to_owned(), links: act::of_queue(name).map(to).collect(), ..Section::default() }
+}
+
+/// The sum of all states, as an equation with its numbers.
+fn conservation(activity: &pb::QueueActivity) -> Section {
+    let states = [
+        ("ready", activity.pending),
+        ("invisible", activity.invisible),
+        ("running", activity.running),
+        ("errored", activity.errored),
+        ("completed", activity.completed),
+        ("canceled", activity.canceled),
+    ];
+    let all: Option<i64> = states.iter().map(|(_, messages)| *messages).sum();
+    let terms: Vec<String> = states.iter().map(|(state, messages)| format!("{} {state}", count(*messages))).collect();
+    let code = format!("{} kept = {}", count(all), terms.join(" + "));
+    Section { title: "Where every kept message is".to_owned(), code, ..Section::default() }
+}
+
+fn equal_commands(name: &str) -> Section {
+    let body = words::quoted(&serde_json::json!({ "queue": name }).to_string());
+    let name = words::quoted(name);
+    let code = format!(
+        "tallystone queue activity {name}\ntallystone queue stats {name}\n\ncurl -s http://HOST/{GET_ACTIVITY} \\\n  -H 'content-type: application/json' -d {body}",
+    );
+    Section { title: "The same from a shell".to_owned(), code, ..Section::default() }
+}

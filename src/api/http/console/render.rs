@@ -1,0 +1,433 @@
+//! A page as HTML. Everything that is shown passes through `escaped`, here and nowhere else.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::view::{
+    ActionForm, ActionLink, AgeChip, AttentionRow, ChartView, Fact, FilterForm, FormField, IntervalMark, Page, Section,
+    TableCell, TableRow, TableView,
+};
+
+const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
+                     <path d=\"M5 4v16M10 4v16M15 4v16M20 4v16M2 17 22 7\" fill=\"none\" stroke=\"currentColor\" \
+                     stroke-width=\"2\" stroke-linecap=\"round\"/></svg><span>Tallystone</span></a>";
+
+/// What `?` shows where scripts run.
+const KEYS: &str = "<p id=\"keys\" hidden>Keys: <kbd>/</kbd> filter, <kbd>j</kbd> <kbd>k</kbd> rows, <kbd>p</kbd> pause, \
+                    <kbd>t</kbd> theme, <kbd>g</kbd> and <kbd>o</kbd> queues, <kbd>c</kbd> counters, <kbd>e</kbd> experiments, \
+                    <kbd>h</kbd> health, <kbd>a</kbd> audit</p>";
+
+/// A text in which no character has a meaning in HTML, also inside an attribute.
+fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(['&', '<', '>', '"', '\'']) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            other => safe.push(other),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Text of a page as it grows.
+#[derive(Default)]
+struct Html(String);
+
+impl Html {
+    /// Markup of this file.
+    fn raw(&mut self, markup: &str) {
+        self.0.push_str(markup);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.0.push_str(&escaped(text));
+    }
+
+    /// An attribute, unless its value is empty.
+    fn attribute(&mut self, name: &str, value: &str) {
+        if !value.is_empty() {
+            // Writing to a string does not fail.
+            let _ = write!(self.0, " {name}=\"{}\"", escaped(value));
+        }
+    }
+
+    /// An element with attributes and a text.
+    fn element(&mut self, tag: &str, attributes: &[(&str, &str)], text: &str) {
+        self.open(tag, attributes);
+        self.text(text);
+        let _ = write!(self.0, "</{tag}>");
+    }
+
+    fn open(&mut self, tag: &str, attributes: &[(&str, &str)]) {
+        let _ = write!(self.0, "<{tag}");
+        attributes.iter().for_each(|(name, value)| self.attribute(name, value));
+        self.raw(">");
+    }
+}
+
+/// The whole page.
+pub fn page(page: &Page) -> String {
+    let mut html = Html::default();
+    head(&mut html, page);
+    bar(&mut html, page);
+    html.raw("<main id=\"content\" tabindex=\"-1\"");
+    if let Some(url) = &page.live {
+        html.attribute("data-stream", url);
+    }
+    html.raw("><div class=\"head\">");
+    if !page.crumbs.is_empty() {
+        html.raw("<p class=\"crumbs\">");
+        for crumb in &page.crumbs {
+            html.element("a", &[("href", &crumb.href)], &crumb.text);
+            html.raw(" <span aria-hidden=\"true\">/</span> ");
+        }
+        html.raw("</p>");
+    }
+    html.raw("<div class=\"head-row\">");
+    html.element("h1", &[], &page.heading);
+    if let Some(chip) = &page.age {
+        age(&mut html, chip);
+    }
+    html.raw("</div>");
+    if !page.lead.is_empty() {
+        html.element("p", &[("class", "lead")], &page.lead);
+    }
+    html.raw("</div>\n");
+    for notice in &page.notices {
+        let class = format!("notice {}", notice.class);
+        html.element(
+            "p",
+            &[("class", class.trim_end()), ("role", "status"), ("data-testid", notice.testid)],
+            &notice.text,
+        );
+    }
+    page.sections.iter().for_each(|part| section(&mut html, part));
+    html.raw("</main>\n<footer>");
+    html.element("p", &[], &page.footer);
+    html.raw(KEYS);
+    html.raw("</footer>\n</body>\n</html>\n");
+    html.0
+}
+
+fn head(html: &mut Html, page: &Page) {
+    html.raw(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n",
+    );
+    html.element("title", &[], &format!("{} · Tallystone", page.title));
+    html.open("link", &[("rel", "icon"), ("href", &page.assets.icon), ("type", "image/svg+xml")]);
+    html.open("link", &[("rel", "stylesheet"), ("href", &page.assets.style)]);
+    html.raw("<script defer");
+    html.attribute("src", &page.assets.script);
+    html.raw("></script>\n</head>\n<body>\n<a class=\"skip\" href=\"#content\">Skip to content</a>\n");
+}
+
+fn bar(html: &mut Html, page: &Page) {
+    html.raw("<header class=\"bar\"><div class=\"bar-inner\">");
+    html.raw(BRAND);
+    if !page.nav.is_empty() {
+        html.raw("<nav aria-label=\"Main\">");
+        for link in &page.nav {
+            let current = if link.current { "page" } else { "" };
+            html.element("a", &[("href", link.href), ("aria-current", current)], link.text);
+        }
+        html.raw("</nav>");
+    }
+    html.raw("<div class=\"tools\">");
+    if page.live.is_some() {
+        html.raw(
+            "<span class=\"live\" data-testid=\"live-state\" data-state=\"off\" role=\"status\">not live</span>\
+             <button type=\"button\" class=\"tool\" id=\"pause\" hidden>Pause</button>",
+        );
+    }
+    html.raw("<button type=\"button\" class=\"tool\" id=\"theme\" hidden>Theme</button>");
+    if !page.user.is_empty() {
+        html.raw("<form class=\"user\" method=\"post\" action=\"sign-out\">");
+        html.element("span", &[], &page.user);
+        html.raw("<button type=\"submit\" class=\"tool\">Sign out</button></form>");
+    }
+    html.raw("</div></div></header>\n");
+}
+
+fn age(html: &mut Html, chip: &AgeChip) {
+    html.open(
+        "span",
+        &[
+            ("class", "age"),
+            ("data-testid", "age"),
+            ("data-server-time", &chip.server_time.to_string()),
+            ("data-age-state", chip.state),
+        ],
+    );
+    // The attribute is there also while the time is unknown.
+    html.0.pop();
+    let _ = write!(html.0, " data-as-of=\"{}\">", escaped(&chip.as_of));
+    html.element("span", &[("class", "source")], chip.source);
+    html.raw(" ");
+    html.element("span", &[("class", "age-text")], &chip.text);
+    html.raw("</span>");
+}
+
+fn section(html: &mut Html, section: &Section) {
+    html.open("section", &[("id", section.id)]);
+    if !section.title.is_empty() {
+        html.raw("<div class=\"section-head\">");
+        html.element("h2", &[], &section.title);
+        if !section.note.is_empty() {
+            html.element("p", &[("class", "note")], &section.note);
+        }
+        html.raw("</div>");
+    }
+    if !section.attention.is_empty() {
+        html.raw("<ul class=\"attention\">");
+        section.attention.iter().for_each(|row| attention(html, row));
+        html.raw("</ul>");
+    }
+    if !section.facts.is_empty() {
+        html.open("dl", &[("class", format!("facts {}", section.class).trim_end())]);
+        section.facts.iter().for_each(|one| fact(html, one));
+        html.raw("</dl>");
+    }
+    if let Some(view) = &section.chart {
+        chart(html, view);
+    }
+    if let Some(form) = &section.filter {
+        filter(html, form);
+    }
+    if let Some(view) = &section.table {
+        table(html, view);
+    }
+    if !section.empty.is_empty() {
+        html.open("p", &[("class", "empty"), ("data-testid", "empty")]);
+        with_code(html, &section.empty);
+        html.raw("</p>");
+    }
+    for paragraph in &section.prose {
+        html.raw("<p class=\"prose\">");
+        with_code(html, paragraph);
+        html.raw("</p>");
+    }
+    if !section.code.is_empty() {
+        html.raw("<pre tabindex=\"0\">");
+        html.element("code", &[], &section.code);
+        html.raw("</pre>");
+    }
+    if let Some(form) = &section.action {
+        action(html, form);
+    }
+    if !section.links.is_empty() {
+        html.raw("<p class=\"links\">");
+        section.links.iter().for_each(|link| button(html, link));
+        html.raw("</p>");
+    }
+    html.raw("</section>\n");
+}
+
+/// A text in which backticks mark code.
+fn with_code(html: &mut Html, text: &str) {
+    for (place, part) in text.split('`').enumerate() {
+        if place % 2 == 0 {
+            html.text(part);
+        } else {
+            html.element("code", &[], part);
+        }
+    }
+}
+
+fn attention(html: &mut Html, row: &AttentionRow) {
+    html.open("li", &[("data-testid", "attention-row"), ("data-reason", row.reason)]);
+    html.raw("<span class=\"mark\" aria-hidden=\"true\">!</span><span class=\"what\">");
+    html.element("a", &[("href", &row.href)], &row.queue);
+    html.raw(" ");
+    html.element("span", &[], &row.text);
+    html.raw("</span><span class=\"steps\">");
+    for step in &row.steps {
+        html.element("a", &[("href", &step.href)], &step.text);
+    }
+    html.raw("</span></li>");
+}
+
+fn fact(html: &mut Html, fact: &Fact) {
+    html.open("div", &[("class", fact.class)]);
+    html.element("dt", &[], fact.label);
+    let attributes = [("data-testid", fact.testid), ("data-live", fact.live), ("data-verdict", fact.verdict)];
+    html.element("dd", &attributes, &fact.value);
+    if !fact.hint.is_empty() {
+        html.element("dd", &[("class", "hint")], &fact.hint);
+    }
+    html.raw("</div>");
+}
+
+fn chart(html: &mut Html, view: &ChartView) {
+    html.raw("<figure class=\"chart\">");
+    html.open(
+        "svg",
+        &[("viewBox", "0 0 1000 160"), ("preserveAspectRatio", "none"), ("role", "img"), ("aria-label", &view.label)],
+    );
+    html.raw("<path class=\"axis\" d=\"M0 160H1000\"/>");
+    for line in &view.lines {
+        html.open("path", &[("class", &format!("line {}", line.class)), ("d", &line.path)]);
+        html.raw("</path>");
+    }
+    html.raw("</svg><figcaption>");
+    for line in &view.lines {
+        html.element("span", &[("class", &format!("key {}", line.class))], line.label);
+    }
+    html.element("span", &[], &view.most);
+    html.element("span", &[], &view.span);
+    html.raw("</figcaption></figure>");
+}
+
+/// A field that is sent without being shown, with its value even if it is empty.
+fn hidden(html: &mut Html, field: &FormField) {
+    let _ = write!(html.0, "<input type=\"hidden\" name=\"{}\" value=\"{}\">", field.name, escaped(&field.value));
+}
+
+fn filter(html: &mut Html, form: &FilterForm) {
+    html.open("form", &[("class", "filter"), ("method", "get"), ("action", form.action)]);
+    for field in &form.fields {
+        if field.hidden {
+            hidden(html, field);
+            continue;
+        }
+        html.raw("<label>");
+        html.text(&field.label);
+        if field.options.is_empty() {
+            html.open(
+                "input",
+                &[("type", "search"), ("name", field.name), ("value", &field.value), ("autocomplete", "off")],
+            );
+        } else {
+            html.open("select", &[("name", field.name)]);
+            for option in &field.options {
+                let selected = if option.selected { "selected" } else { "" };
+                html.element("option", &[("value", option.value), ("selected", selected)], option.text);
+            }
+            html.raw("</select>");
+        }
+        html.raw("</label>");
+    }
+    html.element("button", &[("type", "submit")], form.submit);
+    html.raw("</form>");
+}
+
+fn table(html: &mut Html, view: &TableView) {
+    html.raw("<div class=\"table\"><table><thead><tr>");
+    for column in &view.columns {
+        let class = if column.number { "num" } else { "" };
+        html.open("th", &[("scope", "col"), ("class", class), ("aria-sort", column.sorted)]);
+        if column.href.is_empty() {
+            html.text(column.text);
+        } else {
+            html.element("a", &[("href", &column.href)], column.text);
+        }
+        html.raw("</th>");
+    }
+    html.raw("</tr></thead><tbody>\n");
+    view.rows.iter().for_each(|one| row(html, one));
+    html.raw("</tbody></table></div>");
+}
+
+fn row(html: &mut Html, row: &TableRow) {
+    html.open("tr", &[("data-testid", row.testid), ("data-queue", &row.queue), ("data-arm", &row.arm)]);
+    row.cells.iter().for_each(|one| cell(html, one));
+    html.raw("</tr>\n");
+}
+
+fn cell(html: &mut Html, cell: &TableCell) {
+    html.open("td", &[("data-label", cell.label), ("class", if cell.number { "num" } else { "" })]);
+    if cell.href.is_empty() {
+        let attributes = [("data-testid", cell.testid), ("data-live", cell.live), ("class", cell.class)];
+        html.open("span", &attributes);
+        html.text(&cell.text);
+        if let Some(mark) = &cell.interval {
+            interval(html, mark);
+        }
+        html.raw("</span>");
+    } else {
+        html.element("a", &[("href", &cell.href)], &cell.text);
+    }
+    html.raw("</td>");
+}
+
+/// An interval as a line, with its middle, and 0 where that is on the scale. The text beside it says the same.
+fn interval(html: &mut Html, mark: &IntervalMark) {
+    let IntervalMark { lower, upper, middle, zero } = mark;
+    html.raw("<svg class=\"interval\" viewBox=\"0 0 1000 16\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
+    html.raw("<path class=\"axis\" d=\"M0 8H1000\"/>");
+    if let Some(zero) = zero {
+        let _ = write!(html.0, "<path class=\"zero\" d=\"M{zero} 0V16\"/>");
+    }
+    let _ = write!(
+        html.0,
+        "<path class=\"range\" d=\"M{lower} 8H{upper}\"/><path class=\"middle\" d=\"M{middle} 2V14\"/></svg>"
+    );
+}
+
+fn action(html: &mut Html, form: &ActionForm) {
+    html.open("form", &[("class", "act"), ("method", "post"), ("action", form.action)]);
+    for field in &form.fields {
+        if field.hidden {
+            hidden(html, field);
+            continue;
+        }
+        html.raw("<label>");
+        html.element("span", &[], &field.label);
+        let required = if field.required { "required" } else { "" };
+        let kind = if field.secret { "password" } else { "" };
+        html.open(
+            "input",
+            &[
+                ("type", kind),
+                ("name", field.name),
+                ("value", &field.value),
+                ("autocomplete", "off"),
+                ("required", required),
+            ],
+        );
+        html.raw("</label>");
+    }
+    html.raw("<div class=\"act-row\">");
+    html.element("button", &[("type", "submit"), ("class", form.class), ("data-testid", form.testid)], &form.submit);
+    if !form.back.is_empty() {
+        html.element("a", &[("href", &form.back)], "Cancel");
+    }
+    html.raw("</div></form>");
+}
+
+fn button(html: &mut Html, link: &ActionLink) {
+    if link.enabled {
+        let class = format!("button {}", link.class);
+        let current = if link.current { "true" } else { "" };
+        html.element("a", &[("class", class.trim_end()), ("href", &link.href), ("aria-current", current)], link.text);
+    } else {
+        html.element("span", &[("class", "button"), ("aria-disabled", "true")], link.text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_text_can_end_its_element_or_attribute(text in ".{0,40}") {
+            let mut html = Html::default();
+            html.element("a", &[("href", &text)], &text);
+            let safe = html.0.strip_prefix("<a").and_then(|rest| rest.strip_suffix("</a>")).expect("one element");
+            prop_assert_eq!(safe.matches(['<', '\'']).count(), 0);
+            prop_assert_eq!(safe.matches('>').count(), 1);
+            prop_assert_eq!(safe.matches('"').count(), if text.is_empty() { 0 } else { 2 });
+        }
+    }
+}

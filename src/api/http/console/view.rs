@@ -1,0 +1,357 @@
+//! What a page consists of. `render` writes every page, so all look and work alike.
+
+use http::StatusCode;
+use tonic::{Code, Status};
+
+use super::assets::{AssetLinks, LINKS};
+use super::query::link;
+use super::words;
+use crate::proto::queue::v1 as queue;
+
+/// Numbers up to this age are fresh, in seconds; the script of the console has the same bounds.
+const FRESH_SECONDS: i64 = 5;
+const LAGGING_SECONDS: i64 = 60;
+
+/// A page.
+pub struct Page {
+    pub status: StatusCode,
+    pub title: String,
+    pub heading: String,
+    /// One sentence below the heading.
+    pub lead: String,
+    pub nav: Vec<NavLink>,
+    pub crumbs: Vec<TextLink>,
+    pub age: Option<AgeChip>,
+    pub notices: Vec<PageNotice>,
+    pub sections: Vec<Section>,
+    /// Where its numbers are streamed from.
+    pub live: Option<String>,
+    pub footer: String,
+    /// Who is signed in; empty where callers need not say.
+    pub user: String,
+    pub assets: &'static AssetLinks,
+}
+
+pub struct NavLink {
+    pub href: &'static str,
+    pub text: &'static str,
+    pub current: bool,
+}
+
+pub struct TextLink {
+    pub href: String,
+    pub text: String,
+}
+
+/// The age of the numbers of a page, with their source.
+pub struct AgeChip {
+    pub source: &'static str,
+    /// Milliseconds since 1970; empty while unknown.
+    pub as_of: String,
+    pub server_time: i64,
+    /// `fresh`, `lagging`, `stale` or `away`.
+    pub state: &'static str,
+    pub text: String,
+}
+
+pub struct PageNotice {
+    /// `bad`, `warn` or nothing.
+    pub class: &'static str,
+    pub testid: &'static str,
+    pub text: String,
+}
+
+/// A part of a page. What is empty is not shown.
+#[derive(Default)]
+pub struct Section {
+    /// Its name in links; empty for none.
+    pub id: &'static str,
+    pub title: String,
+    pub note: String,
+    pub class: &'static str,
+    pub attention: Vec<AttentionRow>,
+    pub facts: Vec<Fact>,
+    pub chart: Option<ChartView>,
+    pub filter: Option<FilterForm>,
+    pub table: Option<TableView>,
+    pub empty: String,
+    /// Paragraphs, in which backticks mark code.
+    pub prose: Vec<String>,
+    pub code: String,
+    pub action: Option<ActionForm>,
+    pub links: Vec<ActionLink>,
+}
+
+pub struct AttentionRow {
+    pub reason: &'static str,
+    pub queue: String,
+    pub href: String,
+    pub text: String,
+    pub steps: Vec<TextLink>,
+}
+
+#[derive(Default)]
+pub struct Fact {
+    pub label: &'static str,
+    pub value: String,
+    pub hint: String,
+    pub testid: &'static str,
+    /// The name of its number in live updates.
+    pub live: &'static str,
+    /// The verdict of an experiment, as calls name it.
+    pub verdict: &'static str,
+    pub class: &'static str,
+}
+
+pub struct FilterForm {
+    pub action: &'static str,
+    pub fields: Vec<FormField>,
+    pub submit: &'static str,
+}
+
+#[derive(Default)]
+pub struct FormField {
+    pub label: String,
+    pub name: &'static str,
+    pub value: String,
+    pub hidden: bool,
+    pub required: bool,
+    /// Whether it is not readable while it is typed.
+    pub secret: bool,
+    pub options: Vec<FieldOption>,
+}
+
+pub struct FieldOption {
+    pub value: &'static str,
+    pub text: &'static str,
+    pub selected: bool,
+}
+
+#[derive(Default)]
+pub struct ActionForm {
+    pub action: &'static str,
+    pub fields: Vec<FormField>,
+    pub submit: String,
+    pub testid: &'static str,
+    /// `danger` for what destroys.
+    pub class: &'static str,
+    /// Where it may be given up; empty without such a place.
+    pub back: String,
+}
+
+#[derive(Default)]
+pub struct ActionLink {
+    pub href: String,
+    pub text: &'static str,
+    pub class: &'static str,
+    pub enabled: bool,
+    /// Whether it leads to what is shown.
+    pub current: bool,
+}
+
+#[derive(Default)]
+pub struct TableView {
+    pub columns: Vec<ColumnHead>,
+    pub rows: Vec<TableRow>,
+}
+
+#[derive(Default)]
+pub struct ColumnHead {
+    pub text: &'static str,
+    pub number: bool,
+    pub href: String,
+    /// `ascending` or `descending` if the rows are in the order of this column.
+    pub sorted: &'static str,
+}
+
+#[derive(Default)]
+pub struct TableRow {
+    pub testid: &'static str,
+    pub queue: String,
+    pub arm: String,
+    pub cells: Vec<TableCell>,
+}
+
+#[derive(Default)]
+pub struct TableCell {
+    pub label: &'static str,
+    pub text: String,
+    pub href: String,
+    pub number: bool,
+    pub testid: &'static str,
+    pub live: &'static str,
+    pub class: &'static str,
+    pub interval: Option<IntervalMark>,
+}
+
+/// An interval as it is drawn, in thousandths of the width.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct IntervalMark {
+    pub lower: i64,
+    pub upper: i64,
+    pub middle: i64,
+    /// Where 0 lies, if it is drawn.
+    pub zero: Option<i64>,
+}
+
+/// Lines over time.
+pub struct ChartView {
+    /// What it shows, in words.
+    pub label: String,
+    pub lines: Vec<ChartLine>,
+    /// What its height stands for.
+    pub most: String,
+    /// What its width stands for.
+    pub span: String,
+}
+
+pub struct ChartLine {
+    pub label: &'static str,
+    /// `one` or `two`: its colour.
+    pub class: &'static str,
+    /// Its way in a drawing of 1,000 by 160.
+    pub path: String,
+}
+
+/// Why a page cannot be shown.
+pub struct PageFailure {
+    status: StatusCode,
+    heading: &'static str,
+    text: String,
+}
+
+impl Page {
+    /// A page of one of the places of the navigation.
+    pub fn new(place: &str, heading: impl Into<String>) -> Self {
+        let places = [
+            ("./", "Queues"),
+            ("counters", "Counters"),
+            ("experiments", "Experiments"),
+            ("health", "Health"),
+            ("audit", "Audit"),
+        ];
+        let nav = places.map(|(href, text)| NavLink { href, text, current: href == place });
+        let heading = heading.into();
+        Self {
+            status: StatusCode::OK,
+            title: heading.clone(),
+            heading,
+            lead: String::new(),
+            nav: nav.into(),
+            crumbs: Vec::new(),
+            age: None,
+            notices: Vec::new(),
+            sections: Vec::new(),
+            live: None,
+            footer: format!("Tallystone {}", env!("CARGO_PKG_VERSION")),
+            user: String::new(),
+            assets: &LINKS,
+        }
+    }
+
+    /// A page below the queue with this name.
+    pub fn of_queue(queue: &str, heading: impl Into<String>) -> Self {
+        let mut page = Self::new("./", heading);
+        let crumb = |href, text: &str| TextLink { href, text: text.to_owned() };
+        page.crumbs = vec![crumb("./".to_owned(), "Queues"), crumb(link("queue", &[("name", queue)]), queue)];
+        page
+    }
+
+    pub fn notice(&mut self, class: &'static str, text: impl Into<String>) {
+        self.notices.push(PageNotice { class, testid: "", text: text.into() });
+    }
+}
+
+impl AgeChip {
+    /// The age of numbers at the time of the server.
+    pub fn of(
+        source: &'static str,
+        as_of: Option<&prost_types::Timestamp>,
+        server_time: Option<&prost_types::Timestamp>,
+        is_away: bool,
+    ) -> Self {
+        let now = server_time.map_or(0, words::millis);
+        let age = as_of.map(|as_of| ((now - words::millis(as_of)) / 1_000).max(0));
+        let state = match age {
+            _ if is_away => "away",
+            None => "stale",
+            Some(..=FRESH_SECONDS) => "fresh",
+            Some(..=LAGGING_SECONDS) => "lagging",
+            Some(_) => "stale",
+        };
+        let text = age.map_or_else(|| words::UNKNOWN.to_owned(), |age| format!("as of {} ago", words::seconds(age)));
+        let as_of = as_of.map_or_else(String::new, |as_of| words::millis(as_of).to_string());
+        Self { source, as_of, server_time: now, state, text }
+    }
+}
+
+impl PageFailure {
+    /// There is no page of this name.
+    pub fn no_page(place: &str) -> Self {
+        let shown: String = place.chars().take(100).collect();
+        Self {
+            status: StatusCode::NOT_FOUND,
+            heading: "No such page",
+            text: format!("The console has no page {shown:?}."),
+        }
+    }
+
+    /// The page that says so.
+    pub fn page(self) -> Page {
+        let mut page = Page::new("", self.heading);
+        page.status = self.status;
+        page.notice("bad", self.text);
+        page
+    }
+}
+
+impl From<Status> for PageFailure {
+    fn from(status: Status) -> Self {
+        let (code, heading) = match status.code() {
+            Code::NotFound => (StatusCode::NOT_FOUND, "Not found"),
+            Code::InvalidArgument | Code::FailedPrecondition => (StatusCode::BAD_REQUEST, "Cannot be shown"),
+            Code::PermissionDenied => (StatusCode::FORBIDDEN, "Not allowed"),
+            Code::Unauthenticated => (StatusCode::UNAUTHORIZED, "Sign in first"),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "No answer"), // the store or the server is away
+        };
+        Self { status: code, heading, text: status.message().to_owned() }
+    }
+}
+
+/// A cell with a text.
+pub fn cell(label: &'static str, text: impl Into<String>) -> TableCell {
+    TableCell { label, text: text.into(), ..TableCell::default() }
+}
+
+/// A cell with a number.
+pub fn number(label: &'static str, text: impl Into<String>) -> TableCell {
+    TableCell { number: true, ..cell(label, text) }
+}
+
+/// Heads of columns; names that begin with `#` are those of numbers.
+pub fn heads(names: &[&'static str]) -> Vec<ColumnHead> {
+    let head = |name: &&'static str| match name.strip_prefix('#') {
+        Some(text) => ColumnHead { text, number: true, ..ColumnHead::default() },
+        None => ColumnHead { text: name, ..ColumnHead::default() },
+    };
+    names.iter().map(head).collect()
+}
+
+/// The reason of an attention without its prefix, as calls name it.
+pub fn reason_name(reason: i32) -> &'static str {
+    let reason = queue::AttentionReason::try_from(reason).unwrap_or_default().as_str_name();
+    reason.strip_prefix("ATTENTION_REASON_").unwrap_or(reason)
+}
+
+/// The state of a message as people read it.
+pub fn state_name(state: i32) -> &'static str {
+    match queue::MessageState::try_from(state).unwrap_or_default() {
+        queue::MessageState::Unspecified => words::UNKNOWN,
+        queue::MessageState::Invisible => "invisible",
+        queue::MessageState::Pending => "pending",
+        queue::MessageState::Running => "running",
+        queue::MessageState::Completed => "completed",
+        queue::MessageState::Canceled => "canceled",
+        queue::MessageState::Errored => "errored",
+    }
+}

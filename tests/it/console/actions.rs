@@ -1,0 +1,114 @@
+//! Actions without scripts: a page with the count, then a form that does it once.
+
+use serde_json::{Value, json};
+
+use super::{done, fill, get, header, hidden, post, status_under, text_of, used_server};
+use crate::support::harness::{Launch, Server};
+
+fn form(page: &str, more: &str) -> String {
+    let fields =
+        ["do", "queue", "queue_id", "etag", "id", "token"].map(|name| format!("{name}={}", hidden(page, name)));
+    format!("{}&{more}", fields.join("&"))
+}
+
+fn lines(server: &Server) -> Vec<(String, String, String)> {
+    let answer = server.post("/tallystone.admin.v1.AuditService/ListAdminActions", "{}").json();
+    let text = |act: &Value, field: &str| act[field].as_str().expect("a text").to_owned();
+    let acts = answer["actions"].as_array().expect("a list").clone();
+    acts.iter().map(|act| (text(act, "action"), text(act, "reason"), text(act, "outcome"))).collect()
+}
+
+fn depth(server: &Server) -> [String; 3] {
+    let depth = done(server, "GetDepth", &json!({"queue": "mail"}));
+    ["pending", "errored", "canceled"].map(|state| depth[state].as_str().expect("a count").to_owned())
+}
+
+#[test]
+fn a_purge_posted_twice_is_one_purge_with_one_line() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let page = get(&server, "/console/act?do=purge&queue=mail", &[]).body;
+    assert_eq!(text_of(&page, "confirm-count"), "11");
+    assert!(page.contains("tallystone queue purge mail"), "{page}");
+    let before = lines(&server).len();
+    let wrong = post(&server, &form(&page, "reason=clean&typed=mial"), &[]);
+    assert_eq!((wrong.status, depth(&server)), (400, ["11", "1", "0"].map(str::to_owned)));
+    let right = form(&page, "reason=clean+up%20%C3%BC&typed=mail");
+    for _ in 0..2 {
+        let answer = post(&server, &right, &[]);
+        assert_eq!(
+            (answer.status, header(&answer, "location")),
+            (303, Some("queue?name=mail&done=purge")),
+            "{}",
+            answer.body
+        );
+    }
+    assert_eq!(depth(&server), ["0", "1", "11"].map(str::to_owned));
+    let lines = lines(&server);
+    assert_eq!(lines[0], ("PurgeQueue".to_owned(), "clean up ü".to_owned(), "OK".to_owned()));
+    assert_eq!(lines.len(), before + 1, "{lines:?}");
+    assert!(get(&server, "/console/queue?name=mail&done=purge", &[]).body.contains("Done: purge."));
+}
+
+#[test]
+fn every_action_does_what_its_page_says() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let act = |place: &str, more: &str| {
+        let page = get(&server, &format!("/console/act?{place}"), &[]);
+        assert_eq!(page.status, 200, "{place}: {}", page.body);
+        let answer = post(&server, &form(&page.body, &format!("reason=test&{more}")), &[]);
+        assert_eq!(answer.status, 303, "{place}: {}", answer.body);
+    };
+    let queue = || done(&server, "GetQueue", &json!({"queue": "mail"}))["queue"].clone();
+    act("do=block-dequeue&queue=mail", "");
+    assert_eq!((&queue()["dequeueBlocked"], &queue()["dequeueBlockedReason"]), (&json!(true), &json!("test")));
+    act("do=block-enqueue&queue=mail", "");
+    act("do=unblock&queue=mail", "");
+    assert_eq!((&queue()["dequeueBlocked"], &queue()["enqueueBlocked"]), (&json!(false), &json!(false)));
+    act("do=redrive&queue=mail", "");
+    assert_eq!(depth(&server), ["12", "0", "0"].map(str::to_owned));
+    act("do=cancel&queue=mail&id=m3", "");
+    assert_eq!(depth(&server), ["11", "0", "1"].map(str::to_owned));
+    act("do=limit&queue=odd%2Fname%3A50", "value=acme&limit=2");
+    act("do=discard&queue=mail", "typed=mail");
+    act("do=delete&queue=mail", "typed=mail");
+    assert_eq!(get(&server, "/console/queue?name=mail", &[]).status, 404);
+    let did: Vec<String> = lines(&server).into_iter().map(|(action, ..)| action).take(8).collect();
+    let expected = [
+        "DeleteQueue",
+        "DiscardMessages",
+        "SetValueLimit",
+        "CancelMessage",
+        "RedriveMessages",
+        "UpdateQueue",
+        "UpdateQueue",
+        "UpdateQueue",
+    ];
+    assert_eq!(did, expected);
+}
+
+#[test]
+fn a_read_only_console_and_a_foreign_page_change_nothing() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let page = get(&server, "/console/act?do=purge&queue=mail", &[]).body;
+    let purge = form(&page, "reason=x&typed=mail");
+    assert_eq!(post(&server, &purge, &[("origin", "http://evil.example")]).status, 403);
+    assert_eq!(status_under(&server, "POST /console/act", "evil.example", &purge), 403);
+    assert_eq!(depth(&server)[0], "11");
+    assert!(server.stop().success());
+
+    let other = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(other.path()).env("TALLYSTONE__CONSOLE__READ_ONLY", "true").start();
+    fill(&server);
+    let before = lines(&server);
+    for act in ["block-dequeue", "block-enqueue", "unblock", "purge", "redrive", "discard", "cancel", "limit", "delete"]
+    {
+        let form = format!("do={act}&queue=mail&token=t&reason=x&typed=mail&id=m1&value=a&limit=1");
+        assert_eq!(post(&server, &form, &[]).status, 403, "{act}");
+        assert_eq!(get(&server, &format!("/console/act?do={act}&queue=mail"), &[]).status, 403, "{act}");
+    }
+    assert_eq!((depth(&server), lines(&server)), (["11", "1", "0"].map(str::to_owned), before));
+    assert!(get(&server, "/console/queue?name=mail", &[]).body.contains("aria-disabled=\"true\""));
+}

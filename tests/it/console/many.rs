@@ -1,0 +1,72 @@
+//! The overview of many queues: soon there, and without a command that scans.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use tallystone::proto::queue::v1 as pb;
+use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
+
+use super::{fill, get};
+use crate::servers::redis::{Build, RedisServer, or_skip};
+use crate::support::harness::{Launch, Server, eventually};
+
+/// As many as a server takes, beside the template that `dev` makes.
+const QUEUES: usize = 9_999;
+const SOON: Duration = Duration::from_millis(300);
+const WITHIN: Duration = Duration::from_secs(60);
+
+async fn create(server: &Server, queues: usize) {
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
+    let client = QueueServiceClient::new(channel.connect().await.expect("the server takes connections"));
+    let creations = (0..queues).map(|number| {
+        let mut client = client.clone();
+        let queue = pb::Queue { name: format!("q{number:05}"), ..Default::default() };
+        async move { client.create_queue(pb::CreateQueueRequest { queue: Some(queue), ..Default::default() }).await }
+    });
+    let created = stream::iter(creations).buffer_unordered(32).map_ok(drop).try_collect::<()>().await;
+    created.expect("all queues are created");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_overview_of_as_many_queues_as_a_server_takes_is_soon_there() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    create(&server, QUEUES).await;
+    let all = || get(&server, "/console/", &[]).body.contains("data-live=\"queues\">9,999<");
+    assert!(eventually(WITHIN, all), "the overview counts all queues");
+    for place in ["", "?sort=pending", "?filter=q012"] {
+        // The machine may be busy with other tests: what counts is what the server can do.
+        let took = (0..5).map(|_| {
+            let began = Instant::now();
+            assert_eq!(get(&server, &format!("/console/{place}"), &[]).status, 200);
+            began.elapsed()
+        });
+        let least = took.min().expect("five looks");
+        assert!(least < SOON, "{place:?} took {least:?}");
+    }
+}
+
+#[test]
+fn the_pages_of_queues_on_redis_scan_nothing() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let Some(redis) = or_skip(RedisServer::start(Build::ALL[0])) else { return };
+    let server = Launch::dev(data.path()).arg("--redis").arg(&redis.address().to_string()).start();
+    fill(&server);
+    let mut monitor = TcpStream::connect(redis.address()).expect("Redis takes connections");
+    monitor.set_read_timeout(Some(WITHIN)).expect("a timeout");
+    monitor.write_all(b"MONITOR\r\n").expect("Redis reads");
+    let mut told = BufReader::new(monitor).lines().map(|line| line.expect("Redis tells its commands").to_lowercase());
+    assert_eq!(told.next().as_deref(), Some("+ok"));
+    for place in ["", "?sort=pending", "queue?name=mail", "health"] {
+        assert_eq!(get(&server, &format!("/console/{place}"), &[]).status, 200, "{place}");
+    }
+    redis.cli(&["ECHO", "the end of the looks"]);
+    let commands: Vec<String> = told.take_while(|line| !line.contains("the end of the looks")).collect();
+    assert!(commands.iter().any(|line| line.contains("\"fcall")), "the pages read the store: {commands:?}");
+    for scan in ["\"keys\"", "\"scan\"", "\"sscan\"", "\"hscan\"", "\"zscan\"", "\"smembers\""] {
+        let scans: Vec<&String> = commands.iter().filter(|line| line.contains(scan)).collect();
+        assert!(scans.is_empty(), "{scans:?}");
+    }
+}

@@ -1,0 +1,212 @@
+//! Every page answers with its policy, escapes what others wrote, and shows the numbers that the calls answer.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{POLICY, QUEUES, done, get, header, status_under, text_of, used_server};
+use crate::support::harness::{Launch, eventually};
+
+const ODD: &str = "odd%2Fname%3A50";
+/// A text that would run if a page took it as markup, in an element, an attribute or a script.
+const HOSTILE: &str = r#"'"><script>alert(1)</script><img src=x onerror=alert(1)>"#;
+/// The same as a query has it.
+const HOSTILE_SENT: &str = "%27%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E%3Cimg+src%3Dx+onerror%3Dalert(1)%3E";
+
+#[test]
+fn every_page_has_the_policy_and_escapes_names_and_errors() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let pages = [
+        ("", "Queues"),
+        ("?filter=ma&sort=pending", "mail"),
+        ("?filter=none", "No queue begins with"),
+        ("queue?name=mail", "Ready"),
+        (&format!("queue?name={ODD}"), "odd/name:50"),
+        ("messages?queue=mail&state=pending", "m1"),
+        ("messages?queue=mail&state=errored", "refuses"),
+        ("message?queue=mail&id=m0", "errored"),
+        ("message?queue=mail&id=nobody", "does not keep"),
+        ("counters", "default"),
+        ("counters?ns=default", "views"),
+        ("counter?ns=default&name=views&with=other,views", "Beside it"),
+        ("counter?ns=default&name=odd%2Fname%3D50%25", "odd/name=50%"),
+        ("message?queue=mail&id=m1", "&lt;b&gt;50%"),
+        ("experiments?baseline=0.2&effect=0.05&power=0.8", "1,030"),
+        ("health", "embedded"),
+        ("control?kind=queue&name=mail", "Who set this?"),
+        ("control?kind=namespace&name=default", "default"),
+        ("runbook?page=docs/runbook/queue-blocked.md", "A queue is blocked"),
+        ("audit", "CreateQueue"),
+    ];
+    for (page, words) in pages {
+        let answer = get(&server, &format!("/console/{page}"), &[]);
+        assert_eq!(answer.status, 200, "{page}: {}", answer.body);
+        assert_eq!(header(&answer, "content-security-policy"), Some(POLICY), "{page}");
+        assert!(answer.body.contains(words), "{page} lacks {words}: {}", answer.body);
+        for raw in ["<b>", "<i>", "<img", "c2VjcmV0", "secret", " style=", "<script>", "'\">", "javascript:", "onclick"]
+        {
+            assert!(!answer.body.contains(raw), "{page} has {raw}: {}", answer.body);
+        }
+        let links = answer.body.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap_or(""));
+        assert!(
+            links.clone().all(|link| !link.starts_with('/') && !link.contains("://")),
+            "{page}: {:?}",
+            links.collect::<Vec<_>>()
+        );
+    }
+    for (page, status) in
+        [("nothing", 404), ("queue?name=none", 404), ("message?queue=none&id=x", 404), ("assets/none.js", 404)]
+    {
+        let answer = get(&server, &format!("/console/{page}"), &[]);
+        assert_eq!((answer.status, header(&answer, "content-security-policy")), (status, Some(POLICY)), "{page}");
+    }
+    let page = get(&server, "/console/", &[]).body;
+    let assets = page.split("\"assets/").skip(1).map(|rest| rest.split('"').next().expect("a link ends"));
+    for asset in assets {
+        let answer = get(&server, &format!("/console/assets/{asset}"), &[]);
+        assert_eq!(answer.status, 200, "{asset}");
+        assert!(header(&answer, "cache-control").is_some_and(|kept| kept.contains("immutable")), "{asset}");
+    }
+    assert!(server.stop().success());
+}
+
+#[test]
+fn what_others_wrote_never_becomes_markup() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let blocked = json!({"name": "mail", "dequeue_blocked": true, "dequeue_blocked_reason": HOSTILE});
+    done(&server, "UpdateQueue", &json!({"queue": blocked, "reason": HOSTILE}));
+    done(
+        &server,
+        "CreateQueue",
+        &json!({"queue": {"name": "evil", "default_max_attempts": 1, "description": HOSTILE}}),
+    );
+    let message = json!({"messageId": HOSTILE, "metadata": {"tenant": HOSTILE}});
+    done(&server, "Enqueue", &json!({"queue": "evil", "message": message}));
+    let page = |place: &str| get(&server, &format!("/console/{place}"), &[]);
+    let id = format!("queue=evil&id={HOSTILE_SENT}");
+    let shows = [
+        "queue?name=mail".to_owned(),
+        "control?kind=queue&name=mail".to_owned(),
+        "audit".to_owned(),
+        "messages?queue=evil&state=pending".to_owned(),
+        format!("message?{id}"),
+        format!("act?do=cancel&{id}"),
+        format!("?filter={HOSTILE_SENT}&sort={HOSTILE_SENT}"),
+        format!("audit?target={HOSTILE_SENT}"),
+    ];
+    let others = [
+        format!("payload?{id}"),
+        format!("queue?name={HOSTILE_SENT}"),
+        format!("messages?queue={HOSTILE_SENT}&state={HOSTILE_SENT}"),
+        format!("counters?ns=default&prefix={HOSTILE_SENT}"),
+        format!("counter?ns=default&name={HOSTILE_SENT}&with={HOSTILE_SENT}&range={HOSTILE_SENT}"),
+        format!("experiment?name={HOSTILE_SENT}&arms=A,{HOSTILE_SENT}&metric={HOSTILE_SENT}"),
+        format!("experiments?name={HOSTILE_SENT}&baseline={HOSTILE_SENT}"),
+        format!("control?kind={HOSTILE_SENT}&name={HOSTILE_SENT}"),
+        format!("act?do={HOSTILE_SENT}&queue=mail"),
+        format!("runbook?page={HOSTILE_SENT}"),
+        format!("sign-in?to={HOSTILE_SENT}"),
+        HOSTILE_SENT.to_owned(),
+    ];
+    let is_clean = |place: &str| {
+        let body = page(place).body;
+        for raw in ["<script>", "<img", "'\">", "'\"&gt;"] {
+            assert!(!body.contains(raw), "{place} has {raw}: {body}");
+        }
+        body
+    };
+    for place in shows {
+        assert!(is_clean(&place).contains("&lt;script&gt;"), "{place} does not show the text");
+    }
+    for place in others {
+        is_clean(&place);
+    }
+    let lease = done(&server, "Dequeue", &json!({"queue": "evil"}))["leases"][0]["leaseToken"].clone();
+    let error = json!({"signature": HOSTILE, "text": HOSTILE});
+    done(&server, "Fail", &json!({"queue": "evil", "leaseToken": lease, "error": error}));
+    assert!(is_clean("messages?queue=evil&state=errored").contains("&lt;script&gt;"));
+    let is_counted = || is_clean("queue?name=evil").contains("data-testid=\"error-group\"");
+    assert!(eventually(Duration::from_secs(30), is_counted), "{}", page("queue?name=evil").body);
+}
+
+#[test]
+fn the_overview_and_the_page_of_a_queue_show_what_the_calls_answer() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let is_read = || done(&server, "GetQueueActivity", &json!({"queue": "mail"}))["activity"]["errored"] == json!("1");
+    assert!(eventually(Duration::from_secs(20), is_read));
+    let overview = || get(&server, "/console/?filter=mail", &[]).body;
+    assert!(eventually(Duration::from_secs(20), || text_of(&overview(), "depth-pending") == "11"), "{}", overview());
+    for page in [overview(), get(&server, "/console/queue?name=mail", &[]).body] {
+        let shown = ["depth-pending", "depth-invisible", "depth-running", "depth-errored"].map(|id| text_of(&page, id));
+        assert_eq!(shown, ["11", "0", "0", "1"]);
+        assert_eq!(text_of(&page, "drain-time"), "–");
+        assert!(page.contains("data-reason=\"MESSAGES_ERRORED\""), "{page}");
+        assert!(page.contains("data-age-state=\"fresh\""), "{page}");
+    }
+    assert!(overview().contains("<tr data-testid=\"queue-row\" data-queue=\"mail\">"));
+    let queue = || get(&server, "/console/queue?name=mail", &[]).body;
+    let is_told = || {
+        let page = queue();
+        let row = page.split("data-testid=\"error-group\"").nth(1).and_then(|rest| rest.split("</tr>").next());
+        row.is_some_and(|row| row.contains("SmtpDown") && row.matches(">1<").count() == 2)
+    };
+    assert!(eventually(Duration::from_secs(30), is_told), "one failed attempt, and it was the last: {}", queue());
+    let listed = || server.post(&format!("{QUEUES}/ListQueueActivity"), "{}").json();
+    let is_summed = || listed()["totals"]["pending"] == json!("11");
+    assert!(eventually(Duration::from_secs(20), is_summed), "{}", listed());
+}
+
+#[test]
+fn a_browser_is_led_to_the_console_and_a_foreign_page_or_host_is_refused() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let front = get(&server, "/", &[("accept", "text/html,*/*")]);
+    assert_eq!((front.status, header(&front, "location")), (303, Some("console/")));
+    let text = get(&server, "/", &[("accept", "*/*")]);
+    assert_eq!(text.status, 200);
+    assert!(text.body.starts_with("tallystone "), "{}", text.body);
+    let own = format!("http://{}", server.address);
+    for (headers, status) in [
+        (vec![("origin", own.as_str())], 200),
+        (vec![("origin", "http://evil.example")], 403),
+        (vec![("origin", "null")], 403),
+    ] {
+        let answer = get(&server, "/console/", &headers);
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.body);
+    }
+    assert_eq!(status_under(&server, "GET /console/", "evil.example", ""), 403);
+}
+
+#[test]
+fn a_server_shows_its_console_under_the_names_that_its_settings_give() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    command.args([
+        "server",
+        "start",
+        "--listen",
+        "127.0.0.1:0",
+        "--set",
+        "storage.kind=memory",
+        "--set",
+        "auth.mode=off",
+    ]);
+    command.args(["--set", "console.hosts=ops.example", "--set", "server.hosts=counts.example"]);
+    let server = Launch::of(command).start();
+    for (host, status) in [("ops.example", 200), ("counts.example:80", 200), ("evil.example", 403)] {
+        assert_eq!(status_under(&server, "GET /console/", host, ""), status, "{host}");
+    }
+    let act = get(&server, "/console/act?do=purge&queue=mail", &[]);
+    assert_eq!(act.status, 403, "a server is read-only unless its settings say otherwise: {}", act.body);
+}
+
+#[test]
+fn a_server_without_a_console_has_no_page_of_it() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).env("TALLYSTONE__CONSOLE__ENABLED", "false").start();
+    assert_eq!(get(&server, "/console/", &[]).status, 404);
+    assert_eq!(get(&server, "/", &[("accept", "text/html")]).status, 200);
+}
