@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test binary takes what it needs")]
 
 pub mod cassandra;
+pub mod chromedriver;
 pub mod cluster;
 pub mod prometheus;
 pub mod proxy;

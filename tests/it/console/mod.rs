@@ -2,6 +2,7 @@
 
 mod actions;
 mod away;
+mod browser;
 mod experiments;
 mod many;
 mod pages;
