@@ -24,3 +24,25 @@ pub(super) const EXHAUSTED: ReasonInfo =
     ReasonInfo { code: Code::ResourceExhausted, http: 429, retry: Retry::SameToken, ..ROW };
 pub(super) const UNAVAILABLE: ReasonInfo =
     ReasonInfo { code: Code::Unavailable, http: 503, retry: Retry::SameToken, ..ROW };
+
+/// Makes the enum and the table from the rows, so that no reason stands in one and not in the other.
+macro_rules! reasons {
+    ($($variant:ident => $info:expr,)*) => {
+        /// Why a call was refused. `ReasonInfo::name` is the name on the wire.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[allow(missing_docs, reason = "the row of each variant says what it means")]
+        pub enum Reason {
+            $($variant,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of the proto.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+        }
+
+        /// One row for each reason, in the order of the enum.
+        pub(super) const TABLE: &[ReasonInfo] = &[$($info,)*];
+    };
+}
+
+pub(super) use reasons;

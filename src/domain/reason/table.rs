@@ -2,29 +2,9 @@
 //! means. The order is that of the proto. A row names what differs from its base row.
 
 use super::base_rows::{
-    DENIED, EXHAUSTED, EXISTS, INVALID, NOT_FOUND, PRECONDITION, ROW, UNAUTHENTICATED, UNAVAILABLE,
+    DENIED, EXHAUSTED, EXISTS, INVALID, NOT_FOUND, PRECONDITION, ROW, UNAUTHENTICATED, UNAVAILABLE, reasons,
 };
 use super::{Code, Effect, ReasonInfo, Retry};
-
-/// Makes the enum and the table from the rows, so that no reason stands in one and not in the other.
-macro_rules! reasons {
-    ($($variant:ident => $info:expr,)*) => {
-        /// Why a call was refused. `ReasonInfo::name` is the name on the wire.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[allow(missing_docs, reason = "the row of each variant says what it means")]
-        pub enum Reason {
-            $($variant,)*
-        }
-
-        impl Reason {
-            /// Every reason, in the order of the proto.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-        }
-
-        /// One row for each reason, in the order of the enum.
-        pub(super) const TABLE: &[ReasonInfo] = &[$($info,)*];
-    };
-}
 
 reasons! {
     InvalidNamespace => ReasonInfo {
