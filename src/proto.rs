@@ -3,6 +3,10 @@
 /// The encoded descriptor set of all protos, for reflection and for JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+/// The full name of each method with the number of its role in `tallystone.access.v1.Role`, as its proto declares it, in
+/// the order of names.
+pub const METHOD_ROLES: &[(&str, u32)] = include!(concat!(env!("OUT_DIR"), "/method_roles.rs"));
+
 /// The metadata in which a rollup signal shows the secret of the member that sends it.
 pub const SECRET_METADATA: &str = "tallystone-member-secret-bin";
 
@@ -21,6 +25,15 @@ pub mod admin {
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
         tonic::include_proto!("tallystone.admin.v1");
+    }
+}
+
+/// `tallystone.access`
+pub mod access {
+    /// `tallystone.access.v1`
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("tallystone.access.v1");
     }
 }
 

@@ -12,6 +12,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::api::time;
+use crate::domain::access::AccessDenial;
 use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::access::KeyError;
@@ -86,6 +87,22 @@ impl From<Reject> for ApiError {
     fn from(reject: Reject) -> Self {
         let refusal = Self::new(reject.reason, reject.message);
         if reject.fields.is_empty() { refusal } else { Self { fields: reject.fields, ..refusal } }
+    }
+}
+
+impl From<AccessDenial> for ApiError {
+    fn from(denial: AccessDenial) -> Self {
+        match denial {
+            // In all parts as a queue that does not exist.
+            AccessDenial::HiddenQueue(name) => QueueError::not_found(&name).into(),
+            other => Reject::from(other).into(), // a reject has all parts of the others
+        }
+    }
+}
+
+impl From<AccessDenial> for Status {
+    fn from(denial: AccessDenial) -> Self {
+        ApiError::from(denial).into()
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, KeyId, PrincipalName, SecretHash};
+use tallystone::domain::access::{
+    AccessKey, AccessKeySecret, AccessKeySpec, Grant, GrantEffect, KeyId, PrincipalName, SecretHash,
+};
 use tallystone::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use tallystone::domain::experiment::{
     ArmWeights, CatalogExperiment, ExperimentDesign, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentSpec,
@@ -113,6 +115,10 @@ impl TriedEntry for AccessKey {
         let spec = text.map(|text| AccessKeySpec {
             name: name.clone(),
             description: text.to_owned(),
+            grants: ["worker:queue:orders/*", "viewer"]
+                .map(|text| Grant::parse(GrantEffect::Allow, text).expect("a grant"))
+                .into_iter()
+                .collect(),
             secrets: vec![secret(1, Some(at(7))), secret(2, None)],
         });
         // Ids are random: also those above the greatest signed number are kept.

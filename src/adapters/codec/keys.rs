@@ -3,10 +3,13 @@
 use prost::Message;
 
 use super::{CorruptValue, decode};
-use crate::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, KeyId, PrincipalName, SecretHash};
+use crate::domain::access::{
+    AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, Grant, GrantEffect, KeyId, NamePattern, PrincipalName,
+    ResourceKind, SecretHash,
+};
 use crate::domain::time::Timestamp;
 use crate::ports::KeyChange;
-use crate::proto::internal::v1::{StoredKey, StoredKeyChange, StoredKeySecret, StoredKeySpec};
+use crate::proto::internal::v1::{StoredGrant, StoredKey, StoredKeyChange, StoredKeySecret, StoredKeySpec};
 
 /// Encodes a live key.
 pub fn encode_key(key: &AccessKey) -> Vec<u8> {
@@ -76,6 +79,7 @@ fn spec_of(spec: &AccessKeySpec) -> StoredKeySpec {
         name: spec.name.as_str().to_owned(),
         description: spec.description.clone(),
         secrets: spec.secrets.iter().map(secret_of).collect(),
+        grants: spec.grants.iter().map(stored_grant).collect(),
     }
 }
 
@@ -89,9 +93,35 @@ fn spec_from(what: &'static str, stored: StoredKeySpec) -> Result<AccessKeySpec,
         })
     };
     Ok(AccessKeySpec {
+        grants: stored.grants.into_iter().map(|grant| grant_from(what, grant)).collect::<Result<_, _>>()?,
         name: name_from(what, &stored.name)?,
         description: stored.description,
         secrets: stored.secrets.into_iter().map(secret_from).collect::<Result<_, _>>()?,
+    })
+}
+
+fn stored_grant(grant: &Grant) -> StoredGrant {
+    StoredGrant {
+        deny: grant.effect == GrantEffect::Deny,
+        role: grant.role.number(),
+        kind: grant.kind.map_or(0, ResourceKind::number),
+        name: grant.names.text().to_owned(),
+        is_prefix: grant.names.is_prefix(),
+    }
+}
+
+fn grant_from(what: &'static str, stored: StoredGrant) -> Result<Grant, CorruptValue> {
+    let StoredGrant { deny, role, kind, name, is_prefix } = stored;
+    let unknown = |part: &str, number: u32| CorruptValue::new(what, format!("{part} {number}"));
+    let names = if is_prefix { NamePattern::prefix(&name) } else { NamePattern::exact(&name) };
+    Ok(Grant {
+        effect: if deny { GrantEffect::Deny } else { GrantEffect::Allow },
+        role: AccessRole::from_number(role).ok_or_else(|| unknown("role", role))?,
+        kind: match kind {
+            0 => None,
+            number => Some(ResourceKind::from_number(number).ok_or_else(|| unknown("kind", number))?),
+        },
+        names: names.map_err(|reject| CorruptValue::new(what, reject.message))?,
     })
 }
 
@@ -111,6 +141,14 @@ mod tests {
         let spec = AccessKeySpec {
             name: PrincipalName::new("orders").expect("a valid name"),
             description: "the workers of orders".to_owned(),
+            grants: [
+                (GrantEffect::Allow, "worker:queue:orders/*"),
+                (GrantEffect::Deny, "admin:*:x"),
+                (GrantEffect::Allow, "metrics"),
+            ]
+            .map(|(effect, text)| Grant::parse(effect, text).expect("a grant"))
+            .into_iter()
+            .collect(),
             secrets: vec![secret(1, Some(at(9))), secret(2, None)],
         };
         let key = AccessKey { id: KeyId(u64::MAX - 1), version: 3, spec, created: at(1), updated: at(2) };

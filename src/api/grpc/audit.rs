@@ -3,21 +3,22 @@
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
-use crate::api::grpc::saturating_i64;
+use crate::api::grpc::{rights_of, saturating_i64};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
+use crate::domain::access::{ResourceKind, Sealed};
 use crate::engine::audit::Audit;
 use crate::ports::AdminAction;
 use crate::proto::admin::v1 as pb;
 use crate::proto::admin::v1::audit_service_server::AuditService;
 
 /// The audit service.
-pub struct AuditApi(Audit);
+pub struct AuditApi(Sealed<Audit>);
 
 impl AuditApi {
     /// Serves the acts of an audit.
     pub fn new(audit: Audit) -> Self {
-        Self(audit)
+        Self(Sealed::new(audit))
     }
 }
 
@@ -27,13 +28,15 @@ impl AuditService for AuditApi {
         &self,
         request: Request<pb::ListAdminActionsRequest>,
     ) -> Result<Response<pb::ListAdminActionsResponse>, Status> {
+        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListAdminActions", &[request.target_prefix.as_bytes()]);
         let cursor = paged.cursor(&request.page_token).map_err(ApiError::from)?;
         let number = |cursor: Vec<u8>| <[u8; 8]>::try_from(cursor).map(u64::from_be_bytes);
         let below = cursor.map(number).transpose().map_err(|_| ApiError::from(paging::refuse()))?;
-        let (found, next) = self.0.list(&request.target_prefix, below, rows).await.map_err(ApiError::from)?;
+        let (found, next) =
+            self.0.with(&proof).list(&request.target_prefix, below, rows).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::ListAdminActionsResponse {
             actions: found.into_iter().map(message).collect(),
             next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),

@@ -1,7 +1,7 @@
 //! `tallystone.admin.v1.BackupService`: streams the bytes of a backup to a caller, who writes them to disk.
 //!
-//! The server writes no backup files. A backup contains all data, so until keys have permissions, only callers on the
-//! same machine get one. Only one backup runs at a time, because each keeps the store from freeing space.
+//! The server writes no backup files. A backup contains all data, so only admins of the server get one, and only on the
+//! same machine. Only one backup runs at a time, because each keeps the store from freeing space.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,14 +13,16 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
+use crate::api::grpc::rights_of;
 use crate::domain::Reason;
+use crate::domain::access::{ResourceKind, Sealed};
 use crate::ports::Backups;
 use crate::proto::admin::v1::backup_service_server::BackupService;
 use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 
 /// The backup service.
 pub struct BackupsApi {
-    backups: Option<Arc<dyn Backups>>,
+    backups: Sealed<Option<Arc<dyn Backups>>>,
     one_at_a_time: Arc<Semaphore>,
     drain: CancellationToken,
 }
@@ -28,7 +30,7 @@ pub struct BackupsApi {
 impl BackupsApi {
     /// Serves backups of a store, if the store supports them. Backup streams end when `drain` is cancelled.
     pub fn new(backups: Option<Arc<dyn Backups>>, drain: CancellationToken) -> Self {
-        Self { backups, one_at_a_time: Arc::new(Semaphore::new(1)), drain }
+        Self { backups: Sealed::new(backups), one_at_a_time: Arc::new(Semaphore::new(1)), drain }
     }
 }
 
@@ -40,11 +42,12 @@ impl BackupService for BackupsApi {
         &self,
         request: Request<CreateBackupRequest>,
     ) -> Result<Response<Self::CreateBackupStream>, Status> {
+        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
         if !request.remote_addr().is_some_and(|address| is_of_this_machine(address.ip())) {
             let what = "backups are only for callers on the server's machine: run `tallystone backup` there";
             return Err(ApiError::new(Reason::UnknownMethod, what).into());
         }
-        let Some(backups) = &self.backups else {
+        let Some(backups) = self.backups.with(&proof) else {
             let what = "this server has no embedded store; back up the configured store with its own tools";
             return Err(ApiError::new(Reason::UnknownMethod, what).into());
         };

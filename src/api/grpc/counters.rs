@@ -6,13 +6,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::ApiError;
-use crate::api::grpc::{caller_of, decode, encode, explain_convert, stream_adds};
+use crate::api::grpc::{caller_of, decode, encode, explain_convert, rights_of, stream_adds};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
+use crate::domain::access::{CounterScope, Sealed};
 use crate::domain::counter::{CounterName, EventId, EventKey};
 use crate::domain::rollup::ReadOptions;
 use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::{Counting, EventsQuery, Repair};
+use crate::engine::counting::{CounterSummary, Counting, EventsQuery, Repair};
 use crate::proto::counter::v1 as wire;
 use crate::proto::counter::v1::counter_service_server::CounterService;
 
@@ -20,14 +21,35 @@ type CounterRpcResult<T> = Result<Response<T>, Status>;
 
 /// The counter service.
 pub struct CountersApi {
-    counting: Counting,
+    counting: Sealed<Counting>,
     drain: CancellationToken,
 }
 
 impl CountersApi {
     /// Serves these use cases; streams end when `drain` is cancelled.
     pub fn new(counting: Counting, drain: CancellationToken) -> Self {
-        Self { counting, drain }
+        Self { counting: Sealed::new(counting), drain }
+    }
+
+    /// A page of the counters that the caller may see. Reads on until the page is full or the namespace ends.
+    async fn shown_counters(
+        &self,
+        scope: &CounterScope,
+        prefix: &str,
+        mut above: Option<CounterName>,
+        rows: usize,
+    ) -> Result<Vec<CounterSummary>, ApiError> {
+        let (prefix, mut shown) = (scope.narrowed(prefix), Vec::new());
+        loop {
+            let found = self.counting.with(scope).list(scope, prefix, above, rows).await?;
+            let is_end = found.len() < rows;
+            above = found.last().map(|last| last.name.clone());
+            shown.extend(found.into_iter().filter(|counter| scope.shows(&counter.name)));
+            if is_end || shown.len() >= rows {
+                shown.truncate(rows);
+                return Ok(shown);
+            }
+        }
     }
 }
 
@@ -37,11 +59,13 @@ impl CounterService for CountersApi {
     type WatchCountsStream = BoxStream<'static, Result<wire::WatchCountsResponse, Status>>;
 
     async fn add_count(&self, request: Request<wire::AddCountRequest>) -> CounterRpcResult<wire::AddCountResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         let wire::AddCountRequest { counter_name, delta, idempotency_token, provenance, .. } = request;
-        let add = decode::add(&counter_name, delta, idempotency_token, &provenance).map_err(ApiError::from)?;
-        let written = self.counting.add(&namespace, add).await.map_err(ApiError::from)?;
+        let add =
+            decode::add(&namespace, &counter_name, delta, idempotency_token, &provenance).map_err(ApiError::from)?;
+        let written = self.counting.with(&namespace).add(&namespace, add).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::added(&written)))
     }
 
@@ -49,21 +73,25 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::AddAndGetCountRequest>,
     ) -> CounterRpcResult<wire::AddAndGetCountResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         let freshness = decode::freshness(request.freshness)?;
         let wire::AddAndGetCountRequest { counter_name, delta, idempotency_token, provenance, .. } = request;
-        let add = decode::add(&counter_name, delta, idempotency_token, &provenance).map_err(ApiError::from)?;
-        let (written, reading) = self.counting.add_and_get(&namespace, add, freshness).await.map_err(ApiError::from)?;
+        let add =
+            decode::add(&namespace, &counter_name, delta, idempotency_token, &provenance).map_err(ApiError::from)?;
+        let (written, reading) =
+            self.counting.with(&namespace).add_and_get(&namespace, add, freshness).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::added_and_read(&written, &reading)))
     }
 
     async fn get_count(&self, request: Request<wire::GetCountRequest>) -> CounterRpcResult<wire::GetCountResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&namespace, &request.counter_name).map_err(ApiError::from)?;
         let options = decode::read_options(&request)?;
-        let reading = self.counting.get(&namespace, name, options).await.map_err(ApiError::from)?;
+        let reading = self.counting.with(&namespace).get(&namespace, name, options).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::reading(&reading)))
     }
 
@@ -71,10 +99,11 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::ClearCountRequest>,
     ) -> CounterRpcResult<wire::ClearCountResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let clear = decode::clear(request).map_err(ApiError::from)?;
-        let written = self.counting.clear(&namespace, clear).await.map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
+        let clear = decode::clear(&namespace, request).map_err(ApiError::from)?;
+        let written = self.counting.with(&namespace).clear(&namespace, clear).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::cleared(&written)))
     }
 
@@ -82,14 +111,15 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::BatchAddCountsRequest>,
     ) -> CounterRpcResult<wire::BatchAddCountsResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         decode::batch_size("items", request.items.len())?;
-        let items = request.items.into_iter().map(decode::add_item).collect();
-        let answers = self.counting.batch_add(&namespace, items).await.map_err(ApiError::from)?;
+        let items = request.items.into_iter().map(|item| decode::add_item(&namespace, item)).collect();
+        let answers = self.counting.with(&namespace).batch_add(&namespace, items).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::BatchAddCountsResponse {
             results: answers.into_iter().map(encode::add_result).collect(),
-            server_time: Some(time::write(self.counting.server_time())),
+            server_time: Some(time::write(self.counting.with(&namespace).server_time())),
         }))
     }
 
@@ -97,16 +127,18 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::BatchGetCountsRequest>,
     ) -> CounterRpcResult<wire::BatchGetCountsResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         decode::batch_size("counter_names", request.counter_names.len())?;
         let options = ReadOptions {
             max_staleness: decode::duration("max_staleness", request.max_staleness.as_ref())?,
             at_least_as_of: decode::moment("at_least_as_of", request.at_least_as_of.as_ref())?,
             freshness: decode::freshness(request.freshness)?,
         };
-        let names = request.counter_names.iter().map(|name| decode::counter(name)).collect();
-        let answers = self.counting.batch_get(&namespace, names, options).await.map_err(ApiError::from)?;
+        let names = request.counter_names.iter().map(|name| decode::counter(&namespace, name)).collect();
+        let answers =
+            self.counting.with(&namespace).batch_get(&namespace, names, options).await.map_err(ApiError::from)?;
         let results = request.counter_names.into_iter().zip(answers);
         Ok(Response::new(wire::BatchGetCountsResponse {
             results: results.map(|(name, answer)| encode::get_result(name, answer)).collect(),
@@ -117,7 +149,9 @@ impl CounterService for CountersApi {
         &self,
         request: Request<Streaming<wire::StreamAddCountsRequest>>,
     ) -> CounterRpcResult<Self::StreamAddCountsStream> {
-        let answers = stream_adds::answers(self.counting.clone(), request.into_inner(), self.drain.clone());
+        let rights = rights_of(&request)?;
+        let counting = self.counting.with(&rights.listing()).clone();
+        let answers = stream_adds::answers(counting, rights, request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 
@@ -125,15 +159,17 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::ReportTotalsRequest>,
     ) -> CounterRpcResult<wire::ReportTotalsResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         let report = decode::report(&request)?;
         decode::batch_size("items", request.items.len())?;
-        let items = request.items.iter().map(decode::total).collect();
-        let answers = self.counting.report_totals(&namespace, report, items).await.map_err(ApiError::from)?;
+        let items = request.items.iter().map(|item| decode::total(&namespace, item)).collect();
+        let answers =
+            self.counting.with(&namespace).report_totals(&namespace, report, items).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::ReportTotalsResponse {
             results: answers.into_iter().map(encode::total_result).collect(),
-            server_time: Some(time::write(self.counting.server_time())),
+            server_time: Some(time::write(self.counting.with(&namespace).server_time())),
         }))
     }
 
@@ -141,24 +177,28 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::CheckTokenRequest>,
     ) -> CounterRpcResult<wire::CheckTokenResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&namespace, &request.counter_name).map_err(ApiError::from)?;
         let token = decode::required_token(request.idempotency_token).map_err(ApiError::from)?;
-        let verdict = self.counting.check_token(&namespace, name, token).await.map_err(ApiError::from)?;
-        Ok(Response::new(encode::verdict(verdict, self.counting.server_time())))
+        let verdict =
+            self.counting.with(&namespace).check_token(&namespace, name, token).await.map_err(ApiError::from)?;
+        Ok(Response::new(encode::verdict(verdict, self.counting.with(&namespace).server_time())))
     }
 
     async fn get_count_series(
         &self,
         request: Request<wire::GetCountSeriesRequest>,
     ) -> CounterRpcResult<wire::GetCountSeriesResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&namespace, &request.counter_name).map_err(ApiError::from)?;
         let range = (request.from.as_ref(), request.to.as_ref());
-        let question = decode::series_query(range, request.step.as_ref(), self.counting.server_time())?;
-        let answer = self.counting.series(&namespace, name, question).await.map_err(ApiError::from)?;
+        let question =
+            decode::series_query(range, request.step.as_ref(), self.counting.with(&namespace).server_time())?;
+        let answer = self.counting.with(&namespace).series(&namespace, name, question).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::series(&answer, request.cumulative)))
     }
 
@@ -166,13 +206,16 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::BatchGetCountSeriesRequest>,
     ) -> CounterRpcResult<wire::BatchGetCountSeriesResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         decode::series_size("counter_names", request.counter_names.len())?;
         let range = (request.from.as_ref(), request.to.as_ref());
-        let question = decode::series_query(range, request.step.as_ref(), self.counting.server_time())?;
-        let names = request.counter_names.iter().map(|name| decode::counter(name)).collect();
-        let answers = self.counting.batch_series(&namespace, names, question).await.map_err(ApiError::from)?;
+        let question =
+            decode::series_query(range, request.step.as_ref(), self.counting.with(&namespace).server_time())?;
+        let names = request.counter_names.iter().map(|name| decode::counter(&namespace, name)).collect();
+        let answers =
+            self.counting.with(&namespace).batch_series(&namespace, names, question).await.map_err(ApiError::from)?;
         let results = request.counter_names.into_iter().zip(answers);
         Ok(Response::new(wire::BatchGetCountSeriesResponse {
             results: results.map(|(name, answer)| encode::series_result(name, answer, request.cumulative)).collect(),
@@ -183,13 +226,14 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::ListCountersRequest>,
     ) -> CounterRpcResult<wire::ListCountersResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListCounters", &[namespace.as_str().as_bytes(), request.prefix.as_bytes()]);
         let cursor = paged.cursor(&request.page_token).map_err(ApiError::from)?;
         let above = cursor.map(|cursor| counter_cursor(&cursor)).transpose()?;
-        let found = self.counting.list(&namespace, &request.prefix, above, rows).await.map_err(ApiError::from)?;
+        let found = self.shown_counters(&namespace, &request.prefix, above, rows).await?;
         let next_page_token = match found.last() {
             Some(last) if found.len() == rows => paged.token(last.name.as_str().as_bytes()),
             Some(_) | None => String::new(),
@@ -202,10 +246,12 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::TopCountersRequest>,
     ) -> CounterRpcResult<wire::TopCountersResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         let n = decode::top_count(request.n)?;
-        let answer = self.counting.top(&namespace, n).await.map_err(ApiError::from)?;
+        let mut answer = self.counting.with(&namespace).top(&namespace, n).await.map_err(ApiError::from)?;
+        answer.counters.retain(|counter| namespace.shows(&counter.name));
         Ok(Response::new(encode::top(&answer)))
     }
 
@@ -214,13 +260,14 @@ impl CounterService for CountersApi {
         request: Request<wire::WatchCountsRequest>,
     ) -> CounterRpcResult<Self::WatchCountsStream> {
         let caller = caller_of(&request);
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         decode::watch_size("counter_names", request.counter_names.len())?;
         let names: Result<Vec<CounterName>, _> =
-            request.counter_names.iter().map(|name| decode::counter(name)).collect();
+            request.counter_names.iter().map(|name| decode::counter(&namespace, name)).collect();
         let names = names.map_err(|reject| ApiError::from(reject).at("counter_names"))?;
-        let readings = self.counting.watch(&namespace, names, caller).await.map_err(ApiError::from)?;
+        let readings = self.counting.with(&namespace).watch(&namespace, names, caller).await.map_err(ApiError::from)?;
         let readings = readings.map(|reading| {
             let (name, reading) = reading.map_err(ApiError::from)?;
             let counter_name = name.as_str().to_owned();
@@ -235,9 +282,10 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::ListCountEventsRequest>,
     ) -> CounterRpcResult<wire::ListCountEventsResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&namespace, &request.counter_name).map_err(ApiError::from)?;
         let from = decode::moment("from", request.from.as_ref())?.unwrap_or(Timestamp::MIN);
         let to = decode::moment("to", request.to.as_ref())?.unwrap_or(Timestamp::MAX);
         if from >= to {
@@ -250,7 +298,7 @@ impl CounterService for CountersApi {
         let cursor = paged.cursor(&request.page_token).map_err(ApiError::from)?;
         let older_than = cursor.map(|cursor| event_cursor(&cursor)).transpose()?;
         let question = EventsQuery { from, to, older_than, limit: rows };
-        let found = self.counting.events(&namespace, name, question).await.map_err(ApiError::from)?;
+        let found = self.counting.with(&namespace).events(&namespace, name, question).await.map_err(ApiError::from)?;
         let next_page_token = match found.last() {
             Some(last) if found.len() == rows => paged.token(&event_cursor_bytes(&last.key)),
             Some(_) | None => String::new(),
@@ -263,18 +311,20 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::RecountCounterRequest>,
     ) -> CounterRpcResult<wire::RecountCounterResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&namespace, &request.counter_name).map_err(ApiError::from)?;
         let from = decode::moment("from", request.from.as_ref())?;
         let to = decode::moment("to", request.to.as_ref())?;
-        if request.repair && !self.counting.can_repair() {
+        if request.repair && !self.counting.with(&namespace).can_repair() {
             let what =
                 "this store does not support repair, because events never arrive late; omit repair to compare only";
             return Err(ApiError::new(Reason::InvalidArgument, what).at("repair").into());
         }
         let repair = if request.repair { Repair::Yes } else { Repair::No };
-        let recount = self.counting.recount(&namespace, name, from, to, repair).await.map_err(ApiError::from)?;
+        let recount =
+            self.counting.with(&namespace).recount(&namespace, name, from, to, repair).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::recount(&recount)))
     }
 
@@ -282,12 +332,14 @@ impl CounterService for CountersApi {
         &self,
         request: Request<wire::ExplainCounterRequest>,
     ) -> CounterRpcResult<wire::ExplainCounterResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let namespace = decode::namespace(&request.namespace).map_err(ApiError::from)?;
-        let name = decode::counter(&request.counter_name).map_err(ApiError::from)?;
+        let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
+        let name = decode::counter(&namespace, &request.counter_name).map_err(ApiError::from)?;
         let rows = decode::explained_rows(request.rows)?;
-        let explanation = self.counting.explain(&namespace, name, rows).await.map_err(ApiError::from)?;
-        Ok(Response::new(explain_convert::explanation(explanation, self.counting.server_time())))
+        let explanation =
+            self.counting.with(&namespace).explain(&namespace, name, rows).await.map_err(ApiError::from)?;
+        Ok(Response::new(explain_convert::explanation(explanation, self.counting.with(&namespace).server_time())))
     }
 }
 

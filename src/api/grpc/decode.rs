@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::api::errors::ApiError;
 use crate::api::time;
+use crate::domain::access::{Asked, CallRights, CounterScope};
 use crate::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance, ReportSource};
 use crate::domain::limits::{
     BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, SERIES_COUNTERS_MAX, TOP_COUNTERS_DEFAULT,
@@ -14,12 +15,14 @@ use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::counting::{Add, Clear, Report, SeriesQuery};
 use crate::proto::counter::v1 as wire;
 
-pub fn namespace(name: &str) -> Result<NamespaceName, Reject> {
-    NamespaceName::new(name)
+/// Decodes the namespace of a call about counters, of which the caller may touch at least some.
+pub fn namespace(rights: &CallRights, name: &str) -> Result<CounterScope, Reject> {
+    Ok(rights.counters(Asked::new(NamespaceName::new(name)?))?)
 }
 
-pub fn counter(name: &str) -> Result<CounterName, Reject> {
-    CounterName::new(name)
+/// Decodes the name of a counter that the caller may touch.
+pub fn counter(scope: &CounterScope, name: &str) -> Result<CounterName, Reject> {
+    Ok(scope.counter(Asked::new(CounterName::new(name)?))?)
 }
 
 /// Decodes the token of a change; without one, the server creates it.
@@ -38,18 +41,24 @@ pub fn required_token(sent: Option<wire::IdempotencyToken>) -> Result<Idempotenc
         .ok_or_else(|| Reject::new(Reason::InvalidToken, "idempotency_token is missing; send the token to check"))
 }
 
-pub fn add(name: &str, delta: i64, sent: Option<wire::IdempotencyToken>, provenance: &str) -> Result<Add, Reject> {
-    let name = counter(name)?;
+pub fn add(
+    scope: &CounterScope,
+    name: &str,
+    delta: i64,
+    sent: Option<wire::IdempotencyToken>,
+    provenance: &str,
+) -> Result<Add, Reject> {
+    let name = counter(scope, name)?;
     Ok(Add { name, delta, token: token(sent)?, provenance: Provenance::new(provenance)? })
 }
 
-pub fn add_item(item: wire::AddItem) -> Result<Add, Reject> {
-    add(&item.counter_name, item.delta, item.idempotency_token, &item.provenance)
+pub fn add_item(scope: &CounterScope, item: wire::AddItem) -> Result<Add, Reject> {
+    add(scope, &item.counter_name, item.delta, item.idempotency_token, &item.provenance)
 }
 
-pub fn clear(request: wire::ClearCountRequest) -> Result<Clear, Reject> {
+pub fn clear(scope: &CounterScope, request: wire::ClearCountRequest) -> Result<Clear, Reject> {
     Ok(Clear {
-        name: counter(&request.counter_name)?,
+        name: counter(scope, &request.counter_name)?,
         token: token(request.idempotency_token)?,
         provenance: Provenance::new(&request.provenance)?,
     })
@@ -132,8 +141,8 @@ pub fn report(request: &wire::ReportTotalsRequest) -> Result<Report, ApiError> {
     Ok(Report { source, epoch: request.epoch, serial: request.serial })
 }
 
-pub fn total(item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
-    Ok((counter(&item.counter_name)?, item.total))
+pub fn total(scope: &CounterScope, item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
+    Ok((counter(scope, &item.counter_name)?, item.total))
 }
 
 /// Decodes the number of log rows to show, capped at the maximum.

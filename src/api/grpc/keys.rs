@@ -6,14 +6,18 @@ use std::time::Duration;
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
-use crate::api::grpc::decode;
 use crate::api::grpc::namespaces::actor_of;
+use crate::api::grpc::{decode, rights_of};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
-use crate::domain::access::{AccessKey, PrincipalName};
+use crate::domain::access::{
+    AccessKey, AccessRole, Grant, GrantEffect, Grants, NamePattern, PrincipalName, ResourceKind, Sealed,
+};
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyEtag, KeyRotation};
+use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyEtag, KeyRotation, KeyUpdate};
 use crate::engine::catalog::Author;
+use crate::proto::access::v1 as wire;
+use crate::proto::access::v1::grant::Names;
 use crate::proto::admin::v1 as pb;
 use crate::proto::admin::v1::key_service_server::KeyService;
 
@@ -22,13 +26,13 @@ const KEEP_OLD_DEFAULT: Duration = Duration::from_secs(86_400);
 
 /// The key service.
 pub struct KeysApi {
-    keys: AccessKeys,
+    keys: Sealed<AccessKeys>,
 }
 
 impl KeysApi {
     /// Serves these keys.
     pub fn new(keys: AccessKeys) -> Self {
-        Self { keys }
+        Self { keys: Sealed::new(keys) }
     }
 }
 
@@ -38,20 +42,22 @@ impl KeyService for KeysApi {
         &self,
         request: Request<pb::CreateKeyRequest>,
     ) -> Result<Response<pb::CreateKeyResponse>, Status> {
-        let actor = actor_of(&request);
-        let pb::CreateKeyRequest { name, description, expire_time, reason } = request.into_inner();
-        let draft = KeyDraft { name: name_of(&name)?, description, expires: expiry_of(expire_time)? };
-        let made = self.keys.create(draft, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
+        let pb::CreateKeyRequest { name, description, expire_time, reason, grants } = request.into_inner();
+        let (name, grants, expires) = (name_of(&name)?, grants_of(grants)?, expiry_of(expire_time)?);
+        let draft = KeyDraft { name, description, grants, expires };
+        let made = self.keys.with(&proof).create(draft, Author { actor, reason }).await.map_err(ApiError::from)?;
         let (key, api_key) = shown(&made);
         Ok(Response::new(pb::CreateKeyResponse { key: Some(key), api_key }))
     }
 
     async fn list_keys(&self, request: Request<pb::ListKeysRequest>) -> Result<Response<pb::ListKeysResponse>, Status> {
+        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListKeys", &[]);
         let above = above_of(&paged, &request.page_token).map_err(ApiError::from)?;
-        let listed = self.keys.list(above.as_ref(), rows);
+        let listed = self.keys.with(&proof).list(above.as_ref(), rows);
         let last = listed.last().filter(|_| listed.len() == rows);
         Ok(Response::new(pb::ListKeysResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
@@ -59,11 +65,23 @@ impl KeyService for KeysApi {
         }))
     }
 
+    async fn update_key(
+        &self,
+        request: Request<pb::UpdateKeyRequest>,
+    ) -> Result<Response<pb::UpdateKeyResponse>, Status> {
+        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
+        let pb::UpdateKeyRequest { name, grants, description, etag, reason } = request.into_inner();
+        let (name, grants, expected) = (name_of(&name)?, grants_of(grants)?, etag_of(&etag)?);
+        let update = KeyUpdate { name, description, grants, expected };
+        let key = self.keys.with(&proof).update(update, Author { actor, reason }).await.map_err(ApiError::from)?;
+        Ok(Response::new(pb::UpdateKeyResponse { key: Some(key_message(&key)) }))
+    }
+
     async fn rotate_key(
         &self,
         request: Request<pb::RotateKeyRequest>,
     ) -> Result<Response<pb::RotateKeyResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
         let pb::RotateKeyRequest { name, keep_old, expire_time, etag, reason } = request.into_inner();
         let keep_old = decode::duration("keep_old", keep_old.as_ref())?;
         let rotation = KeyRotation {
@@ -72,7 +90,7 @@ impl KeyService for KeysApi {
             expires: expiry_of(expire_time)?,
             expected: etag_of(&etag)?,
         };
-        let made = self.keys.rotate(rotation, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let made = self.keys.with(&proof).rotate(rotation, Author { actor, reason }).await.map_err(ApiError::from)?;
         let (key, api_key) = shown(&made);
         Ok(Response::new(pb::RotateKeyResponse { key: Some(key), api_key }))
     }
@@ -81,10 +99,10 @@ impl KeyService for KeysApi {
         &self,
         request: Request<pb::DeleteKeyRequest>,
     ) -> Result<Response<pb::DeleteKeyResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
         let pb::DeleteKeyRequest { name, etag, reason } = request.into_inner();
         let (name, etag) = (name_of(&name)?, etag_of(&etag)?);
-        self.keys.delete(name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
+        self.keys.with(&proof).delete(name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::DeleteKeyResponse {}))
     }
 }
@@ -92,6 +110,55 @@ impl KeyService for KeysApi {
 fn expiry_of(sent: Option<prost_types::Timestamp>) -> Result<Option<Timestamp>, ApiError> {
     let read = |sent| time::read("expire_time", Reason::InvalidArgument, &sent);
     sent.map(read).transpose().map_err(|reject| ApiError::from(reject).at("expire_time"))
+}
+
+/// Decodes the grants of a key.
+fn grants_of(sent: Vec<wire::Grant>) -> Result<Grants, ApiError> {
+    let grants: Vec<Grant> = sent.into_iter().map(grant_of).collect::<Result<_, _>>()?;
+    Grants::new(grants).map_err(ApiError::from)
+}
+
+/// Decodes a grant.
+pub fn grant_of(sent: wire::Grant) -> Result<Grant, ApiError> {
+    let unknown = |what: String| ApiError::new(Reason::InvalidArgument, what).at("grants");
+    let role = u32::try_from(sent.role).ok().and_then(AccessRole::from_number);
+    let role =
+        role.ok_or_else(|| unknown(format!("there is no role {}; send one of tallystone.access.v1.Role", sent.role)))?;
+    let kind = match sent.kind {
+        0 => None,
+        number => {
+            let found = u32::try_from(number).ok().and_then(ResourceKind::from_number);
+            let what = || unknown(format!("there is no kind {number}; send one of tallystone.access.v1.ResourceKind"));
+            Some(found.ok_or_else(what)?)
+        }
+    };
+    let names = match sent.names {
+        None => NamePattern::all(),
+        Some(Names::Name(name)) => NamePattern::exact(&name)?,
+        Some(Names::Prefix(prefix)) => NamePattern::prefix(&prefix)?,
+    };
+    let effect = if sent.deny { GrantEffect::Deny } else { GrantEffect::Allow };
+    Ok(Grant { effect, role, kind, names })
+}
+
+/// Encodes a grant.
+pub fn grant_message(grant: &Grant) -> wire::Grant {
+    let text = grant.names.text().to_owned();
+    wire::Grant {
+        role: number(grant.role.number()),
+        kind: grant.kind.map_or(0, |kind| number(kind.number())),
+        names: match (grant.names.is_prefix(), text.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(Names::Prefix(text)),
+            (false, _) => Some(Names::Name(text)),
+        },
+        deny: grant.effect == GrantEffect::Deny,
+    }
+}
+
+/// A number of an enum of the protos, all of which are small.
+fn number(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 fn name_of(name: &str) -> Result<PrincipalName, ApiError> {
@@ -127,5 +194,36 @@ pub fn key_message(key: &AccessKey) -> pb::Key {
         etag: KeyEtag::of(key).to_string(),
         create_time: Some(time::write(key.created)),
         update_time: Some(time::write(key.updated)),
+        grants: key.spec.grants.iter().map(grant_message).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_and_kinds_have_the_numbers_and_names_of_the_protos() {
+        let name = |prefix: &str, word: &str| format!("{prefix}_{}", word.to_ascii_uppercase().replace('-', "_"));
+        for role in AccessRole::OF_KEYS.into_iter().chain([AccessRole::Peer]) {
+            let sent = wire::Role::try_from(number(role.number())).expect("the protos have it");
+            assert_eq!(sent.as_str_name(), name("ROLE", role.word()));
+        }
+        for kind in ResourceKind::ALL {
+            let sent = wire::ResourceKind::try_from(number(kind.number())).expect("the protos have it");
+            assert_eq!(sent.as_str_name(), name("RESOURCE_KIND", kind.word()));
+        }
+        let unknown = AccessRole::OF_KEYS.len() + 2;
+        assert!(wire::Role::try_from(i32::try_from(unknown).expect("small")).is_err(), "no role is missing here");
+    }
+
+    #[test]
+    fn a_grant_is_sent_as_it_is() {
+        for text in ["worker", "worker:queue", "worker:queue:a", "worker:queue:a/*", "viewer:*:shop*", "admin:server"] {
+            for effect in [GrantEffect::Allow, GrantEffect::Deny] {
+                let grant = Grant::parse(effect, text).expect("a grant");
+                assert_eq!(grant_of(grant_message(&grant)), Ok(grant), "{text}");
+            }
+        }
     }
 }

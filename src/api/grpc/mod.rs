@@ -21,7 +21,9 @@ use std::sync::Arc;
 
 use tonic::Request;
 
-use crate::domain::access::Principal;
+use crate::api::errors::ApiError;
+use crate::domain::Reason;
+use crate::domain::access::{CallRights, Principal};
 use crate::engine::access::Identity;
 use crate::engine::caller_quota::CallerId;
 
@@ -38,6 +40,12 @@ pub struct CallTime(pub std::time::Duration);
 /// read, and no metadata of the caller changes it.
 pub fn principal_of<T>(request: &Request<T>) -> Option<&Principal> {
     request.extensions().get::<Arc<Identity>>().map(|identity| &identity.principal)
+}
+
+/// The rights of a call, which the place that all protocols pass has put there. A call without any is refused.
+pub fn rights_of<T>(request: &Request<T>) -> Result<CallRights, ApiError> {
+    let none = || ApiError::new(Reason::Internal, "the call has no rights because of a defect of the service");
+    request.extensions().get::<CallRights>().cloned().ok_or_else(none)
 }
 
 /// The caller whose share of resources the call uses: its peer's address.

@@ -11,9 +11,11 @@ use tonic::{Request, Response, Status};
 use crate::api::documents::{self, DocumentNamespace};
 use crate::api::errors::ApiError;
 use crate::api::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
-use crate::api::grpc::principal_of;
+use crate::api::grpc::{principal_of, rights_of};
 use crate::api::paging::{self, PagedRequest};
-use crate::domain::access::Principal;
+use crate::domain::access::{
+    AccessDenial, AccessResource, Asked, AskedName, CallRights, ListRights, Permitted, Principal, Sealed,
+};
 use crate::domain::counter::{NamespaceId, NamespaceName};
 use crate::domain::limits::ACTOR_BYTES_MAX;
 use crate::domain::namespace::Namespace;
@@ -30,20 +32,36 @@ use crate::proto::admin::v1::namespace_service_server::NamespaceService;
 /// The metadata key of the caller's claimed name.
 pub const ACTOR_METADATA: &str = "tallystone-actor";
 
-/// The namespace service. Cheap to clone.
-#[derive(Clone)]
+/// The namespace service.
 pub struct NamespacesApi {
-    namespaces: NamespaceCatalog,
+    namespaces: Sealed<NamespaceCatalog>,
 }
 
 impl NamespacesApi {
     /// Serves a catalog.
     pub fn new(namespaces: NamespaceCatalog) -> Self {
-        Self { namespaces }
+        Self { namespaces: Sealed::new(namespaces) }
+    }
+
+    /// A page of the namespaces that the caller may see. Reads on until the page is full or the catalog ends.
+    fn shown(&self, list: &ListRights, mut above: Option<NamespaceName>, rows: usize) -> Vec<Arc<Namespace>> {
+        let mut shown = Vec::new();
+        loop {
+            let found = self.namespaces.with(list).list(above.as_ref(), rows);
+            let is_end = found.len() < rows;
+            above = found.last().map(|last| last.spec.name.clone());
+            let is_shown = |one: &Arc<Namespace>| list.shows(AccessResource::Namespace(one.spec.name.as_str()));
+            shown.extend(found.into_iter().filter(is_shown));
+            if is_end || shown.len() >= rows {
+                shown.truncate(rows);
+                return shown;
+            }
+        }
     }
 
     async fn apply_all(
         &self,
+        rights: &CallRights,
         read: Vec<DocumentNamespace>,
         dry_run: DryRun,
         author: &Author,
@@ -52,7 +70,8 @@ impl NamespacesApi {
         let mut results: Vec<pb::AppliedNamespace> = Vec::with_capacity(read.len());
         for one in read {
             let name = one.draft.name.clone();
-            match self.namespaces.apply(one.draft, one.etag, dry_run, author.clone()).await {
+            let draft = rights.permit(Asked::new(one.draft))?;
+            match self.namespaces.with(&draft).apply(draft.into_inner(), one.etag, dry_run, author.clone()).await {
                 Ok(answer) => results.push(applied_message(&answer, dry_run, one.unmapped)),
                 Err(error) if many => return Err(stopped_at(&name, error, &results, dry_run)),
                 Err(error) => return Err(error.into()),
@@ -68,10 +87,11 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::CreateNamespaceRequest>,
     ) -> Result<Response<pb::CreateNamespaceResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let pb::CreateNamespaceRequest { namespace, reason } = request.into_inner();
-        let (draft, _etag) = sent_draft(namespace)?;
-        let made = self.namespaces.create(draft, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let (draft, _etag) = sent_draft(&rights, namespace)?;
+        let namespaces = self.namespaces.with(&draft);
+        let made = namespaces.create(draft.into_inner(), Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::CreateNamespaceResponse { namespace: Some(namespace_message(&made)) }))
     }
 
@@ -79,8 +99,9 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::GetNamespaceRequest>,
     ) -> Result<Response<pb::GetNamespaceResponse>, Status> {
-        let name = name_of("name", &request.into_inner().name)?;
-        let namespace = self.namespaces.get(&name).map_err(ApiError::from)?;
+        let rights = rights_of(&request)?;
+        let name = permitted(&rights, "name", &request.into_inner().name)?;
+        let namespace = self.namespaces.with(&name).get(&name).map_err(ApiError::from)?;
         Ok(Response::new(pb::GetNamespaceResponse { namespace: Some(namespace_message(&namespace)) }))
     }
 
@@ -88,10 +109,12 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::UpdateNamespaceRequest>,
     ) -> Result<Response<pb::UpdateNamespaceResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let pb::UpdateNamespaceRequest { namespace, reason } = request.into_inner();
-        let (draft, etag) = sent_draft(namespace)?;
-        let kept = self.namespaces.update(draft, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let (draft, etag) = sent_draft(&rights, namespace)?;
+        let namespaces = self.namespaces.with(&draft);
+        let kept =
+            namespaces.update(draft.into_inner(), etag, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::UpdateNamespaceResponse { namespace: Some(namespace_message(&kept)) }))
     }
 
@@ -99,11 +122,12 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::ListNamespacesRequest>,
     ) -> Result<Response<pb::ListNamespacesResponse>, Status> {
+        let list = rights_of(&request)?.listing();
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListNamespaces", &[]);
         let above = above_of(&paged, &request.page_token).map_err(ApiError::from)?;
-        let listed = self.namespaces.list(above.as_ref(), rows);
+        let listed = self.shown(&list, above, rows);
         let last = listed.last().filter(|_| listed.len() == rows);
         Ok(Response::new(pb::ListNamespacesResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
@@ -115,11 +139,11 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::DeleteNamespaceRequest>,
     ) -> Result<Response<pb::DeleteNamespaceResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let pb::DeleteNamespaceRequest { name, etag, reason } = request.into_inner();
-        let name = name_of("name", &name)?;
+        let name = permitted(&rights, "name", &name)?;
         let etag = (!etag.is_empty()).then(|| etag.parse::<NamespaceEtag>()).transpose().map_err(ApiError::from)?;
-        self.namespaces.delete(&name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
+        self.namespaces.with(&name).delete(&name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::DeleteNamespaceResponse {}))
     }
 
@@ -127,12 +151,13 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::ListNamespaceChangesRequest>,
     ) -> Result<Response<pb::ListNamespaceChangesResponse>, Status> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let name = name_of("name", &request.name)?;
+        let name = permitted(&rights, "name", &request.name)?;
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListNamespaceChanges", &[name.as_str().as_bytes()]);
         let older_than = change_key_of(&paged, &request.page_token).map_err(ApiError::from)?;
-        let changes = self.namespaces.history(&name, older_than, rows).await.map_err(ApiError::from)?;
+        let changes = self.namespaces.with(&name).history(&name, older_than, rows).await.map_err(ApiError::from)?;
         let last = changes.last().filter(|_| changes.len() == rows).map(|last| &last.change);
         Ok(Response::new(pb::ListNamespaceChangesResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(&change_key(last))),
@@ -144,19 +169,19 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::ApplyNamespaceRequest>,
     ) -> Result<Response<pb::ApplyNamespaceResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let pb::ApplyNamespaceRequest { document, namespace, dry_run, reason } = request.into_inner();
         let author = Author { actor, reason };
         let name = (!namespace.is_empty()).then(|| name_of("namespace", &namespace)).transpose()?;
         let read = documents::parse(&document, name.as_ref()).map_err(ApiError::from)?;
         if read.len() > 1 || dry_run {
             // All namespaces are checked before the first is changed.
-            let results = self.apply_all(read.clone(), DryRun::Yes, &author).await?;
+            let results = self.apply_all(&rights, read.clone(), DryRun::Yes, &author).await?;
             if dry_run {
                 return Ok(Response::new(pb::ApplyNamespaceResponse { results }));
             }
         }
-        let results = self.apply_all(read, DryRun::No, &author).await?;
+        let results = self.apply_all(&rights, read, DryRun::No, &author).await?;
         Ok(Response::new(pb::ApplyNamespaceResponse { results }))
     }
 }
@@ -170,13 +195,28 @@ fn name_of(field: &str, name: &str) -> Result<NamespaceName, ApiError> {
     NamespaceName::new(name).map_err(|reject| ApiError::from(reject).at(field))
 }
 
-/// Decodes the request's `namespace`.
-fn sent_draft(namespace: Option<pb::Namespace>) -> Result<(NamespaceDraft, Option<NamespaceEtag>), ApiError> {
-    draft_of(present(namespace)?).map_err(|reject| {
+/// Decodes a name that the caller may touch.
+fn permitted(rights: &CallRights, field: &str, name: &str) -> Result<Permitted<NamespaceName>, ApiError> {
+    Ok(rights.permit(Asked::new(name_of(field, name)?))?)
+}
+
+impl AskedName for NamespaceDraft {
+    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
+        self.name.check_rights(rights)
+    }
+}
+
+/// Decodes the request's `namespace`, which the caller may touch.
+fn sent_draft(
+    rights: &CallRights,
+    namespace: Option<pb::Namespace>,
+) -> Result<(Permitted<NamespaceDraft>, Option<NamespaceEtag>), ApiError> {
+    let (draft, etag) = draft_of(present(namespace)?).map_err(|reject| {
         let is_name = reject.reason == Reason::InvalidNamespace;
         let refusal = ApiError::from(reject);
         if is_name { refusal.at("namespace.name") } else { refusal }
-    })
+    })?;
+    Ok((rights.permit(Asked::new(draft))?, etag))
 }
 
 /// Returns the actor: the principal, with the caller's own claim in brackets. Without a principal: the claim, cut to the length

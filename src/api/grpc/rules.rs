@@ -7,6 +7,8 @@ use tonic::{Request, Response, Status};
 use crate::api::errors::ApiError;
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
+use crate::domain::access::{Asked, ListRights, Sealed};
+use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::limits::RULE_MESSAGES_PER_MINUTE;
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::message::Metadata;
@@ -17,15 +19,45 @@ use crate::proto::rule::v1 as wire;
 use crate::proto::rule::v1::rule::Threshold;
 use crate::proto::rule::v1::rule_service_server::RuleService;
 
-use super::{decode, saturating_i64};
+use super::{rights_of, saturating_i64};
 
 /// The rule service.
-pub struct RulesApi(Rules);
+pub struct RulesApi(Sealed<Rules>);
 
 impl RulesApi {
     /// Serves these use cases.
     pub fn new(rules: Rules) -> Self {
-        Self(rules)
+        Self(Sealed::new(rules))
+    }
+
+    /// Reads a rule. It belongs to its queue: where the queue is hidden, the rule does not exist.
+    async fn shown(&self, list: &ListRights, name: &RuleName) -> Result<Rule, RuleError> {
+        let found = self.0.with(list).get(name).await?;
+        match list.shows_about(Some(&found.spec.queue)) {
+            true => Ok(found),
+            false => Err(RuleError::NotFound { name: name.clone() }),
+        }
+    }
+
+    /// A page of the rules that the caller may see. Reads on until the page is full or the rules end.
+    async fn shown_page(
+        &self,
+        list: &ListRights,
+        prefix: &str,
+        mut after: Option<RuleName>,
+        rows: usize,
+    ) -> Result<Vec<Rule>, RuleError> {
+        let mut shown = Vec::new();
+        loop {
+            let found = self.0.with(list).list(prefix, after.as_ref(), rows).await?;
+            let is_end = found.len() < rows;
+            after = found.last().map(|last| last.spec.name.clone());
+            shown.extend(found.into_iter().filter(|rule| list.shows_about(Some(&rule.spec.queue))));
+            if is_end || shown.len() >= rows {
+                shown.truncate(rows);
+                return Ok(shown);
+            }
+        }
     }
 }
 
@@ -43,8 +75,9 @@ impl RuleService for RulesApi {
         &self,
         request: Request<wire::CreateRuleRequest>,
     ) -> Result<Response<wire::CreateRuleResponse>, Status> {
-        let spec = spec_of(request.into_inner().rule).map_err(refused)?;
-        let made = self.0.create(spec).await.map_err(status)?;
+        let rights = rights_of(&request)?;
+        let spec = rights.permit(Asked::new(spec_of(request.into_inner().rule).map_err(refused)?))?;
+        let made = self.0.with(&spec).create(spec.into_inner()).await.map_err(status)?;
         Ok(Response::new(wire::CreateRuleResponse { rule: Some(rule_message(&made)) }))
     }
 
@@ -52,8 +85,9 @@ impl RuleService for RulesApi {
         &self,
         request: Request<wire::GetRuleRequest>,
     ) -> Result<Response<wire::GetRuleResponse>, Status> {
+        let list = rights_of(&request)?.listing();
         let name = RuleName::new(&request.into_inner().name).map_err(refused)?;
-        let found = self.0.get(&name).await.map_err(status)?;
+        let found = self.shown(&list, &name).await.map_err(status)?;
         Ok(Response::new(wire::GetRuleResponse { rule: Some(rule_message(&found)) }))
     }
 
@@ -61,12 +95,13 @@ impl RuleService for RulesApi {
         &self,
         request: Request<wire::ListRulesRequest>,
     ) -> Result<Response<wire::ListRulesResponse>, Status> {
+        let list = rights_of(&request)?.listing();
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(refused)?;
         let paged = PagedRequest::new("ListRules", &[request.prefix.as_bytes()]);
         let cursor = paged.cursor(&request.page_token).map_err(refused)?;
         let after = cursor.map(|cursor| name_cursor(&cursor)).transpose().map_err(refused)?;
-        let listed = self.0.list(&request.prefix, after.as_ref(), rows).await.map_err(status)?;
+        let listed = self.shown_page(&list, &request.prefix, after, rows).await.map_err(status)?;
         let last = listed.last().filter(|_| listed.len() == rows);
         Ok(Response::new(wire::ListRulesResponse {
             next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
@@ -78,8 +113,10 @@ impl RuleService for RulesApi {
         &self,
         request: Request<wire::DeleteRuleRequest>,
     ) -> Result<Response<wire::DeleteRuleResponse>, Status> {
+        let list = rights_of(&request)?.listing();
         let name = RuleName::new(&request.into_inner().name).map_err(refused)?;
-        self.0.delete(&name).await.map_err(status)?;
+        let is_shown = |spec: &RuleSpec| list.shows_about(Some(&spec.queue));
+        self.0.with(&list).delete(&name, is_shown).await.map_err(status)?;
         Ok(Response::new(wire::DeleteRuleResponse {}))
     }
 }
@@ -104,8 +141,8 @@ fn spec_of(sent: Option<wire::Rule>) -> Result<RuleSpec, Reject> {
     };
     Ok(RuleSpec {
         name: RuleName::new(&sent.name)?,
-        namespace: decode::namespace(&sent.namespace)?,
-        counter: decode::counter(&sent.counter_name)?,
+        namespace: NamespaceName::new(&sent.namespace)?,
+        counter: CounterName::new(&sent.counter_name)?,
         condition: condition_of(sent.threshold)?,
         queue: QueueName::new(&sent.queue)?,
         message: message_of(sent.message.unwrap_or_default())?,

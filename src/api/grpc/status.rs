@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
+use crate::api::grpc::rights_of;
+use crate::domain::access::{ResourceKind, Sealed};
 use crate::proto::admin::v1::status_service_server::StatusService;
 use crate::proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 
@@ -14,18 +16,19 @@ pub trait StatusSource: Send + Sync + 'static {
 }
 
 /// The status service.
-pub struct StatusApi(Arc<dyn StatusSource>);
+pub struct StatusApi(Sealed<Arc<dyn StatusSource>>);
 
 impl StatusApi {
     /// Serves the status of a source.
     pub fn new(source: Arc<dyn StatusSource>) -> Self {
-        Self(source)
+        Self(Sealed::new(source))
     }
 }
 
 #[tonic::async_trait]
 impl StatusService for StatusApi {
-    async fn get_status(&self, _: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
-        Ok(Response::new(self.0.status()))
+    async fn get_status(&self, request: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
+        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
+        Ok(Response::new(self.0.with(&proof).status()))
     }
 }

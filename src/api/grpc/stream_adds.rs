@@ -15,7 +15,7 @@ use tonic::Status;
 use crate::api::errors::{self, ApiError};
 use crate::api::grpc::{decode, encode};
 use crate::api::time;
-use crate::domain::counter::NamespaceName;
+use crate::domain::access::{CallRights, CounterScope};
 use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::counting::{Add, AddTarget, Counting, CountingError, SubmittedBatch, WriteOutcome, Written};
@@ -24,6 +24,7 @@ use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse,
 /// Answers a stream of adds. When `drain` is cancelled, it reads no more, answers all items it has read, and ends.
 pub fn answers<S>(
     counting: Counting,
+    rights: CallRights,
     requests: S,
     drain: CancellationToken,
 ) -> BoxStream<'static, Result<StreamAddCountsResponse, Status>>
@@ -32,6 +33,7 @@ where
 {
     let reader = AddStreamReader {
         counting: counting.clone(),
+        rights,
         requests,
         drain,
         namespace: None,
@@ -51,7 +53,7 @@ where
 
 /// Adjacent items of one namespace, at most one batch.
 struct AddRange {
-    namespace: NamespaceName,
+    namespace: CounterScope,
     target: AddTarget,
     first_item: u64,
     items: Vec<Result<Add, Reject>>,
@@ -66,9 +68,10 @@ struct SubmittedRange {
 
 struct AddStreamReader<S> {
     counting: Counting,
+    rights: CallRights,
     requests: S,
     drain: CancellationToken,
-    namespace: Option<NamespaceName>,
+    namespace: Option<CounterScope>,
     next_item: u64,
     /// The message after the last range, which does not belong to that range.
     next_message: Option<Result<StreamAddCountsRequest, Status>>,
@@ -138,7 +141,7 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
     /// Validates a message and begins a range with its items; none for a message without items.
     async fn begin_range(&mut self, message: StreamAddCountsRequest) -> Result<Option<AddRange>, ApiError> {
         if !message.namespace.is_empty() {
-            self.namespace = Some(decode::namespace(&message.namespace)?);
+            self.namespace = Some(decode::namespace(&self.rights, &message.namespace)?);
         }
         let Some(namespace) = self.namespace.clone() else {
             let what = "namespace is missing; send it in the first message of the stream";
@@ -157,7 +160,8 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
 
     fn number(&mut self, range: &mut AddRange, message: StreamAddCountsRequest) {
         self.next_item += message.items.len() as u64;
-        range.items.extend(message.items.into_iter().map(decode::add_item));
+        let AddRange { namespace, items, .. } = range;
+        items.extend(message.items.into_iter().map(|item| decode::add_item(namespace, item)));
     }
 }
 

@@ -23,9 +23,10 @@ use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::api::http::methods::{GrpcService, Method};
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
 use crate::api::http::response_body::ResponseBody;
-use crate::api::http::stream_body::{StreamBody, StreamMonitor};
+use crate::api::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
 use crate::api::http::trace;
 use crate::domain::Reason;
+use crate::domain::access::{AccessRole, CallRights, Principal};
 use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED};
 use crate::engine::access::Identity;
 use crate::engine::audit::Audit;
@@ -55,7 +56,8 @@ impl CallContext {
         let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
         let key_end = identity.map(|identity| {
             let ended = Box::pin(identity.ended().clone().cancelled_owned());
-            (identity, ended, key_ended(method).into())
+            let status = KeyEndStatus { ended: key_ended(method).into(), regranted: regranted(method).into() };
+            (identity, ended, status)
         });
         StreamMonitor {
             key_end,
@@ -73,11 +75,11 @@ impl CallContext {
 pub async fn call(
     context: &CallContext,
     method: &Method,
-    request: Request<Body>,
+    mut request: Request<Body>,
     caller: &Arc<Caller>,
 ) -> Response<Body> {
     let began = context.clock.elapsed();
-    let CallStart { asked, service, identity } = match CallStart::of(method, &request) {
+    let CallStart { asked, service, identity } = match CallStart::of(method, &mut request) {
         Ok(start) => start,
         Err(refusal) => {
             method.metrics.record(refusal.code(), Duration::ZERO);
@@ -98,19 +100,19 @@ pub async fn call(
     let (audit, act) = (context.audit.get().filter(|_| method.recorded), ActSlot::default());
     let served = async {
         let request = match audit {
-            Some(_) => match audit::read_act(method, request, &caller.peer, &act).await {
-                Ok(request) => request,
-                Err(status) => return Ok(status.into_http()),
-            },
-            None => request,
+            Some(_) => audit::read_act(method, request, &caller.peer, &act).await,
+            None => Ok(request),
         };
-        service.call(request).await
+        match request {
+            Ok(request) => service.call(request).await,
+            Err(status) => Ok(status.into_http()),
+        }
     };
     let work = AssertUnwindSafe(served.instrument(span.clone())).catch_unwind();
     if method.streaming {
         let response = match until_key_ends(identity.as_deref(), work).await {
             Some(outcome) => into_response(outcome, method),
-            None => Status::from(key_ended(method)).into_http(),
+            None => Status::from(why_key_ended(method, identity.as_deref())).into_http(),
         };
         if let Some(status) = response.extensions().get::<Status>() {
             method.metrics.record(status.code(), context.clock.elapsed().saturating_sub(began));
@@ -130,7 +132,7 @@ pub async fn call(
             made(into_response(outcome, method), place, caller).await
         }
         Err(CallCut::Deadline) => Status::from(expired(method, time)).into_http(),
-        Err(CallCut::KeyEnded) => Status::from(key_ended(method)).into_http(),
+        Err(CallCut::KeyEnded) => Status::from(why_key_ended(method, identity.as_deref())).into_http(),
     };
     if let Some((audit, act)) = audit.zip(act.into_inner()) {
         audit::record(audit, act, audit::outcome_of(&response)).await;
@@ -150,15 +152,29 @@ struct CallStart<'a> {
 }
 
 impl<'a> CallStart<'a> {
-    /// Refuses a malformed deadline, a service that is not open yet, and a key that has ended.
-    fn of(method: &'a Method, request: &Request<Body>) -> Result<Self, ApiError> {
+    /// Refuses a malformed deadline, a service that is not open yet, a key that has ended, and one without the role. Gives the
+    /// request its rights; methods of health and reflection touch nothing that has any.
+    fn of(method: &'a Method, request: &mut Request<Body>) -> Result<Self, ApiError> {
         let asked = deadline(request.headers())?;
         let not_open =
             || ApiError::new(Reason::StoreUnavailable, "the server is starting and its store is not open yet");
         let service = method.service.get().ok_or_else(not_open)?.as_ref();
         let identity = request.extensions().get::<Arc<Identity>>().cloned();
         if identity.as_ref().is_some_and(|identity| identity.has_ended()) {
-            return Err(key_ended(method).without_effect());
+            return Err(why_key_ended(method, identity.as_deref()).without_effect());
+        }
+        let rights = match (&identity, method.role) {
+            (_, None) => None,
+            (None, Some(role)) => Some(CallRights::unlimited(role)),
+            (Some(identity), Some(role)) if identity.grants.may_call(role) => {
+                Some(CallRights::of(identity.principal.name.clone(), identity.grants.clone(), role))
+            }
+            (Some(identity), Some(role)) => {
+                return Err(role_missing(&identity.principal, role, method.descriptor.name()));
+            }
+        };
+        if let Some(rights) = rights {
+            request.extensions_mut().insert(rights);
         }
         Ok(Self { asked, service, identity })
     }
@@ -256,6 +272,31 @@ fn expired(method: &Method, time: Duration) -> ApiError {
     let what = format!("the deadline of {time:?} passed before the call finished; {advice}");
     let refusal = ApiError::new(Reason::DeadlineExceeded, what);
     if method.changes { refusal } else { refusal.without_effect() }
+}
+
+/// The error of a call whose role no grant of its caller allows.
+pub fn role_missing(principal: &Principal, role: AccessRole, what: &str) -> ApiError {
+    ApiError::new(
+        Reason::RoleMissing,
+        format!("{what} needs the role {role}, which no grant of the key {} allows", principal.name),
+    )
+}
+
+/// The error of a call whose caller's key ended, or has other grants now.
+fn why_key_ended(method: &Method, identity: Option<&Identity>) -> ApiError {
+    match identity {
+        Some(identity) if identity.is_regranted() => regranted(method),
+        Some(_) | None => key_ended(method),
+    }
+}
+
+/// The error of a call whose caller's key has other grants now. It may be made again with the same key.
+fn regranted(method: &Method) -> ApiError {
+    let what = "the grants of the API key of the call have changed; make the call again";
+    match method.changes {
+        true => ApiError::new(Reason::OutcomeUnknown, what),
+        false => ApiError::new(Reason::RetryLater, what).without_effect(),
+    }
 }
 
 /// The error of a call whose caller's key ended.

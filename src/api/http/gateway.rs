@@ -33,7 +33,7 @@ use crate::api::grpc::rollup_signals::RollupSignalsApi;
 use crate::api::grpc::rules::RulesApi;
 use crate::api::grpc::status::{StatusApi, StatusSource};
 use crate::api::http::buffers::Caller;
-use crate::api::http::call::{CallContext, call};
+use crate::api::http::call::{CallContext, call, role_missing};
 use crate::api::http::console::{Console, ConsoleContext, ConsoleSettings};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
@@ -42,8 +42,10 @@ use crate::api::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPA
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
 use crate::domain::Reason;
+use crate::domain::access::AccessResource;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::Engine;
+use crate::engine::access::Identity;
 use crate::engine::audit::Audit;
 use crate::ports::{Backups, Clock};
 use crate::proto::admin::v1::audit_service_server::{self, AuditServiceServer};
@@ -285,6 +287,12 @@ impl Gateway {
             && let Err(refusal) = self.admit(&mut request)
         {
             return json::refused(&Status::from(refusal));
+        }
+        let identity = request.extensions().get::<Arc<Identity>>();
+        if let Some((identity, role)) = identity.zip(pages::role(request.uri().path()))
+            && !identity.grants.allows(role, AccessResource::Server)
+        {
+            return json::refused(&Status::from(role_missing(&identity.principal, role, "this page")));
         }
         if pages::exists(request.uri().path()) {
             let request = Request::from_parts(request.into_parts().0, ());

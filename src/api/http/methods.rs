@@ -16,6 +16,7 @@ use crate::api::http::list_limits::ListLimits;
 use crate::api::http::metrics::{CallMetrics, MethodMetrics};
 use crate::api::http::recorded_methods;
 use crate::domain::Reason;
+use crate::domain::access::AccessRole;
 use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
 use crate::proto;
 use crate::proto::admin::v1::namespace_service_server;
@@ -96,6 +97,8 @@ pub struct Method {
     pub streaming: bool,
     /// Whether it belongs to this service, not to health or reflection.
     pub own: bool,
+    /// The role that a caller needs. None: any caller with a valid key may call it.
+    pub role: Option<AccessRole>,
     /// Whether it may change state: true unless its descriptor declares no side effects.
     pub changes: bool,
     /// Whether calls may be recorded as acts of operators.
@@ -144,6 +147,7 @@ impl Methods {
                 answer_bytes: if own { answer_bytes(&descriptor.output()) } else { ANSWER_LIST_BYTES },
                 lists: Some(descriptor.input()).filter(|_| own).and_then(|input| ListLimits::of(&input)).map(Arc::new),
                 own,
+                role: role_of(descriptor.full_name()),
                 recorded: own && recorded_methods::is_recorded(descriptor.full_name()),
                 changes: own && !is_without_side_effects(&descriptor),
                 wants_peer: own && wants_peer(descriptor.full_name()),
@@ -242,6 +246,12 @@ fn answer_bytes(output: &MessageDescriptor) -> u32 {
 fn is_without_side_effects(method: &MethodDescriptor) -> bool {
     let options = method.method_descriptor_proto().options.as_ref();
     options.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
+}
+
+/// The role that a method of ours needs, as its proto declares it.
+fn role_of(name: &str) -> Option<AccessRole> {
+    let (_, number) = proto::METHOD_ROLES.iter().find(|(method, _)| *method == name)?;
+    Some(AccessRole::from_number(*number).expect("the protos declare roles of this build"))
 }
 
 /// Whether the service of a method needs the caller's address.

@@ -16,6 +16,7 @@ use crate::api::http::health::ServerHealth;
 use crate::api::http::json;
 use crate::api::http::response_body::{ResponseBody, with_type};
 use crate::domain::Reason;
+use crate::domain::access::AccessRole;
 use crate::domain::limits::ANSWER_LIST_BYTES;
 
 /// The content type of OpenMetrics, which Prometheus accepts.
@@ -31,6 +32,11 @@ pub fn exists(path: &str) -> bool {
 /// Whether a page answers everyone: those by which others watch over the process.
 pub fn is_open(path: &str) -> bool {
     ["/healthz", "/readyz"].contains(&path)
+}
+
+/// The role that a page needs, if any.
+pub fn role(path: &str) -> Option<AccessRole> {
+    (path == "/metrics").then_some(AccessRole::Metrics)
 }
 
 /// Answers a page.

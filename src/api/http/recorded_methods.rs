@@ -2,7 +2,7 @@
 
 /// The calls that are recorded, as ends of their full names. `ClearCount` is one if the caller names an actor: applications
 /// clear counters too.
-const RECORDED: [&str; 24] = [
+const RECORDED: [&str; 25] = [
     "QueueService.CreateQueue",
     "QueueService.UpdateQueue",
     "QueueService.DeleteQueue",
@@ -20,6 +20,7 @@ const RECORDED: [&str; 24] = [
     "RuleService.CreateRule",
     "RuleService.DeleteRule",
     "KeyService.CreateKey",
+    "KeyService.UpdateKey",
     "KeyService.RotateKey",
     "KeyService.DeleteKey",
     "ExperimentService.CreateExperiment",

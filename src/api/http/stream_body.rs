@@ -26,8 +26,8 @@ pub struct StreamMonitor {
     pub deadline: Option<(Pin<Box<Sleep>>, Status)>,
     /// The drain, for streams that do not end by themselves, and the status after it.
     pub drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
-    /// The end of the caller's key, and the status after it.
-    pub key_end: Option<(Arc<Identity>, Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
+    /// The end of the caller's key, and the status after it, which says why it ended.
+    pub key_end: Option<(Arc<Identity>, Pin<Box<WaitForCancellationFutureOwned>>, KeyEndStatus)>,
     /// The status after a panic.
     pub panicked: Status,
     /// The metrics that record the stream.
@@ -35,6 +35,20 @@ pub struct StreamMonitor {
     pub clock: Arc<dyn Clock>,
     /// The time at which the call began.
     pub began: Duration,
+}
+
+/// The status of a stream whose caller's key ended.
+pub struct KeyEndStatus {
+    /// The secret is not valid any more.
+    pub ended: Status,
+    /// Only the grants differ.
+    pub regranted: Status,
+}
+
+impl KeyEndStatus {
+    fn of(&self, identity: &Identity) -> Status {
+        if identity.is_regranted() { self.regranted.clone() } else { self.ended.clone() }
+    }
 }
 
 pub struct StreamBody {
@@ -71,10 +85,10 @@ impl StreamBody {
         {
             return Some(status.clone());
         }
-        if let Some((_, ended, status)) = &mut self.monitor.key_end
+        if let Some((identity, ended, status)) = &mut self.monitor.key_end
             && ended.as_mut().poll(cx).is_ready()
         {
-            return Some(status.clone());
+            return Some(status.of(identity));
         }
         if let Some((drain, status)) = &mut self.monitor.drain
             && drain.as_mut().poll(cx).is_ready()
@@ -95,8 +109,8 @@ impl http_body::Body for StreamBody {
             return Poll::Ready(None);
         }
         // A stream that always has something to send ends too.
-        if let Some((_, _, status)) = this.monitor.key_end.take_if(|(identity, ..)| identity.has_ended()) {
-            return Poll::Ready(Some(Ok(this.end(&status))));
+        if let Some((identity, _, status)) = this.monitor.key_end.take_if(|(identity, ..)| identity.has_ended()) {
+            return Poll::Ready(Some(Ok(this.end(&status.of(&identity)))));
         }
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut this.inner).poll_frame(cx)));
         match polled {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::adapters::system::SystemClock;
-use crate::api::grpc::keys::key_message;
+use crate::api::grpc::keys::{grant_message, grant_of, key_message};
 use crate::api::time;
 use crate::app::cli::arguments;
 use crate::app::cli::commands::{self, OfflineArgs};
@@ -16,7 +16,7 @@ use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, on_a_runti
 use crate::app::notices::print_notice;
 use crate::app::server::first_key;
 use crate::domain::Timestamp;
-use crate::domain::access::PrincipalName;
+use crate::domain::access::{AccessRole, Grant, GrantEffect, Grants, PrincipalName};
 use crate::engine::access::KeyDraft;
 use crate::engine::catalog::Author;
 use crate::ports::Clock as _;
@@ -27,7 +27,7 @@ const OFFLINE_ACTOR: &str = "tallystone key create --offline";
 
 /// Create, list, rotate and delete API keys.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  tallystone key create billing --expires 90d")]
+#[command(after_help = "Example:\n  tallystone key create billing --grant viewer --expires 90d")]
 pub struct KeyArgs {
     #[command(subcommand)]
     command: KeyCommand,
@@ -39,12 +39,17 @@ pub struct KeyArgs {
 enum KeyCommand {
     /// Create a key and print it; it is not shown again.
     #[command(
-        after_help = "Example:\n  tallystone key create orders --expires 90d --description 'the workers of orders'"
+        after_help = "Example:\n  tallystone key create orders --grant 'worker:queue:orders/*' --expires 90d --description 'the workers of orders'"
     )]
     Create(KeyCreateArgs),
     /// List keys by name, with their expiry and without their secrets.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone key ls")]
     Ls,
+    /// Replace the grants and the description of a key; its open calls end, its secrets stay.
+    #[command(
+        after_help = "Example:\n  tallystone key update orders --grant 'worker:queue:orders/*' --deny worker:queue:orders/secret"
+    )]
+    Update(KeyUpdateArgs),
     /// Make a new secret for a key and print it; the old one stays valid for a time.
     #[command(after_help = "Example:\n  tallystone key rotate orders --keep-old 1h")]
     Rotate(KeyRotateArgs),
@@ -60,6 +65,14 @@ struct KeyCreateArgs {
     /// What the key is for.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     description: String,
+    /// What the key allows: ROLE, ROLE:KIND, ROLE:KIND:NAME or ROLE:KIND:PREFIX*, with the roles counter-reader,
+    /// counter-writer, enqueuer, worker, viewer, queue-operator, queue-maker, admin and metrics, and the kinds server,
+    /// namespace, counter (named NAMESPACE#COUNTER), queue and *; may be repeated. The default of --offline is admin.
+    #[arg(long, value_name = "GRANT", value_parser = allowing, required_unless_present = "offline")]
+    grant: Vec<Grant>,
+    /// What the key denies, whatever its grants allow, in the same form; may be repeated.
+    #[arg(long, value_name = "GRANT", value_parser = denying)]
+    deny: Vec<Grant>,
     /// How long the key is valid [default: for ever].
     #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
     expires: Option<Duration>,
@@ -74,6 +87,27 @@ struct KeyCreateArgs {
     data: Option<PathBuf>,
     #[command(flatten)]
     settings: OfflineArgs,
+}
+
+#[derive(Debug, Args)]
+struct KeyUpdateArgs {
+    /// The key.
+    name: String,
+    /// What the key allows from now on, as in `key create`; may be repeated.
+    #[arg(long, value_name = "GRANT", value_parser = allowing, required = true)]
+    grant: Vec<Grant>,
+    /// What the key denies from now on, whatever its grants allow; may be repeated.
+    #[arg(long, value_name = "GRANT", value_parser = denying)]
+    deny: Vec<Grant>,
+    /// What the key is for.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    description: String,
+    /// Only this version: the etag from `key ls -o json`.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    etag: String,
+    /// The reason, recorded in the history.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
 }
 
 #[derive(Debug, Args)]
@@ -123,6 +157,7 @@ impl KeyArgs {
                     match command {
                         KeyCommand::Create(args) => session.create_key(args).await,
                         KeyCommand::Ls => session.list_keys().await,
+                        KeyCommand::Update(args) => session.update_key(args).await,
                         KeyCommand::Rotate(args) => session.rotate_key(args).await,
                         KeyCommand::Rm(args) => session.remove_key(args).await,
                     }
@@ -135,8 +170,11 @@ impl KeyArgs {
 /// Creates a key in the store of a stopped server.
 async fn create_offline(args: KeyCreateArgs, output: Output) -> Result<(), Failure> {
     let loaded = commands::load_offline(&args.settings, args.data.as_deref())?;
+    let allowed = if args.grant.is_empty() { vec![Grant::everywhere(AccessRole::Admin)] } else { args.grant };
+    let grants = Grants::new(allowed.into_iter().chain(args.deny).collect());
+    let grants = grants.map_err(|reject| Failure::usage(reject.to_string()))?;
     let name = PrincipalName::new(&args.name).map_err(|reject| Failure::usage(reject.to_string()))?;
-    let draft = KeyDraft { name, description: args.description, expires: None };
+    let draft = KeyDraft { name, description: args.description, grants, expires: None };
     let author = Author { actor: OFFLINE_ACTOR.to_owned(), reason: args.reason };
     let made = Box::pin(first_key::create_offline(&loaded.config, draft, args.expires, author)).await;
     let made = made.map_err(|error| commands::failure_of_start(&error))?;
@@ -151,6 +189,7 @@ impl ClientContext {
             description: args.description,
             expire_time: expire_time(args.expires),
             reason: args.reason,
+            grants: args.grant.iter().chain(&args.deny).map(grant_message).collect(),
         };
         let made = call!(self, keys.create_key, &request)?;
         print_key(self.output, "CreateKeyResponse", &made, &args.name, &made.api_key)
@@ -168,6 +207,7 @@ impl ClientContext {
             vec![
                 key.name.clone(),
                 key.key_id.clone(),
+                grants_cell(key),
                 key.secrets.len().to_string(),
                 time_cell(key.secrets.last().and_then(|newest| newest.expire_time.as_ref())),
                 time_cell(key.create_time.as_ref()),
@@ -175,9 +215,25 @@ impl ClientContext {
                 key.description.clone(),
             ]
         });
-        let columns = &["name", "key_id", "secrets", "expire_time", "create_time", "update_time", "description"];
+        let columns =
+            &["name", "key_id", "grants", "secrets", "expire_time", "create_time", "update_time", "description"];
         let rows = TableRows { columns, cells: cells.collect() };
         self.output.answer(&CliResponse::many(&full_name("ListKeysResponse"), &whole, "keys"), &rows)
+    }
+
+    async fn update_key(&self, args: KeyUpdateArgs) -> Result<(), Failure> {
+        let request = pb::UpdateKeyRequest {
+            name: args.name,
+            grants: args.grant.iter().chain(&args.deny).map(grant_message).collect(),
+            description: args.description,
+            etag: args.etag,
+            reason: args.reason,
+        };
+        let changed = call!(self, keys.update_key, &request)?;
+        let key = changed.key.clone().unwrap_or_default();
+        let cells = vec![vec![key.name.clone(), grants_cell(&key), key.description.clone()]];
+        let rows = TableRows { columns: &["name", "grants", "description"], cells };
+        self.output.answer(&CliResponse::one(&full_name("UpdateKeyResponse"), &changed), &rows)
     }
 
     async fn rotate_key(&self, args: KeyRotateArgs) -> Result<(), Failure> {
@@ -227,6 +283,21 @@ fn print_key(
 fn expire_time(after: Option<Duration>) -> Option<prost_types::Timestamp> {
     let now: Timestamp = SystemClock.now();
     after.map(|after| time::write(now + after))
+}
+
+/// Parses a grant that allows.
+fn allowing(text: &str) -> Result<Grant, String> {
+    Grant::parse(GrantEffect::Allow, text).map_err(|reject| reject.message)
+}
+
+/// Parses a grant that denies.
+fn denying(text: &str) -> Result<Grant, String> {
+    Grant::parse(GrantEffect::Deny, text).map_err(|reject| reject.message)
+}
+
+/// The grants of a key in one cell. A kind or role of a newer server is left out.
+fn grants_cell(key: &pb::Key) -> String {
+    key.grants.iter().cloned().filter_map(|grant| grant_of(grant).ok()).collect::<Grants>().to_string()
 }
 
 /// The full name of a message of the key service.

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::domain::access::{KeyId, PrincipalName};
+use crate::domain::access::{Grants, KeyId, PrincipalName};
 use crate::domain::constant_time::same_secret;
 use crate::domain::limits::KEY_SECRETS_MAX;
 use crate::domain::time::Timestamp;
@@ -31,6 +31,8 @@ pub struct AccessKeySpec {
     pub name: PrincipalName,
     /// What it is for.
     pub description: String,
+    /// What it allows.
+    pub grants: Grants,
     /// The secrets, oldest first: 1 or 2.
     pub secrets: Vec<AccessKeySecret>,
 }
@@ -105,7 +107,7 @@ mod tests {
 
     fn spec(secrets: Vec<AccessKeySecret>) -> AccessKeySpec {
         let name = PrincipalName::new("orders").expect("a valid name");
-        AccessKeySpec { name, description: String::new(), secrets }
+        AccessKeySpec { name, description: String::new(), grants: Grants::default(), secrets }
     }
 
     #[test]

@@ -1,14 +1,22 @@
-//! Who calls: principals, and the API keys by which they are known.
+//! Who calls, and what they may do: principals, the API keys by which they are known, and grants.
 //!
-//! A principal is a name. Each API key stands for one principal. Of its secret only a hash is kept. Invariant: neither
-//! `Debug` nor an error shows a secret.
+//! A principal is a name. Each API key stands for one principal and has grants, which say what it allows. Of its secret only
+//! a hash is kept. Invariant: neither `Debug` nor an error shows a secret.
 
 mod access_key;
+mod grant;
 mod key_id;
 mod key_text;
 mod principal;
+mod rights;
+mod role;
 
 pub use access_key::{AccessKey, AccessKeySecret, AccessKeySpec, SecretHash};
+pub use grant::{AccessResource, Grant, GrantEffect, Grants, NamePattern, ResourceKind};
 pub use key_id::KeyId;
 pub use key_text::ApiKey;
 pub use principal::{Principal, PrincipalName};
+pub use rights::{
+    AccessDenial, AccessProof, Asked, AskedName, CallRights, CounterScope, EveryOne, ListRights, Permitted, Sealed,
+};
+pub use role::AccessRole;

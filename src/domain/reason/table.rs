@@ -459,6 +459,19 @@ reasons! {
         help: "An API key of this name exists. A secret is shown only once, so the call cannot repeat it. Rotate the key for a new secret with RotateKey (key rotate), or choose another name. If an earlier CreateKey of yours lost its answer, rotate the key.",
         ..EXISTS
     },
+    RoleMissing => ReasonInfo {
+        name: "ROLE_MISSING",
+        advice: Some("nothing was applied"),
+        help: "The API key of the call is valid, but no grant of it allows this method, or not on what the call names. The message names the role that is needed; docs/roles.md has the role of each method. Use another key, or give this one a grant with UpdateKey (key update).",
+        ..DENIED
+    },
+    CounterNotFound => ReasonInfo {
+        name: "COUNTER_NOT_FOUND",
+        field: Some("counter_name"),
+        advice: Some("check its name and the grants of the key"),
+        help: "No grant of the API key allows anything on this counter, so for this key it does not exist. Check the name, use another key, or give this one a grant with UpdateKey (key update). Without this reason a counter always exists: before its first add it is 0.",
+        ..NOT_FOUND
+    },
     ExperimentNotFound => ReasonInfo {
         name: "EXPERIMENT_NOT_FOUND",
         advice: Some("check its name, for example with tallystone exp ls"),

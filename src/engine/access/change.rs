@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, ApiKey, KeyId, PrincipalName};
+use crate::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, ApiKey, Grants, KeyId, PrincipalName};
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, KEY_OLD_SECRET_MAX, KEYS_MAX};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::access::{AccessKeys, AccessKeysInner, KeyError, KeyEtag, not_found};
@@ -19,8 +19,20 @@ pub struct KeyDraft {
     pub name: PrincipalName,
     /// What it is for.
     pub description: String,
+    /// What it allows.
+    pub grants: Grants,
     /// When its secret stops being valid, if it does.
     pub expires: Option<Timestamp>,
+}
+
+/// New settings of a key.
+#[derive(Clone, Debug)]
+pub struct KeyUpdate {
+    pub name: PrincipalName,
+    pub description: String,
+    pub grants: Grants,
+    /// The version that the caller read.
+    pub expected: Option<KeyEtag>,
 }
 
 /// A new secret for a key.
@@ -47,10 +59,7 @@ impl AccessKeys {
     /// Creates a key. A name that is taken is refused, since its secret cannot be shown again.
     pub async fn create(&self, draft: KeyDraft, author: Author) -> Result<IssuedKey, KeyError> {
         author.check()?;
-        if draft.description.len() > DESCRIPTION_BYTES_MAX {
-            let what = format!("description has more than {DESCRIPTION_BYTES_MAX} bytes");
-            return Err(Reject::new(Reason::InvalidArgument, what.as_str()).at("description", what.as_str()).into());
-        }
+        check_settings(&draft.description, &draft.grants)?;
         self.issue(KeyIntent::Create(draft), author).await
     }
 
@@ -63,6 +72,14 @@ impl AccessKeys {
             return Err(Reject::new(Reason::InvalidArgument, what.as_str()).at("keep_old", what.as_str()).into());
         }
         self.issue(KeyIntent::Rotate(rotation), author).await
+    }
+
+    /// Replaces grants and description of a key. Its open calls end if the grants differ.
+    pub async fn update(&self, update: KeyUpdate, author: Author) -> Result<Arc<AccessKey>, KeyError> {
+        author.check()?;
+        check_settings(&update.description, &update.grants)?;
+        let (key, _) = self.change(KeyIntent::Update(update), author).await?;
+        Ok(Arc::new(key))
     }
 
     /// Deletes a key; `expected` is the version that the caller read. Its open calls end.
@@ -87,10 +104,23 @@ impl AccessKeys {
     }
 }
 
+/// Checks what a caller chose for a key. `Grants::new` has checked each grant.
+fn check_settings(description: &str, grants: &Grants) -> Result<(), Reject> {
+    let refuse = |field: &str, what: String| Err(Reject::new(Reason::InvalidArgument, what.clone()).at(field, what));
+    if description.len() > DESCRIPTION_BYTES_MAX {
+        return refuse("description", format!("description has more than {DESCRIPTION_BYTES_MAX} bytes"));
+    }
+    if grants.iter().next().is_none() {
+        return refuse("grants", "a key without a grant allows nothing; give it at least one".to_owned());
+    }
+    Ok(())
+}
+
 /// The intent of a change.
 #[derive(Clone, Debug)]
 enum KeyIntent {
     Create(KeyDraft),
+    Update(KeyUpdate),
     Rotate(KeyRotation),
     Delete(PrincipalName, Option<KeyEtag>),
 }
@@ -117,6 +147,7 @@ impl AccessKeysInner {
         let now = self.now();
         match intent {
             KeyIntent::Create(draft) => self.creation(draft, author, now),
+            KeyIntent::Update(update) => self.update(update, author, now),
             KeyIntent::Rotate(rotation) => self.rotation(rotation, author, now),
             KeyIntent::Delete(name, expected) => {
                 let live = self.live(name, *expected)?;
@@ -140,12 +171,38 @@ impl AccessKeysInner {
         }
         let id = KeyId(u64::from_be_bytes(self.random()));
         let (shown, secret) = self.new_secret(id, draft.expires, now)?;
-        let spec =
-            AccessKeySpec { name: draft.name.clone(), description: draft.description.clone(), secrets: vec![secret] };
+        let name = draft.name.clone();
+        let spec = AccessKeySpec {
+            name,
+            description: draft.description.clone(),
+            grants: draft.grants.clone(),
+            secrets: vec![secret],
+        };
         let key = AccessKey { id, version: FIRST_VERSION, spec, created: now, updated: now };
         let change = author.change(&key, now, Vec::new());
         let record = KeyRecord { expected_version: None, entry: Some(key.clone()), companion: (), change };
         Ok((record, (key, Some(shown))))
+    }
+
+    fn update(&self, update: &KeyUpdate, author: &Author, now: Timestamp) -> Result<(KeyRecord, ChangedKey), Reject> {
+        let live = self.live(&update.name, update.expected)?;
+        let spec = AccessKeySpec {
+            description: update.description.clone(),
+            grants: update.grants.clone(),
+            ..live.spec.clone()
+        };
+        let mut lines = Vec::new();
+        if spec.grants != live.spec.grants {
+            lines.push(format!("grants: {} -> {}", live.spec.grants, spec.grants));
+        }
+        if spec.description != live.spec.description {
+            lines.push(format!("description: {:?} -> {:?}", live.spec.description, spec.description));
+        }
+        let key = AccessKey { version: live.version + 1, spec, updated: now, ..live.clone() };
+        let change = author.change(&key, now, lines);
+        let record =
+            KeyRecord { expected_version: Some(live.version), entry: Some(key.clone()), companion: (), change };
+        Ok((record, (key, None)))
     }
 
     fn rotation(
@@ -194,13 +251,13 @@ impl AccessKeysInner {
             Some(key) => ring.with(key),
             None => ring.without(before),
         };
-        self.ring.store(Arc::new(after));
+        self.replace(Arc::new(after));
         let action = if is_deleted {
             "deleted"
         } else if version == FIRST_VERSION {
             "created"
         } else {
-            "rotated"
+            "updated"
         };
         tracing::info!(key = %name, version, actor, action, "a key was changed");
     }

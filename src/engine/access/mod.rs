@@ -8,19 +8,20 @@ mod change;
 mod ring;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::access::{AccessKey, ApiKey, KeyId, Principal, PrincipalName};
+use crate::domain::access::{AccessKey, ApiKey, Grants, KeyId, Principal, PrincipalName, SecretHash};
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::catalog::{CatalogView, Etag, FollowedCatalog, Sharing, VersionedCatalog};
 use crate::ports::{Catalog, Clock, Entropy, StoreError};
 
-pub use change::{IssuedKey, KeyDraft, KeyRotation};
+pub use change::{IssuedKey, KeyDraft, KeyRotation, KeyUpdate};
 use ring::KeyRing;
 
 /// The version of a key that a caller read.
@@ -31,20 +32,29 @@ pub type KeyEtag = Etag<KeyId>;
 pub struct Identity {
     /// The principal of the key.
     pub principal: Principal,
+    /// What the key allows.
+    pub grants: Grants,
     ended: CancellationToken,
+    /// Set before it ends, if the secret stays valid and only the grants differ.
+    regranted: AtomicBool,
 }
 
 impl Identity {
-    fn new(principal: Principal) -> Self {
-        Self { principal, ended: CancellationToken::new() }
+    fn new(principal: Principal, grants: Grants) -> Self {
+        Self { principal, grants, ended: CancellationToken::new(), regranted: AtomicBool::new(false) }
     }
 
-    /// Whether the shown secret is not valid any more.
+    /// Whether it ended only because the grants of its key have changed: the same secret opens calls with the new ones.
+    pub fn is_regranted(&self) -> bool {
+        self.regranted.load(Ordering::Acquire)
+    }
+
+    /// Whether the shown secret is not valid any more, or the grants of its key have changed.
     pub fn has_ended(&self) -> bool {
         self.ended.is_cancelled()
     }
 
-    /// Cancelled when the shown secret is not valid any more.
+    /// Cancelled when the shown secret is not valid any more, or the grants of its key have changed.
     pub fn ended(&self) -> &CancellationToken {
         &self.ended
     }
@@ -107,14 +117,13 @@ impl AccessKeys {
     pub fn identify(&self, shown: &ApiKey) -> Result<Arc<Identity>, KeyRefusal> {
         // Hashed first, so that the time says nothing about whether the id exists.
         let hash = shown.hash();
-        let ring = self.shared.ring.load();
-        let held = ring.by_id(shown.id).ok_or(KeyRefusal::Unknown)?;
-        let secret = held.secret(&hash).ok_or(KeyRefusal::Unknown)?;
-        let is_over = secret.expires.is_some_and(|expires| self.shared.clock.now() >= expires);
-        if is_over || secret.identity.has_ended() {
-            return Err(KeyRefusal::Expired);
+        loop {
+            match self.shared.known(shown.id, &hash) {
+                // Its grants changed meanwhile. The ring with the new ones was served before this one ended.
+                Ok(identity) if identity.is_regranted() => {}
+                known => return known,
+            }
         }
-        Ok(Arc::clone(&secret.identity))
     }
 
     /// Lists keys in the order of names, above a name. Fewer than the limit only at the end.
@@ -143,6 +152,23 @@ impl FollowedCatalog for AccessKeys {
 }
 
 impl AccessKeysInner {
+    /// Who shows a secret of a key, by the ring of this moment.
+    fn known(&self, id: KeyId, hash: &SecretHash) -> Result<Arc<Identity>, KeyRefusal> {
+        let ring = self.ring.load();
+        let secret = ring.by_id(id).and_then(|held| held.secret(hash)).ok_or(KeyRefusal::Unknown)?;
+        let is_over = secret.expires.is_some_and(|expires| self.clock.now() >= expires);
+        if is_over || (secret.identity.has_ended() && !secret.identity.is_regranted()) {
+            return Err(KeyRefusal::Expired);
+        }
+        Ok(Arc::clone(&secret.identity))
+    }
+
+    /// Serves a ring, and then ends what was known of callers by the one before.
+    fn replace(&self, after: Arc<KeyRing>) {
+        let before = self.ring.swap(Arc::clone(&after));
+        before.end_all_but(&after);
+    }
+
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -156,7 +182,8 @@ impl AccessKeysInner {
 
 impl CatalogView<AccessKey> for AccessKeysInner {
     fn take_in(&self, keys: Vec<AccessKey>) {
-        self.ring.rcu(|before| before.replaced(keys.clone()));
+        // Nothing else changes the ring meanwhile: `take_in` runs only between changes.
+        self.replace(Arc::new(self.ring.load().replaced(keys)));
     }
 }
 

@@ -1,10 +1,12 @@
 //! The keys as one immutable value in memory: readers take it without a lock, a change replaces it.
 //!
-//! A secret that stays keeps its identity, by which open calls learn of its end. One that does not stay ends.
+//! A secret that stays keeps its identity, by which open calls learn of its end, as long as the grants of its key stay. Any
+//! other identity ends.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hashbrown::HashMap;
 
@@ -41,18 +43,27 @@ impl HeldKey {
         let principal = Principal { name: key.spec.name.clone(), key: key.id };
         let held = |secret: &AccessKeySecret| {
             let known = before.and_then(|before| before.secret(&secret.hash));
-            let identity =
-                known.map_or_else(|| Arc::new(Identity::new(principal.clone())), |known| Arc::clone(&known.identity));
+            let known = known.filter(|known| known.identity.grants == key.spec.grants);
+            let identity = known.map_or_else(
+                || Arc::new(Identity::new(principal.clone(), key.spec.grants.clone())),
+                |known| Arc::clone(&known.identity),
+            );
             HeldSecret { hash: secret.hash, expires: secret.expires, identity }
         };
         let secrets = key.spec.secrets.iter().map(held).collect();
         Self { key: Arc::new(key), secrets }
     }
 
-    /// Cancels the secrets that are not among those of what takes its place.
+    /// Ends the identities that what takes its place does not have.
     fn end_others(&self, after: Option<&Self>) {
-        let is_gone = |secret: &&HeldSecret| after.is_none_or(|after| after.secret(&secret.hash).is_none());
-        self.secrets.iter().filter(is_gone).for_each(|secret| secret.identity.ended().cancel());
+        for secret in &self.secrets {
+            match after.and_then(|after| after.secret(&secret.hash)) {
+                Some(other) if Arc::ptr_eq(&other.identity, &secret.identity) => continue,
+                Some(_) => secret.identity.regranted.store(true, Ordering::Release),
+                None => {}
+            }
+            secret.identity.ended().cancel();
+        }
     }
 }
 
@@ -75,7 +86,7 @@ impl KeyRing {
         self.by_name.range::<PrincipalName, _>((from, Bound::Unbounded)).map(|(_, key)| key)
     }
 
-    /// The ring with these keys and no others. What is not among them ends.
+    /// The ring with these keys and no others.
     pub fn replaced(&self, keys: Vec<AccessKey>) -> Self {
         let mut after = Self::default();
         for key in keys {
@@ -84,17 +95,21 @@ impl KeyRing {
                 known => after.insert(Arc::new(HeldKey::of(key, known.map(AsRef::as_ref)))),
             }
         }
+        after
+    }
+
+    /// Ends what the ring after this one does not have. Call it once the other is served: whoever finds an ended identity here
+    /// then finds the one that took its place there. O(keys).
+    pub fn end_all_but(&self, after: &Self) {
         for (id, before) in &self.by_id {
             before.end_others(after.by_id(*id));
         }
-        after
     }
 
     /// The ring after a key was made or changed.
     pub fn with(&self, key: AccessKey) -> Self {
         let before = self.by_id.get(&key.id);
         let held = Arc::new(HeldKey::of(key, before.map(AsRef::as_ref)));
-        before.inspect(|before| before.end_others(Some(&held)));
         let mut after = self.clone();
         after.insert(held);
         after
@@ -104,9 +119,7 @@ impl KeyRing {
     pub fn without(&self, key: &AccessKey) -> Self {
         let mut after = self.clone();
         after.by_name.remove(&key.spec.name);
-        if let Some(gone) = after.by_id.remove(&key.id) {
-            gone.end_others(None);
-        }
+        after.by_id.remove(&key.id);
         after
     }
 
@@ -128,7 +141,7 @@ impl KeyRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::AccessKeySpec;
+    use crate::domain::access::{AccessKeySpec, AccessResource, AccessRole, Grant, Grants};
 
     fn secret(number: u8, expires: Option<i64>) -> AccessKeySecret {
         let expires = expires.map(Timestamp::from_secs);
@@ -137,7 +150,7 @@ mod tests {
 
     fn key(id: u64, name: &str, version: u64, secrets: Vec<AccessKeySecret>) -> AccessKey {
         let name = PrincipalName::new(name).expect("a valid name");
-        let spec = AccessKeySpec { name, description: String::new(), secrets };
+        let spec = AccessKeySpec { name, description: String::new(), grants: Grants::default(), secrets };
         let at = Timestamp::from_secs(0);
         AccessKey { id: KeyId(id), version, spec, created: at, updated: at }
     }
@@ -158,11 +171,30 @@ mod tests {
         let rotated = ring.with(key(1, "ann", 2, vec![secret(1, Some(9)), secret(3, None)]));
         assert!(Arc::ptr_eq(&ann, &identity(&rotated, 1, 1).expect("the old secret")), "it stays for a time");
         let read = rotated.replaced(vec![key(1, "ann", 3, vec![secret(3, None)])]);
+        assert!(!ann.has_ended(), "the new ring is served first");
+        rotated.end_all_but(&read);
         assert!(ann.has_ended() && bob.has_ended(), "neither is there any more");
         assert!(identity(&read, 1, 1).is_none() && identity(&read, 2, 2).is_none());
         let ann = identity(&read, 1, 3).expect("the new secret");
         let gone = read.without(&key(1, "ann", 3, vec![secret(3, None)]));
+        read.end_all_but(&gone);
         assert!(ann.has_ended() && gone.len() == 0);
+    }
+
+    #[test]
+    fn a_change_of_the_grants_ends_what_was_known_before_it() {
+        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, None)]));
+        let before = identity(&ring, 1, 1).expect("ann");
+        let mut changed = key(1, "ann", 2, vec![secret(1, None)]);
+        changed.spec.grants = [Grant::everywhere(AccessRole::Worker)].into_iter().collect();
+        let changed = ring.with(changed);
+        ring.end_all_but(&changed);
+        let after = identity(&changed, 1, 1).expect("ann");
+        assert!(before.has_ended() && before.is_regranted() && !after.has_ended());
+        assert!(
+            [&after, &before].map(|one| one.grants.allows(AccessRole::Worker, AccessResource::Queue("orders")))
+                == [true, false]
+        );
     }
 
     #[test]

@@ -115,6 +115,7 @@ fn indexed(experiments: Vec<CatalogExperiment>) -> ExperimentsByName {
     experiments.into_iter().map(|one| (one.settings.spec.name.clone(), Arc::new(one))).collect()
 }
 
-pub(super) fn not_found(name: &ExperimentWord) -> Reject {
+/// The refusal of an experiment that is not kept, or that the caller may not see.
+pub fn not_found(name: &ExperimentWord) -> Reject {
     Reject::new(Reason::ExperimentNotFound, format!("experiment {name} does not exist"))
 }

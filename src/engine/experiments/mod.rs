@@ -21,7 +21,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::{Counting, CountingError};
 use crate::engine::namespaces::{NamespaceCatalog, NamespaceError, experiment_namespace};
 
-pub use catalog::{ExperimentCatalog, ExperimentEtag};
+pub use catalog::{ExperimentCatalog, ExperimentEtag, not_found};
 pub use error::ExperimentError;
 pub use looks::{ExperimentLook, ExperimentLooks, LooksQuery};
 pub(super) use sampler::ExperimentSampler;

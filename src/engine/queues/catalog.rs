@@ -119,7 +119,7 @@ impl Queues {
             }
             return Ok(EnqueueTarget::Live(live));
         }
-        let Some(template) = self.context.template_of(name) else {
+        let Some(template) = self.context.template_of(name).filter(|_| self.makes_queues) else {
             return Err(QueueError::NoTemplate { name: name.to_string() });
         };
         if let Some(why) = &template.spec.enqueue_blocked {
@@ -128,6 +128,13 @@ impl Queues {
         }
         let spec = QueueSpec { name: name.clone(), template_for: None, ..template.spec.clone() };
         Ok(EnqueueTarget::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
+    }
+
+    /// The same use cases for callers who may make queues by template, or may not: then an enqueue to a queue that does not
+    /// exist is refused as one without a template.
+    #[must_use]
+    pub fn making_queues(&self, allowed: bool) -> Self {
+        Self { makes_queues: allowed, ..self.clone() }
     }
 
     /// Creates the queue of a first enqueue.

@@ -27,6 +27,7 @@ mod look_up;
 mod next_steps;
 mod operations;
 mod overview;
+mod owners;
 mod refusal_text;
 mod registry;
 mod replay_sessions;
@@ -120,6 +121,8 @@ pub struct ReportedQueue {
 #[derive(Clone)]
 pub struct Queues {
     context: Arc<QueueContext>,
+    /// Whether a first enqueue may make its queue by a template.
+    makes_queues: bool,
 }
 
 impl Queues {
@@ -150,7 +153,7 @@ impl Queues {
         let member = join_servers(&stores, &context, counting).await?;
         let driver = context.driver.clone();
         let shared = Arc::new(QueueContext::new(stores, lease_key, context, member));
-        let queues = Self { context: Arc::clone(&shared) };
+        let queues = Self { context: Arc::clone(&shared), makes_queues: true };
         queues.load().await?;
         queues.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);

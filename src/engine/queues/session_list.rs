@@ -13,7 +13,7 @@ use crate::domain::queue::messages::message::SessionId;
 use crate::domain::queue::{QueueName, ShardId};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
-use crate::engine::queues::session_registry::ListedSession;
+use crate::engine::queues::session_registry::{ListedSession, shown_label};
 
 /// An open session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,7 +48,7 @@ impl Queues {
         let held = self.leases_held(&listed).await?;
         let shown = listed.into_iter().map(|one| LiveSession {
             alias: self.context.session_alias(one.id),
-            label: one.label,
+            label: shown_label(&one.label).into(),
             opened: one.id.opened(),
             last_heard_at: wall - now.saturating_sub(one.last_heard_at),
             lease: one.lease,

@@ -104,6 +104,14 @@ pub struct AdmittedCall {
     pub end_token: CancellationToken,
 }
 
+/// Stands between a principal and its label where both are kept. Neither may contain it.
+pub const LABEL_OWNER_END: char = '\u{1f}';
+
+/// A kept label as it is shown: without its principal.
+pub fn shown_label(kept: &str) -> &str {
+    kept.split_once(LABEL_OWNER_END).map_or(kept, |(_, label)| label)
+}
+
 /// The id of a session with this label that is opened now. Ids of one label grow with time; random bits separate those of
 /// one millisecond.
 pub fn number_of(label: &str, millis: u64, random: u64) -> SessionId {
@@ -301,7 +309,7 @@ impl SessionRegistry {
 
     /// The label of a session for display; empty if it has none, or was opened before the server started.
     pub fn label(&self, id: SessionId) -> Box<str> {
-        self.table.lock().sessions.get(&id).map(|entry| entry.label.clone()).unwrap_or_default()
+        self.table.lock().sessions.get(&id).map(|entry| shown_label(&entry.label).into()).unwrap_or_default()
     }
 }
 

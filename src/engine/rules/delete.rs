@@ -1,15 +1,19 @@
 //! Deletes a rule.
 
 use crate::domain::limits::RULE_ATTEMPTS_MAX;
-use crate::domain::rules::RuleName;
+use crate::domain::rules::{RuleName, RuleSpec};
 use crate::engine::rules::{RuleError, Rules};
 use crate::ports::{StoreError, StoreErrorKind};
 
 impl Rules {
-    /// Deletes a rule. A message that is being sent may still arrive in the queue.
-    pub async fn delete(&self, name: &RuleName) -> Result<(), RuleError> {
+    /// Deletes a rule that the caller may see; any other one does not exist for it. What is deleted is what was looked at, even
+    /// if the name is given to another rule meanwhile. A message that is being sent may still arrive in the queue.
+    pub async fn delete(&self, name: &RuleName, is_shown: impl Fn(&RuleSpec) -> bool + Send) -> Result<(), RuleError> {
         for _ in 0..RULE_ATTEMPTS_MAX {
             let rule = self.get(name).await?;
+            if !is_shown(&rule.spec) {
+                return Err(RuleError::NotFound { name: name.clone() });
+            }
             match self.store.remove(name, rule.stamp).await {
                 // The rule fired meanwhile, on this server or another one.
                 Err(error) if error.kind == StoreErrorKind::Conflict => {}

@@ -6,6 +6,7 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::api::grpc::namespaces::NamespacesApi;
 use tallystone::domain::Timestamp;
+use tallystone::domain::access::{AccessRole, CallRights};
 use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::proto::admin::v1 as pb;
 use tallystone::proto::admin::v1::namespace_service_server::NamespaceService;
@@ -28,9 +29,16 @@ fn reason<T: std::fmt::Debug>(answer: Result<Response<T>, Status>) -> String {
     answer.expect_err("a refusal").get_details_error_info().expect("every refusal has a reason").reason
 }
 
+/// A request of a caller who may do everything.
+fn asked<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.extensions_mut().insert(CallRights::unlimited(AccessRole::Admin));
+    request
+}
+
 async fn create(service: &NamespacesApi, namespace: pb::Namespace) -> Result<pb::Namespace, Status> {
     let request = pb::CreateNamespaceRequest { namespace: Some(namespace), reason: String::new() };
-    let answer = service.create_namespace(Request::new(request)).await?;
+    let answer = service.create_namespace(asked(request)).await?;
     Ok(answer.into_inner().namespace.expect("it is answered"))
 }
 
@@ -39,7 +47,7 @@ async fn update(
     namespace: pb::Namespace,
 ) -> Result<Response<pb::UpdateNamespaceResponse>, Status> {
     let request = pb::UpdateNamespaceRequest { namespace: Some(namespace), reason: "because".to_owned() };
-    service.update_namespace(Request::new(request)).await
+    service.update_namespace(asked(request)).await
 }
 
 async fn apply(
@@ -54,12 +62,12 @@ async fn apply(
         dry_run,
         reason: String::new(),
     };
-    Ok(service.apply_namespace(Request::new(request)).await?.into_inner().results)
+    Ok(service.apply_namespace(asked(request)).await?.into_inner().results)
 }
 
 async fn list(service: &NamespacesApi, page_size: i32, page_token: &str) -> Result<pb::ListNamespacesResponse, Status> {
     let request = pb::ListNamespacesRequest { page_size, page_token: page_token.to_owned() };
-    Ok(service.list_namespaces(Request::new(request)).await?.into_inner())
+    Ok(service.list_namespaces(asked(request)).await?.into_inner())
 }
 
 async fn changes(
@@ -70,7 +78,7 @@ async fn changes(
 ) -> Result<pb::ListNamespaceChangesResponse, Status> {
     let request =
         pb::ListNamespaceChangesRequest { name: name.to_owned(), page_size, page_token: page_token.to_owned() };
-    Ok(service.list_namespace_changes(Request::new(request)).await?.into_inner())
+    Ok(service.list_namespace_changes(asked(request)).await?.into_inner())
 }
 
 #[tokio::test]
@@ -81,7 +89,7 @@ async fn a_namespace_with_a_name_alone_has_every_default() {
     assert_eq!(made.rollup.expect("it is answered").num_queues, 8);
     assert_eq!(made.dataset.expect("it is answered").accept_limit.expect("a default").seconds, 5);
     assert_eq!(made.create_time.expect("it is answered").seconds, 1_700_000_000);
-    let read = service.get_namespace(Request::new(pb::GetNamespaceRequest { name: "shop".to_owned() })).await;
+    let read = service.get_namespace(asked(pb::GetNamespaceRequest { name: "shop".to_owned() })).await;
     assert_eq!(read.expect("found").into_inner().namespace, Some(made.clone()));
     assert_eq!(create(&service, named("shop")).await.expect("the same again"), made);
 }
@@ -129,9 +137,9 @@ async fn each_refusal_has_its_own_reason() {
     assert_eq!(refused(create(&service, named("a b")).await), "INVALID_NAMESPACE");
     assert_eq!(refused(create(&service, named("tallystone.x")).await), "NAMESPACE_READ_ONLY");
     let nothing = pb::CreateNamespaceRequest::default();
-    assert_eq!(reason(service.create_namespace(Request::new(nothing)).await), "INVALID_ARGUMENT");
+    assert_eq!(reason(service.create_namespace(asked(nothing)).await), "INVALID_ARGUMENT");
     let absent = pb::GetNamespaceRequest { name: "absent".to_owned() };
-    assert_eq!(reason(service.get_namespace(Request::new(absent)).await), "NAMESPACE_NOT_FOUND");
+    assert_eq!(reason(service.get_namespace(asked(absent)).await), "NAMESPACE_NOT_FOUND");
 }
 
 #[tokio::test]
@@ -141,9 +149,9 @@ async fn a_refusal_names_the_field_and_what_to_do() {
     let field =
         |status: &Status| status.get_details_bad_request().expect("a BadRequest").field_violations.remove(0).field;
     let bad = "a b".to_owned();
-    let get = Request::new(pb::GetNamespaceRequest { name: bad.clone() });
+    let get = asked(pb::GetNamespaceRequest { name: bad.clone() });
     assert_eq!(field(&service.get_namespace(get).await.expect_err("no name")), "name");
-    let delete = |name: &str| Request::new(pb::DeleteNamespaceRequest { name: name.to_owned(), ..Default::default() });
+    let delete = |name: &str| asked(pb::DeleteNamespaceRequest { name: name.to_owned(), ..Default::default() });
     assert_eq!(field(&service.delete_namespace(delete(&bad)).await.expect_err("no name")), "name");
     assert_eq!(field(&changes(&service, &bad, 0, "").await.expect_err("no name")), "name");
     assert_eq!(field(&create(&service, named(&bad)).await.expect_err("no name")), "namespace.name");
@@ -193,13 +201,12 @@ async fn the_history_tells_who_why_and_what_page_by_page() {
     for num_queues in [16, 32] {
         let mut next = named("shop");
         next.rollup = Some(pb::RollupSettings { num_queues, ..Default::default() });
-        let mut request =
-            Request::new(pb::UpdateNamespaceRequest { namespace: Some(next), reason: "because".to_owned() });
+        let mut request = asked(pb::UpdateNamespaceRequest { namespace: Some(next), reason: "because".to_owned() });
         request.metadata_mut().insert("tallystone-actor", "ada".parse().expect("plain letters"));
         service.update_namespace(request).await.expect("updated");
     }
     let delete = pb::DeleteNamespaceRequest { name: "shop".to_owned(), ..Default::default() };
-    service.delete_namespace(Request::new(delete)).await.expect("deleted");
+    service.delete_namespace(asked(delete)).await.expect("deleted");
 
     let newest = changes(&service, "shop", 2, "").await.expect("a page");
     assert_eq!(newest.changes.iter().map(|change| change.version).collect::<Vec<_>>(), [4, 3]);

@@ -50,7 +50,12 @@ fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_
     let (one, other) = (start().start(), start().start());
     assert!(is_valid(&one, &admin) && is_valid(&other, &admin));
 
-    let made = call(&one, &admin, &format!("{SERVICE}/CreateKey"), &json!({"name": "orders"}));
+    let made = call(
+        &one,
+        &admin,
+        &format!("{SERVICE}/CreateKey"),
+        &json!({"name": "orders", "grants": [{"role": "ROLE_ADMIN"}]}),
+    );
     let made_at = Instant::now();
     let key = made.json()["apiKey"].as_str().expect("a key").to_owned();
     assert!(is_valid(&one, &key), "at once where it was made");

@@ -10,6 +10,7 @@ use prost_types::FileDescriptorSet;
 use tallystone::domain::Reason;
 use tallystone::domain::reason::{Code, Effect, Retry};
 
+use crate::server::granted_requests;
 use crate::support::golden;
 use crate::support::harness::Launch;
 
@@ -75,6 +76,25 @@ fn code(code: Code) -> String {
         out.extend(character.to_uppercase());
     }
     out
+}
+
+#[test]
+fn the_page_of_roles_is_the_table() {
+    let mut page = String::from(
+        "# Roles\n\n\
+         The role that an API key needs for each method, and on what. The role `admin` stands for all but that of \
+         `peer`. Health and reflection need a valid key and no role. The page `/metrics` needs `metrics`. \
+         [Security](security.md#grants) says what the roles mean, and how a call without the role is answered.\n\n\
+         This page is made from the option `tallystone.access.v1.role` of the protos; \
+         `TALLYSTONE_BLESS=1 cargo test --test it docs` writes it anew.\n\n\
+         | method | role | needed on |\n|---|---|---|\n",
+    );
+    for (method, number) in tallystone::proto::METHOD_ROLES {
+        let role = tallystone::domain::access::AccessRole::from_number(*number).expect("a role");
+        let touched = granted_requests::request(method, "name").map_or("the server", |(touched, _)| touched.words());
+        page.push_str(&format!("| `{}` | `{role}` | {touched} |\n", method.trim_start_matches("tallystone.")));
+    }
+    golden::check("docs/roles.md", &page);
 }
 
 #[test]

@@ -24,7 +24,7 @@ const CREATE_NAMESPACE: &str = "/tallystone.admin.v1.NamespaceService/CreateName
 const LIST_KEYS: &str = "/tallystone.admin.v1.KeyService/ListKeys";
 const ROTATE_KEY: &str = "/tallystone.admin.v1.KeyService/RotateKey";
 /// Within this time after a key's end, its calls have ended.
-const ENDED_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const ENDED_WITHIN: Duration = Duration::from_secs(2);
 
 fn binary(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
@@ -54,13 +54,13 @@ fn start(data: &Path) -> Server {
 }
 
 /// A server with the key of `ann`, in a directory of its own.
-fn keyed() -> (Server, String, tempfile::TempDir) {
+pub(super) fn keyed() -> (Server, String, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let key = first_key(folder.path(), "ann");
     (start(folder.path()), key, folder)
 }
 
-fn post(server: &Server, path: &str, key: &str, body: &Value) -> HttpAnswer {
+pub(super) fn post(server: &Server, path: &str, key: &str, body: &Value) -> HttpAnswer {
     let bearer = format!("Bearer {key}");
     let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
     http(server.address, "POST", path, &headers, &body.to_string()).expect("the server answers")
@@ -70,13 +70,14 @@ fn post(server: &Server, path: &str, key: &str, body: &Value) -> HttpAnswer {
 fn is_valid(server: &Server, key: &str) -> bool {
     let answer = post(server, LIST_KEYS, key, &json!({}));
     match answer.status {
-        200 => true,
+        // Taken, and without the right to list keys.
+        200 | 403 => true,
         401 => false,
         _ => panic!("{}", answer.body), // neither taken nor refused
     }
 }
 
-fn command_with(server: &Server, key: &str, arguments: &[&str]) -> (i32, String, String) {
+pub(super) fn command_with(server: &Server, key: &str, arguments: &[&str]) -> (i32, String, String) {
     let mut command = binary(arguments);
     command.args(["--server", &server.address.to_string()]).env("TALLYSTONE_KEY", key);
     run(command)
@@ -88,7 +89,7 @@ fn client(server: &Server, key: &str) -> Client {
 }
 
 /// All methods of the server's protos, also those of health, reflection and between servers.
-fn methods() -> Vec<String> {
+pub(super) fn methods() -> Vec<String> {
     let sets = [
         proto::DESCRIPTORS,
         tonic_health::pb::FILE_DESCRIPTOR_SET,
@@ -109,7 +110,7 @@ fn methods() -> Vec<String> {
 }
 
 /// Calls a method with an empty message over gRPC, as a stream on both sides, which is how every call looks at first.
-async fn call(channel: &Channel, path: &str, authorization: Option<&str>) -> Status {
+pub(super) async fn call(channel: &Channel, path: &str, authorization: Option<&str>) -> Status {
     let mut grpc = tonic::client::Grpc::new(channel.clone());
     grpc.ready().await.expect("the server is there");
     let mut request = Request::new(tokio_stream::once(()));
@@ -280,7 +281,7 @@ fn a_rotated_key_keeps_its_old_secret_for_as_long_as_it_is_told() {
         assert_eq!(code, 0, "{told}");
         out.trim().to_owned()
     };
-    let first = made(&["create", "orders"]);
+    let first = made(&["create", "orders", "--grant", "admin"]);
     let second = made(&["rotate", "orders"]);
     assert!(is_valid(&server, &first) && is_valid(&server, &second) && first[..20] == second[..20]);
     let third = made(&["rotate", "orders"]);
@@ -293,10 +294,10 @@ fn a_rotated_key_keeps_its_old_secret_for_as_long_as_it_is_told() {
     made(&["rm", "orders", "--yes"]);
     assert!(!is_valid(&server, &last) && is_valid(&server, &admin));
     for (arguments, code, words) in [
-        (&["create", "ann"][..], 4, "KEY_EXISTS"),
+        (&["create", "ann", "--grant", "viewer"][..], 4, "KEY_EXISTS"),
         (&["rotate", "orders"], 3, "KEY_NOT_FOUND"),
         (&["rm", "orders", "--yes"], 3, "KEY_NOT_FOUND"),
-        (&["create", "a b"], 2, "INVALID_ARGUMENT"),
+        (&["create", "a b", "--grant", "viewer"], 2, "INVALID_ARGUMENT"),
         (&["rotate", "ann", "--keep-old", "91d"], 2, "90 days"),
     ] {
         let (ended, _, told) = command_with(&server, &admin, &[&["key"], arguments].concat());
@@ -304,11 +305,15 @@ fn a_rotated_key_keeps_its_old_secret_for_as_long_as_it_is_told() {
     }
 }
 
-/// A waiting call and a stream of a key, until each has ended, with how it ended.
-async fn waiting(server: &Server, key: &str) -> (tokio::task::JoinHandle<Status>, tokio::task::JoinHandle<Status>) {
+/// A stream about a namespace and a waiting call about a queue, both of one name, until each has ended, with how it ended.
+pub(super) async fn waiting(
+    server: &Server,
+    key: &str,
+    name: &'static str,
+) -> (tokio::task::JoinHandle<Status>, tokio::task::JoinHandle<Status>) {
     let client = client(server, key);
     let mut counters = client.counters();
-    let request = WatchCountsRequest { namespace: "views".to_owned(), counter_names: vec!["front".to_owned()] };
+    let request = WatchCountsRequest { namespace: name.to_owned(), counter_names: vec!["front".to_owned()] };
     let mut stream = counters.watch_counts(request).await.expect("a watch").into_inner();
     let first: Option<WatchCountsResponse> = stream.message().await.expect("a first message");
     assert!(first.is_some());
@@ -324,7 +329,7 @@ async fn waiting(server: &Server, key: &str) -> (tokio::task::JoinHandle<Status>
     let mut queues = client.queues();
     let dequeue = tokio::spawn(async move {
         let wait = prost_types::Duration { seconds: 20, nanos: 0 };
-        let request = DequeueRequest { queue: "mail".to_owned(), wait: Some(wait), ..DequeueRequest::default() };
+        let request = DequeueRequest { queue: name.to_owned(), wait: Some(wait), ..DequeueRequest::default() };
         queues.dequeue(request).await.err().unwrap_or_else(|| Status::ok("it answered"))
     });
     (watch, dequeue)
@@ -333,7 +338,7 @@ async fn waiting(server: &Server, key: &str) -> (tokio::task::JoinHandle<Status>
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_deleted_or_expires_ends_its_waiting_calls_and_streams() {
     let (server, admin, _folder) = keyed();
-    let (namespace, queue) = (json!({"namespace": {"name": "views"}}), json!({"queue": {"name": "mail"}}));
+    let (namespace, queue) = (json!({"namespace": {"name": "mail"}}), json!({"queue": {"name": "mail"}}));
     assert_eq!(post(&server, CREATE_NAMESPACE, &admin, &namespace).status, 200);
     let create_queue = "/tallystone.queue.v1.QueueService/CreateQueue";
     assert_eq!(post(&server, create_queue, &admin, &queue).status, 200);
@@ -345,8 +350,9 @@ async fn a_key_that_is_deleted_or_expires_ends_its_waiting_calls_and_streams() {
     let lasts = Duration::from_secs(3);
     for (name, expires) in [("gone", "1h"), ("brief", "3s")] {
         let created = Instant::now();
-        let key = made(&["key", "create", name, "--expires", expires]);
-        let (watch, dequeue) = waiting(&server, &key).await;
+        let key =
+            made(&["key", "create", name, "--grant", "worker", "--grant", "counter-reader", "--expires", expires]);
+        let (watch, dequeue) = waiting(&server, &key, "mail").await;
         let ends = if name == "gone" {
             made(&["key", "rm", name, "--yes"]);
             Instant::now()
@@ -401,7 +407,7 @@ fn files_with(folder: &Path, text: &str) -> Vec<String> {
 fn no_secret_is_found_in_anything_that_a_server_writes() {
     let (server, admin, folder) = keyed();
     let made = |arguments: &[&str]| command_with(&server, &admin, arguments).1.trim().to_owned();
-    let keys = [made(&["key", "create", "orders"]), made(&["key", "rotate", "orders"])];
+    let keys = [made(&["key", "create", "orders", "--grant", "admin"]), made(&["key", "rotate", "orders"])];
     let unknown = format!("ts_0123456789abcdef_{}", "5a".repeat(32));
     assert!(!is_valid(&server, &unknown) && keys.iter().all(|key| is_valid(&server, key)));
     let bearer = format!("Bearer {admin}");

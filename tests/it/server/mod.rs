@@ -1,11 +1,14 @@
 //! The life of a server process: startup, readiness, logs, traces, stop.
 
 mod audit;
+pub mod granted_requests;
+mod grants;
 mod hosts;
 mod keys;
 mod logs;
 mod private_files;
 pub mod readiness;
 mod refused_starts;
+mod roles;
 mod stop;
 mod traces;

@@ -1,7 +1,7 @@
 //! Experiments and their comparison on the wire.
 
-use crate::api::grpc::decode;
 use crate::api::time;
+use crate::domain::counter::NamespaceName;
 use crate::domain::experiment::{
     ArmContrast, ArmTotals, ArmWeights, CatalogExperiment, EXPOSURES, ExperimentDesign, ExperimentDoubt,
     ExperimentMode, ExperimentSettings, ExperimentSpec, ExperimentUnit, ExperimentVerdict, ExperimentWord, Judgement,
@@ -90,7 +90,7 @@ fn parts(sent: &wire::Experiment) -> Result<ExperimentSpec, Reject> {
     let weights: Vec<u32> = sent.arms.iter().map(|arm| arm.weight.max(1)).collect();
     Ok(ExperimentSpec {
         name: word(&sent.name, "name")?,
-        namespace: decode::namespace(&sent.namespace)?,
+        namespace: NamespaceName::new(&sent.namespace)?,
         arms: sent.arms.iter().map(|arm| word(&arm.name, "arms")).collect::<Result<_, _>>()?,
         metrics: metrics.map(metric).collect::<Result<_, _>>()?,
         unit: unit(sent.unit)?,

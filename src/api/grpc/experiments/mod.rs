@@ -2,29 +2,86 @@
 
 mod convert;
 
+use std::sync::Arc;
+
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
-use crate::api::grpc::decode;
 use crate::api::grpc::namespaces::actor_of;
+use crate::api::grpc::{decode, rights_of};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
-use crate::domain::experiment::{ExperimentWord, SignificanceLevel, plan, width_against_fixed};
+use crate::domain::access::{AccessDenial, Asked, AskedName, CallRights, Permitted, ResourceKind, Sealed};
+use crate::domain::experiment::{CatalogExperiment, ExperimentWord, SignificanceLevel, plan, width_against_fixed};
 use crate::domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_ARMS_MAX, EXPERIMENT_POWER};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::catalog::Author;
-use crate::engine::experiments::{ExperimentEtag, Experiments, LooksQuery};
+use crate::engine::experiments::{ExperimentCatalog, ExperimentEtag, Experiments, LooksQuery, not_found};
 use crate::proto::experiment::v1 as wire;
 use crate::proto::experiment::v1::experiment_service_server::ExperimentService;
 
 /// The experiment service.
-pub struct ExperimentsApi(Experiments);
+pub struct ExperimentsApi(Sealed<Experiments>);
 
 impl ExperimentsApi {
     /// Serves these use cases.
     pub fn new(experiments: Experiments) -> Self {
-        Self(experiments)
+        Self(Sealed::new(experiments))
     }
+
+    /// The experiments that are kept, for a call that checks what it reads of them.
+    fn catalog(&self, rights: &CallRights) -> &ExperimentCatalog {
+        self.0.with(&rights.listing()).catalog()
+    }
+
+    /// Reads an experiment for a call that may read all its counters.
+    fn readable(&self, rights: &CallRights, name: &ExperimentWord) -> Result<Arc<CatalogExperiment>, ApiError> {
+        let kept = self.catalog(rights).get(name)?;
+        check_reader(rights, &kept).map(|()| kept)
+    }
+
+    /// A page of the experiments that a call may read. Reads on until the page is full or the experiments end.
+    fn readable_page(
+        &self,
+        rights: &CallRights,
+        prefix: &str,
+        mut above: Option<ExperimentWord>,
+        rows: usize,
+    ) -> Vec<Arc<CatalogExperiment>> {
+        let mut shown = Vec::new();
+        loop {
+            let found = self.catalog(rights).list(prefix, above.as_ref(), rows);
+            let is_end = found.len() < rows;
+            above = found.last().map(|last| last.settings.spec.name.clone());
+            shown.extend(found.into_iter().filter(|kept| check_reader(rights, kept).is_ok()));
+            if is_end || shown.len() >= rows {
+                shown.truncate(rows);
+                return shown;
+            }
+        }
+    }
+
+    /// Refuses a change of an experiment by a call that may not change its namespace.
+    fn check_changeable(&self, rights: &CallRights, name: &ExperimentWord) -> Result<(), ApiError> {
+        let kept = self.catalog(rights).get(name)?;
+        open(rights, kept.settings.spec.namespace.clone(), name).map(drop)
+    }
+}
+
+/// Refuses an experiment of which the call may not read all counters.
+fn check_reader(rights: &CallRights, kept: &CatalogExperiment) -> Result<(), ApiError> {
+    let spec = &kept.settings.spec;
+    open(rights, spec.clone(), &spec.name).map(drop)
+}
+
+/// Opens what an experiment is about. Where that is hidden, the experiment does not exist.
+fn open<N: AskedName>(rights: &CallRights, about: N, name: &ExperimentWord) -> Result<Permitted<N>, ApiError> {
+    rights.permit(Asked::new(about)).map_err(|denial| match denial {
+        AccessDenial::RoleMissing { .. } => denial.into(),
+        AccessDenial::HiddenNamespace(_) | AccessDenial::HiddenCounter { .. } | AccessDenial::HiddenQueue(_) => {
+            not_found(name).into()
+        }
+    })
 }
 
 #[tonic::async_trait]
@@ -40,17 +97,22 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::CompareExperimentRequest>,
     ) -> Result<Response<wire::CompareExperimentResponse>, Status> {
+        let rights = rights_of(&request)?;
         let wire::CompareExperimentRequest { name, experiment } = request.into_inner();
         if name.is_empty() {
-            let spec = convert::spec(experiment).map_err(ApiError::from)?;
-            let found = self.0.compare(&spec).await.map_err(ApiError::from)?;
+            let spec = rights.permit(Asked::new(convert::spec(experiment).map_err(ApiError::from)?))?;
+            let found = self.0.with(&spec).compare(&spec).await.map_err(ApiError::from)?;
             return Ok(Response::new(convert::comparison(&spec, &found)));
         }
         if experiment.is_some() {
             let what = "send the name of an experiment that is kept, or an experiment, and not both";
             return Err(ApiError::from(Reject::new(Reason::InvalidArgument, what).at("name", what)).into());
         }
-        let (kept, found) = self.0.compare_kept(&word_of(&name)?).await.map_err(ApiError::from)?;
+        let name = word_of(&name)?;
+        self.readable(&rights, &name)?;
+        let (kept, found) = self.0.with(&rights.listing()).compare_kept(&name).await.map_err(ApiError::from)?;
+        // It may have been made again meanwhile, with other counters.
+        check_reader(&rights, &kept)?;
         let mut compared = convert::comparison(&kept.settings.spec, &found);
         compared.banners.extend(convert::stopped_banner(&kept));
         Ok(Response::new(compared))
@@ -60,11 +122,13 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::CreateExperimentRequest>,
     ) -> Result<Response<wire::CreateExperimentResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let wire::CreateExperimentRequest { experiment, reason } = request.into_inner();
         let settings = convert::settings(experiment).map_err(ApiError::from)?;
-        self.0.check_namespace(&settings.spec).map_err(ApiError::from)?;
-        let made = self.0.catalog().create(settings, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let namespace = rights.permit(Asked::new(settings.spec.namespace.clone()))?;
+        let experiments = self.0.with(&namespace);
+        experiments.check_namespace(&settings.spec).map_err(ApiError::from)?;
+        let made = experiments.catalog().create(settings, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::CreateExperimentResponse { experiment: Some(convert::kept(&made)) }))
     }
 
@@ -72,8 +136,9 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::GetExperimentRequest>,
     ) -> Result<Response<wire::GetExperimentResponse>, Status> {
+        let rights = rights_of(&request)?;
         let name = word_of(&request.into_inner().name)?;
-        let found = self.0.catalog().get(&name).map_err(ApiError::from)?;
+        let found = self.readable(&rights, &name)?;
         Ok(Response::new(wire::GetExperimentResponse { experiment: Some(convert::kept(&found)) }))
     }
 
@@ -81,12 +146,14 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::UpdateExperimentRequest>,
     ) -> Result<Response<wire::UpdateExperimentResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let wire::UpdateExperimentRequest { experiment, reason } = request.into_inner();
-        let etag = etag_of(experiment.as_ref().map_or("", |experiment| experiment.etag.as_str()))?;
+        let etag = experiment.as_ref().map_or_else(String::new, |experiment| experiment.etag.clone());
         let settings = convert::settings(experiment).map_err(ApiError::from)?;
+        self.check_changeable(&rights, &settings.spec.name)?;
+        let etag = etag_of(&etag)?;
         let author = Author { actor, reason };
-        let after = self.0.catalog().update(settings, etag, author).await.map_err(ApiError::from)?;
+        let after = self.catalog(&rights).update(settings, etag, author).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::UpdateExperimentResponse { experiment: Some(convert::kept(&after)) }))
     }
 
@@ -94,11 +161,12 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::ListExperimentsRequest>,
     ) -> Result<Response<wire::ListExperimentsResponse>, Status> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListExperiments", &[request.prefix.as_bytes()]);
         let above = above_of(&paged, &request.page_token).map_err(ApiError::from)?;
-        let listed = self.0.catalog().list(&request.prefix, above.as_ref(), rows);
+        let listed = self.readable_page(&rights, &request.prefix, above, rows);
         let last = listed.last().filter(|_| listed.len() == rows);
         let token = |name: &ExperimentWord| paged.token(name.as_str().as_bytes());
         Ok(Response::new(wire::ListExperimentsResponse {
@@ -111,11 +179,13 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::StopExperimentRequest>,
     ) -> Result<Response<wire::StopExperimentResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let wire::StopExperimentRequest { name, etag, reason } = request.into_inner();
-        let (name, etag) = (word_of(&name)?, etag_of(&etag)?);
+        let name = word_of(&name)?;
+        self.check_changeable(&rights, &name)?;
+        let etag = etag_of(&etag)?;
         let author = Author { actor, reason };
-        let stopped = self.0.catalog().stop(name, etag, author).await.map_err(ApiError::from)?;
+        let stopped = self.catalog(&rights).stop(name, etag, author).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::StopExperimentResponse { experiment: Some(convert::kept(&stopped)) }))
     }
 
@@ -123,10 +193,12 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::DeleteExperimentRequest>,
     ) -> Result<Response<wire::DeleteExperimentResponse>, Status> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let wire::DeleteExperimentRequest { name, etag, reason } = request.into_inner();
-        let (name, etag) = (word_of(&name)?, etag_of(&etag)?);
-        self.0.catalog().delete(name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let name = word_of(&name)?;
+        self.check_changeable(&rights, &name)?;
+        let etag = etag_of(&etag)?;
+        self.catalog(&rights).delete(name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::DeleteExperimentResponse {}))
     }
 
@@ -134,8 +206,10 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::ListExperimentLooksRequest>,
     ) -> Result<Response<wire::ListExperimentLooksResponse>, Status> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
         let name = word_of(&request.name)?;
+        self.readable(&rights, &name)?;
         let limit = paging::rows(request.page_size).map_err(ApiError::from)?;
         let from = time_of("from", request.from)?;
         let to = time_of("to", request.to)?;
@@ -147,7 +221,8 @@ impl ExperimentService for ExperimentsApi {
         let paged = PagedRequest::new("ListExperimentLooks", &arguments);
         let begins = begin_of(&paged, &request.page_token).map_err(ApiError::from)?;
         let query = LooksQuery { from: begins.or(from), to, step, limit };
-        let found = self.0.looks(&name, query).await.map_err(ApiError::from)?;
+        let found = self.0.with(&rights.listing()).looks(&name, query).await.map_err(ApiError::from)?;
+        check_reader(&rights, &found.kept)?;
         let spec = &found.kept.settings.spec;
         let token = |next: Timestamp| paged.token(&next.micros().to_be_bytes());
         Ok(Response::new(wire::ListExperimentLooksResponse {
@@ -161,12 +236,17 @@ impl ExperimentService for ExperimentsApi {
         &self,
         request: Request<wire::ListExperimentChangesRequest>,
     ) -> Result<Response<wire::ListExperimentChangesResponse>, Status> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
         let name = word_of(&request.name)?;
+        // Of a deleted one it is not known any more which counters it had.
+        if !rights.allows_every(ResourceKind::Counter) {
+            self.readable(&rights, &name)?;
+        }
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListExperimentChanges", &[name.as_str().as_bytes()]);
         let skip = skip_of(&paged, &request.page_token).map_err(ApiError::from)?;
-        let changes = self.0.catalog().history(&name, skip, rows).await.map_err(ApiError::from)?;
+        let changes = self.catalog(&rights).history(&name, skip, rows).await.map_err(ApiError::from)?;
         let read = skip + changes.len();
         let is_full = changes.len() == rows;
         Ok(Response::new(wire::ListExperimentChangesResponse {

@@ -1,19 +1,24 @@
 //! Decodes requests of the history into domain values.
 
+use crate::api::errors::ApiError;
 use crate::api::grpc::queues::decode;
 use crate::api::paging::PagedRequest;
+use crate::domain::access::{CallRights, Permitted, ResourceKind};
 use crate::domain::history::search::{HistoryQuery, QueryTime};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::message::{MessageKey, MessageRef};
 use crate::domain::{Reason, Reject};
-use crate::engine::queues::{CheckRequest, QueueError};
+use crate::engine::queues::CheckRequest;
 use crate::proto::history::v1 as wire;
 use crate::proto::history::v1::get_message_trace_request::Message;
 use crate::proto::queue::v1::MessageState;
 
 /// Decodes a request for a trace: the queue, the message, and what its page tokens are bound to.
-pub fn trace(sent: &wire::GetMessageTraceRequest) -> Result<(QueueName, MessageRef, PagedRequest), QueueError> {
-    let name = decode::queue(&sent.queue)?;
+pub fn trace(
+    rights: &CallRights,
+    sent: &wire::GetMessageTraceRequest,
+) -> Result<(Permitted<QueueName>, MessageRef, PagedRequest), ApiError> {
+    let name = decode::queue(rights, &sent.queue)?;
     let (text, message) = match &sent.message {
         Some(Message::MessageId(id)) => (id, decode::message_ref(id, "")?),
         Some(Message::MessageKey(key)) => (key, MessageRef::Key(message_key(key)?)),
@@ -34,8 +39,11 @@ fn message_key(sent: &str) -> Result<MessageKey, Reject> {
 }
 
 /// Decodes a search: the queue, the query, and what its page tokens are bound to.
-pub fn search(sent: &wire::SearchMessagesRequest) -> Result<(QueueName, HistoryQuery, PagedRequest), QueueError> {
-    let name = decode::queue(&sent.queue)?;
+pub fn search(
+    rights: &CallRights,
+    sent: &wire::SearchMessagesRequest,
+) -> Result<(Permitted<QueueName>, HistoryQuery, PagedRequest), ApiError> {
+    let name = decode::queue(rights, &sent.queue)?;
     let is_any = sent.state == MessageState::Unspecified as i32;
     let query = HistoryQuery {
         state: if is_any { None } else { Some(decode::state(sent.state)?) },
@@ -56,9 +64,14 @@ pub fn search(sent: &wire::SearchMessagesRequest) -> Result<(QueueName, HistoryQ
     Ok((name, query, PagedRequest::new("SearchMessages", &arguments)))
 }
 
-/// Decodes the request of a check.
-pub fn check(sent: wire::CheckQueuesRequest) -> Result<CheckRequest, QueueError> {
+/// Decodes the request of a check: of one queue, or of all for callers who may touch every queue.
+pub fn check(rights: &CallRights, sent: wire::CheckQueuesRequest) -> Result<CheckRequest, ApiError> {
     let wire::CheckQueuesRequest { queue, full, request_token } = sent;
-    let queue = if queue.is_empty() { None } else { Some(decode::queue(&queue)?) };
+    let queue = if queue.is_empty() {
+        rights.every(ResourceKind::Queue)?;
+        None
+    } else {
+        Some(decode::queue(rights, &queue)?.into_inner())
+    };
     Ok(CheckRequest { queue, full, token: Some(request_token).filter(|token| !token.is_empty()) })
 }

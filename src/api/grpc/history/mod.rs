@@ -7,14 +7,16 @@ mod encode;
 use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
-use crate::api::grpc::caller_of;
-use crate::api::grpc::queues::NO_QUEUES;
 use crate::api::grpc::queues::encode::operation as operation_on_wire;
+use crate::api::grpc::queues::{NO_QUEUES, shown_operation};
+use crate::api::grpc::{caller_of, rights_of};
 use crate::api::paging::{self, PagedRequest};
 use crate::domain::Reason;
+use crate::domain::access::{AccessProof, Sealed};
 use crate::engine::Engine;
 use crate::engine::historian::Historian;
 use crate::engine::history::HistoryReader;
+use crate::engine::queues::Queues;
 use crate::proto::history::v1 as wire;
 use crate::proto::history::v1::history_service_server::HistoryService;
 
@@ -24,8 +26,10 @@ const NO_HISTORY: &str = "this server keeps no history of messages; set bridge.e
 
 /// The history service.
 pub struct HistoryApi {
-    history: Result<HistoryReader, ApiError>,
-    historian: Result<Historian, ApiError>,
+    history: Result<Sealed<HistoryReader>, ApiError>,
+    historian: Result<Sealed<Historian>, ApiError>,
+    /// What knows the queues of operations.
+    queues: Option<Sealed<Queues>>,
 }
 
 impl HistoryApi {
@@ -35,16 +39,17 @@ impl HistoryApi {
             Some(_) => ApiError::new(Reason::UnknownMethod, NO_HISTORY),
             None => ApiError::new(Reason::QueuesNotKept, NO_QUEUES),
         };
-        let historian = engine.historian().ok_or_else(|| missing.clone());
-        Self { history: engine.history().ok_or(missing), historian }
+        let historian = engine.historian().map(Sealed::new).ok_or_else(|| missing.clone());
+        let history = engine.history().map(Sealed::new).ok_or(missing);
+        Self { history, historian, queues: engine.queues().map(Sealed::new) }
     }
 
-    fn history(&self) -> Result<&HistoryReader, Status> {
-        self.history.as_ref().map_err(|missing| missing.clone().into())
+    fn history(&self, proof: &impl AccessProof) -> Result<&HistoryReader, Status> {
+        self.history.as_ref().map(|history| history.with(proof)).map_err(|missing| missing.clone().into())
     }
 
-    fn historian(&self) -> Result<&Historian, Status> {
-        self.historian.as_ref().map_err(|missing| missing.clone().into())
+    fn historian(&self, proof: &impl AccessProof) -> Result<&Historian, Status> {
+        self.historian.as_ref().map(|historian| historian.with(proof)).map_err(|missing| missing.clone().into())
     }
 }
 
@@ -58,12 +63,14 @@ impl HistoryService for HistoryApi {
         &self,
         request: Request<wire::GetMessageTraceRequest>,
     ) -> Result<Response<wire::GetMessageTraceResponse>, Status> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(to_status)?;
-        let (name, message, paged) = decode::trace(&request).map_err(to_status)?;
+        let (name, message, paged) = decode::trace(&rights, &request)?;
         let from = paged.cursor(&request.page_token).map_err(to_status)?;
         let from = from.map(|from| cursor::read_trace(&from).ok_or_else(paging::refuse)).transpose();
-        let trace = self.history()?.trace(&name, &message, from.map_err(to_status)?, rows).await.map_err(to_status)?;
+        let trace =
+            self.history(&name)?.trace(&name, &message, from.map_err(to_status)?, rows).await.map_err(to_status)?;
         let next = trace.next.map(|next| paged.token(&cursor::write_trace(&next)));
         Ok(Response::new(encode::trace(trace, next.unwrap_or_default())))
     }
@@ -72,12 +79,14 @@ impl HistoryService for HistoryApi {
         &self,
         request: Request<wire::SearchMessagesRequest>,
     ) -> Result<Response<wire::SearchMessagesResponse>, Status> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(to_status)?;
-        let (name, query, paged) = decode::search(&request).map_err(to_status)?;
+        let (name, query, paged) = decode::search(&rights, &request)?;
         let after = paged.cursor(&request.page_token).map_err(to_status)?;
         let after = after.map(|after| cursor::read_hit(&after).ok_or_else(paging::refuse)).transpose();
-        let page = self.history()?.search(&name, &query, after.map_err(to_status)?, rows).await.map_err(to_status)?;
+        let page =
+            self.history(&name)?.search(&name, &query, after.map_err(to_status)?, rows).await.map_err(to_status)?;
         let next = page.next.map(|next| paged.token(&cursor::write_hit(&next)));
         Ok(Response::new(encode::searched(page, next.unwrap_or_default())))
     }
@@ -86,9 +95,14 @@ impl HistoryService for HistoryApi {
         &self,
         request: Request<wire::CheckQueuesRequest>,
     ) -> Result<Response<wire::CheckQueuesResponse>, Status> {
-        let caller = caller_of(&request);
-        let asked = decode::check(request.into_inner()).map_err(to_status)?;
-        let operation = self.historian()?.check(caller, asked).map_err(to_status)?;
+        let (caller, rights) = (caller_of(&request), rights_of(&request)?);
+        let asked = decode::check(&rights, request.into_inner())?;
+        let list = rights.listing();
+        let operation = self.historian(&list)?.check(caller, asked).map_err(to_status)?;
+        let operation = match &self.queues {
+            Some(queues) => queues.with(&list).owned_operation(operation, list.owner()),
+            None => operation,
+        };
         Ok(Response::new(wire::CheckQueuesResponse { operation: Some(operation_on_wire(operation)) }))
     }
 
@@ -96,12 +110,20 @@ impl HistoryService for HistoryApi {
         &self,
         request: Request<wire::ListFindingsRequest>,
     ) -> Result<Response<wire::ListFindingsResponse>, Status> {
+        let list = rights_of(&request)?.listing();
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListFindings", &[request.operation_id.as_bytes()]);
         let from = paged.cursor(&request.page_token).map_err(to_status)?;
         let from = from.map_or(Some(0), |from| cursor::read_index(&from)).ok_or_else(paging::refuse);
-        let page = self.historian()?.findings(&request.operation_id, from.map_err(to_status)?, rows);
+        let historian = self.historian(&list)?;
+        let id = match &self.queues {
+            Some(queues) => {
+                shown_operation(queues.with(&list), &list, &request.operation_id).await.map_err(to_status)?.id
+            }
+            None => request.operation_id.clone(),
+        };
+        let page = historian.findings(&id, from.map_err(to_status)?, rows);
         let page = page.map_err(to_status)?;
         let next = page.next.map(|next| paged.token(&cursor::write_index(next)));
         Ok(Response::new(encode::findings(page, next.unwrap_or_default())))

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::{cursors, decode, to_status};
+use super::{cursors, to_status};
 use crate::api::errors::ApiError;
 use crate::api::grpc::saturating_i64;
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
-use crate::domain::queue::MessageState;
+use crate::domain::access::{AccessResource, ListRights, Permitted};
 use crate::domain::queue::activity::{ActivityFlows, AttentionReason};
+use crate::domain::queue::{MessageState, QueueName};
 use crate::domain::{Reason, Timestamp};
 use crate::engine::queues::{ActivityOrder, ActivityTotals, QueueActivity, Queues};
 use crate::proto::queue::v1 as wire;
@@ -18,6 +19,7 @@ use crate::proto::queue::v1 as wire;
 /// Answers ListQueueActivity.
 pub async fn list(
     queues: &Queues,
+    rights: &ListRights,
     request: wire::ListQueueActivityRequest,
 ) -> Result<wire::ListQueueActivityResponse, Status> {
     let rows = paging::rows(request.page_size).map_err(to_status)?;
@@ -26,7 +28,8 @@ pub async fn list(
     let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
     let skip = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
     let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-    let page = queues.list_activity(&request.prefix, order, skip, rows).await;
+    let is_shown = |name: &str| name.starts_with(&*request.prefix) && rights.shows(AccessResource::Queue(name));
+    let page = queues.list_activity(is_shown, order, skip, rows).await;
     let next = page.has_more.then(|| paged.token(&(skip as u64 + page.rows.len() as u64).to_be_bytes()));
     Ok(wire::ListQueueActivityResponse {
         queues: page.rows.into_iter().map(row).collect(),
@@ -37,12 +40,8 @@ pub async fn list(
 }
 
 /// Answers GetQueueActivity.
-pub async fn get(
-    queues: &Queues,
-    request: wire::GetQueueActivityRequest,
-) -> Result<wire::GetQueueActivityResponse, Status> {
-    let name = decode::queue(&request.queue).map_err(to_status)?;
-    let (activity, now) = queues.activity(&name).await.map_err(to_status)?;
+pub async fn get(queues: &Queues, name: &Permitted<QueueName>) -> Result<wire::GetQueueActivityResponse, Status> {
+    let (activity, now) = queues.activity(name).await.map_err(to_status)?;
     Ok(wire::GetQueueActivityResponse { activity: Some(row(activity)), server_time: Some(time::write(now)) })
 }
 

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::api::errors::ApiError;
 use crate::api::time;
+use crate::domain::access::{Asked, CallRights, Permitted};
 use crate::domain::counter::uuid_v7;
 use crate::domain::limits::{
     DEQUEUE_MESSAGES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX,
 };
-use crate::domain::queue::command::Refusal;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::invalid_command::InvalidCommandPart;
 use crate::domain::queue::messages::key_syntax::MessageRefError;
@@ -20,16 +21,16 @@ use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::queues::{
     DequeueRequest, DiscardRequest, LeaseActionRequest, QueueError, RedriveRequest, SentMessage, SentSessionCall,
-    SettleRequest, WhenBlocked,
+    SettleRequest, UpdateRequest, WhenBlocked,
 };
 use crate::proto::queue::v1 as wire;
 
 /// The time between the end of a dequeue's wait and the call's deadline, for sending the answer.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 
-/// Decodes the name of a queue.
-pub fn queue(name: &str) -> Result<QueueName, QueueError> {
-    Ok(QueueName::new(name)?)
+/// Decodes the name of a queue that the caller may touch.
+pub fn queue(rights: &CallRights, name: &str) -> Result<Permitted<QueueName>, ApiError> {
+    Ok(rights.permit(Asked::new(QueueName::new(name)?))?)
 }
 
 /// Decodes the id that a queue must have, if the request has one.
@@ -162,6 +163,26 @@ pub fn optional_message_ref(id: &str, shard_key: &str) -> Result<Option<MessageR
     }
 }
 
+/// Decodes a change of a message, which must change something.
+pub fn update(sent: wire::UpdateMessageRequest) -> Result<UpdateRequest, QueueError> {
+    if sent.visible_time.is_some() && sent.invisibility.is_some() {
+        let what = "visible_time and invisibility set the same value; send only one of them";
+        return Err(field_error("invisibility", Reason::InvalidArgument, what));
+    }
+    if sent.priority.is_none() && sent.visible_time.is_none() && sent.invisibility.is_none() {
+        let what = "the update has no change; send priority, visible_time or invisibility";
+        return Err(field_error("priority", Reason::InvalidArgument, what));
+    }
+    Ok(UpdateRequest {
+        priority: sent.priority,
+        visible_at: moment("visible_time", sent.visible_time)?,
+        invisibility: duration("invisibility", sent.invisibility)?,
+        only_if_sooner: sent.only_if_sooner,
+        expected_version: sent.expected_version,
+        token: (!sent.request_token.is_empty()).then_some(sent.request_token),
+    })
+}
+
 /// Decodes a redrive.
 pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, QueueError> {
     let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
@@ -198,14 +219,13 @@ pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, Que
     Ok(DiscardRequest { message, filter, signature, until, dry_run: sent.dry_run, token, queue })
 }
 
-/// Decodes a session; an invalid text matches no session.
-pub fn session(sent: &str) -> Result<SessionId, QueueError> {
-    SessionId::parse(sent).ok_or_else(|| Refusal::SessionNotFound.into())
-}
-
-/// Decodes a dequeue, whose wait ends before the call's deadline.
-pub fn dequeue_request(sent: wire::DequeueRequest, call_time: Option<Duration>) -> Result<DequeueRequest, QueueError> {
-    let session = call_of_session(&sent)?;
+/// Decodes a dequeue, whose wait ends before the call's deadline. `session` reads the id of a session.
+pub fn dequeue_request(
+    sent: wire::DequeueRequest,
+    call_time: Option<Duration>,
+    session: impl FnOnce(&str) -> Result<SessionId, QueueError>,
+) -> Result<DequeueRequest, QueueError> {
+    let session = call_of_session(&sent, session)?;
     let wait = duration("wait", sent.wait)?.unwrap_or_default();
     let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
     let max = count("max_messages", sent.max_messages, 1)?;
@@ -226,7 +246,10 @@ pub fn dequeue_request(sent: wire::DequeueRequest, call_time: Option<Duration>) 
     })
 }
 
-fn call_of_session(sent: &wire::DequeueRequest) -> Result<Option<SentSessionCall>, QueueError> {
+fn call_of_session(
+    sent: &wire::DequeueRequest,
+    session: impl FnOnce(&str) -> Result<SessionId, QueueError>,
+) -> Result<Option<SentSessionCall>, QueueError> {
     if sent.session_id.is_empty() {
         if sent.sequence > 0 || sent.r#try > 0 || sent.received_up_to.is_some() {
             let what = "sequence, try and received_up_to belong to a session; send its session_id too";

@@ -4,6 +4,7 @@ mod activity;
 mod cursors;
 pub(super) mod decode;
 pub(super) mod encode;
+mod lists;
 mod service;
 mod settings;
 mod work;
@@ -16,19 +17,20 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::ApiError;
 use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::{CallTime, caller_of, saturating_i64};
-use crate::api::paging::{self, PagedRequest};
+use crate::api::grpc::{CallTime, caller_of, rights_of, saturating_i64};
 use crate::api::time;
 use crate::domain::Reason;
+use crate::domain::access::ResourceKind;
 use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
+use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
 use crate::engine::catalog::Author;
-use crate::engine::queues::{DeletionRequest, Payloads, QueueEtag, SettleRequest, UpdateRequest};
+use crate::engine::queues::{DeletionRequest, QueueEtag, SettleRequest};
 use crate::proto::queue::v1 as wire;
 use crate::proto::queue::v1::queue_service_server::QueueService;
 
-pub(super) use service::NO_QUEUES;
 pub use service::QueuesApi;
+pub(super) use service::{NO_QUEUES, shown_operation};
 
 type QueueRpcResult<T> = Result<Response<T>, Status>;
 
@@ -59,16 +61,18 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CreateQueueRequest>,
     ) -> QueueRpcResult<wire::CreateQueueResponse> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let wire::CreateQueueRequest { queue, reason } = request.into_inner();
-        let (draft, _etag) = settings::draft_of(queue).map_err(to_status)?;
-        let made = self.queues()?.create(draft, Author { actor, reason }).await.map_err(to_status)?;
+        let (draft, _etag) = settings::draft_of(&rights, queue)?;
+        let made =
+            self.queues(&draft)?.create(draft.into_inner(), Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))
     }
 
     async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> QueueRpcResult<wire::GetQueueResponse> {
-        let name = decode::queue(&request.into_inner().queue).map_err(to_status)?;
-        let queue = self.queues()?.read(&name).await.map_err(to_status)?;
+        let rights = rights_of(&request)?;
+        let name = decode::queue(&rights, &request.into_inner().queue)?;
+        let queue = self.queues(&name)?.read(&name).await.map_err(to_status)?;
         Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
     }
 
@@ -76,82 +80,65 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::UpdateQueueRequest>,
     ) -> QueueRpcResult<wire::UpdateQueueResponse> {
-        let actor = actor_of(&request);
+        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let wire::UpdateQueueRequest { queue, reason, reset } = request.into_inner();
-        let (draft, etag) = settings::draft_of(queue).map_err(to_status)?;
-        let changed = self.queues()?.update(draft, reset, etag, Author { actor, reason }).await.map_err(to_status)?;
+        let (draft, etag) = settings::draft_of(&rights, queue)?;
+        let queues = self.queues(&draft)?;
+        let changed =
+            queues.update(draft.into_inner(), reset, etag, Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::UpdateQueueResponse { queue: Some(settings::queue_message(&changed.queue)) }))
     }
 
     async fn list_queues(&self, request: Request<wire::ListQueuesRequest>) -> QueueRpcResult<wire::ListQueuesResponse> {
-        let request = request.into_inner();
-        let rows = paging::rows(request.page_size).map_err(to_status)?;
-        let paged = PagedRequest::new("ListQueues", &[request.prefix.as_bytes()]);
-        let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
-        let above = cursor.map(|cursor| cursors::name(&cursor)).transpose().map_err(Status::from)?;
-        let listed = self.queues()?.list(&request.prefix, above.as_ref(), rows).await;
-        let last = listed.last().filter(|_| listed.len() == rows);
-        Ok(Response::new(wire::ListQueuesResponse {
-            next_page_token: last.map_or_else(String::new, |last| paged.token(last.spec.name.as_str().as_bytes())),
-            queues: listed.iter().map(|queue| settings::queue_message(queue)).collect(),
-        }))
+        let rights = rights_of(&request)?;
+        self.queues_page(&rights, request.into_inner()).await.map(Response::new)
     }
 
     async fn list_queue_changes(
         &self,
         request: Request<wire::ListQueueChangesRequest>,
     ) -> QueueRpcResult<wire::ListQueueChangesResponse> {
-        let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(to_status)?;
-        let rows = paging::rows(request.page_size).map_err(to_status)?;
-        let paged = PagedRequest::new("ListQueueChanges", &[name.as_str().as_bytes()]);
-        let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
-        let skip = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let changes = self.queues()?.history(&name, skip, rows).await.map_err(to_status)?;
-        let next = (changes.len() == rows).then(|| paged.token(&((skip + rows) as u64).to_be_bytes()));
-        Ok(Response::new(wire::ListQueueChangesResponse {
-            next_page_token: next.unwrap_or_default(),
-            changes: changes.into_iter().map(settings::change_message).collect(),
-        }))
+        let rights = rights_of(&request)?;
+        self.changes_page(&rights, request.into_inner()).await.map(Response::new)
     }
 
     async fn delete_queue(
         &self,
         request: Request<wire::DeleteQueueRequest>,
     ) -> QueueRpcResult<wire::DeleteQueueResponse> {
+        let rights = rights_of(&request)?;
         let actor = actor_of(&request);
         let wire::DeleteQueueRequest { queue, etag, reason, request_token, queue_id } = request.into_inner();
+        let name = decode::queue(&rights, &queue)?;
         let sent = DeletionRequest {
-            name: decode::queue(&queue).map_err(to_status)?,
+            name: QueueName::clone(&name),
             id: decode::queue_id(&queue_id).map_err(to_status)?,
             expected: (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(to_status)?,
             token: optional_token(request_token),
         };
-        let messages = self.queues()?.delete(sent, Author { actor, reason }).await.map_err(to_status)?;
+        let messages = self.queues(&name)?.delete(sent, Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::DeleteQueueResponse { messages: saturating_i64(messages) }))
     }
 
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> QueueRpcResult<wire::PurgeQueueResponse> {
+        let rights = rights_of(&request)?;
         let caller = caller_of(&request);
         let wire::PurgeQueueRequest { queue, request_token, queue_id } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let id = decode::queue_id(&queue_id).map_err(to_status)?;
-        let done = self
-            .queues()?
-            .purge(caller, &name, id, optional_token(request_token), PURGE_WAIT)
-            .await
-            .map_err(to_status)?;
-        let operation = encode::operation(done);
+        let queues = self.queues(&name)?;
+        let done = queues.purge(caller, &name, id, optional_token(request_token), PURGE_WAIT).await;
+        let operation = encode::operation(queues.owned_operation(done.map_err(to_status)?, rights.owner()));
         Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
     }
 
     async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> QueueRpcResult<wire::EnqueueResponse> {
+        let rights = rights_of(&request)?;
         let caller = caller_of(&request);
         let wire::EnqueueRequest { queue, message } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let sent = decode::message(message).map_err(to_status)?;
-        let enqueued = self.queues()?.enqueue(&caller, &name, sent).await.map_err(to_status)?;
+        let enqueued = self.enqueuing(&rights, &name)?.enqueue(&caller, &name, sent).await.map_err(to_status)?;
         Ok(Response::new(encode::enqueued(&enqueued)))
     }
 
@@ -159,23 +146,27 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::BatchEnqueueRequest>,
     ) -> QueueRpcResult<wire::BatchEnqueueResponse> {
+        let rights = rights_of(&request)?;
         let caller = caller_of(&request);
         let wire::BatchEnqueueRequest { queue, messages } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         decode::batch_size("messages", messages.len()).map_err(to_status)?;
         let ids: Vec<String> = messages.iter().map(|message| message.message_id.clone()).collect();
         let sent = messages.into_iter().map(|message| decode::message(Some(message))).collect();
-        let answers = self.queues()?.batch_enqueue(&caller, &name, sent).await.map_err(to_status)?;
+        let answers = self.enqueuing(&rights, &name)?.batch_enqueue(&caller, &name, sent).await.map_err(to_status)?;
         let results = ids.into_iter().zip(answers).map(|(id, answer)| encode::enqueue_result(id, answer));
         Ok(Response::new(wire::BatchEnqueueResponse { results: results.collect() }))
     }
 
     async fn dequeue(&self, request: Request<wire::DequeueRequest>) -> QueueRpcResult<wire::DequeueResponse> {
+        let rights = rights_of(&request)?;
         let call_time = request.extensions().get::<CallTime>().map(|time| time.0);
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(to_status)?;
-        let ask = decode::dequeue_request(request, call_time).map_err(to_status)?;
-        let found = self.queues()?.dequeue(&name, ask).await.map_err(to_status)?;
+        let name = decode::queue(&rights, &request.queue)?;
+        let queues = self.queues(&name)?;
+        let session = |text: &str| queues.session_of(text, rights.owner());
+        let ask = decode::dequeue_request(request, call_time, session).map_err(to_status)?;
+        let found = queues.dequeue(&name, ask).await.map_err(to_status)?;
         let completeness = encode::completeness(found.completeness);
         let (queue, next_event_in) = (found.queue(), found.next_event_in().map(time::write_duration));
         let leases = found.take().into_iter().map(|given| encode::lease(&queue, given)).collect();
@@ -183,31 +174,35 @@ impl QueueService for QueuesApi {
     }
 
     async fn complete(&self, request: Request<wire::CompleteRequest>) -> QueueRpcResult<wire::CompleteResponse> {
+        let rights = rights_of(&request)?;
         let wire::CompleteRequest { queue, lease_token } = request.into_inner();
         let Settlement { state, version } =
-            self.settle(&queue, settle_request(lease_token, SettleAction::Complete)).await?;
+            self.settle(&rights, &queue, settle_request(lease_token, SettleAction::Complete)).await?;
         Ok(Response::new(wire::CompleteResponse { state: encode::state(state), version }))
     }
 
     async fn cancel(&self, request: Request<wire::CancelRequest>) -> QueueRpcResult<wire::CancelResponse> {
+        let rights = rights_of(&request)?;
         let wire::CancelRequest { queue, lease_token } = request.into_inner();
         let Settlement { state, version } =
-            self.settle(&queue, settle_request(lease_token, SettleAction::Cancel)).await?;
+            self.settle(&rights, &queue, settle_request(lease_token, SettleAction::Cancel)).await?;
         Ok(Response::new(wire::CancelResponse { state: encode::state(state), version }))
     }
 
     async fn fail(&self, request: Request<wire::FailRequest>) -> QueueRpcResult<wire::FailResponse> {
+        let rights = rights_of(&request)?;
         let wire::FailRequest { queue, lease_token, delay, error } = request.into_inner();
         let delay = decode::duration("delay", delay).map_err(to_status)?;
         let sent = SettleRequest { token: lease_token, verb: SettleAction::Fail, delay, error: decode::error(error) };
-        let Settlement { state, version } = self.settle(&queue, sent).await?;
+        let Settlement { state, version } = self.settle(&rights, &queue, sent).await?;
         Ok(Response::new(wire::FailResponse { state: encode::state(state), version }))
     }
 
     async fn release(&self, request: Request<wire::ReleaseRequest>) -> QueueRpcResult<wire::ReleaseResponse> {
+        let rights = rights_of(&request)?;
         let wire::ReleaseRequest { queue, lease_token } = request.into_inner();
         let Settlement { state, version } =
-            self.settle(&queue, settle_request(lease_token, SettleAction::Release)).await?;
+            self.settle(&rights, &queue, settle_request(lease_token, SettleAction::Release)).await?;
         Ok(Response::new(wire::ReleaseResponse { state: encode::state(state), version }))
     }
 
@@ -215,10 +210,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ExtendLeaseRequest>,
     ) -> QueueRpcResult<wire::ExtendLeaseResponse> {
+        let rights = rights_of(&request)?;
         let wire::ExtendLeaseRequest { queue, lease_token, lease_duration } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let lease = decode::duration("lease_duration", lease_duration).map_err(to_status)?;
-        let extended = self.queues()?.extend(&name, &lease_token, lease).await.map_err(to_status)?;
+        let extended = self.queues(&name)?.extend(&name, &lease_token, lease).await.map_err(to_status)?;
         Ok(Response::new(wire::ExtendLeaseResponse {
             lease_expires_in: Some(time::write_duration(extended.expires_in)),
             cancel_requested: extended.cancel_requested,
@@ -229,12 +225,13 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::SettleMessagesRequest>,
     ) -> QueueRpcResult<wire::SettleMessagesResponse> {
+        let rights = rights_of(&request)?;
         let wire::SettleMessagesRequest { queue, items } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         decode::batch_size("items", items.len()).map_err(to_status)?;
         let tokens: Vec<String> = items.iter().map(|item| item.lease_token.clone()).collect();
         let sent = items.into_iter().map(decode::settlement).collect();
-        let answers = self.queues()?.settle_all(&name, sent).await.map_err(to_status)?;
+        let answers = self.queues(&name)?.settle_all(&name, sent).await.map_err(to_status)?;
         let results = tokens.into_iter().zip(answers).map(|(token, answer)| encode::settle_result(token, answer));
         Ok(Response::new(wire::SettleMessagesResponse { results: results.collect() }))
     }
@@ -243,18 +240,24 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::OpenSessionRequest>,
     ) -> QueueRpcResult<wire::OpenSessionResponse> {
-        let caller = caller_of(&request);
+        let (caller, rights) = (caller_of(&request), rights_of(&request)?);
+        let queues = self.queues(&rights.listing())?;
         let wire::OpenSessionRequest { label, session_lease } = request.into_inner();
         let lease = decode::duration("session_lease", session_lease).map_err(to_status)?;
-        let opened = self.queues()?.open_session(&caller, &label, lease).await.map_err(to_status)?;
+        let opened = queues.open_owned_session(&caller, rights.owner(), &label, lease).await.map_err(to_status)?;
         let session_lease = Some(time::write_duration(opened.lease));
-        Ok(Response::new(wire::OpenSessionResponse { session_id: opened.id.to_string(), session_lease }))
+        Ok(Response::new(wire::OpenSessionResponse {
+            session_id: queues.session_text(opened.id, rights.owner()),
+            session_lease,
+        }))
     }
 
     async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> QueueRpcResult<wire::HeartbeatResponse> {
+        let rights = rights_of(&request)?;
+        let queues = self.queues(&rights.listing())?;
         let wire::HeartbeatRequest { session_id, received_up_to } = request.into_inner();
-        let id = decode::session(&session_id).map_err(to_status)?;
-        let beat = self.queues()?.heartbeat(id, received_up_to).await.map_err(to_status)?;
+        let id = queues.session_of(&session_id, rights.owner()).map_err(to_status)?;
+        let beat = queues.heartbeat(id, received_up_to).await.map_err(to_status)?;
         let session_expires_in = Some(time::write_duration(beat.expires_in));
         Ok(Response::new(wire::HeartbeatResponse { session_expires_in, cancel_requests: beat.cancel_requests }))
     }
@@ -263,8 +266,10 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CloseSessionRequest>,
     ) -> QueueRpcResult<wire::CloseSessionResponse> {
-        let id = decode::session(&request.into_inner().session_id).map_err(to_status)?;
-        let released = self.queues()?.close_session(id).await.map_err(to_status)?;
+        let rights = rights_of(&request)?;
+        let queues = self.queues(&rights.listing())?;
+        let id = queues.session_of(&request.into_inner().session_id, rights.owner()).map_err(to_status)?;
+        let released = queues.close_session(id).await.map_err(to_status)?;
         Ok(Response::new(wire::CloseSessionResponse { released: saturating_i64(released) }))
     }
 
@@ -272,44 +277,21 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ListSessionsRequest>,
     ) -> QueueRpcResult<wire::ListSessionsResponse> {
-        let wire::ListSessionsRequest { queue, page_size, page_token } = request.into_inner();
-        let name = (!queue.is_empty()).then(|| decode::queue(&queue)).transpose().map_err(to_status)?;
-        let rows = paging::rows(page_size).map_err(to_status)?;
-        let paged = PagedRequest::new("ListSessions", &[queue.as_bytes()]);
-        let cursor = paged.cursor(&page_token).map_err(to_status)?;
-        let after = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
-        let (sessions, next) = self.queues()?.list_sessions(name.as_ref(), after, rows).await.map_err(to_status)?;
-        Ok(Response::new(wire::ListSessionsResponse {
-            sessions: sessions.into_iter().map(encode::session).collect(),
-            next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),
-        }))
+        let rights = rights_of(&request)?;
+        self.sessions_page(&rights, request.into_inner()).await.map(Response::new)
     }
 
     async fn update_message(
         &self,
         request: Request<wire::UpdateMessageRequest>,
     ) -> QueueRpcResult<wire::UpdateMessageResponse> {
+        let rights = rights_of(&request)?;
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &request.queue)?;
         let message = decode::message_ref(&request.message_id, &request.shard_key).map_err(to_status)?;
-        if request.visible_time.is_some() && request.invisibility.is_some() {
-            let what = "visible_time and invisibility set the same value; send only one of them";
-            return Err(ApiError::new(Reason::InvalidArgument, what).at("invisibility").into());
-        }
-        if request.priority.is_none() && request.visible_time.is_none() && request.invisibility.is_none() {
-            let what = "the update has no change; send priority, visible_time or invisibility";
-            return Err(ApiError::new(Reason::InvalidArgument, what).at("priority").into());
-        }
-        let sent = UpdateRequest {
-            priority: request.priority,
-            visible_at: decode::moment("visible_time", request.visible_time).map_err(to_status)?,
-            invisibility: decode::duration("invisibility", request.invisibility).map_err(to_status)?,
-            only_if_sooner: request.only_if_sooner,
-            expected_version: request.expected_version,
-            token: optional_token(request.request_token),
-        };
+        let sent = decode::update(request).map_err(to_status)?;
         let Settlement { state, version } =
-            self.queues()?.update_message(&name, message, sent).await.map_err(to_status)?;
+            self.queues(&name)?.update_message(&name, message, sent).await.map_err(to_status)?;
         Ok(Response::new(wire::UpdateMessageResponse { state: encode::state(state), version }))
     }
 
@@ -317,11 +299,12 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CancelMessageRequest>,
     ) -> QueueRpcResult<wire::CancelMessageResponse> {
+        let rights = rights_of(&request)?;
         let wire::CancelMessageRequest { queue, message_id, shard_key, reason } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
         let Settlement { state, version } =
-            self.queues()?.cancel_message(&name, message, &reason).await.map_err(to_status)?;
+            self.queues(&name)?.cancel_message(&name, message, &reason).await.map_err(to_status)?;
         Ok(Response::new(wire::CancelMessageResponse { state: encode::state(state), version }))
     }
 
@@ -329,19 +312,21 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::SetValueLimitRequest>,
     ) -> QueueRpcResult<wire::SetValueLimitResponse> {
+        let rights = rights_of(&request)?;
         let wire::SetValueLimitRequest { queue, value, limit } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let value = decode::exclusivity_value(&value).map_err(to_status)?;
         let limit = limit.map(decode::value_limit).transpose().map_err(to_status)?;
-        self.queues()?.set_value_limit(&name, value, limit).await.map_err(to_status)?;
+        self.queues(&name)?.set_value_limit(&name, value, limit).await.map_err(to_status)?;
         Ok(Response::new(wire::SetValueLimitResponse {}))
     }
 
     async fn get_message(&self, request: Request<wire::GetMessageRequest>) -> QueueRpcResult<wire::GetMessageResponse> {
+        let rights = rights_of(&request)?;
         let wire::GetMessageRequest { queue, message_id, shard_key } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
-        let found = self.queues()?.get_message(&name, message).await.map_err(to_status)?;
+        let found = self.queues(&name)?.get_message(&name, message).await.map_err(to_status)?;
         Ok(Response::new(wire::GetMessageResponse { message: Some(encode::message_view(found)) }))
     }
 
@@ -349,10 +334,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::PeekMessagesRequest>,
     ) -> QueueRpcResult<wire::PeekMessagesResponse> {
+        let rights = rights_of(&request)?;
         let wire::PeekMessagesRequest { queue, max_messages } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let limit = decode::count("max_messages", max_messages, PEEK_DEFAULT).map_err(to_status)?;
-        let found = self.queues()?.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
+        let found = self.queues(&name)?.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
         let messages = found.map_err(to_status)?.into_iter().map(encode::message_view).collect();
         Ok(Response::new(wire::PeekMessagesResponse { messages }))
     }
@@ -361,28 +347,16 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ListMessagesRequest>,
     ) -> QueueRpcResult<wire::ListMessagesResponse> {
-        let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(to_status)?;
-        let state = decode::state(request.state).map_err(to_status)?;
-        let rows = paging::rows(request.page_size).map_err(to_status)?;
-        let paged = PagedRequest::new("ListMessages", &[name.as_str().as_bytes(), &[state as u8]]);
-        let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
-        let from = cursor.map(|cursor| cursors::list(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
-        let payloads = if request.without_payload { Payloads::Without } else { Payloads::With };
-        let (found, next) =
-            self.queues()?.list_messages(&name, state, from, rows, payloads).await.map_err(to_status)?;
-        let next = next.map(|next| paged.token(&[&next.shard.to_be_bytes()[..], &next.after.to_be_bytes()].concat()));
-        Ok(Response::new(wire::ListMessagesResponse {
-            messages: found.into_iter().map(encode::message_view).collect(),
-            next_page_token: next.unwrap_or_default(),
-        }))
+        let rights = rights_of(&request)?;
+        self.messages_page(&rights, request.into_inner()).await.map(Response::new)
     }
 
     async fn get_depth(&self, request: Request<wire::GetDepthRequest>) -> QueueRpcResult<wire::GetDepthResponse> {
+        let rights = rights_of(&request)?;
         let wire::GetDepthRequest { queue, filter } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let filter = decode::filter(&filter).map_err(to_status)?;
-        let depth = self.queues()?.depth(&name, filter).await.map_err(to_status)?;
+        let depth = self.queues(&name)?.depth(&name, filter).await.map_err(to_status)?;
         Ok(Response::new(encode::depth(&depth)))
     }
 
@@ -390,11 +364,14 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::RedriveMessagesRequest>,
     ) -> QueueRpcResult<wire::RedriveMessagesResponse> {
+        let rights = rights_of(&request)?;
         let caller = caller_of(&request);
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &request.queue)?;
         let asked = decode::redrive(request).map_err(to_status)?;
-        let operation = self.queues()?.redrive(caller, &name, asked).await.map_err(to_status)?;
+        let queues = self.queues(&name)?;
+        let operation = queues.redrive(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.owned_operation(operation, rights.owner());
         Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -402,11 +379,14 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::DiscardMessagesRequest>,
     ) -> QueueRpcResult<wire::DiscardMessagesResponse> {
+        let rights = rights_of(&request)?;
         let caller = caller_of(&request);
         let request = request.into_inner();
-        let name = decode::queue(&request.queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &request.queue)?;
         let asked = decode::discard(request).map_err(to_status)?;
-        let operation = self.queues()?.discard(caller, &name, asked).await.map_err(to_status)?;
+        let queues = self.queues(&name)?;
+        let operation = queues.discard(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.owned_operation(operation, rights.owner());
         Ok(Response::new(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -414,7 +394,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::GetOperationRequest>,
     ) -> QueueRpcResult<wire::GetOperationResponse> {
-        let operation = self.queues()?.operation(&request.into_inner().operation_id).await.map_err(to_status)?;
+        let list = rights_of(&request)?.listing();
+        let id = request.into_inner().operation_id;
+        let queues = self.queues(&list)?;
+        let operation = shown_operation(queues, &list, &id).await.map_err(to_status)?;
+        let operation = queues.owned_operation(operation, list.owner());
         Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -422,7 +406,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CancelOperationRequest>,
     ) -> QueueRpcResult<wire::CancelOperationResponse> {
-        let operation = self.queues()?.cancel_operation(&request.into_inner().operation_id).await.map_err(to_status)?;
+        let list = rights_of(&request)?.listing();
+        let (queues, id) = (self.queues(&list)?, request.into_inner().operation_id);
+        let found = shown_operation(queues, &list, &id).await.map_err(to_status)?;
+        let operation = queues.cancel_operation(&found.id).await.map_err(to_status)?;
+        let operation = queues.owned_operation(operation, list.owner());
         Ok(Response::new(wire::CancelOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -430,8 +418,9 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ResetQueueClockRequest>,
     ) -> QueueRpcResult<wire::ResetQueueClockResponse> {
+        let queues = self.queues(&rights_of(&request)?.every(ResourceKind::Server)?)?;
         let dry_run = request.into_inner().dry_run;
-        let clock = if dry_run { self.queues()?.clock().await } else { self.queues()?.reset_clock().await };
+        let clock = if dry_run { queues.clock().await } else { queues.reset_clock().await };
         Ok(Response::new(encode::clock(clock.map_err(to_status)?)))
     }
 
@@ -439,10 +428,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ExplainMessageRequest>,
     ) -> QueueRpcResult<wire::ExplainMessageResponse> {
+        let rights = rights_of(&request)?;
         let wire::ExplainMessageRequest { queue, message_id, shard_key } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
-        let (causes, found) = self.queues()?.explain_message(&name, message).await.map_err(to_status)?;
+        let (causes, found) = self.queues(&name)?.explain_message(&name, message).await.map_err(to_status)?;
         let message = found.map(|found| wire::Message { payload: Vec::new(), ..encode::message_view(found) });
         Ok(Response::new(wire::ExplainMessageResponse { explanations: encode::explanations(causes), message }))
     }
@@ -451,10 +441,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ExplainQueueRequest>,
     ) -> QueueRpcResult<wire::ExplainQueueResponse> {
+        let rights = rights_of(&request)?;
         let wire::ExplainQueueRequest { queue, filter } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let filter = decode::filter(&filter).map_err(to_status)?;
-        let causes = self.queues()?.explain_queue(&name, filter).await.map_err(to_status)?;
+        let causes = self.queues(&name)?.explain_queue(&name, filter).await.map_err(to_status)?;
         Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
     }
 
@@ -462,22 +453,26 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ListQueueActivityRequest>,
     ) -> QueueRpcResult<wire::ListQueueActivityResponse> {
-        activity::list(self.queues()?, request.into_inner()).await.map(Response::new)
+        let list = rights_of(&request)?.listing();
+        activity::list(self.queues(&list)?, &list, request.into_inner()).await.map(Response::new)
     }
 
     async fn get_queue_activity(
         &self,
         request: Request<wire::GetQueueActivityRequest>,
     ) -> QueueRpcResult<wire::GetQueueActivityResponse> {
-        activity::get(self.queues()?, request.into_inner()).await.map(Response::new)
+        let rights = rights_of(&request)?;
+        let name = decode::queue(&rights, &request.into_inner().queue)?;
+        activity::get(self.queues(&name)?, &name).await.map(Response::new)
     }
 
     async fn watch_queue(&self, request: Request<wire::WatchQueueRequest>) -> QueueRpcResult<Self::WatchQueueStream> {
+        let rights = rights_of(&request)?;
         let caller = caller_of(&request);
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
-        let name = decode::queue(&queue).map_err(to_status)?;
+        let name = decode::queue(&rights, &queue)?;
         let interval = decode::duration("interval", interval).map_err(to_status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
-        let depths = self.queues()?.watch(&caller, &name, interval).map_err(to_status)?;
+        let depths = self.queues(&name)?.watch(&caller, &name, interval).map_err(to_status)?;
         let updates = depths.map(|depth| depth.map(|depth| encode::depth_update(&depth)).map_err(to_status));
         let stopping = ApiError::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
@@ -485,8 +480,10 @@ impl QueueService for QueuesApi {
     }
 
     async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> QueueRpcResult<Self::WorkStream> {
-        let permit = self.queues()?.place_for_stream(&caller_of(&request)).map_err(to_status)?;
-        let answers = work::response_stream(self.queues()?.clone(), permit, request.into_inner(), self.drain.clone());
+        let rights = rights_of(&request)?;
+        let queues = self.queues(&rights.listing())?.clone();
+        let permit = queues.place_for_stream(&caller_of(&request)).map_err(to_status)?;
+        let answers = work::response_stream(queues, rights, permit, request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 }

@@ -6,8 +6,10 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use crate::api::errors::ApiError;
 use crate::api::grpc::saturating_i64;
 use crate::api::time::{read_duration, write, write_duration};
+use crate::domain::access::{AccessDenial, AccessResource, Asked, AskedName, CallRights, Permitted};
 use crate::domain::queue::filter::ShapeKeys;
 use crate::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, PriorityClass, Retention};
 use crate::domain::queue::setup::{queue_settings, setting_ranges};
@@ -19,8 +21,29 @@ use crate::proto::queue::v1 as wire;
 /// The default reason of a block.
 const BLOCKED_WITHOUT_REASON: &str = "no reason was given";
 
-/// Decodes a queue from a caller, and the etag of the version that it was based on.
-pub fn draft_of(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEtag>), Reject> {
+/// Decodes a queue that the caller may touch, and the etag of the version that it was based on.
+pub fn draft_of(
+    rights: &CallRights,
+    sent: Option<wire::Queue>,
+) -> Result<(Permitted<QueueDraft>, Option<QueueEtag>), ApiError> {
+    let (draft, etag) = asked_draft(sent)?;
+    Ok((rights.permit(Asked::new(draft))?, etag))
+}
+
+impl AskedName for QueueDraft {
+    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
+        self.name.check_rights(rights)?;
+        // A template says what queues with its prefix are like, so whoever makes one may make them.
+        match &self.template_for {
+            Some(prefix) => rights.require(AccessResource::Queue(prefix), || {
+                rights.lack(format!("queues whose names begin with {prefix}"))
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn asked_draft(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEtag>), Reject> {
     let sent = sent.ok_or_else(|| Reject::new(Reason::InvalidQueueName, "queue is missing; send at least its name"))?;
     let mut draft = QueueDraft::of(QueueName::new(&sent.name)?);
     let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;

@@ -119,8 +119,15 @@ impl Queues {
         }
     }
 
-    /// A part of the activities of all queues with a prefix. O(queues), twice a second however many ask.
-    pub async fn list_activity(&self, prefix: &str, order: ActivityOrder, skip: usize, limit: usize) -> ActivityPage {
+    /// A part of the activities of the queues whose names are shown. O(queues); rows are made twice a second however many
+    /// ask.
+    pub async fn list_activity(
+        &self,
+        is_shown: impl Fn(&str) -> bool,
+        order: ActivityOrder,
+        skip: usize,
+        limit: usize,
+    ) -> ActivityPage {
         self.context.activity.note_asked(self.context.engine.clock.elapsed());
         if self.readings_age()
             && let Ok(_turn) = self.context.activity.renewal.try_acquire()
@@ -128,7 +135,7 @@ impl Queues {
             self.renew_old(self.context.all(), RATE_STEP).await;
         }
         let all = self.all_activities(self.context.engine.clock.elapsed());
-        let mut found: Vec<&QueueActivity> = all.iter().filter(|row| row.queue.starts_with(prefix)).collect();
+        let mut found: Vec<&QueueActivity> = all.iter().filter(|row| is_shown(&row.queue)).collect();
         sort(&mut found, order);
         let totals = totals_of(&found);
         let has_more = found.len() > skip.saturating_add(limit);

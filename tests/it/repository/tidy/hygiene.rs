@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::source::{collect, relative, root};
+use super::source::{collect, relative, root, sources};
 use super::{Except, expect_none, mentions_except, mentions_where};
 
 #[test]
@@ -71,4 +71,39 @@ fn begins_a_path(line: &str, place: &str) -> bool {
         let before = line[..at].chars().next_back();
         before.is_none_or(|character| !(character.is_alphanumeric() || "._-}/".contains(character)))
     })
+}
+
+#[test]
+fn a_name_of_a_request_is_made_only_where_the_rights_of_the_call_open_it() {
+    /// Where requests, page tokens and documents are decoded.
+    const DECODERS: [&str; 12] = [
+        "src/api/documents/mod.rs",
+        "src/api/documents/native.rs",
+        "src/api/grpc/counters.rs",
+        "src/api/grpc/decode.rs",
+        "src/api/grpc/experiments/convert.rs",
+        "src/api/grpc/namespace_convert.rs",
+        "src/api/grpc/namespaces.rs",
+        "src/api/grpc/queues/cursors.rs",
+        "src/api/grpc/queues/decode.rs",
+        "src/api/grpc/queues/settings.rs",
+        "src/api/grpc/rollup_signals.rs",
+        "src/api/grpc/rules.rs",
+    ];
+    let names = ["QueueName::new(", "NamespaceName::new(", "CounterName::new("];
+    let mut found = Vec::new();
+    let mut needed = [false; DECODERS.len()];
+    for source in sources().iter().filter(|source| source.path.starts_with("src/api/") && !source.is_test_file()) {
+        let is_test = |line: usize| source.test_lines.iter().any(|(first, last)| (*first..=*last).contains(&line));
+        let lines = source.lines.iter().enumerate().filter(|(at, _)| !is_test(at + 1));
+        for (at, _) in lines.filter(|(_, line)| names.iter().any(|name| line.contains(name))) {
+            match DECODERS.iter().position(|path| source.path == *path) {
+                Some(decoder) => needed[decoder] = true,
+                None => found.push(format!("{}:{}", source.path, at + 1)),
+            }
+        }
+    }
+    let idle = DECODERS.iter().zip(needed).filter(|(_, needed)| !needed);
+    found.extend(idle.map(|(path, _)| format!("{path} makes no name")));
+    expect_none("decode it as `Asked`, so that only the rights of the call open it", found);
 }

@@ -25,6 +25,7 @@ use crate::api::errors::{self, ApiError};
 use crate::api::grpc::queues::{decode, encode, to_status};
 use crate::api::time;
 use crate::domain::Reason;
+use crate::domain::access::CallRights;
 use crate::domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::filter::Filter;
@@ -42,6 +43,7 @@ type HeartbeatFuture = Pin<Box<dyn Future<Output = Result<HeartbeatOutcome, Queu
 /// The response stream of a worker. It occupies a quota permit while it is open.
 pub fn response_stream<S>(
     queues: Queues,
+    rights: CallRights,
     permit: QuotaPermit,
     requests: S,
     drain: CancellationToken,
@@ -53,6 +55,7 @@ where
     let worker = WorkerStream {
         cancels: queues.cancel_notices(),
         queues: queues.clone(),
+        rights,
         requests,
         drain,
         names: Vec::new(),
@@ -72,6 +75,7 @@ where
 
 struct WorkerStream<S> {
     queues: Queues,
+    rights: CallRights,
     requests: S,
     drain: CancellationToken,
     cancels: broadcast::Receiver<CancelNotice>,
@@ -327,26 +331,27 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     }
 
     /// Applies the stream settings of the first request.
-    async fn begin(&mut self, request: &wire::WorkRequest) -> Result<(), QueueError> {
+    async fn begin(&mut self, request: &wire::WorkRequest) -> Result<(), ApiError> {
         let mut names: Vec<QueueName> = Vec::new();
         let sent = request.queues.iter().chain((!request.queue.is_empty()).then_some(&request.queue));
         for sent in sent {
-            let name = decode::queue(sent)?;
+            let name = decode::queue(&self.rights, sent)?.into_inner();
             self.queues.served(&name).await?;
             if !names.contains(&name) {
                 names.push(name);
             }
         }
         if names.is_empty() {
-            decode::queue("")?;
+            decode::queue(&self.rights, "")?;
         }
         if names.len() > WORK_QUEUES_MAX {
-            return Err(decode::too_many_queues(names.len()));
+            return Err(decode::too_many_queues(names.len()).into());
         }
         self.lease = decode::duration("lease_duration", request.lease_duration)?;
         self.filter = decode::filter(&request.filter)?;
         if !request.session_id.is_empty() {
-            self.session = Some(self.queues.join_session(decode::session(&request.session_id)?).await?);
+            let id = self.queues.session_of(&request.session_id, self.rights.owner())?;
+            self.session = Some(self.queues.join_session(id).await?);
         }
         self.names = names;
         Ok(())
