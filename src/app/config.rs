@@ -621,7 +621,7 @@ mod tests {
             ),
             (
                 "xyzzy.plugh",
-                "the sections are auth, best_effort, bridge, cache, clusters, counters, log, queues, server, storage, \
+                "the sections are auth, best_effort, bridge, cache, clusters, console, counters, log, queues, server, storage, \
                  traces",
             ),
         ] {
