@@ -82,11 +82,41 @@ fn a_result_that_is_not_trusted_says_so_before_its_numbers() {
 fn an_experiment_that_is_none_is_explained() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::dev(data.path()).start();
-    for query in ["name=x", "name=x&arms=A&metric=m&planned=10", "name=x&arms=A,B%3D0&metric=m&planned=10"] {
+    for query in ["name=x&arms=A&metric=m&planned=10", "name=x&arms=A,B%3D0&metric=m&planned=10"] {
         let answer = get(&server, &format!("/console/experiment?{query}"), &[]);
         assert_eq!(answer.status, 400, "{query}: {}", answer.body);
     }
+    let unknown = get(&server, "/console/experiment?name=x", &[]);
+    assert_eq!(unknown.status, 404, "{}", unknown.body);
     let empty = get(&server, "/console/experiment?name=x&arms=A,B&metric=m&planned=10", &[]);
     assert_eq!(empty.status, 200, "{}", empty.body);
     assert_eq!(text_of(&empty.body, "verdict"), "Too early to say");
+}
+
+#[test]
+fn experiments_that_are_kept_are_listed_and_shown_by_their_names() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = counted(data.path(), [("A", 10_000, 500), ("B", 10_000, 700)]);
+    let create = |name: &str, weight: u32| {
+        let experiment = json!({
+            "name": name, "namespace": "default", "arms": [{"name": "A"}, {"name": "B", "weight": weight}],
+            "metric": "bought", "plannedExposures": "20000", "description": "<script>alert(1)</script>",
+        });
+        let path = "/tallystone.experiment.v1.ExperimentService/CreateExperiment";
+        let created = server.post(path, &json!({"experiment": experiment}).to_string());
+        assert_eq!(created.status, 200, "{}", created.body);
+    };
+    create("checkout", 1);
+    create("uneven", 3);
+    let list = get(&server, "/console/experiments", &[]).body;
+    for shown in
+        ["href=\"experiment?name=checkout\"", "href=\"experiment?name=uneven\"", "A=1, B=3", "20,000", "running"]
+    {
+        assert!(list.contains(shown), "{shown}: {list}");
+    }
+    let page = get(&server, "/console/experiment?name=checkout", &[]).body;
+    assert_eq!(text_of(&page, "verdict"), "Higher");
+    assert!(page.contains("tallystone exp compare checkout\n"), "{page}");
+    assert!(page.contains("&lt;script&gt;") || page.contains("&#60;script"), "{page}");
+    assert!(!page.contains("<script>alert"), "{page}");
 }

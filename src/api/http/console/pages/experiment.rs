@@ -1,15 +1,18 @@
 //! An experiment: may I decide?
 //!
-//! The service keeps no experiments, so the query has all that one is. Trust comes first, then the verdict, then the numbers.
+//! The query names an experiment that the service keeps, or has all that one is. Trust comes first, then the verdict, then the
+//! numbers.
 
-use super::methods::COMPARE_EXPERIMENT;
+use super::methods::{COMPARE_EXPERIMENT, GET_EXPERIMENT};
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};
 use crate::api::http::console::view::{
     ActionLink, AgeChip, Fact, IntervalMark, Page, PageFailure, PageNotice, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number,
 };
-use crate::api::http::console::words::{UNKNOWN, points, points_range, probability, quoted, share, shares, unsigned};
+use crate::api::http::console::words::{
+    UNKNOWN, moment, points, points_range, probability, quoted, share, shares, unsigned,
+};
 use crate::proto::experiment::v1 as pb;
 
 /// The values of a query that say what an experiment is, and are kept in links.
@@ -19,14 +22,12 @@ const WIDTH: f64 = 1_000.0;
 
 /// The page.
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
-    let experiment = experiment_of(query)?;
-    let command = command(&experiment);
-    let metric = experiment.metric.clone();
-    let is_fixed = experiment.mode == i32::from(pb::ExperimentMode::Fixed);
+    let shown = ShownExperiment::of(calls, query).await?;
+    let metric = &shown.experiment.metric;
+    let is_fixed = shown.experiment.mode == i32::from(pb::ExperimentMode::Fixed);
     let mut page = Page::new("experiments", query.text("name"));
     page.crumbs = vec![TextLink { href: "experiments".to_owned(), text: "Experiments".to_owned() }];
-    let request = pb::CompareExperimentRequest { experiment: Some(experiment), ..Default::default() };
-    let found: pb::CompareExperimentResponse = calls.ask(COMPARE_EXPERIMENT, &request).await?;
+    let found: pb::CompareExperimentResponse = calls.ask(COMPARE_EXPERIMENT, &shown.request()).await?;
     page.age = Some(AgeChip::of("counter", found.as_of.as_ref(), found.look_time.as_ref(), false));
     page.lead = if is_fixed {
         "Decide once, when the planned size is reached. A look before that decides nothing.".to_owned()
@@ -39,19 +40,104 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     let banners = found.banners.iter().map(|banner| ("warn", banner.clone()));
     let trust = doubts.chain(banners).map(|(class, text)| PageNotice { class, testid: "trust-banner", text });
     page.notices.extend(trust);
-    page.sections.push(verdicts(&found, &metric));
+    page.sections.push(verdicts(&found, metric));
     page.sections.push(arms(&found));
-    page.sections.push(differences(&found, &metric));
-    let values = FIELDS.map(|field| (field, query.text(field)));
-    let change =
-        ActionLink { href: link("experiments", &values), text: "Change", enabled: true, ..ActionLink::default() };
+    page.sections.push(differences(&found, metric));
+    page.sections.extend(shown.settings());
     page.sections.push(Section {
         title: "The same from a shell".to_owned(),
-        code: command,
-        links: vec![change],
+        code: shown.command(),
+        links: shown.links(query),
         ..Section::default()
     });
     Ok(page)
+}
+
+/// The experiment of a page.
+struct ShownExperiment {
+    experiment: pb::Experiment,
+    /// Whether the service keeps it. Otherwise the query describes it.
+    is_kept: bool,
+}
+
+impl ShownExperiment {
+    /// The experiment of a query: the one that it describes, or the one of its name.
+    async fn of(calls: &ConsoleCalls, query: &PageQuery) -> Result<Self, PageFailure> {
+        if !query.text("arms").is_empty() {
+            return Ok(Self { experiment: experiment_of(query)?, is_kept: false });
+        }
+        let request = pb::GetExperimentRequest { name: query.text("name").to_owned() };
+        let found: pb::GetExperimentResponse = calls.ask(GET_EXPERIMENT, &request).await?;
+        Ok(Self { experiment: found.experiment.unwrap_or_default(), is_kept: true })
+    }
+
+    fn request(&self) -> pb::CompareExperimentRequest {
+        match self.is_kept {
+            true => pb::CompareExperimentRequest { name: self.experiment.name.clone(), ..Default::default() },
+            false => pb::CompareExperimentRequest { experiment: Some(self.experiment.clone()), ..Default::default() },
+        }
+    }
+
+    /// What the service keeps of it. Nobody can change these settings, but for the description and the other metrics.
+    fn settings(&self) -> Option<Section> {
+        let experiment = &self.experiment;
+        let fact = |label, value: String| Fact { label, value, ..Fact::default() };
+        let mut facts = vec![
+            fact("State", state_of(experiment).to_owned()),
+            fact("Arms", arms_of(experiment)),
+            fact("Planned exposures", unsigned(experiment.planned_exposures)),
+            fact("Namespace", experiment.namespace.clone()),
+            fact("Began", moment(experiment.create_time.as_ref())),
+        ];
+        if experiment.stop_time.is_some() {
+            facts.push(fact("Stopped", moment(experiment.stop_time.as_ref())));
+        }
+        let about = Some(experiment.description.clone()).filter(|about| !about.is_empty());
+        let note = "fixed since it began".to_owned();
+        let section = Section {
+            title: "Settings".to_owned(),
+            note,
+            facts,
+            code: about.unwrap_or_default(),
+            ..Section::default()
+        };
+        self.is_kept.then_some(section)
+    }
+
+    /// The equal commands.
+    fn command(&self) -> String {
+        let name = quoted(&self.experiment.name);
+        match self.is_kept {
+            true => format!("tallystone exp compare {name}\ntallystone exp history {name}"),
+            false => command(&self.experiment),
+        }
+    }
+
+    /// Where a described experiment is changed.
+    fn links(&self, query: &PageQuery) -> Vec<ActionLink> {
+        let href = link("experiments", &FIELDS.map(|field| (field, query.text(field))));
+        let change = ActionLink { href, text: "Change", enabled: true, ..ActionLink::default() };
+        if self.is_kept { Vec::new() } else { vec![change] }
+    }
+}
+
+/// Whether an experiment goes on, in a word.
+pub fn state_of(experiment: &pb::Experiment) -> &'static str {
+    match experiment.state() {
+        pb::ExperimentState::Unspecified => UNKNOWN,
+        pb::ExperimentState::Running => "running",
+        pb::ExperimentState::Stopped => "stopped",
+    }
+}
+
+/// The arms of an experiment, the control first, with weights where they differ.
+pub fn arms_of(experiment: &pb::Experiment) -> String {
+    let weights: Vec<u32> = experiment.arms.iter().map(|arm| arm.weight).collect();
+    let are_even = weights.windows(2).all(|pair| pair[0] == pair[1]);
+    let text = |arm: &pb::ExperimentArm| {
+        if are_even { arm.name.clone() } else { format!("{}={}", arm.name, arm.weight) }
+    };
+    experiment.arms.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// The experiment that a query describes. The service checks it.

@@ -1,23 +1,69 @@
-//! Experiments: how many exposures one needs, and which one to look at.
+//! Experiments: those that the service keeps, how many exposures one needs, and the comparison of one that is not kept.
 //!
-//! The service keeps no experiments. The form makes the query of the page of one, which may be kept as a bookmark.
+//! The form of the last makes the query of its page, which may be kept as a bookmark.
 
-use super::methods::PLAN_EXPERIMENT;
+use super::experiment::{arms_of, state_of};
+use super::methods::{LIST_EXPERIMENTS, PLAN_EXPERIMENT};
 use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::PageQuery;
+use crate::api::http::console::query::{PageQuery, link};
 use crate::api::http::console::view::{
-    FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
+    ActionLink, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView, cell,
+    heads, number,
 };
-use crate::api::http::console::words::unsigned;
+use crate::api::http::console::words::{moment, unsigned};
 use crate::proto::experiment::v1 as pb;
+
+/// The experiments of one page.
+const PAGE_ROWS: i32 = 100;
 
 /// The page.
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
     let mut page = Page::new("experiments", "Experiments");
     page.lead = "Compare arms by their counters, as often as you like, without being misled.".to_owned();
-    page.sections.push(comparison(query));
+    page.sections.push(kept(calls, query).await);
     page.sections.push(plan(calls, query).await);
+    page.sections.push(comparison(query));
     Ok(page)
+}
+
+/// The experiments that the service keeps.
+async fn kept(calls: &ConsoleCalls, query: &PageQuery) -> Section {
+    let request = pb::ListExperimentsRequest {
+        prefix: String::new(),
+        page_size: PAGE_ROWS,
+        page_token: query.text("page").to_owned(),
+    };
+    let listed: Result<pb::ListExperimentsResponse, tonic::Status> = calls.ask(LIST_EXPERIMENTS, &request).await;
+    let mut section = Section { title: "Kept by the service".to_owned(), ..Section::default() };
+    match listed {
+        Err(status) => section.empty = status.message().to_owned(),
+        Ok(listed) if listed.experiments.is_empty() => {
+            section.empty = "No experiments yet. Plan one below, and create it with tallystone exp create.".to_owned();
+        }
+        Ok(listed) => {
+            let rows = listed.experiments.iter().map(row).collect();
+            let columns = heads(&["Experiment", "State", "Arms", "Metric", "#Planned exposures", "Began"]);
+            section.table = Some(TableView { columns, rows });
+            if !listed.next_page_token.is_empty() {
+                let href = link("experiments", &[("page", &listed.next_page_token)]);
+                section.links.push(ActionLink { href, text: "Next page", enabled: true, ..ActionLink::default() });
+            }
+        }
+    }
+    section
+}
+
+fn row(experiment: &pb::Experiment) -> TableRow {
+    let href = link("experiment", &[("name", &experiment.name)]);
+    let cells = vec![
+        TableCell { href, ..cell("Experiment", &experiment.name) },
+        cell("State", state_of(experiment)),
+        cell("Arms", arms_of(experiment)),
+        cell("Metric", &experiment.metric),
+        number("Planned exposures", unsigned(experiment.planned_exposures)),
+        cell("Began", moment(experiment.create_time.as_ref())),
+    ];
+    TableRow { cells, ..TableRow::default() }
 }
 
 fn comparison(query: &PageQuery) -> Section {
@@ -47,7 +93,7 @@ fn comparison(query: &PageQuery) -> Section {
         text("Alpha (0.05)", "alpha"),
     ];
     Section {
-        title: "Compare".to_owned(),
+        title: "Compare what is not kept".to_owned(),
         note: "counters exp/NAME/ARM/METRIC and exp/NAME/ARM/exposures".to_owned(),
         filter: Some(FilterForm { action: "experiment", fields, submit: "Compare" }),
         ..Section::default()

@@ -29,6 +29,8 @@ mod methods {
     pub const BATCH_GET_SERIES: &str = "tallystone.counter.v1.CounterService/BatchGetCountSeries";
     pub const GET_COUNT: &str = "tallystone.counter.v1.CounterService/GetCount";
     pub const LIST_EVENTS: &str = "tallystone.counter.v1.CounterService/ListCountEvents";
+    pub const GET_EXPERIMENT: &str = "tallystone.experiment.v1.ExperimentService/GetExperiment";
+    pub const LIST_EXPERIMENTS: &str = "tallystone.experiment.v1.ExperimentService/ListExperiments";
     pub const PLAN_EXPERIMENT: &str = "tallystone.experiment.v1.ExperimentService/PlanExperiment";
     pub const COMPARE_EXPERIMENT: &str = "tallystone.experiment.v1.ExperimentService/CompareExperiment";
     pub const LIST_NAMESPACES: &str = "tallystone.admin.v1.NamespaceService/ListNamespaces";
