@@ -185,7 +185,7 @@ impl From<RuleError> for ApiError {
                 });
                 refusal
             }
-            RuleError::NotFound { .. } | RuleError::Exists { .. } | RuleError::NoQueues => {
+            RuleError::NotFound { .. } | RuleError::Exists { .. } | RuleError::Taken { .. } | RuleError::NoQueues => {
                 Self::new(error.reason(), error.to_string())
             }
         }

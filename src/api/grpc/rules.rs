@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 use crate::api::errors::ApiError;
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
-use crate::domain::access::{Asked, ListRights, Sealed};
+use crate::domain::access::{Asked, ListRights, Permitted, Sealed};
 use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::limits::RULE_MESSAGES_PER_MINUTE;
 use crate::domain::queue::QueueName;
@@ -36,6 +36,16 @@ impl RulesApi {
         match list.shows_about(Some(&found.spec.queue)) {
             true => Ok(found),
             false => Err(RuleError::NotFound { name: name.clone() }),
+        }
+    }
+
+    /// Creates a rule. What an existing one of the name has in other ways is said to those only who may see it.
+    async fn create(&self, list: &ListRights, spec: Permitted<RuleSpec>) -> Result<Rule, RuleError> {
+        match self.0.with(&spec).create(spec.into_inner()).await {
+            Err(RuleError::Exists { name, .. }) if self.shown(list, &name).await.is_err() => {
+                Err(RuleError::Taken { name })
+            }
+            made => made,
         }
     }
 
@@ -77,7 +87,7 @@ impl RuleService for RulesApi {
     ) -> Result<Response<wire::CreateRuleResponse>, Status> {
         let rights = rights_of(&request)?;
         let spec = rights.permit(Asked::new(spec_of(request.into_inner().rule).map_err(refused)?))?;
-        let made = self.0.with(&spec).create(spec.into_inner()).await.map_err(status)?;
+        let made = self.create(&rights.listing(), spec).await.map_err(status)?;
         Ok(Response::new(wire::CreateRuleResponse { rule: Some(rule_message(&made)) }))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use crate::api::grpc::rights_of;
-use crate::domain::access::{ResourceKind, Sealed};
+use crate::domain::access::{AccessResource, ResourceKind, Sealed};
 use crate::proto::admin::v1::status_service_server::StatusService;
 use crate::proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 
@@ -28,7 +28,12 @@ impl StatusApi {
 #[tonic::async_trait]
 impl StatusService for StatusApi {
     async fn get_status(&self, request: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
-        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
-        Ok(Response::new(self.0.with(&proof).status()))
+        let rights = rights_of(&request)?;
+        let proof = rights.every(ResourceKind::Server)?;
+        let mut status = self.0.with(&proof).status();
+        if let Some(queues) = &mut status.queues {
+            queues.oldest.retain(|row| rights.allows(AccessResource::Queue(&row.queue)));
+        }
+        Ok(Response::new(status))
     }
 }

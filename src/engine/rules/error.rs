@@ -25,6 +25,9 @@ pub enum RuleError {
         /// The settings that differ.
         differences: Vec<&'static str>,
     },
+    /// A rule that the caller may not see has the name.
+    #[error("the name {name} is taken by another rule; choose another name")]
+    Taken { name: RuleName },
     /// This process has no queues.
     #[error("this server has no queues, so a rule here has no queue to enqueue into")]
     NoQueues,
@@ -45,7 +48,7 @@ impl RuleError {
         match self {
             Self::Reject(reject) => reject.reason,
             Self::NotFound { .. } => Reason::RuleNotFound,
-            Self::Exists { .. } => Reason::RuleExists,
+            Self::Exists { .. } | Self::Taken { .. } => Reason::RuleExists,
             Self::NoQueues => Reason::QueuesNotKept,
             Self::Counting(error) => error.reason(),
             Self::Queue(error) => error.reason(),

@@ -471,3 +471,32 @@ fn only_a_rule_and_an_experiment_that_a_key_may_see_are_deleted() {
         assert_eq!(delete(&admin, "foreign").0, 200, "it was still there");
     }
 }
+
+#[test]
+fn neither_the_status_nor_a_taken_name_shows_anything_of_a_hidden_queue() {
+    let (server, admin, _folder) = furnished();
+    for queue in ["own", "foreign"] {
+        let body = json!({"queue": queue, "message": {"message_id": "m"}});
+        let answer = post(&server, "/tallystone.queue.v1.QueueService/Enqueue", &admin, &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let key = key_with(&server, &admin, "own-admin", &["viewer:server", "admin:*:own*"]);
+    let shown = |key: &str| {
+        let status = post(&server, "/tallystone.admin.v1.StatusService/GetStatus", key, &json!({})).json();
+        let rows = status["queues"]["oldest"].as_array().cloned().unwrap_or_default();
+        rows.iter().map(|row| text_of(row, "/queue")).collect::<BTreeSet<_>>()
+    };
+    let queues = BTreeSet::from(["foreign".to_owned(), "own".to_owned()]);
+    assert!(eventually(Duration::from_secs(10), || shown(&admin).is_superset(&queues)), "{:?}", shown(&admin));
+    assert_eq!(shown(&key), BTreeSet::from(["own".to_owned()]));
+    let refused = |name: &str| {
+        let mut rule = rule("own");
+        (rule["name"], rule["at"]) = (json!(name), json!("987654"));
+        let answer = post(&server, "/tallystone.rule.v1.RuleService/CreateRule", &key, &json!({"rule": rule})).json();
+        assert_eq!(text_of(&answer, "/details/0/reason"), "RULE_EXISTS", "{answer}");
+        text_of(&answer, "/message")
+    };
+    assert!(refused("own-rule").contains("another threshold"), "its own rule is compared");
+    assert!(refused("foreign-rule").contains("is taken by another rule"));
+    assert!(!refused("foreign-rule").contains("another threshold"), "and a hidden one is not");
+}
