@@ -60,7 +60,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     });
     page.sections.push(Section { facts: facts.collect(), links: message_links(name), ..Section::default() });
     page.sections.extend([flow, errors, explained, workers, settings]);
-    page.sections.push(actions(name, !read_only && away.is_none()));
+    page.sections.push(actions(name, why_off(read_only, away.is_some())));
     page.sections.push(conservation(&activity));
     page.sections.push(equal_commands(name));
     Ok(page)
@@ -205,7 +205,8 @@ async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
 }
 
 /// The actions, which are off in a read-only console and while the store is away.
-fn actions(name: &str, enabled: bool) -> Section {
+fn actions(name: &str, off: &str) -> Section {
+    let enabled = off.is_empty();
     let to = |(text, href, destroys)| ActionLink {
         href,
         text,
@@ -213,7 +214,17 @@ fn actions(name: &str, enabled: bool) -> Section {
         enabled,
         current: false,
     };
-    Section { title: "Actions".to_owned(), links: act::of_queue(name).map(to).collect(), ..Section::default() }
+    let (title, note) = ("Actions".to_owned(), off.to_owned());
+    Section { title, note, links: act::of_queue(name).map(to).collect(), ..Section::default() }
+}
+
+/// Why actions are off; empty if they are not.
+pub fn why_off(read_only: bool, is_away: bool) -> &'static str {
+    match (read_only, is_away) {
+        (true, _) => "off: this console is read-only (console.read_only)",
+        (false, true) => "off while the store of the queues does not answer",
+        (false, false) => "",
+    }
 }
 
 /// The sum of all states, as an equation with its numbers.
