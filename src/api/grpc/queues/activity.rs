@@ -134,8 +134,8 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
             (Wire::MessagesErrored, format!("{} out of attempts", messages(facts.errored)))
         }
         AttentionReason::AttemptsFail => {
-            let (failed, completed) = (rate(|rates| rates.failed), rate(|rates| rates.completed));
-            (Wire::AttemptsFail, format!("{failed:.1} attempts a second fail, and {completed:.1} complete"))
+            let (failed, completed) = (of_second(rate(|rates| rates.failed)), of_second(rate(|rates| rates.completed)));
+            (Wire::AttemptsFail, format!("{failed} attempts a second fail, and {completed} complete"))
         }
         AttentionReason::EnqueueBlocked => (Wire::EnqueueBlocked, "enqueue is blocked".to_owned()),
         AttentionReason::NumbersOld => {
@@ -143,6 +143,11 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
         }
     };
     wire::Attention { reason: named.into(), text, runbook: reason.runbook().to_owned() }
+}
+
+/// A rate in a text: a small one is not shown as 0.
+fn of_second(rate: f64) -> String {
+    if rate > 0.0 && rate < 0.05 { "less than 0.1".to_owned() } else { format!("{rate:.1}") }
 }
 
 fn messages(count: Option<u64>) -> String {
