@@ -93,7 +93,9 @@ fn a_name_of_a_request_is_made_only_where_the_rights_of_the_call_open_it() {
     let names = ["QueueName::new(", "NamespaceName::new(", "CounterName::new("];
     let mut found = Vec::new();
     let mut needed = [false; DECODERS.len()];
-    for source in sources().iter().filter(|source| source.path.starts_with("src/api/") && !source.is_test_file()) {
+    // The console reaches no use case: it makes the calls of any caller, which decode its names again.
+    let decodes = |path: &str| path.starts_with("src/api/") && !path.starts_with("src/api/http/console/");
+    for source in sources().iter().filter(|source| decodes(&source.path) && !source.is_test_file()) {
         let is_test = |line: usize| source.test_lines.iter().any(|(first, last)| (*first..=*last).contains(&line));
         let lines = source.lines.iter().enumerate().filter(|(at, _)| !is_test(at + 1));
         for (at, _) in lines.filter(|(_, line)| names.iter().any(|name| line.contains(name))) {
