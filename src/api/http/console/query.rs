@@ -1,6 +1,9 @@
 //! Queries of pages and bodies of forms: names and values as `application/x-www-form-urlencoded`.
 
-use std::fmt::Write as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// What is escaped in the values of links.
+const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The values of a query, by name. Of a name that occurs twice the first counts.
 #[derive(Clone, Default, Debug)]
@@ -9,42 +12,13 @@ pub struct PageQuery(Vec<(String, String)>);
 impl PageQuery {
     /// Reads a query. Bytes that are no UTF-8 become replacement characters.
     pub fn of(query: Option<&str>) -> Self {
-        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-        Self(
-            pairs
-                .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-                .map(|(name, value)| (decoded(name), decoded(value)))
-                .collect(),
-        )
+        Self(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
     /// The value of a name; empty without one.
     pub fn text(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
-}
-
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let hex = |at: usize| after.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-        match (first, hex(0), hex(1)) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
-                rest = &after[2..];
-            }
-            (b'+', ..) => {
-                bytes.push(b' ');
-                rest = after;
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A link to a page with a query. Pairs with an empty value are left out.
@@ -55,21 +29,10 @@ pub fn link(page: &str, pairs: &[(&str, &str)]) -> String {
         text.push(mark);
         text.push_str(name);
         text.push('=');
-        encode(value, &mut text);
+        text.extend(utf8_percent_encode(value, &ESCAPED));
         mark = '&';
     }
     text
-}
-
-fn encode(value: &str, text: &mut String) {
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
 }
 
 #[cfg(test)]
