@@ -7,6 +7,7 @@ pub mod constant_time;
 pub mod counter;
 pub mod experiment;
 pub mod fleet;
+pub mod hex;
 pub mod history;
 pub mod limits;
 pub mod namespace;
@@ -14,6 +15,7 @@ pub mod queue;
 pub mod reason;
 pub mod rollup;
 pub mod rules;
+pub mod shell_word;
 pub mod time;
 
 pub use reason::{Reason, Reject};

@@ -5,6 +5,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 use crate::domain::access::{KeyId, SecretHash};
+use crate::domain::hex::{hex_bytes, hex_digits};
 
 /// What a key begins with, so that scanners for leaked secrets find one.
 const PREFIX: &str = "ts_";
@@ -29,13 +30,12 @@ impl ApiKey {
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX.as_bytes())?.split_at_checked(16)?;
         let secret = secret.strip_prefix(b"_")?;
-        Some(Self { id: KeyId(u64::from_be_bytes(bytes_of(id)?)), secret: bytes_of(secret)? })
+        Some(Self { id: KeyId(u64::from_be_bytes(hex_bytes(id)?)), secret: hex_bytes(secret)? })
     }
 
     /// The key as its owner writes it. The only way to see the secret.
     pub fn reveal(&self) -> String {
-        let digits: String = self.secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{PREFIX}{}_{digits}", self.id)
+        format!("{PREFIX}{}_{}", self.id, hex_digits(&self.secret))
     }
 
     /// What is kept of the secret: SHA-256. A slow hash is for passwords; nobody guesses 256 random bits.
@@ -47,26 +47,6 @@ impl ApiKey {
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ApiKey({}, ..)", self.id)
-    }
-}
-
-/// Reads exactly so many bytes from lower-case hexadecimal digits.
-fn bytes_of<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
-    if digits.len() != 2 * N {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
-        *byte = (value_of(pair[0])? << 4) | value_of(pair[1])?;
-    }
-    Some(bytes)
-}
-
-fn value_of(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None, // no other byte is a lower-case digit
     }
 }
 

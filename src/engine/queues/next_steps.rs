@@ -1,10 +1,9 @@
 //! Next steps for a queue or message: the call, and the command ready to paste into a shell.
 
-use std::borrow::Cow;
-
 use crate::domain::queue::QueueName;
 use crate::domain::queue::messages::message::RoutingValue;
 use crate::domain::queue::messages::message_id::MessageId;
+use crate::domain::shell_word::shell_word;
 
 /// The possible next steps in one queue. Names of queues need no quotes.
 #[derive(Clone, Copy)]
@@ -12,19 +11,19 @@ pub(super) struct NextSteps<'a>(pub &'a QueueName);
 
 impl NextSteps<'_> {
     pub fn make_visible(self, id: &MessageId) -> String {
-        format!("UpdateMessage (tallystone msg update -q {} {} --invisibility 0s)", self.0, quoted(&id.text()))
+        format!("UpdateMessage (tallystone msg update -q {} {} --invisibility 0s)", self.0, shell_word(&id.text()))
     }
 
     pub fn reprioritise(self, id: &MessageId) -> String {
-        format!("UpdateMessage (tallystone msg update -q {} {} --priority N)", self.0, quoted(&id.text()))
+        format!("UpdateMessage (tallystone msg update -q {} {} --priority N)", self.0, shell_word(&id.text()))
     }
 
     pub fn cancel(self, id: &MessageId) -> String {
-        format!("CancelMessage (tallystone msg cancel -q {} --id {})", self.0, quoted(&id.text()))
+        format!("CancelMessage (tallystone msg cancel -q {} --id {})", self.0, shell_word(&id.text()))
     }
 
     pub fn redrive(self, id: &MessageId) -> String {
-        format!("RedriveMessages (tallystone dlq redrive -q {} {})", self.0, quoted(&id.text()))
+        format!("RedriveMessages (tallystone dlq redrive -q {} {})", self.0, shell_word(&id.text()))
     }
 
     pub fn redrive_all(self) -> String {
@@ -40,7 +39,7 @@ impl NextSteps<'_> {
     }
 
     pub fn limit(self, value: &RoutingValue) -> String {
-        format!("SetValueLimit (tallystone queue limit {} {} N)", self.0, quoted(value.as_str()))
+        format!("SetValueLimit (tallystone queue limit {} {} N)", self.0, shell_word(value.as_str()))
     }
 
     pub fn unblock(self) -> String {
@@ -62,12 +61,6 @@ impl NextSteps<'_> {
     pub fn pull(self) -> String {
         format!("Dequeue (tallystone msg pull -q {})", self.0)
     }
-}
-
-/// A word quoted for a shell, if necessary.
-fn quoted(word: &str) -> Cow<'_, str> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@%+=,-".contains(&byte);
-    if word.bytes().all(is_plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")).into() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::domain::access::PrincipalName;
+use crate::domain::hex::{hex_bytes, hex_digits};
 use crate::domain::limits::SESSION_LABEL_BYTES_MAX;
 use crate::domain::queue::Refusal;
 use crate::domain::queue::messages::lease_seal::SEAL_BYTES;
@@ -68,8 +69,7 @@ impl Queues {
     fn owned_text(&self, kind: &[u8], id: &str, owner: Option<&PrincipalName>) -> String {
         let Some(owner) = owner else { return id.to_owned() };
         let seal = self.context.lease_key.seal(&sealed_bytes(kind, id, owner));
-        let digits: String = seal.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{id}{SEAL_MARK}{digits}")
+        format!("{id}{SEAL_MARK}{}", hex_digits(&seal))
     }
 
     /// The id without its seal, if it is the caller's own.
@@ -104,20 +104,7 @@ fn sealed_bytes(kind: &[u8], id: &str, owner: &PrincipalName) -> Vec<u8> {
 /// An id and its seal. None for a text without one.
 fn unsealed(text: &str) -> Option<(&str, [u8; SEAL_BYTES])> {
     let (id, seal) = text.rsplit_once(SEAL_MARK)?;
-    Some((id, seal_of(seal)?))
-}
-
-/// Reads a seal, only in its canonical form.
-fn seal_of(digits: &str) -> Option<[u8; SEAL_BYTES]> {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if digits.len() != 2 * SEAL_BYTES || !digits.bytes().all(is_digit) {
-        return None;
-    }
-    let mut seal = [0; SEAL_BYTES];
-    for (at, byte) in seal.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(seal)
+    Some((id, hex_bytes(seal.as_bytes())?))
 }
 
 #[cfg(test)]
@@ -152,6 +139,7 @@ mod tests {
     #[test]
     fn a_seal_is_read_in_one_form_only() {
         let digits = "00ff7f80a5b6c7d8e9f01234";
+        let seal_of = |digits: &str| hex_bytes::<SEAL_BYTES>(digits.as_bytes());
         assert_eq!(seal_of(digits).map(|seal| (seal[0], seal[1], seal[11])), Some((0, 0xff, 0x34)));
         for bad in
             ["", &digits[1..], "00FF7f80a5b6c7d8e9f01234", "+0ff7f80a5b6c7d8e9f01234", "00ff7f80a5b6c7d8e9f012345"]

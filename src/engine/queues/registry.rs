@@ -10,6 +10,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::domain::hex::hex_digits;
 use crate::domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
@@ -173,7 +174,7 @@ impl QueueContext {
     /// The alias of a session for readers other than its worker. The id itself would let them end the session.
     pub fn session_alias(&self, session: SessionId) -> String {
         let seal = self.lease_key.seal(&[b"session".as_slice(), &session.0.to_be_bytes()].concat());
-        seal[..SESSION_SHOWN_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex_digits(&seal[..SESSION_SHOWN_BYTES])
     }
 
     /// Begins to serve a queue.

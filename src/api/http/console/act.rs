@@ -14,8 +14,9 @@ use tonic::Status;
 use super::ask::ConsoleCalls;
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, Fact, FormField, Page, PageFailure, Section};
-use super::words::{UNKNOWN, quoted, whole};
+use super::words::{UNKNOWN, whole};
 use crate::domain::limits::{CONSOLE_FORMS_MAX, CONSOLE_TOKEN_BYTES_MAX};
+use crate::domain::shell_word::shell_word;
 use crate::proto::queue::v1 as pb;
 
 /// How long an action may take.
@@ -111,7 +112,7 @@ impl ConsoleAct {
 
     /// The equal command.
     fn command(self, query: &PageQuery) -> String {
-        let (queue, id) = (quoted(query.text("queue")), quoted(query.text("id")));
+        let (queue, id) = (shell_word(query.text("queue")), shell_word(query.text("id")));
         match self {
             Self::BlockDequeue => format!("tallystone queue block {queue} --dequeue --reason TEXT"),
             Self::BlockEnqueue => format!("tallystone queue block {queue} --enqueue --reason TEXT"),

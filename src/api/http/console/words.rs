@@ -115,15 +115,6 @@ pub fn millis(at: &WireTimestamp) -> i64 {
     at.seconds * 1_000 + i64::from(at.nanos / 1_000_000)
 }
 
-/// A word as a shell takes it.
-pub fn quoted(word: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@%:=,".contains(&byte);
-    if !word.is_empty() && word.bytes().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 /// A text, or a dash.
 pub fn or_unknown(text: &str) -> String {
     if text.is_empty() { UNKNOWN.to_owned() } else { text.to_owned() }
@@ -148,11 +139,6 @@ mod tests {
         assert_eq!([points(Some(0.005)), points(Some(-0.0123))], ["+0.50", "−1.23"]);
         assert_eq!(points_range(Some(-0.001), Some(0.002)), "−0.10 to +0.20");
         assert_eq!([probability(0.00001), probability(0.25)], ["<0.0001", "0.2500"]);
-    }
-
-    #[test]
-    fn a_shell_takes_a_word_as_it_is() {
-        assert_eq!(["odd/name:50", "a b", "it's", ""].map(quoted), ["odd/name:50", "'a b'", r"'it'\''s'", "''"]);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::api::http::console::view::{
     ActionLink, AgeChip, Fact, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number,
 };
-use crate::api::http::console::words::{UNKNOWN, moment, quoted, whole};
+use crate::api::http::console::words::{UNKNOWN, moment, whole};
+use crate::domain::shell_word::shell_word;
 use crate::proto::admin::v1 as admin;
 use crate::proto::counter::v1 as pb;
 
@@ -146,11 +147,11 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFa
         page.sections.push(beside(calls, namespace, query.text("with")).await);
     }
     page.sections.push(events(calls, namespace, name).await);
-    let body = quoted(&serde_json::json!({ "namespace": namespace, "counter_name": name }).to_string());
+    let body = shell_word(&serde_json::json!({ "namespace": namespace, "counter_name": name }).to_string());
     let code = format!(
         "tallystone counter get -n {} {}\n\ncurl -s http://HOST/{GET_COUNT} \\\n  -H 'content-type: application/json' -d {body}",
-        quoted(namespace),
-        quoted(name)
+        shell_word(namespace),
+        shell_word(name)
     );
     page.sections.push(Section { title: "The same from a shell".to_owned(), code, ..Section::default() });
     Ok(page)

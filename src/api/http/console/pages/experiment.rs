@@ -10,9 +10,8 @@ use crate::api::http::console::view::{
     ActionLink, AgeChip, Fact, IntervalMark, Page, PageFailure, PageNotice, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number,
 };
-use crate::api::http::console::words::{
-    UNKNOWN, moment, points, points_range, probability, quoted, share, shares, unsigned,
-};
+use crate::api::http::console::words::{UNKNOWN, moment, points, points_range, probability, share, shares, unsigned};
+use crate::domain::shell_word::shell_word;
 use crate::proto::experiment::v1 as pb;
 
 /// The values of a query that say what an experiment is, and are kept in links.
@@ -106,7 +105,7 @@ impl ShownExperiment {
 
     /// The equal commands.
     fn command(&self) -> String {
-        let name = quoted(&self.experiment.name);
+        let name = shell_word(&self.experiment.name);
         match self.is_kept {
             true => format!("tallystone exp compare {name}\ntallystone exp history {name}"),
             false => command(&self.experiment),
@@ -325,17 +324,17 @@ impl IntervalScale {
 /// The equal command.
 fn command(experiment: &pb::Experiment) -> String {
     let arms: Vec<String> =
-        experiment.arms.iter().map(|arm| format!("--arm {}={}", quoted(&arm.name), arm.weight)).collect();
+        experiment.arms.iter().map(|arm| format!("--arm {}={}", shell_word(&arm.name), arm.weight)).collect();
     let mut text = format!(
         "tallystone exp compare {} -n {} {} --metric {} --planned {}",
-        quoted(&experiment.name),
-        quoted(&experiment.namespace),
+        shell_word(&experiment.name),
+        shell_word(&experiment.namespace),
         arms.join(" "),
-        quoted(&experiment.metric),
+        shell_word(&experiment.metric),
         experiment.planned_exposures
     );
     for metric in &experiment.secondary_metrics {
-        text.push_str(&format!(" --secondary {}", quoted(metric)));
+        text.push_str(&format!(" --secondary {}", shell_word(metric)));
     }
     if experiment.mode == i32::from(pb::ExperimentMode::Fixed) {
         text.push_str(" --mode fixed");

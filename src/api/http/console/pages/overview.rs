@@ -10,7 +10,8 @@ use crate::api::http::console::view::{
     ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, Section, TableCell,
     TableRow, TableView, TextLink, cell, number, reason_name,
 };
-use crate::api::http::console::words::{count, quoted, rate, span};
+use crate::api::http::console::words::{count, rate, span};
+use crate::domain::shell_word::shell_word;
 use crate::proto::queue::v1 as pb;
 
 /// The queues of one page.
@@ -82,8 +83,8 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         section.links.push(ActionLink { href, text: "Next page", enabled: true, ..ActionLink::default() });
     }
     page.sections.push(section);
-    let body = quoted(&serde_json::json!({ "prefix": filter }).to_string());
-    let prefix = if filter.is_empty() { String::new() } else { format!(" {}", quoted(filter)) };
+    let body = shell_word(&serde_json::json!({ "prefix": filter }).to_string());
+    let prefix = if filter.is_empty() { String::new() } else { format!(" {}", shell_word(filter)) };
     let code = format!(
         "tallystone queue activity{prefix}\n\ncurl -s http://HOST/{LIST_ACTIVITY} \\\n  -H 'content-type: application/json' -d {body}"
     );

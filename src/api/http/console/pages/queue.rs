@@ -13,6 +13,7 @@ use crate::api::http::console::view::{
     ActionLink, AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
 };
 use crate::api::http::console::words::{self, count, or_unknown, span};
+use crate::domain::shell_word::shell_word;
 use crate::proto::queue::v1 as pb;
 
 /// The workers that a page shows.
@@ -219,7 +220,7 @@ fn actions(name: &str, off: &str) -> Section {
 }
 
 /// Why actions are off; empty if they are not.
-pub fn why_off(read_only: bool, is_away: bool) -> &'static str {
+fn why_off(read_only: bool, is_away: bool) -> &'static str {
     match (read_only, is_away) {
         (true, _) => "off: this console is read-only (console.read_only)",
         (false, true) => "off while the store of the queues does not answer",
@@ -244,8 +245,8 @@ fn conservation(activity: &pb::QueueActivity) -> Section {
 }
 
 fn equal_commands(name: &str) -> Section {
-    let body = words::quoted(&serde_json::json!({ "queue": name }).to_string());
-    let name = words::quoted(name);
+    let body = shell_word(&serde_json::json!({ "queue": name }).to_string());
+    let name = shell_word(name);
     let code = format!(
         "tallystone queue activity {name}\ntallystone queue stats {name}\n\ncurl -s http://HOST/{GET_ACTIVITY} \\\n  -H 'content-type: application/json' -d {body}",
     );
