@@ -70,17 +70,8 @@ pub fn add_to(server: &Server, namespace: &str, name: &str, delta: i64) {
 
 fn reading(server: &Server, name: &str, freshness: &str) -> Value {
     let body = format!(r#"{{"namespace": "default", "counter_name": "{name}", "freshness": "{freshness}"}}"#);
-    // A read that a busy machine did not come to in time has changed nothing.
-    let mut answer = server.post("/tallystone.counter.v1.CounterService/GetCount", &body);
-    eventually(WITHIN, || {
-        let is_late = answer.body.contains("DEADLINE_EXCEEDED");
-        if is_late {
-            answer = server.post("/tallystone.counter.v1.CounterService/GetCount", &body);
-        }
-        !is_late
-    });
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    serde_json::from_str(&answer.body).unwrap_or_default()
+    // A read that a busy machine or a busy store did not come to in time has changed nothing.
+    call(server, "GetCount", &body)
 }
 
 fn count(reading: &Value) -> i64 {
@@ -190,9 +181,13 @@ fn a_writer_and_a_roller_are_one_service() {
     let (writer, roller) = (start("writer"), start("roller"));
     add(&writer, "views", 3);
     let body = r#"{"namespace": "default", "counter_name": "views", "delta": 1}"#;
-    let refused = roller.post("/tallystone.counter.v1.CounterService/AddCount", body);
-    assert_eq!(refused.status, 503, "{}", refused.body);
-    assert!(refused.body.contains("accepts no writes"), "{}", refused.body);
+    // Asked again only where a busy machine did not come to the call in time.
+    let refused = || {
+        let answer = roller.post("/tallystone.counter.v1.CounterService/AddCount", body);
+        assert!([503, 504].contains(&answer.status), "{} {}", answer.status, answer.body);
+        answer.body.contains("accepts no writes")
+    };
+    assert!(eventually(WITHIN, refused), "a roller takes writes, or no call is in time: {}", roller.printed());
     assert_eq!(count(&reading(&roller, "views", "UP_TO_DATE")), 3);
     for server in [&writer, &roller] {
         let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 3;

@@ -13,6 +13,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The exit code of a server whose engines do not answer.
+const UNAVAILABLE: i32 = 5;
 /// How long a debug build on a busy machine may take to get ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long a stopped server may take to end.
@@ -100,12 +102,19 @@ impl Launch {
         self
     }
 
-    /// Starts it and waits until it is ready.
-    pub fn start(self) -> Server {
-        let data = self.data.clone();
-        self.try_start().unwrap_or_else(|(status, printed)| {
-            panic!("the server on {} ended with {status} before it was ready:\n{printed}", data.display())
-        })
+    /// Starts it and waits until it is ready. On a machine that stands still for seconds an engine may not answer in time. The
+    /// server then ends as unavailable, and is started again, as supervisors do.
+    pub fn start(mut self) -> Server {
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            let (status, printed) = match self.attempt() {
+                Ok(server) => return server,
+                Err(ended) => ended,
+            };
+            let may_come = status.code() == Some(UNAVAILABLE) && Instant::now() < deadline;
+            let data = self.data.display();
+            assert!(may_come, "the server on {data} ended with {status} before it was ready:\n{printed}");
+        }
     }
 
     /// Starts it and kills it after a time, ready or not.
@@ -119,6 +128,10 @@ impl Launch {
 
     /// Starts it and waits until it is ready, or has ended: then answers how, and what it printed.
     pub fn try_start(mut self) -> Result<Server, (ExitStatus, String)> {
+        self.attempt()
+    }
+
+    fn attempt(&mut self) -> Result<Server, (ExitStatus, String)> {
         let command = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary of this build starts");
         let printed = Arc::new(Printed::default());
