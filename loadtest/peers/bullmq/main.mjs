@@ -11,8 +11,17 @@ const worker = new Worker('jobs', async () => { done += 1; }, { connection, conc
 await worker.waitUntilReady();
 const end = Date.now() + Number(seconds) * 1000;
 const payload = 'x'.repeat(100);
+// No more are added than are worked off: both sides share a thread, and adding would take all of it.
+let added = 0;
 const add = async () => {
-  while (Date.now() < end) await queue.add('job', { payload }, { priority: 1 });
+  while (Date.now() < end) {
+    if (added - done < 1000) {
+      added += 1;
+      await queue.add('job', { payload }, { priority: 1 });
+    } else {
+      await new Promise((resume) => setTimeout(resume, 1));
+    }
+  }
 };
 await Promise.all(Array.from({ length: 200 }, add));
 console.log(done);

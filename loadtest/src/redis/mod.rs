@@ -46,8 +46,8 @@ pub struct Scale {
     /// Messages of one exclusivity value that are blocked
     #[arg(long, default_value_t = 100_000)]
     blocked: u64,
-    /// Queues with a worker that waits
-    #[arg(long, default_value_t = 10_000)]
+    /// Queues with a worker that waits: as many as a server takes beside the template that it makes
+    #[arg(long, default_value_t = 9_999)]
     queues: usize,
     /// Run this part only
     #[arg(long, value_enum)]

@@ -352,6 +352,11 @@ impl RedisQueues {
         self.settings.lock().remove(&shard);
     }
 
+    /// The last step of a shard in the answers that this process got.
+    pub(super) fn known_step(&self, shard: ShardId) -> Option<u64> {
+        self.steps.lock().get(&shard).copied()
+    }
+
     /// Forgets a queue that was dropped.
     pub(super) fn forget_queue(&self, queue: QueueId) {
         self.settings.lock().retain(|shard, _| shard.queue != queue);

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::calls::RedisQueues;
 use super::explain;
+use super::keys::named_keys;
 use super::limits::REDIS_READ_MESSAGES_MAX;
 use super::packed::{PackedBytes, PackedReader};
 use super::replies::{ReadStatus, ReplyParts, list_request, read_key};
@@ -12,6 +13,7 @@ use super::requests::message_ref;
 use super::shard_settings::{VersionedSettings, read_shapes};
 use super::stored_message::pack_pairs;
 use super::stored_shard::{StoredShardHeader, read_header, read_session_id, read_session_record};
+use super::wire::{WireCommand, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::domain::limits::{FILTER_WALK_MAX, SESSIONS_MAX};
 use crate::domain::queue::MessageState;
@@ -57,6 +59,19 @@ impl RedisQueues {
         let header = parts.bytes().and_then(|bytes| read_header(&bytes)).map_err(unreadable)?;
         let header = header.ok_or_else(|| unreadable(CorruptValue::new("header of a shard", "it is a tombstone")))?;
         Ok((status, header))
+    }
+
+    /// Whether the last step of a shard is the last one that this process knows. One command, O(1).
+    pub(super) async fn is_as_known(&self, shard: ShardId, op: &'static str) -> Result<bool, StoreError> {
+        let [key, _] = named_keys(shard);
+        let command = WireCommand { name: "GET", arguments: vec![key.clone()] };
+        match self.ask(&key, command, op).await? {
+            WireReply::Bytes(bytes) => {
+                let header = read_header(&bytes).map_err(|fault| fault.into_store_error(op))?;
+                Ok(header.is_some_and(|header| self.known_step(shard) == Some(header.step)))
+            }
+            WireReply::Nil | WireReply::Int(_) | WireReply::List(_) => Ok(false),
+        }
     }
 
     /// Reads up to `limit` pending messages by rank, in pages.

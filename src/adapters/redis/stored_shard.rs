@@ -19,6 +19,8 @@ const DROPPED: u8 = 255;
 pub struct StoredShardHeader {
     pub sequence: u64,
     pub epoch: u32,
+    /// The step of its last change.
+    pub step: u64,
     pub position: u64,
     pub totals: Totals,
     /// Whether its queue was deleted.
@@ -37,7 +39,9 @@ pub fn read_header(bytes: &[u8]) -> Result<Option<StoredShardHeader>, CorruptVal
     let (sequence, _serial) = (reader.whole()?, reader.whole()?);
     let (_flags, _number, epoch) = (reader.byte()?, reader.u32()?, reader.u32()?);
     let _version = reader.whole()?;
-    let [_clock, _age, _step, _arrived, _moved, _floor] = [0; 6].map(|_: i32| reader.signed());
+    let [_clock, _age] = [0; 2].map(|_: i32| reader.signed());
+    let step = reader.whole()?;
+    let [_arrived, _moved, _floor] = [0; 3].map(|_: i32| reader.signed());
     let position = reader.whole()?;
     let mut totals = [Total::default(); MessageState::ALL.len()];
     for total in &mut totals {
@@ -45,7 +49,7 @@ pub fn read_header(bytes: &[u8]) -> Result<Option<StoredShardHeader>, CorruptVal
     }
     let [_ids, _buckets, _records, _outlived, _oldest, _sessions] = [0; 6].map(|_: i32| reader.signed());
     let deleted = reader.signed()? >= 0;
-    Ok(Some(StoredShardHeader { sequence, epoch, position, totals: Totals::of_states(totals), deleted }))
+    Ok(Some(StoredShardHeader { sequence, epoch, step, position, totals: Totals::of_states(totals), deleted }))
 }
 
 /// Reads the id of a session that stands alone.

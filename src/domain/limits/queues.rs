@@ -32,6 +32,9 @@ pub const SHARD_WALKS_MAX: usize = 64;
 pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
 /// The longest wait of a dequeue inside the server; a longer one is cut to it, and answered empty then.
 pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
+/// A dequeue that waits at least this long relies on the news of other servers. News takes milliseconds. Where it was lost, the
+/// store is read again within 30 seconds.
+pub const DEQUEUE_HEARS_NEWS: Duration = Duration::from_secs(1);
 /// The longest type or trace context of a message, in bytes.
 pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
 /// The most sessions that one page of a list looks at; a page of a queue may be empty and yet have a next one.

@@ -33,8 +33,10 @@ const SLOW_AFTER: Duration = Duration::from_secs(10);
 const READ_BACK_AFTER: Duration = Duration::from_secs(30);
 /// The same for a queue whose values give way to others.
 const EVICTION_PAUSE: Duration = Duration::from_secs(2);
-/// The pause between two comparisons of all shards, where other servers change them and report them to counters of their own.
+/// The pause between two comparisons of all shards, where other servers change them and report them to counters of their own:
+/// at least this long, and for each shard a part of it, so that thousands of idle queues cost their store next to nothing.
 const FOLLOW_OTHERS_AFTER: Duration = Duration::from_secs(30);
+const FOLLOW_SHARD_AFTER: Duration = Duration::from_millis(100);
 
 /// The reporter of the queues of this server.
 pub struct Bridge {
@@ -378,8 +380,9 @@ impl Bridge {
     /// before it reported its last ones, or the others report to counters of their own.
     fn follow_others(&mut self) {
         let (elapsed, lost) = (self.context.clock.elapsed(), self.queues.lost_servers());
-        let is_due =
-            self.others.have_own_counters && elapsed.saturating_sub(self.others.followed_at) >= FOLLOW_OTHERS_AFTER;
+        let shards: u32 = self.tracked.values().map(|tracked| tracked.queue.shards).sum();
+        let pause = FOLLOW_OTHERS_AFTER.max(FOLLOW_SHARD_AFTER.saturating_mul(shards));
+        let is_due = self.others.have_own_counters && elapsed.saturating_sub(self.others.followed_at) >= pause;
         if lost == self.others.lost && !is_due {
             return;
         }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 
 use crate::domain::limits::{
-    DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_SHARDS_READ_AT_ONCE_MAX, DEQUEUE_WAIT_MAX, LEASE_MAX, LEASE_MIN,
+    DEQUEUE_HEARS_NEWS, DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_SHARDS_READ_AT_ONCE_MAX, DEQUEUE_WAIT_MAX,
+    LEASE_MAX, LEASE_MIN,
 };
 use crate::domain::queue::command::{self, Completeness, Refusal};
 use crate::domain::queue::filter::Filter;
@@ -175,7 +176,7 @@ impl Queues {
             let mut offers = queue.offers(self.context.engine.clock.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
             let Some(best) = offers.first() else {
-                if self.may_be_outdated(found) {
+                if self.may_be_outdated(queue, ask, found) {
                     self.read_shards(queue, &exhausted).await?;
                     continue;
                 }
@@ -285,11 +286,13 @@ impl Queues {
         }
     }
 
-    /// Whether a dequeue that has found nothing has to read the shards before it says so, or waits: other servers of the store
-    /// may have put something there of which the news is still on its way. Once for each dequeue.
-    fn may_be_outdated(&self, found: &mut LeaseBatch) -> bool {
+    /// Whether a dequeue that has found nothing has to read the shards before it says so: other servers of the store may have
+    /// put something there of which the news is still on its way. Once for each dequeue. One that waits hears that news, so it
+    /// reads only shards of which nothing is known: idle workers, who ask again and again, cost the store nothing.
+    fn may_be_outdated(&self, queue: &ServedQueue, ask: &DequeueRequest, found: &mut LeaseBatch) -> bool {
         let is_first = !std::mem::replace(&mut found.has_read_shards, true);
-        is_first && self.is_shared() && found.leases.is_empty()
+        let hears_news = ask.wait >= DEQUEUE_HEARS_NEWS && queue.knows_all_shards();
+        is_first && self.is_shared() && found.leases.is_empty() && !hears_news
     }
 
     /// Reads the status of the shards that this dequeue has not asked.

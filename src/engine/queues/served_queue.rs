@@ -231,6 +231,11 @@ impl ServedQueue {
         offers
     }
 
+    /// Whether a status of each shard is known.
+    pub fn knows_all_shards(&self) -> bool {
+        self.shards.iter().all(|shard| shard.last_view.lock().view.step > 0)
+    }
+
     /// The time of the next change of a shard by time alone, as last reported.
     pub fn next_event_at(&self, shard: u32) -> Option<Duration> {
         self.shard(shard).last_view.lock().next_event_at
