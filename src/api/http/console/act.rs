@@ -13,8 +13,9 @@ use tonic::Status;
 
 use super::ask::ConsoleCalls;
 use super::query::{PageQuery, link};
-use super::view::{ActionForm, Fact, FormField, Page, PageFailure, Section};
+use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
 use super::words::{UNKNOWN, whole};
+use crate::domain::access::{AccessResource, AccessRole};
 use crate::domain::limits::{CONSOLE_FORMS_MAX, CONSOLE_TOKEN_BYTES_MAX};
 use crate::domain::shell_word::shell_word;
 use crate::proto::queue::v1 as pb;
@@ -69,6 +70,24 @@ impl ConsoleAct {
     fn of(query: &PageQuery) -> Result<(Self, &'static str, &'static str), PageFailure> {
         let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text("do"));
         found.ok_or_else(|| Status::not_found("The console has no such action.").into())
+    }
+
+    /// The method that does it.
+    const fn method(self) -> &'static str {
+        match self {
+            Self::BlockDequeue | Self::BlockEnqueue | Self::Unblock => "UpdateQueue",
+            Self::Purge => "PurgeQueue",
+            Self::Redrive => "RedriveMessages",
+            Self::Discard => "DiscardMessages",
+            Self::Cancel => "CancelMessage",
+            Self::Limit => "SetValueLimit",
+            Self::Delete => "DeleteQueue",
+        }
+    }
+
+    /// The role that the caller lacks for it.
+    fn lacks(self, calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
+        calls.lacks(&method(self.method()), AccessResource::Queue(queue))
     }
 
     /// Whether messages are gone afterwards.
@@ -127,10 +146,25 @@ impl ConsoleAct {
     }
 }
 
-/// The links to the acts of a queue: text, place, and whether it destroys.
-pub fn of_queue(queue: &str) -> impl Iterator<Item = (&'static str, String, bool)> {
+/// The links to the acts of a queue, each with the role that the caller lacks for it.
+pub fn of_queue(calls: &ConsoleCalls, queue: &str) -> Vec<(ActionLink, Option<AccessRole>)> {
     let acts = ACTS.into_iter().filter(|(act, ..)| *act != ConsoleAct::Cancel);
-    acts.map(move |(act, name, text)| (text, link("act", &[("do", name), ("queue", queue)]), act.destroys()))
+    let link = |(act, name, text): (ConsoleAct, &'static str, &'static str)| {
+        let href = link("act", &[("do", name), ("queue", queue)]);
+        let class = if act.destroys() { "danger" } else { "" };
+        (ActionLink { href, text, class, enabled: true, current: false }, act.lacks(calls, queue))
+    };
+    acts.map(link).collect()
+}
+
+/// The role that the caller lacks to cancel messages.
+pub fn cancel_lacks(calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
+    ConsoleAct::Cancel.lacks(calls, queue)
+}
+
+/// Says which role an action needs.
+pub fn off_without(role: AccessRole) -> String {
+    format!("off: your key lacks the role {role} on this queue")
 }
 
 /// What was done, for the page after it.
@@ -143,6 +177,10 @@ pub fn done(query: &PageQuery) -> Option<String> {
 pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForms) -> Result<Page, PageFailure> {
     let (act, name, text) = ConsoleAct::of(query)?;
     let queue = query.text("queue");
+    if let Some(role) = act.lacks(calls, queue) {
+        let why = format!("{text} needs the role {role}, which no grant of your key allows on this queue.");
+        return Err(Status::permission_denied(why).into());
+    }
     let read: pb::GetQueueResponse =
         calls.ask(&method("GetQueue"), &pb::GetQueueRequest { queue: queue.to_owned() }).await?;
     let depth: pb::GetDepthResponse =
@@ -237,59 +275,59 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
         ConsoleAct::BlockDequeue => {
             let settings =
                 pb::Queue { dequeue_blocked: Some(true), dequeue_blocked_reason: reason.clone(), ..settings };
-            update(calls, settings, reason).await
+            update(calls, act, settings, reason).await
         }
         ConsoleAct::BlockEnqueue => {
             let settings =
                 pb::Queue { enqueue_blocked: Some(true), enqueue_blocked_reason: reason.clone(), ..settings };
-            update(calls, settings, reason).await
+            update(calls, act, settings, reason).await
         }
         ConsoleAct::Unblock => {
             let settings = pb::Queue { enqueue_blocked: Some(false), dequeue_blocked: Some(false), ..settings };
-            update(calls, settings, reason).await
+            update(calls, act, settings, reason).await
         }
         ConsoleAct::Purge => {
             let request = pb::PurgeQueueRequest { queue, request_token, queue_id };
-            done_by::<pb::PurgeQueueResponse>(calls, "PurgeQueue", &request).await
+            done_by::<pb::PurgeQueueResponse>(calls, act, &request).await
         }
         ConsoleAct::Redrive => {
             let request = pb::RedriveMessagesRequest { queue, request_token, queue_id, ..Default::default() };
-            done_by::<pb::RedriveMessagesResponse>(calls, "RedriveMessages", &request).await
+            done_by::<pb::RedriveMessagesResponse>(calls, act, &request).await
         }
         ConsoleAct::Discard => {
             let request =
                 pb::DiscardMessagesRequest { queue, request_token, queue_id, all: true, ..Default::default() };
-            done_by::<pb::DiscardMessagesResponse>(calls, "DiscardMessages", &request).await
+            done_by::<pb::DiscardMessagesResponse>(calls, act, &request).await
         }
         ConsoleAct::Cancel => {
             let request = pb::CancelMessageRequest { queue, message_id: text("id"), reason, ..Default::default() };
-            done_by::<pb::CancelMessageResponse>(calls, "CancelMessage", &request).await
+            done_by::<pb::CancelMessageResponse>(calls, act, &request).await
         }
         ConsoleAct::Limit => {
             let limit = text("limit").trim().parse::<i32>();
             let limit =
                 limit.map_err(|_| Status::invalid_argument("The limit is no whole number; nothing was done."))?;
             let request = pb::SetValueLimitRequest { queue, value: text("value"), limit: Some(limit) };
-            done_by::<pb::SetValueLimitResponse>(calls, "SetValueLimit", &request).await
+            done_by::<pb::SetValueLimitResponse>(calls, act, &request).await
         }
         ConsoleAct::Delete => {
             let request = pb::DeleteQueueRequest { queue, etag: settings.etag, reason, request_token, queue_id };
-            done_by::<pb::DeleteQueueResponse>(calls, "DeleteQueue", &request).await
+            done_by::<pb::DeleteQueueResponse>(calls, act, &request).await
         }
     }
 }
 
-async fn update(calls: &ConsoleCalls, settings: pb::Queue, reason: String) -> Result<(), Status> {
+async fn update(calls: &ConsoleCalls, act: ConsoleAct, settings: pb::Queue, reason: String) -> Result<(), Status> {
     let request = pb::UpdateQueueRequest { queue: Some(settings), reason, reset: Vec::new() };
-    done_by::<pb::UpdateQueueResponse>(calls, "UpdateQueue", &request).await
+    done_by::<pb::UpdateQueueResponse>(calls, act, &request).await
 }
 
 async fn done_by<Answer: Message + Default>(
     calls: &ConsoleCalls,
-    name: &str,
+    act: ConsoleAct,
     request: &impl Message,
 ) -> Result<(), Status> {
-    calls.ask_within::<Answer>(&method(name), request, ACT_WAIT).await.map(drop)
+    calls.ask_within::<Answer>(&method(act.method()), request, ACT_WAIT).await.map(drop)
 }
 
 fn method(name: &str) -> String {

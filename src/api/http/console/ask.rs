@@ -16,6 +16,7 @@ use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
 use crate::api::http::audit::REASON_METADATA;
 use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES};
 use crate::api::http::call::call;
+use crate::domain::access::{AccessResource, AccessRole};
 use crate::engine::access::Identity;
 
 /// How long a panel of a page waits for its numbers.
@@ -56,6 +57,14 @@ impl ConsoleCalls {
         let named = self.headers.get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
         let actor = actor_named(self.identity.as_ref().map(|identity| &identity.principal), named);
         actor.unwrap_or_else(|| self.caller.peer.ip().to_string())
+    }
+
+    /// The role that the caller lacks for calls of a method on a thing; none where it may make them. The call itself decides:
+    /// this is for what a page offers.
+    pub fn lacks(&self, method: &str, on: AccessResource<'_>) -> Option<AccessRole> {
+        let role = self.context.methods.public(&format!("/{method}")).ok()?.role?;
+        let identity = self.identity.as_ref()?;
+        (!identity.grants.allows(role, on)).then_some(role)
     }
 
     /// Why queues are not served; none while they are.

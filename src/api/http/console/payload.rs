@@ -14,7 +14,8 @@ use super::words::size;
 use crate::engine::audit::OperatorAct;
 use crate::proto::queue::v1 as pb;
 
-const GET_MESSAGE: &str = "tallystone.queue.v1.QueueService/GetMessage";
+/// The method that reads a message with its payload.
+pub const GET_MESSAGE: &str = "tallystone.queue.v1.QueueService/GetMessage";
 /// What the audit calls it.
 const ACTION: &str = "RevealPayload";
 

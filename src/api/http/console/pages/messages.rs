@@ -3,18 +3,26 @@
 use tonic::Status;
 
 use super::methods::{EXPLAIN_MESSAGE, LIST_MESSAGES, TRACE};
+use super::queue::why_off;
+use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::payload::GET_MESSAGE;
 use crate::api::http::console::query::{PageQuery, link};
 use crate::api::http::console::view::{
     ActionLink, Fact, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
     cell, heads, number, state_name,
 };
 use crate::api::http::console::words::{self, moment, or_unknown, size, span, unsigned};
+use crate::domain::access::AccessResource;
 use crate::proto::history::v1 as history;
 use crate::proto::queue::v1 as pb;
 
 /// The messages of one page.
 const PAGE_ROWS: i32 = 50;
+
+/// The words of the buttons.
+const CANCEL: &str = "Cancel message";
+const SHOW_PAYLOAD: &str = "Show payload";
 
 const STATES: [(&str, &str, pb::MessageState); 6] = [
     ("pending", "ready", pb::MessageState::Pending),
@@ -111,20 +119,48 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery, offers: MessageOffers)
         Some(message) => page.sections.extend(about(message)),
         None => page.notice("warn", "The queue does not keep a message with this id. Its history may still be known."),
     }
-    let is_here = explained.message.is_some() && calls.queues_away().is_none();
-    let offer = |href, text, class, may| ActionLink { href, text, class, enabled: may && is_here, current: false };
-    let links = vec![
-        offer(
-            link("act", &[("do", "cancel"), ("queue", queue), ("id", id)]),
-            "Cancel message",
-            "danger",
-            offers.may_cancel && explained.message.as_ref().is_some_and(is_open),
-        ),
-        offer(link("payload", &[("queue", queue), ("id", id)]), "Show payload", "", offers.may_show),
-    ];
-    page.sections.push(Section { links, ..Section::default() });
+    page.sections.push(actions(calls, queue, id, explained.message.as_ref(), offers));
     page.sections.push(attempts);
     Ok(page)
+}
+
+/// What may be done with a message, with a reason for each button that is off.
+fn actions(
+    calls: &ConsoleCalls,
+    queue: &str,
+    id: &str,
+    message: Option<&pb::Message>,
+    offers: MessageOffers,
+) -> Section {
+    let is_away = calls.queues_away().is_some();
+    let off_for_all = match message {
+        _ if is_away => why_off(false, true),
+        None => "off: the queue does not keep this message",
+        Some(_) => "",
+    };
+    let cancel_off = match (act::cancel_lacks(calls, queue), message) {
+        (_, _) if !off_for_all.is_empty() => off_for_all.to_owned(),
+        (_, _) if !offers.may_cancel => why_off(true, false).to_owned(),
+        (Some(role), _) => act::off_without(role),
+        (None, Some(message)) if !is_open(message) => "off: the message is already finished".to_owned(),
+        (None, _) => String::new(),
+    };
+    let show_off = match calls.lacks(GET_MESSAGE, AccessResource::Queue(queue)) {
+        _ if !off_for_all.is_empty() => off_for_all.to_owned(),
+        _ if !offers.may_show => "off: this console shows no payloads (console.show_payloads)".to_owned(),
+        Some(role) => act::off_without(role),
+        None => String::new(),
+    };
+    let offer =
+        |href, text, class, off: &str| ActionLink { href, text, class, enabled: off.is_empty(), current: false };
+    let cancel = link("act", &[("do", "cancel"), ("queue", queue), ("id", id)]);
+    let links = vec![
+        offer(cancel, CANCEL, "danger", &cancel_off),
+        offer(link("payload", &[("queue", queue), ("id", id)]), SHOW_PAYLOAD, "", &show_off),
+    ];
+    let why = [(CANCEL, cancel_off), (SHOW_PAYLOAD, show_off)].into_iter().filter(|(_, off)| !off.is_empty());
+    let note = why.map(|(text, off)| format!("{text} is {off}.")).collect::<Vec<_>>().join(" ");
+    Section { title: "Actions".to_owned(), note, links, ..Section::default() }
 }
 
 /// Whether the queue still has work to do for a message.

@@ -61,7 +61,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     });
     page.sections.push(Section { facts: facts.collect(), links: message_links(name), ..Section::default() });
     page.sections.extend([flow, errors, explained, workers, settings]);
-    page.sections.push(actions(name, why_off(read_only, away.is_some())));
+    page.sections.push(actions(calls, name, why_off(read_only, away.is_some())));
     page.sections.push(conservation(&activity));
     page.sections.push(equal_commands(name));
     Ok(page)
@@ -205,22 +205,21 @@ async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
     Section { title, class: "plain", facts, links: vec![history], ..Section::default() }
 }
 
-/// The actions, which are off in a read-only console and while the store is away.
-fn actions(name: &str, off: &str) -> Section {
-    let enabled = off.is_empty();
-    let to = |(text, href, destroys)| ActionLink {
-        href,
-        text,
-        class: if destroys { "danger" } else { "" },
-        enabled,
-        current: false,
+/// The actions, which are off in a read-only console, while the store is away, and where the caller lacks their role.
+fn actions(calls: &ConsoleCalls, name: &str, off: &str) -> Section {
+    let acts = act::of_queue(calls, name);
+    let lacked = acts.iter().find_map(|(_, lacked)| *lacked);
+    let note = match lacked {
+        Some(role) if off.is_empty() => act::off_without(role),
+        _ => off.to_owned(),
     };
-    let (title, note) = ("Actions".to_owned(), off.to_owned());
-    Section { title, note, links: act::of_queue(name).map(to).collect(), ..Section::default() }
+    let links =
+        acts.into_iter().map(|(link, lacked)| ActionLink { enabled: off.is_empty() && lacked.is_none(), ..link });
+    Section { title: "Actions".to_owned(), note, links: links.collect(), ..Section::default() }
 }
 
 /// Why actions are off; empty if they are not.
-fn why_off(read_only: bool, is_away: bool) -> &'static str {
+pub fn why_off(read_only: bool, is_away: bool) -> &'static str {
     match (read_only, is_away) {
         (true, _) => "off: this console is read-only (console.read_only)",
         (false, true) => "off while the store of the queues does not answer",
