@@ -1,6 +1,6 @@
 //! Counters: how much, as of when?
 
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::chart::{self, DrawnCounter};
 use super::methods::{BATCH_GET_COUNTS, GET_COUNT, LIST_COUNTERS, LIST_EVENTS, LIST_NAMESPACES};
@@ -48,7 +48,8 @@ pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     let mut section =
         Section { filter: Some(FilterForm { action: "counters", fields, submit: "Filter" }), ..Section::default() };
     match listed {
-        // Best-effort counters are not listed; one may be read by its name.
+        Err(status) if status.code() == Code::NotFound => return Err(status.into()),
+        // Best-effort counters are not listed, and a key may lack the role to list others.
         Err(status) => section.empty = status.message().to_owned(),
         Ok(listed) if listed.counters.is_empty() => {
             section.empty = format!("No counter of {namespace} begins with {prefix:?}.");
@@ -64,6 +65,16 @@ pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         }
     }
     page.sections.push(section);
+    let fields = vec![
+        FormField { name: "ns", value: namespace.to_owned(), hidden: true, ..FormField::default() },
+        FormField { label: "Counter".to_owned(), name: "name", ..FormField::default() },
+    ];
+    page.sections.push(Section {
+        title: "Open by name".to_owned(),
+        note: "also where counters cannot be listed".to_owned(),
+        filter: Some(FilterForm { action: "counter", fields, submit: "Open" }),
+        ..Section::default()
+    });
     Ok(page)
 }
 
@@ -79,7 +90,7 @@ fn row(namespace: &str, counter: &pb::CounterSummary) -> TableRow {
 
 async fn namespaces(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
     let request = admin::ListNamespacesRequest { page_size: PAGE_ROWS, page_token: query.text("page").to_owned() };
-    let listed: admin::ListNamespacesResponse = calls.ask(LIST_NAMESPACES, &request).await?;
+    let listed: Result<admin::ListNamespacesResponse, Status> = calls.ask(LIST_NAMESPACES, &request).await;
     let mut page = Page::new("counters", "Counters");
     page.lead = "Choose a namespace.".to_owned();
     let row = |namespace: &admin::Namespace| TableRow {
@@ -92,16 +103,24 @@ async fn namespaces(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, Pag
         ],
         ..TableRow::default()
     };
-    let mut section = Section::default();
-    if listed.namespaces.is_empty() {
-        section.empty = "No namespaces yet.".to_owned();
-    } else {
-        let rows = listed.namespaces.iter().map(row).collect();
-        section.table = Some(TableView { columns: heads(&["Namespace", "Settings"]), rows });
-    }
-    if !listed.next_page_token.is_empty() {
-        let href = link("counters", &[("page", &listed.next_page_token)]);
-        section.links.push(ActionLink { href, text: "Next page", enabled: true, ..ActionLink::default() });
+    let field = FormField { label: "Namespace".to_owned(), name: "ns", ..FormField::default() };
+    let filter = Some(FilterForm { action: "counters", fields: vec![field], submit: "Open" });
+    let mut section = Section { filter, ..Section::default() };
+    match listed {
+        // Its counters may still be open to the key, by their names.
+        Err(status) if status.code() == Code::PermissionDenied => {
+            section.empty = "Your key may not list namespaces. Open one by its name.".to_owned();
+        }
+        Err(status) => return Err(status.into()),
+        Ok(listed) if listed.namespaces.is_empty() => section.empty = "No namespaces yet.".to_owned(),
+        Ok(listed) => {
+            let rows = listed.namespaces.iter().map(row).collect();
+            section.table = Some(TableView { columns: heads(&["Namespace", "Settings"]), rows });
+            if !listed.next_page_token.is_empty() {
+                let href = link("counters", &[("page", &listed.next_page_token)]);
+                section.links.push(ActionLink { href, text: "Next page", enabled: true, ..ActionLink::default() });
+            }
+        }
     }
     page.sections.push(section);
     Ok(page)
