@@ -117,6 +117,7 @@ fn experiments_that_are_kept_are_listed_and_shown_by_their_names() {
     let page = get(&server, "/console/experiment?name=checkout", &[]).body;
     assert_eq!(text_of(&page, "verdict"), "Higher");
     assert!(page.contains("tallystone exp compare checkout\n"), "{page}");
+    assert!(page.contains("B − A over time"), "{page}");
     assert!(page.contains("&lt;script&gt;") || page.contains("&#60;script"), "{page}");
     assert!(!page.contains("<script>alert"), "{page}");
 }

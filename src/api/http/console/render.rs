@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::view::{
     ActionForm, ActionLink, AgeChip, AttentionRow, ChartView, Fact, FilterForm, FormField, IntervalMark, Page, Section,
-    TableCell, TableRow, TableView,
+    Sparkline, TableCell, TableRow, TableView,
 };
 
 const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
@@ -36,6 +36,14 @@ fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// Whether a character is not seen itself: control characters but line breaks and tabs, and those of the Unicode bidirectional
+/// algorithm (UAX #9).
+fn is_unseen(letter: char) -> bool {
+    let is_bidi =
+        matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_bidi || (letter.is_control() && !matches!(letter, '\n' | '\t'))
+}
+
 /// Text of a page as it grows.
 #[derive(Default)]
 struct Html(String);
@@ -46,8 +54,17 @@ impl Html {
         self.0.push_str(markup);
     }
 
+    /// Characters that change the order of others, and control characters, are shown by their numbers: a name with them could
+    /// look like another one.
     fn text(&mut self, text: &str) {
-        self.0.push_str(&escaped(text));
+        for part in text.split_inclusive(is_unseen) {
+            let seen = part.trim_end_matches(is_unseen);
+            self.0.push_str(&escaped(seen));
+            if let Some(unseen) = part[seen.len()..].chars().next() {
+                // Writing to a string does not fail.
+                let _ = write!(self.0, "\\u{{{:x}}}", u32::from(unseen));
+            }
+        }
     }
 
     /// An attribute, unless its value is empty.
@@ -351,6 +368,9 @@ fn cell(html: &mut Html, cell: &TableCell) {
         if let Some(mark) = &cell.interval {
             interval(html, mark);
         }
+        if let Some(line) = &cell.sparkline {
+            sparkline(html, line);
+        }
         html.raw("</span>");
     } else {
         html.element("a", &[("href", &cell.href)], &cell.text);
@@ -370,6 +390,19 @@ fn interval(html: &mut Html, mark: &IntervalMark) {
         html.0,
         "<path class=\"range\" d=\"M{lower} 8H{upper}\"/><path class=\"middle\" d=\"M{middle} 2V14\"/></svg>"
     );
+}
+
+fn sparkline(html: &mut Html, line: &Sparkline) {
+    let attributes = [
+        ("class", "sparkline"),
+        ("viewBox", "0 0 100 20"),
+        ("preserveAspectRatio", "none"),
+        ("role", "img"),
+        ("aria-label", &line.text),
+    ];
+    html.open("svg", &attributes);
+    html.open("path", &[("d", &line.path)]);
+    html.raw("</path></svg>");
 }
 
 fn action(html: &mut Html, form: &ActionForm) {
@@ -418,6 +451,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn characters_that_are_not_seen_are_shown_by_their_numbers() {
+        let mut html = Html::default();
+        html.text("pay\u{202e}lia\u{1b}m\u{2069}\u{2069}<");
+        assert_eq!(html.0, "pay\\u{202e}lia\\u{1b}m\\u{2069}\\u{2069}&lt;");
+    }
 
     proptest! {
         #[test]

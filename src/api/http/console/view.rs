@@ -182,6 +182,15 @@ pub struct TableCell {
     pub live: &'static str,
     pub class: &'static str,
     pub interval: Option<IntervalMark>,
+    pub sparkline: Option<Sparkline>,
+}
+
+/// A line over the last hour that fits into a cell.
+pub struct Sparkline {
+    /// Its way in a drawing of 100 by 20.
+    pub path: String,
+    /// What its height stands for, in words.
+    pub text: String,
 }
 
 /// An interval as it is drawn, in thousandths of the width.

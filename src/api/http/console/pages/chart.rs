@@ -6,16 +6,21 @@ use tonic::Status;
 
 use super::methods::BATCH_GET_SERIES;
 use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::view::{ActionLink, ChartLine, ChartView, Section};
+use crate::api::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
 use crate::api::http::console::words::{self, moment, rate};
 use crate::api::time;
 use crate::proto::counter::v1 as pb;
 
 /// The points of a line at most.
 const POINTS: i64 = 120;
-/// The size of the drawing.
-const WIDTH: f64 = 1_000.0;
-const HEIGHT: f64 = 160.0;
+/// The sizes of the drawings: width and height.
+pub const CHART: (f64, f64) = (1_000.0, 160.0);
+const SPARKLINE: (f64, f64) = (100.0, 20.0);
+/// What a sparkline shows, and the span of each of its points. With the most queues of a page, one call reads it.
+const SPARKLINE_RANGE: Duration = Duration::from_secs(3_600);
+const SPARKLINE_STEP: i64 = 120;
+/// How long a page waits for its sparklines, which it can do without.
+const SPARKLINE_WAIT: Duration = Duration::from_millis(150);
 
 /// The times that a chart may show, by their names in queries.
 const RANGES: [(&str, &str, Duration); 3] = [
@@ -83,7 +88,7 @@ pub async fn section(
     let drawn = counters.into_iter().zip(&lines).map(|(counter, line)| ChartLine {
         label: counter.label,
         class: counter.class,
-        path: path(line, most),
+        path: path(line, most, CHART),
     });
     section.chart = Some(ChartView {
         label: format!("{title}, at most {} per second", rate(Some(most))),
@@ -92,6 +97,30 @@ pub async fn section(
         span: format!("{} to {}", moment(Some(&from)), moment(Some(&to))),
     });
     section
+}
+
+/// How often some counters were counted in the last hour, in their order. Without an answer in time there are none.
+pub async fn sparklines(calls: &ConsoleCalls, namespace: &str, names: Vec<String>) -> Vec<Option<Sparkline>> {
+    let now = calls.context.calls.clock.now();
+    let from = time::write(now - SPARKLINE_RANGE);
+    let request = pb::BatchGetCountSeriesRequest {
+        namespace: namespace.to_owned(),
+        counter_names: names,
+        from: Some(from),
+        to: Some(time::write(now)),
+        step: Some(prost_types::Duration { seconds: SPARKLINE_STEP, nanos: 0 }),
+        ..Default::default()
+    };
+    let answer = calls.ask_within(BATCH_GET_SERIES, &request, SPARKLINE_WAIT).await;
+    let results = answer.map_or_else(|_| Vec::new(), |answer: pb::BatchGetCountSeriesResponse| answer.results);
+    let seconds = i64::try_from(SPARKLINE_RANGE.as_secs()).unwrap_or(i64::MAX);
+    results.into_iter().map(|result| sparkline(&rates(result.series.as_ref(), from.seconds, seconds))).collect()
+}
+
+/// The line of some rates; none where none is known.
+fn sparkline(rates: &[Option<f64>]) -> Option<Sparkline> {
+    let most = rates.iter().flatten().copied().reduce(f64::max)?;
+    Some(Sparkline { path: path(rates, most, SPARKLINE), text: format!("at most {} per second", rate(Some(most))) })
 }
 
 /// How many a second at each point; none where it is not known. Steps that have not ended are left out.
@@ -112,17 +141,17 @@ fn rates(series: Option<&pb::GetCountSeriesResponse>, from: i64, seconds: i64) -
 }
 
 /// A line through all points that are known, with a gap where one is not.
-fn path(points: &[Option<f64>], most: f64) -> String {
+fn path(points: &[Option<f64>], most: f64, (width, height): (f64, f64)) -> String {
     let mut path = String::new();
     let mut is_begun = false;
-    let step = WIDTH / points.len().max(1) as f64;
+    let step = width / points.len().max(1) as f64;
     for (at, point) in points.iter().enumerate() {
         let Some(rate) = point else {
             is_begun = false;
             continue;
         };
-        let height = if most > 0.0 { rate / most * HEIGHT } else { 0.0 };
-        let (left, right, y) = (at as f64 * step, (at + 1) as f64 * step, HEIGHT - height);
+        let share = if most > 0.0 { rate / most } else { 0.0 };
+        let (left, right, y) = (at as f64 * step, (at + 1) as f64 * step, (1.0 - share) * height);
         let begin = if is_begun { 'L' } else { 'M' };
         path.push_str(&format!("{begin}{left:.1} {y:.1}H{right:.1}"));
         is_begun = true;
@@ -148,8 +177,18 @@ mod tests {
         let series = pb::GetCountSeriesResponse { rows, step, ..Default::default() };
         let found = rates(Some(&series), 1_000, 300);
         assert_eq!(found, [Some(1.0), Some(2.0), None, Some(10.0), None]);
-        assert_eq!(path(&found, 10.0), "M0.0 144.0H200.0L200.0 128.0H400.0M600.0 0.0H800.0");
+        assert_eq!(path(&found, 10.0, CHART), "M0.0 144.0H200.0L200.0 128.0H400.0M600.0 0.0H800.0");
         assert_eq!(rates(None, 0, 300), [None; 0]);
+    }
+
+    #[test]
+    fn a_sparkline_fills_its_height_and_is_left_out_where_nothing_is_known() {
+        let drawn = sparkline(&[Some(0.0), None, Some(4.0)]).expect("two points are known");
+        assert_eq!(
+            (drawn.path.as_str(), drawn.text.as_str()),
+            ("M0.0 20.0H33.3M66.7 0.0H100.0", "at most 4.0 per second")
+        );
+        assert!(sparkline(&[None, None]).is_none());
     }
 
     proptest! {
@@ -169,7 +208,7 @@ mod tests {
                 Some(begins)
             });
             let runs = runs.filter(|begins| *begins).count();
-            prop_assert_eq!(path(&found, 100.0).matches('M').count(), runs);
+            prop_assert_eq!(path(&found, 100.0, CHART).matches('M').count(), runs);
         }
     }
 }

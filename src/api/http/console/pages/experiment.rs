@@ -3,6 +3,7 @@
 //! The query names an experiment that the service keeps, or has all that one is. Trust comes first, then the verdict, then the
 //! numbers.
 
+use super::looks;
 use super::methods::{COMPARE_EXPERIMENT, GET_EXPERIMENT};
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};
@@ -42,6 +43,9 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     page.sections.push(verdicts(&found, metric));
     page.sections.push(arms(&found));
     page.sections.push(differences(&found, metric));
+    if shown.is_kept {
+        page.sections.extend(looks::sections(calls, &shown.experiment).await);
+    }
     page.sections.extend(shown.settings());
     page.sections.push(Section {
         title: "The same from a shell".to_owned(),

@@ -8,10 +8,12 @@ mod errors;
 pub mod experiment;
 pub mod experiments;
 pub mod health;
+mod looks;
 pub mod messages;
 pub mod overview;
 pub mod queue;
 pub mod runbook;
+mod times;
 
 /// The methods that the pages call.
 mod methods {
@@ -33,6 +35,7 @@ mod methods {
     pub const LIST_EXPERIMENTS: &str = "tallystone.experiment.v1.ExperimentService/ListExperiments";
     pub const PLAN_EXPERIMENT: &str = "tallystone.experiment.v1.ExperimentService/PlanExperiment";
     pub const COMPARE_EXPERIMENT: &str = "tallystone.experiment.v1.ExperimentService/CompareExperiment";
+    pub const LIST_LOOKS: &str = "tallystone.experiment.v1.ExperimentService/ListExperimentLooks";
     pub const LIST_NAMESPACES: &str = "tallystone.admin.v1.NamespaceService/ListNamespaces";
     pub const LIST_NAMESPACE_CHANGES: &str = "tallystone.admin.v1.NamespaceService/ListNamespaceChanges";
     pub const LIST_ADMIN_ACTIONS: &str = "tallystone.admin.v1.AuditService/ListAdminActions";

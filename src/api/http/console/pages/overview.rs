@@ -2,15 +2,17 @@
 
 use tonic::Status;
 
+use super::chart;
+use super::errors::QUEUE_COUNTERS;
 use super::methods::LIST_ACTIVITY;
 use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};
 use crate::api::http::console::view::{
-    ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, Section, TableCell,
-    TableRow, TableView, TextLink, cell, number, reason_name,
+    ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, Section, Sparkline,
+    TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
 };
-use crate::api::http::console::words::{count, rate, span};
+use crate::api::http::console::words::{UNKNOWN, count, rate, span};
 use crate::domain::shell_word::shell_word;
 use crate::proto::queue::v1 as pb;
 
@@ -18,6 +20,9 @@ use crate::proto::queue::v1 as pb;
 const PAGE_ROWS: i32 = 100;
 /// The queues that need attention and are shown before the table.
 const ATTENTION_ROWS: i32 = 20;
+
+/// The column of the lines over the last hour.
+const LAST_HOUR: &str = "In, last hour";
 
 /// The columns that sort, with their orders.
 const ORDERS: [(&str, pb::ActivityOrder); 8] = [
@@ -75,7 +80,9 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
             format!("No queue begins with {filter:?}.")
         };
     } else {
-        let rows = listed.queues.iter().map(row).collect();
+        let names = listed.queues.iter().map(|queue| format!("{}~enqueued", queue.queue)).collect();
+        let mut lines = chart::sparklines(calls, QUEUE_COUNTERS, names).await.into_iter();
+        let rows = listed.queues.iter().map(|queue| row(queue, lines.next().flatten())).collect();
         section.table = Some(TableView { columns: columns(filter, sort), rows });
     }
     if !listed.next_page_token.is_empty() {
@@ -155,7 +162,7 @@ fn filter_form(filter: &str, sort: &str) -> FilterForm {
 fn columns(filter: &str, sort: &str) -> Vec<ColumnHead> {
     let head = |(text, order): (&'static str, &'static str)| ColumnHead {
         text,
-        number: text != "Queue",
+        number: !["Queue", LAST_HOUR].contains(&text),
         href: if order.is_empty() { String::new() } else { link("", &[("filter", filter), ("sort", order)]) },
         sorted: match order {
             "" => "",
@@ -175,6 +182,7 @@ fn columns(filter: &str, sort: &str) -> Vec<ColumnHead> {
         ("Fail/s", "fail"),
         ("Oldest", "oldest"),
         ("Drains in", ""),
+        (LAST_HOUR, ""),
     ]
     .map(head)
     .into()
@@ -195,7 +203,7 @@ pub fn numbers(queue: &pb::QueueActivity) -> [(&'static str, &'static str, &'sta
     ]
 }
 
-fn row(queue: &pb::QueueActivity) -> TableRow {
+fn row(queue: &pb::QueueActivity, last_hour: Option<Sparkline>) -> TableRow {
     let name = TableCell { href: link("queue", &[("name", &queue.queue)]), ..cell("Queue", &queue.queue) };
     let cells = numbers(queue).map(|(label, testid, live, text)| {
         let is_bad =
@@ -203,6 +211,8 @@ fn row(queue: &pb::QueueActivity) -> TableRow {
         let class = if is_bad { "bad-text" } else { "" };
         TableCell { testid, live, class, ..number(label, text) }
     });
-    let cells = [name].into_iter().chain(cells).collect();
+    let text = if last_hour.is_some() { "" } else { UNKNOWN };
+    let last_hour = TableCell { sparkline: last_hour, ..cell(LAST_HOUR, text) };
+    let cells = [name].into_iter().chain(cells).chain([last_hour]).collect();
     TableRow { testid: "queue-row", queue: queue.queue.clone(), cells, ..TableRow::default() }
 }

@@ -6,6 +6,7 @@ use super::chart::{self, DrawnCounter};
 use super::errors::{self, QUEUE_COUNTERS};
 use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_QUEUE, LIST_SESSIONS};
 use super::overview::{attention_row, numbers};
+use super::times;
 use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};
@@ -28,9 +29,10 @@ pub async fn activity(calls: &ConsoleCalls, queue: &str) -> Result<pb::GetQueueA
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> Result<Page, PageFailure> {
     let name = query.text("name");
     // At once, so that a store that does not answer holds the page up once.
-    let (read, flow, errors, explained, workers, settings) = tokio::join!(
+    let (read, flow, times, errors, explained, workers, settings) = tokio::join!(
         activity(calls, name),
         flow(calls, query),
+        times::sections(calls, name),
         errors::section(calls, name),
         explained(calls, name),
         workers(calls, name),
@@ -60,7 +62,9 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
         Fact { label, value, hint: hint.to_owned(), testid, live, class, ..Fact::default() }
     });
     page.sections.push(Section { facts: facts.collect(), links: message_links(name), ..Section::default() });
-    page.sections.extend([flow, errors, explained, workers, settings]);
+    page.sections.push(flow);
+    page.sections.extend(times);
+    page.sections.extend([errors, explained, workers, settings]);
     page.sections.push(actions(calls, name, why_off(read_only, away.is_some())));
     page.sections.push(conservation(&activity));
     page.sections.push(equal_commands(name));

@@ -1,0 +1,177 @@
+//! How often messages were tried, how long they waited and how long they ran, from the counters of a queue.
+
+use std::collections::HashMap;
+
+use tonic::Status;
+
+use super::errors::QUEUE_COUNTERS;
+use super::methods::BATCH_GET_COUNTS;
+use crate::api::http::console::ask::ConsoleCalls;
+use crate::api::http::console::view::{IntervalMark, Section, TableCell, TableRow, TableView, cell, heads, number};
+use crate::api::http::console::words::whole;
+use crate::domain::queue::QueueName;
+use crate::domain::queue::counter_names::counter_name;
+use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
+use crate::proto::counter::v1 as pb;
+
+const BY_ATTEMPT: [&str; 3] = ["leased_at", "completed_at", "errored_at"];
+const BY_TIME: [&str; 2] = ["wait", "run"];
+const SINCE: &str = "since the queue was created";
+
+/// The counts of some counters in the order of their steps.
+type StepCounts = Vec<i64>;
+
+/// Both sections. They are left out of the page of a queue from which nothing was ever leased.
+pub async fn sections(calls: &ConsoleCalls, queue: &str) -> Vec<Section> {
+    let Ok(name) = QueueName::new(queue) else { return Vec::new() };
+    match counts(calls, &name).await {
+        Ok(counts) => {
+            let read = |counter: &str, steps: &[&str]| -> StepCounts {
+                let step = |step: &&str| counts.get(&format!("{counter}.{step}")).copied().unwrap_or(0);
+                steps.iter().map(step).collect()
+            };
+            let tried = BY_ATTEMPT.map(|counter| read(counter, &ATTEMPT_STEPS));
+            let timed = BY_TIME.map(|counter| read(counter, &TIME_STEPS));
+            [attempts(&tried), times(&timed)].into_iter().flatten().collect()
+        }
+        Err(status) => {
+            let empty = format!("Not known: {}", status.message());
+            vec![Section { title: "Attempts and times".to_owned(), empty, ..Section::default() }]
+        }
+    }
+}
+
+/// The counts of all steps by the names of their counters, without the name of the queue.
+async fn counts(calls: &ConsoleCalls, queue: &QueueName) -> Result<HashMap<String, i64>, Status> {
+    let by_attempt = BY_ATTEMPT.iter().flat_map(|counter| ATTEMPT_STEPS.map(|step| format!("{counter}.{step}")));
+    let by_time = BY_TIME.iter().flat_map(|counter| TIME_STEPS.map(|step| format!("{counter}.{step}")));
+    let names: Vec<String> = by_attempt.chain(by_time).collect();
+    let request = pb::BatchGetCountsRequest {
+        namespace: QUEUE_COUNTERS.to_owned(),
+        counter_names: names.iter().map(|name| counter_name(queue, name)).collect(),
+        ..Default::default()
+    };
+    let results = calls.ask::<pb::BatchGetCountsResponse>(BATCH_GET_COUNTS, &request).await?.results;
+    let known = |read: pb::GetResult| read.reading.filter(|_| read.error.is_none()).map(|reading| reading.count);
+    Ok(names.into_iter().zip(results).filter_map(|(name, read)| Some((name, known(read)?))).collect())
+}
+
+fn attempts([leased, completed, errored]: &[StepCounts; 3]) -> Option<Section> {
+    let last = leased.iter().rposition(|count| *count > 0)?;
+    let all = leased.iter().sum();
+    let row = |at: usize| TableRow {
+        cells: vec![
+            cell("Attempt", ATTEMPT_STEPS[at]),
+            number("Leased", whole(leased[at])),
+            number("Completed", whole(completed[at])),
+            number("Out of attempts", whole(errored[at])),
+            bar("Share of all leases", leased[at], all),
+        ],
+        ..TableRow::default()
+    };
+    let columns = heads(&["Attempt", "#Leased", "#Completed", "#Out of attempts", "Share of all leases"]);
+    let table = Some(TableView { columns, rows: (0..=last).map(row).collect() });
+    Some(Section { title: "Attempts".to_owned(), note: SINCE.to_owned(), table, ..Section::default() })
+}
+
+fn times([waits, runs]: &[StepCounts; 2]) -> Option<Section> {
+    let known = |at: &usize| waits[*at] > 0 || runs[*at] > 0;
+    let first = (0..TIME_STEPS.len()).find(known)?;
+    let last = (0..TIME_STEPS.len()).rfind(known)?;
+    let (all_waits, all_runs) = (waits.iter().sum(), runs.iter().sum());
+    let row = |at: usize| TableRow {
+        cells: vec![
+            cell("Up to", step_text(at)),
+            number("Waited", whole(waits[at])),
+            bar("Share of waits", waits[at], all_waits),
+            number("Ran", whole(runs[at])),
+            bar("Share of runs", runs[at], all_runs),
+        ],
+        ..TableRow::default()
+    };
+    let columns = heads(&["Up to", "#Waited", "Share of waits", "#Ran", "Share of runs"]);
+    let table = Some(TableView { columns, rows: (first..=last).map(row).collect() });
+    let prose = [("waited", waits), ("ran", runs)].into_iter().filter_map(|(verb, counts)| sentence(verb, counts));
+    Some(Section {
+        title: "Waits and runs".to_owned(),
+        note: SINCE.to_owned(),
+        prose: prose.collect(),
+        table,
+        ..Section::default()
+    })
+}
+
+/// How long half and nearly all of them took.
+fn sentence(verb: &str, counts: &[i64]) -> Option<String> {
+    let (half, most) = (step_of_share(counts, 50)?, step_of_share(counts, 99)?);
+    Some(format!("Half of them {verb} up to {}, 99 of 100 up to {}.", step_text(half), step_text(most)))
+}
+
+/// The first step up to which a share of all lies, in percent; none without counts.
+fn step_of_share(counts: &[i64], percent: i128) -> Option<usize> {
+    let all: i128 = counts.iter().map(|count| i128::from(*count)).sum();
+    let mut below = 0;
+    let step = counts.iter().position(|count| {
+        below += i128::from(*count);
+        below * 100 >= all * percent
+    });
+    step.filter(|_| all > 0)
+}
+
+/// The end of a step of times as people read it.
+fn step_text(step: usize) -> String {
+    let name = TIME_STEPS[step];
+    let unit = name.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(name.len());
+    match name.split_at(unit) {
+        ("", _) => "more than 7 d".to_owned(),
+        (number, unit) => format!("{number} {unit}"),
+    }
+}
+
+/// A share as a line.
+fn bar(label: &'static str, part: i64, all: i64) -> TableCell {
+    let thousandths = i128::from(part.max(0)) * 1_000 / i128::from(all.max(1));
+    let upper = i64::try_from(thousandths.min(1_000)).unwrap_or(1_000);
+    let percent = format!("{:.1} %", upper as f64 / 10.0);
+    TableCell { interval: Some(IntervalMark { lower: 0, upper, middle: upper, zero: None }), ..cell(label, percent) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_read_as_times() {
+        let texts: Vec<String> = (0..TIME_STEPS.len()).map(step_text).collect();
+        assert_eq!(texts[..3], ["10 ms", "30 ms", "100 ms"]);
+        assert_eq!(texts[4], "1 s");
+        assert_eq!(texts[14..], ["7 d", "more than 7 d"]);
+    }
+
+    #[test]
+    fn a_queue_without_leases_has_no_sections() {
+        assert!(attempts(&std::array::from_fn(|_| vec![0; ATTEMPT_STEPS.len()])).is_none());
+        assert!(times(&std::array::from_fn(|_| vec![0; TIME_STEPS.len()])).is_none());
+        assert_eq!(sentence("ran", &[0; 3]), None);
+    }
+
+    proptest! {
+        /// Beside all single times, sorted.
+        #[test]
+        fn a_share_of_all_lies_up_to_its_step(counts in prop::collection::vec(0_i64..20, 1..16), percent in 1_i128..=100) {
+            let single: Vec<usize> =
+                counts.iter().enumerate().flat_map(|(step, count)| std::iter::repeat_n(step, *count as usize)).collect();
+            let rank = (single.len() as i128 * percent + 99) / 100;
+            let wanted = usize::try_from(rank - 1).ok().and_then(|at| single.get(at).copied());
+            prop_assert_eq!(step_of_share(&counts, percent), wanted);
+        }
+
+        #[test]
+        fn a_bar_stays_within_its_scale(part in any::<i64>(), all in any::<i64>()) {
+            let mark = bar("Share", part, all).interval.expect("a bar has a mark");
+            prop_assert!((0..=1_000).contains(&mark.upper));
+        }
+    }
+}
