@@ -1,9 +1,15 @@
 //! Lanes of waiting items: the urgent ones go first, and no lane starves.
+//!
+//! Within a lane the work of the process itself goes first, in the order of arrival: what callers did before waits for it. The
+//! others take turns, so that one with many items does not hold up another with few.
 
 use std::collections::VecDeque;
 
+use super::fair_turns::FairTurns;
+use super::turn_key::TurnKey;
+
 /// Items that wait in lanes, the most urgent lane first. Each item has a cost. A batch takes whole items up to a total cost,
-/// in the order of their arrival within a lane. Every lane that is not empty gets at least a share of each batch.
+/// in turns within a lane. Every lane that is not empty gets at least a share of each batch.
 pub struct FairLanes<T, const LANES: usize> {
     lanes: [FairLane<T>; LANES],
     batch_cost: usize,
@@ -22,7 +28,9 @@ pub enum LargeItems {
 
 /// The items of one lane, each with its cost.
 struct FairLane<T> {
-    items: VecDeque<(T, usize)>,
+    /// Of the process itself.
+    own: VecDeque<(T, usize)>,
+    turns: FairTurns<T>,
     cost: usize,
     /// The shares of earlier batches that were too small for the first item.
     saved: usize,
@@ -31,15 +39,18 @@ struct FairLane<T> {
 impl<T, const LANES: usize> FairLanes<T, LANES> {
     /// Empty lanes. The share of a lane is one part in `parts` of the cost of a batch.
     pub fn new(batch_cost: usize, parts: usize, large_items: LargeItems) -> Self {
-        let lane = |_| FairLane { items: VecDeque::new(), cost: 0, saved: 0 };
+        let lane = |_| FairLane { own: VecDeque::new(), turns: FairTurns::default(), cost: 0, saved: 0 };
         Self { lanes: std::array::from_fn(lane), batch_cost, share: batch_cost / parts, large_items }
     }
 
-    /// Adds an item behind the others of its lane.
-    pub fn push(&mut self, lane: usize, item: T, cost: usize) {
+    /// Adds an item behind the others of its lane that have the same turn; none: of the process itself.
+    pub fn push(&mut self, lane: usize, turn: Option<TurnKey>, item: T, cost: usize) {
         let lane = &mut self.lanes[lane];
         lane.cost += cost;
-        lane.items.push_back((item, cost));
+        match turn {
+            Some(turn) => lane.turns.push(turn, item, cost),
+            None => lane.own.push_back((item, cost)),
+        }
     }
 
     /// Takes the next batch: of each lane what the batch has left, less the shares of the lanes behind it.
@@ -57,25 +68,25 @@ impl<T, const LANES: usize> FairLanes<T, LANES> {
     fn claim(&self, lane: usize) -> usize {
         let lane = &self.lanes[lane];
         let share = self.share + lane.saved;
-        let fits = self.large_items == LargeItems::Go || lane.items.front().is_some_and(|(_, cost)| *cost <= share);
+        let fits = self.large_items == LargeItems::Go || lane.first_cost().is_some_and(|cost| cost <= share);
         if fits { lane.cost.min(share) } else { 0 }
     }
 
     /// Saves the share of a lane whose first item did not fit.
     fn save_unused_share(&mut self, lane: usize, took: usize) {
         let lane = &mut self.lanes[lane];
-        let saves = took == 0 && !lane.items.is_empty();
+        let saves = took == 0 && lane.len() > 0;
         lane.saved = if saves { (lane.saved + self.share).min(self.batch_cost - self.share) } else { 0 };
     }
 
     /// The number of waiting items.
     pub fn len(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.items.len()).sum()
+        self.lanes.iter().map(FairLane::len).sum()
     }
 
     /// Whether no item waits.
     pub fn is_empty(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.items.is_empty())
+        self.lanes.iter().all(|lane| lane.len() == 0)
     }
 
     /// The cost of all waiting items.
@@ -93,14 +104,26 @@ impl<T> FairLane<T> {
     /// Takes whole items up to a cost. Returns their cost.
     fn take(&mut self, most: usize, large_items: LargeItems, taken: &mut Vec<T>) -> usize {
         let mut took = 0;
-        while let Some((_, cost)) = self.items.front()
+        while let Some(cost) = self.first_cost()
             && (took + cost <= most || (took == 0 && large_items == LargeItems::Go))
         {
             took += cost;
-            taken.extend(self.items.pop_front().map(|(item, _)| item));
+            taken.extend(self.pop().map(|(item, _)| item));
         }
         self.cost -= took;
         took
+    }
+
+    fn first_cost(&self) -> Option<usize> {
+        self.own.front().map(|(_, cost)| *cost).or_else(|| self.turns.first_cost())
+    }
+
+    fn pop(&mut self) -> Option<(T, usize)> {
+        self.own.pop_front().or_else(|| self.turns.pop())
+    }
+
+    fn len(&self) -> usize {
+        self.own.len() + self.turns.len()
     }
 }
 
@@ -114,39 +137,60 @@ mod tests {
     const LANES: usize = 3;
     const BATCH: usize = 64;
     const PARTS: usize = 8;
+    const HOLDERS: u64 = 3;
 
-    /// An item of a test: its lane, its cost and its number in the lane.
-    type Item = (usize, usize, usize);
+    /// An item of a test: its lane, its cost, its turn and its number among those of the same lane and turn.
+    type Item = (usize, usize, Option<TurnKey>, usize);
+
+    type Lanes = FairLanes<Item, LANES>;
 
     /// One step of a test: items that arrive, then a batch that is taken.
-    fn steps(cost_max: usize) -> impl Strategy<Value = Vec<Vec<(usize, usize)>>> {
-        vec(vec((0..LANES, 1..=cost_max), 0..60), 1..20)
+    fn steps(cost_max: usize) -> impl Strategy<Value = Vec<Vec<(usize, usize, Option<u64>)>>> {
+        vec(vec((0..LANES, 1..=cost_max, prop::option::of(0..HOLDERS)), 0..60), 1..20)
     }
 
-    /// Pushes and takes by steps, then takes until nothing waits. Checks each batch against the lanes before it.
-    fn run(steps: Vec<Vec<(usize, usize)>>, large: LargeItems, check: impl Fn(&Lanes, &[Item])) {
+    /// What waits in a lane, as the test knows it: the costs of its items, and the greatest of them.
+    #[derive(Clone, Default)]
+    struct Waiting {
+        costs: Vec<usize>,
+    }
+
+    /// Pushes and takes by steps, then takes until nothing waits. Checks each batch against what waited before it.
+    fn run(
+        steps: Vec<Vec<(usize, usize, Option<u64>)>>,
+        large: LargeItems,
+        check: impl Fn(&[Waiting; LANES], &[Item]),
+    ) {
         let mut lanes = Lanes::new(BATCH, PARTS, large);
-        let mut pushed = [0; LANES];
-        let mut taken = [0; LANES];
+        let mut waiting: [Waiting; LANES] = Default::default();
+        let numbers = || [[0; HOLDERS as usize + 1]; LANES];
+        let (mut pushed, mut taken) = (numbers(), numbers());
+        let place = |turn: Option<TurnKey>| turn.map_or(HOLDERS, |turn| turn.0) as usize;
         let mut steps = steps.into_iter();
         loop {
             let arrived = steps.next();
             let is_over = arrived.is_none();
-            for (lane, cost) in arrived.into_iter().flatten() {
-                lanes.push(lane, (lane, cost, pushed[lane]), cost);
-                pushed[lane] += 1;
+            for (lane, cost, turn) in arrived.into_iter().flatten() {
+                let turn = turn.map(TurnKey);
+                let number = &mut pushed[lane][place(turn)];
+                lanes.push(lane, turn, (lane, cost, turn, *number), cost);
+                waiting[lane].costs.push(cost);
+                *number += 1;
             }
             if is_over && lanes.is_empty() {
                 break;
             }
             let (len, cost) = (lanes.len(), lanes.cost());
-            let before = Lanes { lanes: lanes.lanes.each_ref().map(copy), ..lanes };
             let mut batch = Vec::new();
             lanes.take(&mut batch);
-            check(&before, &batch);
-            for (lane, _, number) in &batch {
-                assert_eq!(*number, taken[*lane], "each item is taken once, in the order of its lane");
-                taken[*lane] += 1;
+            check(&waiting, &batch);
+            for (lane, cost, turn, number) in &batch {
+                let next = &mut taken[*lane][place(*turn)];
+                assert_eq!(number, next, "each item is taken once, in the order of its turn");
+                *next += 1;
+                let costs = &mut waiting[*lane].costs;
+                let at = costs.iter().position(|known| known == cost).expect("it waited");
+                costs.swap_remove(at);
             }
             assert_eq!((lanes.len(), lanes.cost()), (len - batch.len(), cost - total(&batch)));
             assert!(len == 0 || !batch.is_empty(), "something goes while something waits");
@@ -154,14 +198,8 @@ mod tests {
         assert_eq!(taken, pushed, "nothing is lost");
     }
 
-    type Lanes = FairLanes<Item, LANES>;
-
-    fn copy(lane: &FairLane<Item>) -> FairLane<Item> {
-        FairLane { items: lane.items.clone(), ..*lane }
-    }
-
     fn total(batch: &[Item]) -> usize {
-        batch.iter().map(|(_, cost, _)| cost).sum()
+        batch.iter().map(|(_, cost, ..)| cost).sum()
     }
 
     fn of_lane(batch: &[Item], lane: usize) -> Vec<Item> {
@@ -182,8 +220,8 @@ mod tests {
             run(steps, LargeItems::Go, |before, batch| {
                 let all_but_first: usize = (0..LANES).map(|lane| total(of_lane(batch, lane).get(1..).unwrap_or(&[]))).sum();
                 assert!(all_but_first <= BATCH);
-                for lane in 0..LANES {
-                    assert!(before.cost_of(lane) == 0 || !of_lane(batch, lane).is_empty(), "each lane gets an item");
+                for (lane, before) in before.iter().enumerate() {
+                    assert!(before.costs.is_empty() || !of_lane(batch, lane).is_empty(), "each lane gets an item");
                 }
             });
         }
@@ -192,15 +230,26 @@ mod tests {
         fn every_lane_gets_its_share_of_every_batch(steps in steps(BATCH / PARTS)) {
             for large in [LargeItems::Wait, LargeItems::Go] {
                 run(steps.clone(), large, |before, batch| {
-                    for lane in 0..LANES {
+                    for (lane, before) in before.iter().enumerate() {
                         let took = of_lane(batch, lane);
-                        let waited = &before.lanes[lane].items;
-                        let next = waited.get(took.len()).map_or(0, |(_, cost)| *cost);
-                        let is_share = took.len() == waited.len() || total(&took) + next > BATCH / PARTS;
+                        let most = before.costs.iter().max().copied().unwrap_or_default();
+                        // The item that did not fit is one of those that waited.
+                        let is_share = took.len() == before.costs.len() || total(&took) + most > BATCH / PARTS;
                         assert!(is_share, "{lane}: {took:?}");
                     }
                 });
             }
         }
+    }
+
+    #[test]
+    fn callers_take_turns_behind_the_process_itself() {
+        let mut lanes = FairLanes::<&str, 1>::new(4, PARTS, LargeItems::Wait);
+        for (turn, item) in [(Some(1), "a1"), (Some(1), "a2"), (Some(1), "a3"), (Some(2), "b1"), (None, "own")] {
+            lanes.push(0, turn.map(TurnKey), item, 1);
+        }
+        let mut batch = Vec::new();
+        lanes.take(&mut batch);
+        assert_eq!(batch, ["own", "a1", "b1", "a2"]);
     }
 }

@@ -1,11 +1,14 @@
 //! Coalescing: work that arrives while calls are in flight shares the next call.
 //!
 //! `CallQueue` bounds the calls in flight and makes them one after the other. Its users say what one call takes.
-//! `FairLanes` holds waiting work in order of urgency. This module uses nothing else of this project, so the engine and the
+//! `FairLanes` holds waiting work in order of urgency, and callers take turns within a lane. This module uses nothing else of this project, so the engine and the
 //! adapters share it.
 
 mod calls;
+mod fair_turns;
 mod lanes;
+mod turn_key;
 
 pub use calls::{CallQueue, CallQueueState, DetachedTasks, PendingWork};
 pub use lanes::{FairLanes, LargeItems};
+pub use turn_key::TurnKey;

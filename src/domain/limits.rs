@@ -159,8 +159,8 @@ pub const STREAM_BATCHES_AT_ONCE_MAX: usize = 16;
 
 /// The counters of a LOW namespace that one rollup queue rolls again and again without a signal.
 pub const ROLLUP_LOW_CARDINALITY_MAX: usize = 4_096;
-/// The share of a commit that settlements leave to dequeues and adds, and these to enqueues and reads: one part in this
-/// number. It holds for the store calls of a shard as well.
+/// The share of a commit that each class leaves to each one behind it, one part in this number: settlements and heartbeats,
+/// dequeues and adds, batches of adds, enqueues, reads, lists and purges. It holds for the store calls of a shard as well.
 pub const COMMIT_LANE_PART: usize = 8;
 /// The most shards of the table of best-effort counters.
 pub const FAST_SHARDS_MAX: usize = 64;

@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::coalesce::TurnKey;
 use crate::engine::stats::Count;
 use crate::ports::Clock;
 
@@ -106,9 +107,9 @@ impl Driver {
         self.spawn(stage, self.clone().run(activity, self.tasks(stage).stop.clone()));
     }
 
-    /// Starts a task that ends by itself and is joined at the stop.
+    /// Starts a task that ends by itself and is joined at the stop. It works on behalf of whoever starts it.
     pub fn start_once(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.spawn(DrainStage::Upkeep, work);
+        self.spawn(DrainStage::Upkeep, TurnKey::scope(TurnKey::current(), work));
     }
 
     /// The number of loops that panicked and were restarted.

@@ -10,13 +10,15 @@ pub enum Urgency {
     Settlement,
     /// The command takes work, or changes single messages.
     Taker,
-    /// The command adds work, or walks over existing messages.
+    /// The command adds work.
+    Intake,
+    /// The command walks over existing messages.
     Bulk,
 }
 
 impl Urgency {
     /// The number of urgencies.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 }
 
 impl Command {
@@ -25,7 +27,8 @@ impl Command {
             Self::Settle { .. } | Self::Extend { .. } | Self::Heartbeat { .. } | Self::EndSession { .. } => {
                 Urgency::Settlement
             }
-            Self::Enqueue(_) | Self::Purge(_) | Self::RedriveAll(_) | Self::DiscardAll(_) => Urgency::Bulk,
+            Self::Enqueue(_) => Urgency::Intake,
+            Self::Purge(_) | Self::RedriveAll(_) | Self::DiscardAll(_) => Urgency::Bulk,
             Self::Dequeue(_)
             | Self::CancelMessage { .. }
             | Self::Recall(_)

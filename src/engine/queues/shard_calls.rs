@@ -2,12 +2,12 @@
 //!
 //! One store call of a shard is in flight, and a second one when commands pile up. Later calls wait and share the next store
 //! call. Settlements and heartbeats go first, because finished work should not be repeated; enqueues go last, because they
-//! only add to the backlog. Every lane that is not empty gets at least an eighth of each store call, so that no lane starves.
+//! only add to the backlog. Within a lane callers take turns. Every lane that is not empty gets at least an eighth of each store call, so that no lane starves.
 //! A larger call waits until its lane has saved enough eighths.
 
 use tokio::sync::oneshot;
 
-use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork};
+use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork, TurnKey};
 use crate::domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
@@ -25,6 +25,8 @@ pub type CommandResult = Result<ShardAnswer, StoreError>;
 /// Commands that arrive together and are answered together.
 pub(super) struct PendingCall {
     pub commands: Vec<ShardCommand>,
+    /// On whose behalf they are.
+    pub turn: Option<TurnKey>,
     /// Whether unread leases are released: not those of a session, which may ask for them again.
     pub releases: bool,
     pub answer: oneshot::Sender<Vec<CommandResult>>,
@@ -53,18 +55,19 @@ impl ShardCalls {
         commands: Vec<ShardCommand>,
     ) -> Result<(oneshot::Receiver<Vec<CommandResult>>, bool), QueueError> {
         let (answer, receiver) = oneshot::channel();
-        let mut waiting = self.0.lock();
-        if waiting.cost() >= SHARD_CALLS_WAITING_MAX {
-            return Err(QueueError::RetryLater);
-        }
         debug_assert!(commands.len() <= SHARD_COMMANDS_MAX, "it fits in one store call");
         let urgency = commands.iter().map(|sent| sent.command.urgency()).min().unwrap_or(Urgency::Bulk);
+        let mut waiting = self.0.lock();
+        // Each class has a bound of its own, so that waiting enqueues refuse no settlement.
+        if waiting.cost_of(urgency as usize) >= SHARD_CALLS_WAITING_MAX {
+            return Err(QueueError::RetryLater);
+        }
         let releases = commands.iter().any(|sent| match &sent.command {
             Command::Dequeue(asked) => asked.session.is_none(),
             _ => false, // no other command gives leases that were not given before
         });
-        let cost = commands.len();
-        waiting.push(urgency as usize, PendingCall { commands, releases, answer }, cost);
+        let (cost, turn) = (commands.len(), TurnKey::current());
+        waiting.push(urgency as usize, turn, PendingCall { commands, turn, releases, answer }, cost);
         // While few calls wait, fewer and larger store calls save more than an earlier one would gain.
         let is_piled = waiting.cost() >= SHARD_COMMANDS_PILED && waiting.in_flight() < SHARD_CALLS_OUT_MAX;
         let starts = waiting.in_flight() == 0 || is_piled;
@@ -73,6 +76,19 @@ impl ShardCalls {
         }
         Ok((receiver, starts))
     }
+}
+
+/// On whose behalf a store call counts: of those who have commands in it, the one with most. So nobody pays for the flood of
+/// another that travels along. O(calls) for each that has some.
+pub(super) fn turn_of(calls: &[PendingCall]) -> Option<TurnKey> {
+    let mut shares: Vec<(Option<TurnKey>, usize)> = Vec::new();
+    for call in calls {
+        match shares.iter_mut().find(|(turn, _)| *turn == call.turn) {
+            Some((_, commands)) => *commands += call.commands.len(),
+            None => shares.push((call.turn, call.commands.len())),
+        }
+    }
+    shares.into_iter().max_by_key(|(_, commands)| *commands).and_then(|(turn, _)| turn)
 }
 
 #[cfg(test)]
@@ -208,12 +224,27 @@ mod tests {
     }
 
     #[test]
+    fn one_caller_with_many_enqueues_lets_another_go_second_and_pays_for_the_store_call() {
+        let calls = ShardCalls::default();
+        TurnKey::sync_scope(Some(TurnKey(1)), || {
+            for _ in 0..SHARD_COMMANDS_MAX * 2 {
+                starts(&calls, of_kind(&enqueue(), 1));
+            }
+        });
+        TurnKey::sync_scope(Some(TurnKey(2)), || starts(&calls, of_kind(&enqueue(), 2)));
+        let taken: Vec<PendingCall> = calls.0.next().expect("calls wait");
+        assert_eq!(taken[..3].iter().map(|call| call.commands.len()).collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!((turn_of(&taken), turn_of(&taken[1..2]), turn_of(&[])), (Some(TurnKey(1)), Some(TurnKey(2)), None));
+    }
+
+    #[test]
     fn too_many_commands_are_told_to_come_again() {
         let calls = ShardCalls::default();
         for _ in 0..SHARD_CALLS_WAITING_MAX {
             starts(&calls, sweeps(1));
         }
         assert!(matches!(calls.push(sweeps(1)), Err(QueueError::RetryLater)));
+        assert!(!starts(&calls, settlement()), "another class has room");
         next(&calls);
         assert!(!starts(&calls, sweeps(1)));
     }

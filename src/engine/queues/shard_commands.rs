@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use crate::coalesce::TurnKey;
 use crate::domain::limits::SHARD_COMMANDS_MAX;
 use crate::domain::queue::command::FailureReport;
 use crate::domain::queue::messages::message::LeaseToken;
@@ -17,7 +18,7 @@ use crate::engine::queues::error::QueueError;
 use crate::engine::queues::registry::QueueContext;
 use crate::engine::queues::replayed_dequeues::UnansweredCaller;
 use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::shard_calls::{CommandResult, PendingCall};
+use crate::engine::queues::shard_calls::{CommandResult, PendingCall, turn_of};
 use crate::ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
 
 impl QueueContext {
@@ -99,7 +100,8 @@ impl QueueContext {
             tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next call is \
                 sent");
         };
-        live.calls.0.run(None, |calls| self.send(queue, shard, calls), panicked).await;
+        let send = |calls: Vec<PendingCall>| TurnKey::scope(turn_of(&calls), self.send(queue, shard, calls));
+        live.calls.0.run(None, send, panicked).await;
     }
 
     /// Makes one store call and answers its callers. Callers without an answer get an interruption.

@@ -28,13 +28,17 @@ pub enum CommitLane {
     General,
     /// Batches of adds. The stream of one client must not delay a single add of another.
     Batches,
-    /// Enqueues, reads, and scans of a queue.
+    /// Enqueues.
+    Enqueues,
+    /// Reads of single messages and of the state of shards.
+    Reads,
+    /// Purges and other walks over messages, lists, and rows of the history.
     Bulk,
 }
 
 impl CommitLane {
     /// The number of lanes.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 6;
 }
 
 /// The bytes of commands, by their class.

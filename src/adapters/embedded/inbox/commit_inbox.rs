@@ -1,8 +1,8 @@
 //! The queue in front of the committer: bounded in bytes, and drained a batch at a time.
 //!
-//! It has four lanes, see `CommitLane`. A batch contains as much as one commit takes. Urgent lanes go first, so that their
+//! It has a lane for each class of commands, see `CommitLane`. A batch contains as much as one commit takes. Urgent lanes go first, so that their
 //! commands are in the next batch, whatever waits in other lanes. Every lane that is not empty gets at least an eighth, so
-//! that no lane starves. Within a lane the order is that of arrival.
+//! that no lane starves. Within a lane callers take turns, behind what the server does for itself: see `FairLanes`.
 //!
 //! New events and maintenance have separate bounds, so neither blocks the other. A command that is larger than its bound is
 //! accepted when no other of its class waits. So the bound holds up to one command, and no command is refused for ever.
@@ -18,7 +18,7 @@ use super::command::StoreCommand;
 use crate::adapters::embedded::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, UPKEEP_BYTES_MAX,
 };
-use crate::coalesce::{FairLanes, LargeItems};
+use crate::coalesce::{FairLanes, LargeItems, TurnKey};
 use crate::domain::limits::{COMMIT_LANE_PART, HELD_BYTES_MAX};
 use crate::ports::{StoreError, StoreErrorKind};
 
@@ -141,8 +141,8 @@ impl CommitInbox {
     fn enqueue(&self, mut state: MutexGuard<'_, CommitInboxState>, command: StoreCommand, weight: CommandBytes) {
         state.weight += weight;
         state.batching_disabled |= !matches!(command, StoreCommand::Append(_));
-        let cost = cost_of(command.items(), weight);
-        state.lanes.push(command.lane() as usize, command, cost);
+        let (cost, turn) = (cost_of(command.items(), weight), TurnKey::current());
+        state.lanes.push(command.lane() as usize, turn, command, cost);
         let is_awaited =
             state.wake_at_count > 0 && (state.batching_disabled || state.lanes.len() >= state.wake_at_count);
         drop(state);
@@ -412,7 +412,7 @@ mod tests {
         for _ in 0..10_000 {
             queue.push(of_queue(vec![enqueue("a")]));
         }
-        assert_eq!(group(&queue), [0, 0, 0, BATCH_COST_CAP], "what fills a commit");
+        assert_eq!(group(&queue), [0, 0, 0, BATCH_COST_CAP, 0, 0], "what fills a commit");
         queue.push(of_queue(vec![dequeue(1)]));
         queue.push(settlement());
         let mut commands = Vec::new();
@@ -429,7 +429,17 @@ mod tests {
             assert!(pushed(&queue, batch(100)));
         }
         assert!(pushed(&queue, append(1)));
-        assert_eq!(group(&queue), [0, 1, (BATCH_COST_CAP - 1) / 100, 0]);
+        assert_eq!(group(&queue), [0, 1, (BATCH_COST_CAP - 1) / 100, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_enqueue_of_one_caller_behind_ten_thousand_of_another_is_second_in_the_next_group() {
+        let queue = CommitInbox::default();
+        TurnKey::sync_scope(Some(TurnKey(1)), || (0..10_000).for_each(|_| queue.push(of_queue(vec![enqueue("a")]))));
+        TurnKey::sync_scope(Some(TurnKey(2)), || queue.push(of_queue(vec![enqueue("b"); 2])));
+        let mut commands = Vec::new();
+        assert!(queue.take(&mut commands));
+        assert_eq!(commands[..3].iter().map(StoreCommand::items).collect::<Vec<_>>(), [1, 2, 1]);
     }
 
     #[test]
@@ -441,7 +451,7 @@ mod tests {
             queue.push(of_queue(vec![enqueue("a")]));
         }
         let part = BATCH_COST_CAP / COMMIT_LANE_PART;
-        assert_eq!(group(&queue), [BATCH_COST_CAP - 2 * part, part, 0, part]);
+        assert_eq!(group(&queue), [BATCH_COST_CAP - 2 * part, part, 0, part, 0, 0]);
         let mut rounds = 0;
         while !queue.state.lock().lanes.is_empty() {
             assert!(group(&queue).iter().sum::<usize>() <= BATCH_COST_CAP);
@@ -455,7 +465,7 @@ mod tests {
         let queue = CommitInbox::default();
         queue.push(of_queue(vec![dequeue(1); BATCH_COST_CAP + 1]));
         queue.push(settlement());
-        assert_eq!(group(&queue), [1, 1, 0, 0]);
+        assert_eq!(group(&queue), [1, 1, 0, 0, 0, 0]);
     }
 
     const THIRD: usize = HELD_BYTES_MAX / 3;

@@ -95,6 +95,8 @@ impl QueueStoreCommand {
                 let takes = || apply.commands.iter().any(|sent| matches!(sent.command, Command::Dequeue(_)));
                 if has(Urgency::Settlement) {
                     CommitLane::Settlements
+                } else if has(Urgency::Intake) && !takes() {
+                    CommitLane::Enqueues
                 } else if has(Urgency::Bulk) && !takes() {
                     CommitLane::Bulk
                 } else {
@@ -107,13 +109,8 @@ impl QueueStoreCommand {
             | Self::SaveRequest(..)
             | Self::LeaseKey(..)
             | Self::ResetClock(..) => CommitLane::General,
-            Self::Read(..)
-            | Self::List(_)
-            | Self::Clock(..)
-            | Self::ListOutboxes(_)
-            | Self::ForgetOutbox(..)
-            | Self::PurgeDropped
-            | Self::AttachListeners => CommitLane::Bulk,
+            Self::Read(..) | Self::Clock(..) | Self::ListOutboxes(_) | Self::AttachListeners => CommitLane::Reads,
+            Self::List(_) | Self::ForgetOutbox(..) | Self::PurgeDropped => CommitLane::Bulk,
         }
     }
 

@@ -1,0 +1,234 @@
+//! Items of many that take turns: whoever has had least so far is next.
+//!
+//! Start-time fair queueing: each turn begins at the virtual time at which the one before it of the same holder ended, and lasts
+//! as long as its item costs. The turn that begins first is next. Between two holders whose items wait, the costs of what they
+//! got differ by no more than one item of each. Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
+
+use hashbrown::HashMap;
+
+use super::turn_key::TurnKey;
+
+/// Waiting items, each with its cost, in the order of arrival for each holder of turns.
+pub(super) struct FairTurns<T> {
+    waiting: HashMap<TurnKey, VecDeque<(T, usize)>>,
+    /// The next turn of each holder, first the one that begins first. The first one has an item, unless nothing waits. Others
+    /// may have none: they remember what their holders have had.
+    turns: BinaryHeap<Reverse<NextTurn>>,
+    /// The virtual time: when the next turn begins. Whoever comes then begins with it.
+    now: u64,
+    tickets: u64,
+    len: usize,
+}
+
+/// When a holder is next. Of turns that begin at the same time, the one that was made first is first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct NextTurn {
+    begins: u64,
+    ticket: u64,
+    holder: TurnKey,
+}
+
+impl<T> Default for FairTurns<T> {
+    fn default() -> Self {
+        Self { waiting: HashMap::new(), turns: BinaryHeap::new(), now: 0, tickets: 0, len: 0 }
+    }
+}
+
+impl<T> FairTurns<T> {
+    /// Adds an item behind the others of its holder. A holder that had none for a while begins now. O(log holders).
+    pub fn push(&mut self, holder: TurnKey, item: T, cost: usize) {
+        self.len += 1;
+        if let Some(items) = self.waiting.get_mut(&holder) {
+            return items.push_back((item, cost));
+        }
+        self.waiting.insert(holder, VecDeque::from([(item, cost)]));
+        let ticket = self.ticket();
+        self.turns.push(Reverse(NextTurn { begins: self.now, ticket, holder }));
+    }
+
+    /// The cost of the next item.
+    pub fn first_cost(&self) -> Option<usize> {
+        let Reverse(first) = self.turns.peek()?;
+        self.waiting.get(&first.holder)?.front().map(|(_, cost)| *cost)
+    }
+
+    /// Takes the next item. O(log holders), and once for each holder without items.
+    pub fn pop(&mut self) -> Option<(T, usize)> {
+        let ticket = self.ticket();
+        let Reverse(mut first) = self.turns.peek().copied()?;
+        let taken = self.waiting.get_mut(&first.holder)?.pop_front()?;
+        (first.begins, first.ticket) = (first.begins.saturating_add(taken.1 as u64), ticket);
+        if let Some(mut place) = self.turns.peek_mut() {
+            *place = Reverse(first);
+        }
+        self.len -= 1;
+        self.move_on();
+        Some(taken)
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Moves on to the next turn that has an item, and forgets the holders before it, who have none. Once nothing waits, all
+    /// begin anew.
+    fn move_on(&mut self) {
+        if self.len == 0 {
+            self.waiting.clear();
+            self.turns.clear();
+        }
+        while let Some(first) = self.turns.peek_mut()
+            && self.waiting.get(&first.0.holder).is_none_or(VecDeque::is_empty)
+        {
+            let Reverse(idle) = PeekMut::pop(first);
+            self.waiting.remove(&idle.holder);
+        }
+        self.now = self.turns.peek().map_or(0, |Reverse(first)| first.begins);
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOLDERS: u64 = 4;
+    const COST_MAX: usize = 20;
+
+    /// What a test does: an item of a holder with a cost arrives, or one is taken.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Push(u64, usize),
+        Pop,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let push = (0..HOLDERS, 1..=COST_MAX).prop_map(|(holder, cost)| Step::Push(holder, cost));
+        vec(prop_oneof![push, Just(Step::Pop)], 1..200)
+    }
+
+    /// An item of a test: its holder, its cost and its number.
+    type Item = (u64, usize, usize);
+
+    /// The oracle keeps for each holder where its next turn begins, and looks at all of them for each item.
+    #[derive(Default)]
+    struct Oracle {
+        waiting: Vec<Item>,
+        /// Of each holder: when its next turn begins, and the number of that decision.
+        begins: [Option<(u64, usize)>; HOLDERS as usize],
+        /// The first turn that has an item.
+        first: Option<(u64, usize)>,
+        decisions: usize,
+    }
+
+    impl Oracle {
+        fn decide(&mut self, holder: u64, begins: u64) {
+            self.decisions += 1;
+            self.begins[holder as usize] = Some((begins, self.decisions));
+        }
+
+        fn push(&mut self, item: Item) {
+            if self.begins[item.0 as usize].is_none_or(|place| self.first.is_some_and(|first| place < first)) {
+                self.decide(item.0, self.first.map_or(0, |(begins, _)| begins));
+            }
+            self.waiting.push(item);
+            self.look();
+        }
+
+        fn look(&mut self) {
+            self.first = self.waiting.iter().filter_map(|item| self.begins[item.0 as usize]).min();
+            if self.waiting.is_empty() {
+                self.begins = Default::default();
+            }
+        }
+
+        fn pop(&mut self) -> Option<Item> {
+            let holder = self.waiting.iter().map(|item| item.0).min_by_key(|holder| self.begins[*holder as usize])?;
+            let place = self.waiting.iter().position(|item| item.0 == holder)?;
+            let item = self.waiting.remove(place);
+            let (begins, _) = self.begins[holder as usize]?;
+            self.decide(holder, begins + item.1 as u64);
+            self.look();
+            Some(item)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_had_least_is_next_as_the_oracle_says(steps in steps()) {
+            let (mut turns, mut oracle) = (FairTurns::default(), Oracle::default());
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Push(holder, cost) => {
+                        turns.push(TurnKey(holder), (holder, cost, number), cost);
+                        oracle.push((holder, cost, number));
+                    }
+                    Step::Pop => {
+                        let next = turns.first_cost();
+                        let popped = turns.pop();
+                        prop_assert_eq!(next, popped.map(|(_, cost)| cost));
+                        prop_assert_eq!(popped.map(|(item, _)| item), oracle.pop());
+                    }
+                }
+                prop_assert_eq!(turns.len(), oracle.waiting.len());
+            }
+        }
+
+        #[test]
+        fn two_that_wait_get_the_same_up_to_one_item_of_each(steps in steps()) {
+            let mut turns = FairTurns::default();
+            let mut waiting = [0; HOLDERS as usize];
+            // Of each pair, while items of both wait: the difference of what they got, its least and its greatest value.
+            let mut pairs = [[None::<(i64, i64, i64)>; HOLDERS as usize]; HOLDERS as usize];
+            for step in steps {
+                match step {
+                    Step::Push(holder, cost) => {
+                        turns.push(TurnKey(holder), holder, cost);
+                        waiting[holder as usize] += 1;
+                    }
+                    Step::Pop => {
+                        let Some((holder, cost)) = turns.pop() else { continue };
+                        for other in (0..HOLDERS).filter(|other| *other != holder) {
+                            for (one, two, got) in [(holder, other, cost as i64), (other, holder, -(cost as i64))] {
+                                let pair = &mut pairs[one as usize][two as usize];
+                                let both_wait = waiting[one as usize] > 0 && waiting[two as usize] > 0;
+                                *pair = pair.filter(|_| both_wait).or(both_wait.then_some((0, 0, 0))).map(|(now, least, most)| {
+                                    (now + got, least.min(now + got), most.max(now + got))
+                                });
+                                if let Some((_, least, most)) = *pair {
+                                    prop_assert!(most - least <= 2 * COST_MAX as i64, "{one} and {two}: {least} to {most}");
+                                }
+                            }
+                        }
+                        waiting[holder as usize] -= 1;
+                        for other in (0..HOLDERS).filter(|_| waiting[holder as usize] == 0) {
+                            (pairs[holder as usize][other as usize], pairs[other as usize][holder as usize]) = (None, None);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_with_a_thousand_items_lets_another_with_one_go_second() {
+        let mut turns = FairTurns::default();
+        for number in 0..1_000 {
+            turns.push(TurnKey(1), number, 1);
+        }
+        turns.push(TurnKey(2), 5_000, 1);
+        let first: Vec<i32> = (0..3).filter_map(|_| turns.pop()).map(|(number, _)| number).collect();
+        assert_eq!(first, [0, 5_000, 1]);
+    }
+}
