@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::api::time;
-use crate::domain::access::AccessDenial;
+use crate::domain::access::{AccessDenial, QuotaRefusal};
 use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::access::KeyError;
@@ -106,6 +106,13 @@ impl From<AccessDenial> for Status {
     }
 }
 
+impl From<QuotaRefusal> for ApiError {
+    fn from(refusal: QuotaRefusal) -> Self {
+        let refused = Self::new(Reason::RetryLater, refusal.to_string()).with("quota", refusal.quota.word());
+        Self { retry_after: Some(refusal.retry_after), ..refused }
+    }
+}
+
 impl From<CountingError> for ApiError {
     fn from(error: CountingError) -> Self {
         if let CountingError::Store(error) = &error {
@@ -125,6 +132,7 @@ impl From<NamespaceError> for ApiError {
     fn from(error: NamespaceError) -> Self {
         match error {
             NamespaceError::Reject(reject) => reject.into(),
+            NamespaceError::Quota(refusal) => refusal.into(),
             NamespaceError::Store(error) => error.into(),
         }
     }
@@ -155,6 +163,9 @@ impl From<QueueError> for ApiError {
             QueueError::Reject(reject) => return reject.into(),
             other => other, // `QueueError` says the rest of the others
         };
+        if let Some(refusal) = error.quota() {
+            return refusal.into();
+        }
         if let QueueError::Store(error) = &error {
             report(error);
         }
@@ -290,6 +301,7 @@ impl From<ApiError> for ItemError {
 mod tests {
     use super::*;
     use crate::domain::Timestamp;
+    use crate::domain::access::KeyQuota;
     use crate::ports::StoreErrorKind;
 
     #[test]
@@ -337,6 +349,17 @@ mod tests {
         assert_eq!(status.get_details_retry_info().expect("a RetryInfo is there").retry_delay, Some(retry_after));
         let item = ItemError::from(ApiError::from(CountingError::Pending { retry_after }));
         assert_eq!(item.metadata["retry_after"], "0.25s");
+    }
+
+    #[test]
+    fn a_used_up_quota_is_named_with_a_delay() {
+        let retry_after = Duration::from_millis(10);
+        let status = Status::from(ApiError::from(QuotaRefusal { quota: KeyQuota::Sessions, limit: 5, retry_after }));
+        let info = status.get_details_error_info().expect("an ErrorInfo is there");
+        assert_eq!((status.code(), info.reason.as_str()), (Code::ResourceExhausted, "RETRY_LATER"));
+        assert_eq!(info.metadata["quota"], "sessions");
+        assert!(status.message().contains("sessions, which is 5"), "{}", status.message());
+        assert_eq!(status.get_details_retry_info().expect("a RetryInfo").retry_delay, Some(retry_after));
     }
 
     #[test]

@@ -199,7 +199,7 @@ async fn serve_connection(stream: TcpStream, served: ConnectionContext, stop: Ca
         () = stop.cancelled() => return,
     }
     let ConnectionContext { gateway, caller, untaken_max, resets } = served;
-    let peer = caller.peer;
+    let (peer, no_place) = (caller.peer, caller.no_place.clone());
     let service = service_fn(move |request| {
         let (gateway, caller) = (Arc::clone(&gateway), Arc::clone(&caller));
         // Boxed, because the libraries move the tasks of calls, and moving a large task is slow.
@@ -212,7 +212,7 @@ async fn serve_connection(stream: TcpStream, served: ConnectionContext, stop: Ca
     let mut connection = YieldBeforeWrite::new(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        () = stop.cancelled() => {
+        () = async { tokio::select! { () = stop.cancelled() => {} () = no_place.cancelled() => {} } } => {
             connection.inner().inner().graceful_shutdown();
             connection.await
         }

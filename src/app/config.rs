@@ -13,6 +13,7 @@ mod engines;
 mod listen;
 mod log;
 mod numbers;
+mod quotas;
 mod redis;
 mod replaced;
 mod roles;
@@ -45,6 +46,7 @@ pub use console::ConsoleConfig;
 pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
 pub use listen::{ListenAddress, SERVER_DEFAULT};
 pub use log::{LogConfig, LogFormat};
+pub use quotas::QuotasConfig;
 pub use redis::{client_options as redis_client_options, queue_cluster};
 pub use roles::{AdvertisedAddress, ServerRoles};
 pub use traces::TracesConfig;
@@ -64,6 +66,7 @@ const CLUSTER_KIND: &str = "clusters.embedded.kind";
 pub struct Config {
     pub server: ServerConfig,
     pub auth: AuthConfig,
+    pub quotas: QuotasConfig,
     pub counters: CountersConfig,
     pub queues: QueuesConfig,
     pub cache: CacheConfig,
@@ -621,7 +624,7 @@ mod tests {
             ),
             (
                 "xyzzy.plugh",
-                "the sections are auth, best_effort, bridge, cache, clusters, console, counters, log, queues, server, storage, \
+                "the sections are auth, best_effort, bridge, cache, clusters, console, counters, log, queues, quotas, server, storage, \
                  traces",
             ),
         ] {

@@ -88,7 +88,7 @@ pub const SHARED_RANKING_AGE_MAX: Duration = Duration::from_secs(10);
 pub const WATCH_COUNTERS_MAX: usize = 100;
 /// The watches of counters of one server.
 pub const WATCHES_MAX: usize = 16_384;
-/// The watches of counters of one caller, by its address, on one server. Beyond it, RETRY_LATER.
+/// The watches of counters of one caller, by its key or else its address, on one server. Beyond it, RETRY_LATER.
 pub const CALLER_WATCHES_MAX: usize = 4_096;
 /// The most rows of one series answer.
 pub const SERIES_ROWS_MAX: usize = 10_000;

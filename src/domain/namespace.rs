@@ -148,6 +148,8 @@ pub struct Namespace {
     pub created: Timestamp,
     /// The time of the last change.
     pub updated: Timestamp,
+    /// The principal that made it, whose quota it counts for; none where callers show no key, and before quotas were kept.
+    pub made_by: Option<Box<str>>,
 }
 
 impl DatasetSettings {

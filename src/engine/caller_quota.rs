@@ -1,19 +1,28 @@
 //! Quotas: the number of resources of a kind that one caller may hold, so that no caller takes all of them.
 //!
 //! A permit is for a resource that outlives a call: a session, an operation, a queue made by a template, an open stream. It is
-//! returned when it is dropped with its resource. Resources without a known caller, such as sessions found at startup, count
+//! returned when it is dropped with its resource. A caller with a key is its principal, whatever its address, and the quotas of
+//! its key apply where there is one for the kind. Resources without a known caller, such as sessions found at startup, count
 //! only for the total.
 
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-/// The holder of a permit, which is only compared. At present it is the address of the call.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct CallerId(CallerOrigin);
+use crate::domain::access::{KeyQuota, PrincipalName, QuotaRefusal};
+use crate::engine::access::PrincipalAccount;
 
+/// The holder of a permit: the principal of a call, or else its address.
+#[derive(Clone, Debug)]
+pub struct CallerId {
+    origin: CallerOrigin,
+    account: Option<Arc<PrincipalAccount>>,
+}
+
+/// What callers are compared by.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum CallerOrigin {
     /// No known caller.
@@ -21,12 +30,37 @@ enum CallerOrigin {
     V4(Ipv4Addr),
     /// The network of an address: its owner has all of its addresses.
     V6([u16; 4]),
+    /// Whoever shows a key of this principal.
+    Principal(PrincipalName),
 }
 
 impl CallerId {
     /// No known caller: only the total bounds it.
     pub fn nobody() -> Self {
-        Self(CallerOrigin::Nobody)
+        Self { origin: CallerOrigin::Nobody, account: None }
+    }
+
+    /// A principal, with what it uses.
+    pub fn of_principal(account: &Arc<PrincipalAccount>) -> Self {
+        Self { origin: CallerOrigin::Principal(account.name().clone()), account: Some(Arc::clone(account)) }
+    }
+
+    /// The principal of the caller, if it is known.
+    pub fn principal(&self) -> Option<&PrincipalName> {
+        self.account.as_deref().map(PrincipalAccount::name)
+    }
+
+    /// Checks a quota of the caller's key of which a number is in use, for one more. Refuses nobody else.
+    pub fn check(&self, quota: KeyQuota, in_use: usize) -> Result<(), QuotaExceeded> {
+        let checked = self.account.as_ref().map_or(Ok(()), |account| account.check(quota, in_use));
+        checked.map_err(QuotaExceeded::OfKey).inspect_err(|why| self.note_refusal(*why))
+    }
+
+    /// Counts the refusal of a call, if it is for a quota of its key.
+    pub fn note_refusal(&self, why: QuotaExceeded) {
+        if let (Some(account), QuotaExceeded::OfKey(refusal)) = (&self.account, why) {
+            account.note_refusal(refusal.quota);
+        }
     }
 
     /// The caller at an address; of IPv6 all of its /64 network.
@@ -35,10 +69,25 @@ impl CallerId {
             let [a, b, c, d, ..] = address.segments();
             CallerOrigin::V6([a, b, c, d])
         };
-        Self(match address.to_canonical() {
+        let origin = match address.to_canonical() {
             IpAddr::V4(address) => CallerOrigin::V4(address),
             IpAddr::V6(address) => v6(address),
-        })
+        };
+        Self { origin, account: None }
+    }
+}
+
+impl PartialEq for CallerId {
+    fn eq(&self, other: &Self) -> bool {
+        self.origin == other.origin
+    }
+}
+
+impl Eq for CallerId {}
+
+impl Hash for CallerId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.origin.hash(state);
     }
 }
 
@@ -49,6 +98,8 @@ pub enum QuotaExceeded {
     All(usize),
     /// The caller has the maximum of one caller.
     Own(usize),
+    /// The caller has as many as the quota of its key says.
+    OfKey(QuotaRefusal),
 }
 
 /// The slots of one kind. Cheap to clone.
@@ -56,6 +107,7 @@ pub enum QuotaExceeded {
 pub struct CallerQuota {
     total_max: usize,
     each_max: usize,
+    of_key: Option<KeyQuota>,
     usage: Arc<Mutex<QuotaUsage>>,
 }
 
@@ -74,24 +126,41 @@ pub struct QuotaPermit {
 impl CallerQuota {
     /// A quota with a total, and a maximum for each caller.
     pub fn new(total_max: usize, each_max: usize) -> Self {
-        Self { total_max, each_max, usage: Arc::default() }
+        Self { total_max, each_max, of_key: None, usage: Arc::default() }
+    }
+
+    /// The same, where callers with a key have this quota of their keys instead of the maximum for each caller.
+    #[must_use]
+    pub fn of_key(self, quota: KeyQuota) -> Self {
+        Self { of_key: Some(quota), ..self }
     }
 
     /// Takes a slot. O(1).
     pub fn take(&self, caller: &CallerId) -> Result<QuotaPermit, QuotaExceeded> {
+        self.try_take(caller).inspect_err(|why| caller.note_refusal(*why))
+    }
+
+    /// The same, where a refusal does not yet refuse the call.
+    pub fn try_take(&self, caller: &CallerId) -> Result<QuotaPermit, QuotaExceeded> {
         let mut taken = self.usage.lock();
         if taken.total >= self.total_max {
             return Err(QuotaExceeded::All(self.total_max));
         }
-        if caller.0 != CallerOrigin::Nobody {
-            let own = taken.by_caller.entry(caller.clone()).or_insert(0);
-            if *own >= self.each_max {
-                return Err(QuotaExceeded::Own(self.each_max));
-            }
-            *own += 1;
+        if caller.origin != CallerOrigin::Nobody {
+            let held = taken.by_caller.get(caller).copied().unwrap_or_default();
+            self.check_own(caller, held)?;
+            taken.by_caller.insert(caller.clone(), held + 1);
         }
         taken.total += 1;
         Ok(QuotaPermit { usage: Arc::clone(&self.usage), caller: caller.clone() })
+    }
+
+    fn check_own(&self, caller: &CallerId, held: usize) -> Result<(), QuotaExceeded> {
+        match self.of_key.zip(caller.account.as_ref()) {
+            Some((quota, account)) => account.check(quota, held).map_err(QuotaExceeded::OfKey),
+            None if held >= self.each_max => Err(QuotaExceeded::Own(self.each_max)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -120,6 +189,7 @@ impl Drop for QuotaPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::access::PrincipalAccounts;
 
     fn caller(address: &str) -> CallerId {
         CallerId::of_address(address.parse().expect("an address"))
@@ -137,6 +207,26 @@ mod tests {
         assert!(shares.take(&first).is_ok(), "a share is given back when it is dropped");
         drop(held);
         assert!(shares.usage.lock().by_caller.is_empty(), "nothing is remembered of callers that hold nothing");
+    }
+
+    #[test]
+    fn a_key_has_its_quota_instead_of_the_maximum_of_a_caller() {
+        let accounts = PrincipalAccounts::default();
+        let of = |name: &str, limit| {
+            let name = PrincipalName::new(name).expect("a valid name");
+            CallerId::of_principal(&accounts.account(&name, &[(KeyQuota::Sessions, limit)].into_iter().collect()))
+        };
+        let sessions = CallerQuota::new(9, 2).of_key(KeyQuota::Sessions);
+        let (ann, bob) = (of("ann", 3), of("bob", 1));
+        let _held: Vec<QuotaPermit> = (0..3).map(|_| sessions.take(&ann).expect("its quota")).collect();
+        let Err(QuotaExceeded::OfKey(refusal)) = sessions.take(&ann) else { panic!("its quota is used up") };
+        assert_eq!((refusal.quota, refusal.limit), (KeyQuota::Sessions, 3));
+        assert!(sessions.take(&bob).is_ok() && sessions.take(&caller("10.0.0.1")).is_ok(), "others have their own");
+        let more = of("ann", 4);
+        assert!(sessions.take(&more).is_ok() && ann == more, "a change counts for what is held already");
+        let watches = CallerQuota::new(9, 2);
+        let _held: Vec<QuotaPermit> = (0..2).map(|_| watches.take(&ann).expect("room")).collect();
+        assert_eq!(watches.take(&ann).err(), Some(QuotaExceeded::Own(2)), "there is no quota for each kind");
     }
 
     #[test]

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::Timestamp;
+use crate::domain::access::QuotaLimits;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::ProtocolRules;
 use crate::engine::access::AccessKeys;
@@ -89,6 +90,8 @@ pub struct EngineParts {
     pub progress: StartupProgress,
     /// How queues are reported to their counters; `None` for not at all.
     pub bridge: Option<BridgeSettings>,
+    /// The limits of keys that have none of their own.
+    pub quotas: QuotaLimits,
 }
 
 /// The running engine.
@@ -155,12 +158,13 @@ impl Engine {
     /// Opens every dataset and starts the loops.
     pub async fn start(parts: EngineParts) -> Result<Self, StoreError> {
         let EngineParts { stores, queue_stores, clock, entropy, export, namespaces, profile, .. } = parts;
-        let EngineParts { history, history_registers, signals, seal_delay, rules, progress, bridge, .. } = parts;
+        let EngineParts { history, history_registers, signals, seal_delay, rules, progress, bridge, quotas, .. } =
+            parts;
         let (driver, stats) = (Driver::new(Arc::clone(&clock)), Arc::default());
         let context =
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: QueueReportFrontier::default() });
         let (keys, clock) = (Arc::clone(&stores.keys), Arc::clone(&context.clock));
-        let keys = AccessKeys::open(keys, clock, Arc::clone(&context.entropy)).await?;
+        let keys = AccessKeys::open(keys, clock, Arc::clone(&context.entropy), quotas).await?;
         context.driver.start(AccessKeysLoop::new(keys.clone()));
         let experiments = ExperimentCatalog::open(Arc::clone(&stores.experiments), Arc::clone(&context)).await?;
         context.driver.start(FollowLoop::new(experiments.clone()));

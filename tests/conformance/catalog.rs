@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::domain::access::{
-    AccessKey, AccessKeySecret, AccessKeySpec, Grant, GrantEffect, KeyId, PrincipalName, SecretHash,
+    AccessKey, AccessKeySecret, AccessKeySpec, Grant, GrantEffect, KeyId, KeyQuota, PrincipalName, SecretHash,
 };
 use tallystone::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use tallystone::domain::experiment::{
@@ -65,7 +65,8 @@ impl TriedEntry for Namespace {
         let id = NamespaceId(id.into());
         let change = change::<Self>(id, expected_version, namespace_name(name), spec.clone(), ());
         let (dataset_id, version, created, updated) = (DatasetId(1), change.version, at(0), change.time);
-        let entry = spec.map(|spec| Self { id, dataset_id, version, spec, created, updated });
+        let made_by: Option<Box<str>> = Some("ann".into());
+        let entry = spec.map(|spec| Self { id, dataset_id, version, spec, created, updated, made_by });
         CatalogRecord { expected_version, entry, companion: None, change }
     }
 
@@ -91,7 +92,8 @@ impl TriedEntry for CatalogQueue {
         // A creation and a change have none.
         let deletion = text.is_none().then(|| QueueDeletion { token: Some("once".into()), messages: 3 });
         let change = change::<Self>(id, expected_version, name, spec.clone(), deletion);
-        let entry = spec.map(|spec| Self { id, spec, version: change.version, created: at(0), updated: change.time });
+        let (version, updated, made_by) = (change.version, change.time, Some("ann".into()));
+        let entry = spec.map(|spec| Self { id, spec, version, created: at(0), updated, made_by });
         CatalogRecord { expected_version, entry, companion: (), change }
     }
 
@@ -119,6 +121,7 @@ impl TriedEntry for AccessKey {
                 .map(|text| Grant::parse(GrantEffect::Allow, text).expect("a grant"))
                 .into_iter()
                 .collect(),
+            quotas: [(KeyQuota::Sessions, 7), (KeyQuota::Queues, 0)].into_iter().collect(),
             secrets: vec![secret(1, Some(at(7))), secret(2, None)],
         });
         // Ids are random: also those above the greatest signed number are kept.

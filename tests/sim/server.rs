@@ -10,6 +10,7 @@ use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::manual::SeededEntropy;
 use tallystone::adapters::{memcached, memory};
 use tallystone::domain::Timestamp;
+use tallystone::domain::access::QuotaLimits;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::engine::counting::Counting;
@@ -279,6 +280,7 @@ impl Machines {
             rules: plan.rules,
             progress: Arc::new(|| {}),
             bridge: None,
+            quotas: QuotaLimits::UNLIMITED,
         };
         let engine = Arc::new(Engine::start(parts).await.map_err(|error| error.to_string())?);
         let counting = engine.counting();

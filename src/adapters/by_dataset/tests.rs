@@ -37,7 +37,15 @@ async fn made(stores: &Stores, (id, dataset): (NamespaceId, DatasetId), text: &s
     spec.storage.dataset = name(text);
     let new_dataset = Dataset { id: dataset, name: name(text), settings: spec.dataset, cluster: cluster.map(name) };
     let time = Timestamp::from_secs(0);
-    let namespace = Namespace { id, dataset_id: dataset, version: 1, spec: spec.clone(), created: time, updated: time };
+    let namespace = Namespace {
+        id,
+        dataset_id: dataset,
+        version: 1,
+        spec: spec.clone(),
+        created: time,
+        updated: time,
+        made_by: None,
+    };
     let change = NamespaceChange {
         id,
         name: name(text),

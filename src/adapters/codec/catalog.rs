@@ -50,6 +50,7 @@ pub fn encode_namespace(namespace: &Namespace) -> Vec<u8> {
         spec: Some(spec_of(&namespace.spec)),
         created: namespace.created.micros(),
         updated: namespace.updated.micros(),
+        made_by: namespace.made_by.as_deref().map(str::to_owned),
     }
     .encode_to_vec()
 }
@@ -66,6 +67,7 @@ pub fn decode_namespace(bytes: &[u8]) -> Result<Namespace, CorruptValue> {
         spec: spec_from(spec)?,
         created: Timestamp::from_micros(stored.created),
         updated: Timestamp::from_micros(stored.updated),
+        made_by: stored.made_by.map(Into::into),
     })
 }
 
@@ -287,6 +289,7 @@ mod tests {
             spec: spec(),
             created: Timestamp::from_secs(1),
             updated: Timestamp::from_secs(2),
+            made_by: Some("ann".into()),
         };
         let name = namespace.spec.name.clone();
         let mut dataset = Dataset { id: DatasetId(2), name: name.clone(), settings: spec().dataset, cluster: None };

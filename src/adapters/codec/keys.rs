@@ -4,12 +4,14 @@ use prost::Message;
 
 use super::{CorruptValue, decode};
 use crate::domain::access::{
-    AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, Grant, GrantEffect, KeyId, NamePattern, PrincipalName,
-    ResourceKind, SecretHash,
+    AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, Grant, GrantEffect, KeyId, KeyQuota, KeyQuotas, NamePattern,
+    PrincipalName, ResourceKind, SecretHash,
 };
 use crate::domain::time::Timestamp;
 use crate::ports::KeyChange;
-use crate::proto::internal::v1::{StoredGrant, StoredKey, StoredKeyChange, StoredKeySecret, StoredKeySpec};
+use crate::proto::internal::v1::{
+    StoredGrant, StoredKey, StoredKeyChange, StoredKeyQuota, StoredKeySecret, StoredKeySpec,
+};
 
 /// Encodes a live key.
 pub fn encode_key(key: &AccessKey) -> Vec<u8> {
@@ -80,6 +82,7 @@ fn spec_of(spec: &AccessKeySpec) -> StoredKeySpec {
         description: spec.description.clone(),
         secrets: spec.secrets.iter().map(secret_of).collect(),
         grants: spec.grants.iter().map(stored_grant).collect(),
+        quotas: spec.quotas.iter().map(|(quota, limit)| StoredKeyQuota { quota: quota.number(), limit }).collect(),
     }
 }
 
@@ -94,6 +97,7 @@ fn spec_from(what: &'static str, stored: StoredKeySpec) -> Result<AccessKeySpec,
     };
     Ok(AccessKeySpec {
         grants: stored.grants.into_iter().map(|grant| grant_from(what, grant)).collect::<Result<_, _>>()?,
+        quotas: stored.quotas.into_iter().map(|own| quota_from(what, &own)).collect::<Result<KeyQuotas, _>>()?,
         name: name_from(what, &stored.name)?,
         description: stored.description,
         secrets: stored.secrets.into_iter().map(secret_from).collect::<Result<_, _>>()?,
@@ -125,6 +129,12 @@ fn grant_from(what: &'static str, stored: StoredGrant) -> Result<Grant, CorruptV
     })
 }
 
+fn quota_from(what: &'static str, stored: &StoredKeyQuota) -> Result<(KeyQuota, u64), CorruptValue> {
+    let quota = KeyQuota::from_number(stored.quota);
+    let quota = quota.ok_or_else(|| CorruptValue::new(what, format!("quota {}", stored.quota)))?;
+    Ok((quota, stored.limit))
+}
+
 fn name_from(what: &'static str, name: &str) -> Result<PrincipalName, CorruptValue> {
     PrincipalName::new(name).map_err(|reject| CorruptValue::new(what, reject.message))
 }
@@ -149,6 +159,7 @@ mod tests {
             .map(|(effect, text)| Grant::parse(effect, text).expect("a grant"))
             .into_iter()
             .collect(),
+            quotas: KeyQuota::ALL.into_iter().zip(0..).collect(),
             secrets: vec![secret(1, Some(at(9))), secret(2, None)],
         };
         let key = AccessKey { id: KeyId(u64::MAX - 1), version: 3, spec, created: at(1), updated: at(2) };

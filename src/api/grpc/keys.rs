@@ -11,7 +11,8 @@ use crate::api::grpc::{decode, rights_of};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::access::{
-    AccessKey, AccessRole, Grant, GrantEffect, Grants, NamePattern, PrincipalName, ResourceKind, Sealed,
+    AccessKey, AccessRole, Grant, GrantEffect, Grants, KeyQuota, KeyQuotas, NamePattern, PrincipalName, ResourceKind,
+    Sealed,
 };
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyEtag, KeyRotation, KeyUpdate};
@@ -43,9 +44,10 @@ impl KeyService for KeysApi {
         request: Request<pb::CreateKeyRequest>,
     ) -> Result<Response<pb::CreateKeyResponse>, Status> {
         let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
-        let pb::CreateKeyRequest { name, description, expire_time, reason, grants } = request.into_inner();
+        let pb::CreateKeyRequest { name, description, expire_time, reason, grants, quotas } = request.into_inner();
+        let quotas = quotas.map(quotas_of).unwrap_or_default();
         let (name, grants, expires) = (name_of(&name)?, grants_of(grants)?, expiry_of(expire_time)?);
-        let draft = KeyDraft { name, description, grants, expires };
+        let draft = KeyDraft { name, description, grants, quotas, expires };
         let made = self.keys.with(&proof).create(draft, Author { actor, reason }).await.map_err(ApiError::from)?;
         let (key, api_key) = shown(&made);
         Ok(Response::new(pb::CreateKeyResponse { key: Some(key), api_key }))
@@ -70,9 +72,10 @@ impl KeyService for KeysApi {
         request: Request<pb::UpdateKeyRequest>,
     ) -> Result<Response<pb::UpdateKeyResponse>, Status> {
         let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
-        let pb::UpdateKeyRequest { name, grants, description, etag, reason } = request.into_inner();
+        let pb::UpdateKeyRequest { name, grants, description, etag, reason, quotas } = request.into_inner();
+        let quotas = quotas.map(quotas_of);
         let (name, grants, expected) = (name_of(&name)?, grants_of(grants)?, etag_of(&etag)?);
-        let update = KeyUpdate { name, description, grants, expected };
+        let update = KeyUpdate { name, description, grants, quotas, expected };
         let key = self.keys.with(&proof).update(update, Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::UpdateKeyResponse { key: Some(key_message(&key)) }))
     }
@@ -156,6 +159,32 @@ pub fn grant_message(grant: &Grant) -> wire::Grant {
     }
 }
 
+/// The field of a quota in the protos.
+fn quota_field(sent: &mut wire::Quotas, quota: KeyQuota) -> &mut Option<u64> {
+    match quota {
+        KeyQuota::CallsPerSecond => &mut sent.calls_per_second,
+        KeyQuota::BytesPerSecond => &mut sent.bytes_per_second,
+        KeyQuota::Streams => &mut sent.streams,
+        KeyQuota::Connections => &mut sent.connections,
+        KeyQuota::Sessions => &mut sent.sessions,
+        KeyQuota::Operations => &mut sent.operations,
+        KeyQuota::Queues => &mut sent.queues,
+        KeyQuota::Namespaces => &mut sent.namespaces,
+    }
+}
+
+/// Decodes own limits of a key.
+pub fn quotas_of(mut sent: wire::Quotas) -> KeyQuotas {
+    KeyQuota::ALL.into_iter().fold(KeyQuotas::default(), |own, quota| own.with(quota, *quota_field(&mut sent, quota)))
+}
+
+/// Encodes own limits of a key.
+pub fn quotas_message(own: &KeyQuotas) -> wire::Quotas {
+    let mut sent = wire::Quotas::default();
+    own.iter().for_each(|(quota, limit)| *quota_field(&mut sent, quota) = Some(limit));
+    sent
+}
+
 /// A number of an enum of the protos, all of which are small.
 fn number(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
@@ -195,6 +224,7 @@ pub fn key_message(key: &AccessKey) -> pb::Key {
         create_time: Some(time::write(key.created)),
         update_time: Some(time::write(key.updated)),
         grants: key.spec.grants.iter().map(grant_message).collect(),
+        quotas: Some(quotas_message(&key.spec.quotas)),
     }
 }
 
@@ -215,6 +245,14 @@ mod tests {
         }
         let unknown = AccessRole::OF_KEYS.len() + 2;
         assert!(wire::Role::try_from(i32::try_from(unknown).expect("small")).is_err(), "no role is missing here");
+    }
+
+    #[test]
+    fn quotas_are_sent_as_they_are() {
+        let all: KeyQuotas = KeyQuota::ALL.into_iter().zip(0..).collect();
+        for own in [KeyQuotas::default(), all.clone(), all.with(KeyQuota::Streams, None)] {
+            assert_eq!(quotas_of(quotas_message(&own)), own);
+        }
     }
 
     #[test]

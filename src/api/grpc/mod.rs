@@ -48,7 +48,10 @@ pub fn rights_of<T>(request: &Request<T>) -> Result<CallRights, ApiError> {
     request.extensions().get::<CallRights>().cloned().ok_or_else(none)
 }
 
-/// The caller whose share of resources the call uses: its peer's address.
+/// The caller whose share of resources the call uses: the principal of its key, or else its peer's address.
 fn caller_of<T>(request: &Request<T>) -> CallerId {
+    if let Some(identity) = request.extensions().get::<Arc<Identity>>() {
+        return CallerId::of_principal(&identity.account);
+    }
     request.remote_addr().map_or_else(CallerId::nobody, |address| CallerId::of_address(address.ip()))
 }

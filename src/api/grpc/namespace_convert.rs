@@ -334,6 +334,7 @@ mod tests {
             spec,
             created: Timestamp::from_micros(-1),
             updated: Timestamp::from_secs(9),
+            made_by: None,
         }
     }
 

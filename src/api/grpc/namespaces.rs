@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::api::documents::{self, DocumentNamespace};
 use crate::api::errors::ApiError;
 use crate::api::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
-use crate::api::grpc::{principal_of, rights_of};
+use crate::api::grpc::{caller_of, principal_of, rights_of};
 use crate::api::paging::{self, PagedRequest};
 use crate::domain::access::{
     AccessDenial, AccessResource, Asked, AskedName, CallRights, ListRights, Permitted, Principal, Sealed,
@@ -20,6 +20,7 @@ use crate::domain::counter::{NamespaceId, NamespaceName};
 use crate::domain::limits::ACTOR_BYTES_MAX;
 use crate::domain::namespace::Namespace;
 use crate::domain::{Reason, Reject};
+use crate::engine::caller_quota::CallerId;
 use crate::engine::catalog::Author;
 use crate::engine::namespaces::{
     DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceDraft, NamespaceError,
@@ -61,7 +62,7 @@ impl NamespacesApi {
 
     async fn apply_all(
         &self,
-        rights: &CallRights,
+        (rights, maker): (&CallRights, &CallerId),
         read: Vec<DocumentNamespace>,
         dry_run: DryRun,
         author: &Author,
@@ -71,7 +72,8 @@ impl NamespacesApi {
         for one in read {
             let name = one.draft.name.clone();
             let draft = rights.permit(Asked::new(one.draft))?;
-            match self.namespaces.with(&draft).apply(draft.into_inner(), one.etag, dry_run, author.clone()).await {
+            let namespaces = self.namespaces.with(&draft).of_maker(maker.clone());
+            match namespaces.apply(draft.into_inner(), one.etag, dry_run, author.clone()).await {
                 Ok(answer) => results.push(applied_message(&answer, dry_run, one.unmapped)),
                 Err(error) if many => return Err(stopped_at(&name, error, &results, dry_run)),
                 Err(error) => return Err(error.into()),
@@ -87,10 +89,10 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::CreateNamespaceRequest>,
     ) -> Result<Response<pb::CreateNamespaceResponse>, Status> {
-        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
+        let (actor, rights, maker) = (actor_of(&request), rights_of(&request)?, caller_of(&request));
         let pb::CreateNamespaceRequest { namespace, reason } = request.into_inner();
         let (draft, _etag) = sent_draft(&rights, namespace)?;
-        let namespaces = self.namespaces.with(&draft);
+        let namespaces = self.namespaces.with(&draft).of_maker(maker);
         let made = namespaces.create(draft.into_inner(), Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::CreateNamespaceResponse { namespace: Some(namespace_message(&made)) }))
     }
@@ -169,19 +171,19 @@ impl NamespaceService for NamespacesApi {
         &self,
         request: Request<pb::ApplyNamespaceRequest>,
     ) -> Result<Response<pb::ApplyNamespaceResponse>, Status> {
-        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
+        let (actor, rights, maker) = (actor_of(&request), rights_of(&request)?, caller_of(&request));
         let pb::ApplyNamespaceRequest { document, namespace, dry_run, reason } = request.into_inner();
         let author = Author { actor, reason };
         let name = (!namespace.is_empty()).then(|| name_of("namespace", &namespace)).transpose()?;
         let read = documents::parse(&document, name.as_ref()).map_err(ApiError::from)?;
         if read.len() > 1 || dry_run {
             // All namespaces are checked before the first is changed.
-            let results = self.apply_all(&rights, read.clone(), DryRun::Yes, &author).await?;
+            let results = self.apply_all((&rights, &maker), read.clone(), DryRun::Yes, &author).await?;
             if dry_run {
                 return Ok(Response::new(pb::ApplyNamespaceResponse { results }));
             }
         }
-        let results = self.apply_all(&rights, read, DryRun::No, &author).await?;
+        let results = self.apply_all((&rights, &maker), read, DryRun::No, &author).await?;
         Ok(Response::new(pb::ApplyNamespaceResponse { results }))
     }
 }

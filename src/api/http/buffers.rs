@@ -4,19 +4,22 @@
 //! can finish without another one, so permits always come back, at the latest when the call is given up.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::api::errors::ApiError;
 use crate::api::http::metrics::CallMetrics;
 use crate::domain::Reason;
+use crate::domain::access::{KeyQuota, QuotaRefusal};
 use crate::domain::limits::{
     ANSWER_PAYLOADS_BYTES, BODY_BYTES_MAX, CONNECTION_ANSWER_BYTES_MAX, CONNECTION_REQUEST_BYTES_MAX,
     REQUEST_ROOM_WITHIN,
 };
+use crate::engine::access::{AccountPermit, PrincipalAccount};
 
 /// The budgets of a server.
 #[derive(Debug)]
@@ -44,13 +47,16 @@ impl Buffers {
 /// A gRPC frame begins with a compression flag and a length.
 pub const FRAME_HEADER_BYTES: usize = 5;
 
-/// A connection: its peer, and its budget.
+/// A connection: its peer, its budget, and the principal that it counts for.
 #[derive(Debug)]
 pub struct Caller {
     /// The address of the other end.
     pub peer: SocketAddr,
     /// The timeout of the rest of a message.
     pub unfinished_max: Duration,
+    /// Cancelled when the connection has no place within the quota of its principal. It takes no further calls then.
+    pub no_place: CancellationToken,
+    owner: OnceLock<AccountPermit>,
     requests: Arc<Semaphore>,
     answers: Arc<Semaphore>,
     server: Arc<Buffers>,
@@ -61,7 +67,19 @@ impl Caller {
     pub fn new(peer: SocketAddr, server: Arc<Buffers>, unfinished_max: Duration) -> Self {
         let requests = Arc::new(Semaphore::new(CONNECTION_REQUEST_BYTES_MAX));
         let answers = Arc::new(Semaphore::new(CONNECTION_ANSWER_BYTES_MAX));
-        Self { peer, unfinished_max, requests, answers, server }
+        let (no_place, owner) = (CancellationToken::new(), OnceLock::new());
+        Self { peer, unfinished_max, no_place, owner, requests, answers, server }
+    }
+
+    /// Counts the connection for the first principal that shows a key on it. Others may call over it too.
+    pub fn occupy(&self, account: &Arc<PrincipalAccount>) -> Result<(), QuotaRefusal> {
+        if self.owner.get().is_some() {
+            return Ok(());
+        }
+        let place = account.take(KeyQuota::Connections).inspect_err(|_| self.no_place.cancel())?;
+        // Another call may have been first; then this place is given back.
+        let _ = self.owner.set(place);
+        Ok(())
     }
 
     /// Waits for capacity for a request of a number of bytes. Refused after a while, because an unread request blocks the

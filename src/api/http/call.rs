@@ -26,9 +26,9 @@ use crate::api::http::response_body::ResponseBody;
 use crate::api::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
 use crate::api::http::trace;
 use crate::domain::Reason;
-use crate::domain::access::{AccessRole, CallRights, Principal};
+use crate::domain::access::{AccessRole, CallRights, KeyQuota, Principal};
 use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED};
-use crate::engine::access::Identity;
+use crate::engine::access::{AccountPermit, Identity, PrincipalAccount};
 use crate::engine::audit::Audit;
 use crate::ports::Clock;
 
@@ -42,6 +42,12 @@ pub struct CallContext {
 }
 
 impl CallContext {
+    /// Admits a call of a principal by its quotas, before the call is read.
+    pub fn admit(&self, identity: &Identity, connection: &Caller) -> Result<(), ApiError> {
+        connection.occupy(&identity.account)?;
+        Ok(identity.account.admit_call(&*self.clock)?)
+    }
+
     /// What watches over a stream.
     fn monitor_stream(
         &self,
@@ -54,13 +60,16 @@ impl CallContext {
         let stopping = || Status::from(ApiError::new(Reason::ShuttingDown, "the server is stopping"));
         // Streams of our own end themselves, when what they took is answered.
         let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
+        let account = account_of(identity.as_ref()).map(Arc::clone);
         let key_end = identity.map(|identity| {
             let ended = Box::pin(identity.ended().clone().cancelled_owned());
             let status = KeyEndStatus { ended: key_ended(method).into(), regranted: regranted(method).into() };
             (identity, ended, status)
         });
         StreamMonitor {
+            account,
             key_end,
+            place: None,
             deadline,
             drain,
             panicked: panicked(method).into(),
@@ -79,7 +88,7 @@ pub async fn call(
     caller: &Arc<Caller>,
 ) -> Response<Body> {
     let began = context.clock.elapsed();
-    let CallStart { asked, service, identity } = match CallStart::of(method, &mut request) {
+    let CallStart { asked, service, identity, place } = match CallStart::of(method, &mut request) {
         Ok(start) => start,
         Err(refusal) => {
             method.metrics.record(refusal.code(), Duration::ZERO);
@@ -108,7 +117,7 @@ pub async fn call(
             Err(status) => Ok(status.into_http()),
         }
     };
-    let work = AssertUnwindSafe(served.instrument(span.clone())).catch_unwind();
+    let work = on_behalf(identity.as_ref(), AssertUnwindSafe(served.instrument(span.clone())).catch_unwind());
     if method.streaming {
         let response = match until_key_ends(identity.as_deref(), work).await {
             Some(outcome) => into_response(outcome, method),
@@ -119,7 +128,7 @@ pub async fn call(
             trace::answered(&span, status.code());
             return response;
         }
-        let watch = context.monitor_stream(method, began, asked, identity);
+        let watch = StreamMonitor { place, ..context.monitor_stream(method, began, asked, identity) };
         return response.map(|body| {
             let body = Body::new(StreamBody::new(body, watch));
             Body::new(ResponseBody::stream(body, Arc::clone(caller)))
@@ -149,11 +158,13 @@ struct CallStart<'a> {
     asked: Option<Duration>,
     service: &'a dyn GrpcService,
     identity: Option<Arc<Identity>>,
+    /// Of a call that stays open: its place within the quota of the caller.
+    place: Option<AccountPermit>,
 }
 
 impl<'a> CallStart<'a> {
-    /// Refuses a malformed deadline, a service that is not open yet, a key that has ended, and one without the role. Gives the
-    /// request its rights; methods of health and reflection touch nothing that has any.
+    /// Refuses a malformed deadline, a service that is not open yet, a key that has ended, one without the role, and one with
+    /// too many open streams. Gives the request its rights; methods of health and reflection touch nothing that has any.
     fn of(method: &'a Method, request: &mut Request<Body>) -> Result<Self, ApiError> {
         let asked = deadline(request.headers())?;
         let not_open =
@@ -176,8 +187,20 @@ impl<'a> CallStart<'a> {
         if let Some(rights) = rights {
             request.extensions_mut().insert(rights);
         }
-        Ok(Self { asked, service, identity })
+        let stays = identity.as_ref().filter(|_| method.streaming || method.waits);
+        let place = stays.map(|identity| identity.account.take(KeyQuota::Streams)).transpose()?;
+        Ok(Self { asked, service, identity, place })
     }
+}
+
+/// What the principal of a call uses; none where callers show no key.
+fn account_of(identity: Option<&Arc<Identity>>) -> Option<&Arc<PrincipalAccount>> {
+    identity.map(|identity| &identity.account)
+}
+
+/// Runs the work of a call on behalf of its principal.
+fn on_behalf<W: Future>(identity: Option<&Arc<Identity>>, work: W) -> impl Future<Output = W::Output> + use<W> {
+    PrincipalAccount::on_behalf(account_of(identity), work)
 }
 
 /// Why a call returns before its work is done.

@@ -38,6 +38,7 @@ use crate::api::http::console::{Console, ConsoleContext, ConsoleSettings};
 use crate::api::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::api::http::hosts::AllowedHosts;
 use crate::api::http::identity::{Authentication, IdentityCheck};
+use crate::api::http::metered_body::ByteMeter;
 use crate::api::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::{json, pages};
@@ -228,7 +229,7 @@ impl Gateway {
         match protocol {
             Protocol::Grpc => {
                 let mut request = request.map(Body::new);
-                match self.admit(&mut request) {
+                match self.admit(&mut request, &caller) {
                     Ok(()) => self.answer_grpc(request, &caller).await,
                     Err(refusal) => Status::from(refusal).into_http(),
                 }
@@ -253,18 +254,24 @@ impl Gateway {
                 if method.wants_peer {
                     request.extensions_mut().insert(connect_info(caller.peer));
                 }
-                call(&self.calls, method, request, caller).await
+                let Some(meter) = ByteMeter::of(&request, method.streaming, &self.calls.clock) else {
+                    return call(&self.calls, method, request, caller).await;
+                };
+                let request = request.map(|body| meter.clone().count_request(body, method.streaming));
+                call(&self.calls, method, request, caller).await.map(|body| meter.count_answer(body))
             }
             Err(refusal) => Status::from(refusal).into_http(),
         }
     }
 
-    /// Finds out who sent a request, before its body is read, and notes it in the request.
-    fn admit(&self, request: &mut Request<Body>) -> Result<(), ApiError> {
+    /// Finds out who sent a request, before its body is read, and notes it in the request. Refuses it if the sender has used up
+    /// a quota.
+    fn admit(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
         if Methods::is_internal(request.uri().path()) {
             return self.identity.check_member(request.headers());
         }
         if let Some(identity) = self.identity.caller(request.headers())? {
+            self.calls.admit(&identity, caller)?;
             request.extensions_mut().insert(identity);
         }
         Ok(())
@@ -284,7 +291,7 @@ impl Gateway {
             return self.console.answer(context, request, caller).await;
         }
         if !pages::is_open(request.uri().path())
-            && let Err(refusal) = self.admit(&mut request)
+            && let Err(refusal) = self.admit(&mut request, caller)
         {
             return json::refused(&Status::from(refusal));
         }
@@ -299,7 +306,11 @@ impl Gateway {
             return pages::answer(&request, &self.health, &self.registry, caller).await;
         }
         request.extensions_mut().insert(connect_info(caller.peer));
-        json::answer(&self.methods, &self.calls, request, caller).await
+        let Some(meter) = ByteMeter::of(&request, false, &self.calls.clock) else {
+            return json::answer(&self.methods, &self.calls, request, caller).await;
+        };
+        let request = request.map(|body| meter.clone().count_request(body, false));
+        json::answer(&self.methods, &self.calls, request, caller).await.map(|body| meter.count_answer(body))
     }
 }
 
@@ -347,7 +358,7 @@ impl Service<Request<Body>> for GrpcWebCalls {
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
         let gateway = Arc::clone(&self.gateway);
         let caller = Arc::clone(&self.caller);
-        if let Err(refusal) = gateway.admit(&mut request) {
+        if let Err(refusal) = gateway.admit(&mut request, &caller) {
             return Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())));
         }
         if let Err(refusal) = gateway.methods.public(request.uri().path()) {

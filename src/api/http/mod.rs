@@ -20,6 +20,7 @@ mod json;
 mod json_read;
 mod json_values;
 mod list_limits;
+mod metered_body;
 mod methods;
 mod metrics;
 mod pages;

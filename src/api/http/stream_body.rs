@@ -17,7 +17,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use crate::api::http::metrics::MethodMetrics;
-use crate::engine::access::Identity;
+use crate::engine::access::{AccountPermit, Identity, PrincipalAccount};
 use crate::ports::Clock;
 
 /// The conditions that end a stream, and its metrics.
@@ -28,6 +28,10 @@ pub struct StreamMonitor {
     pub drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
     /// The end of the caller's key, and the status after it, which says why it ended.
     pub key_end: Option<(Arc<Identity>, Pin<Box<WaitForCancellationFutureOwned>>, KeyEndStatus)>,
+    /// On whose behalf it is; none where callers show no key.
+    pub account: Option<Arc<PrincipalAccount>>,
+    /// Its place within the quota of its caller's key, for as long as it is open.
+    pub place: Option<AccountPermit>,
     /// The status after a panic.
     pub panicked: Status,
     /// The metrics that record the stream.
@@ -71,6 +75,7 @@ impl StreamBody {
 
     fn end(&mut self, status: &Status) -> Frame<Bytes> {
         self.record(status.code());
+        self.monitor.place = None;
         self.inner = Body::empty();
         let mut trailers = HeaderMap::new();
         if status.add_header(&mut trailers).is_err() {
@@ -112,7 +117,9 @@ impl http_body::Body for StreamBody {
         if let Some((identity, _, status)) = this.monitor.key_end.take_if(|(identity, ..)| identity.has_ended()) {
             return Poll::Ready(Some(Ok(this.end(&status.of(&identity)))));
         }
-        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut this.inner).poll_frame(cx)));
+        let (inner, account) = (&mut this.inner, this.monitor.account.as_ref());
+        let poll = || PrincipalAccount::poll_on_behalf(account, || Pin::new(inner).poll_frame(cx));
+        let polled = catch_unwind(AssertUnwindSafe(poll));
         match polled {
             Ok(Poll::Ready(frame)) => {
                 match &frame {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::adapters::system::SystemClock;
-use crate::api::grpc::keys::{grant_message, grant_of, key_message};
+use crate::api::grpc::keys::{grant_message, grant_of, key_message, quotas_message, quotas_of};
 use crate::api::time;
 use crate::app::cli::arguments;
 use crate::app::cli::commands::{self, OfflineArgs};
@@ -16,7 +16,7 @@ use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, on_a_runti
 use crate::app::notices::print_notice;
 use crate::app::server::first_key;
 use crate::domain::Timestamp;
-use crate::domain::access::{AccessRole, Grant, GrantEffect, Grants, PrincipalName};
+use crate::domain::access::{AccessRole, Grant, GrantEffect, Grants, KeyQuota, KeyQuotas, PrincipalName};
 use crate::engine::access::KeyDraft;
 use crate::engine::catalog::Author;
 use crate::ports::Clock as _;
@@ -39,7 +39,7 @@ pub struct KeyArgs {
 enum KeyCommand {
     /// Create a key and print it; it is not shown again.
     #[command(
-        after_help = "Example:\n  tallystone key create orders --grant 'worker:queue:orders/*' --expires 90d --description 'the workers of orders'"
+        after_help = "Example:\n  tallystone key create orders --grant 'worker:queue:orders/*' --quota calls-per-second=1000 --expires 90d --description 'the workers of orders'"
     )]
     Create(KeyCreateArgs),
     /// List keys by name, with their expiry and without their secrets.
@@ -73,6 +73,10 @@ struct KeyCreateArgs {
     /// What the key denies, whatever its grants allow, in the same form; may be repeated.
     #[arg(long, value_name = "GRANT", value_parser = denying)]
     deny: Vec<Grant>,
+    /// A limit of the key instead of that of the server: QUOTA=NUMBER or QUOTA=unlimited, with the quotas calls-per-second,
+    /// bytes-per-second, streams, connections, sessions, operations, queues and namespaces; may be repeated.
+    #[arg(long, value_name = "QUOTA", value_parser = quota)]
+    quota: Vec<(KeyQuota, u64)>,
     /// How long the key is valid [default: for ever].
     #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
     expires: Option<Duration>,
@@ -99,6 +103,13 @@ struct KeyUpdateArgs {
     /// What the key denies from now on, whatever its grants allow; may be repeated.
     #[arg(long, value_name = "GRANT", value_parser = denying)]
     deny: Vec<Grant>,
+    /// The limits of the key from now on instead of those of the server, as in `key create`; may be repeated [default: they
+    /// stay].
+    #[arg(long, value_name = "QUOTA", value_parser = quota)]
+    quota: Vec<(KeyQuota, u64)>,
+    /// Use the limits of the server from now on.
+    #[arg(long, conflicts_with = "quota")]
+    default_quotas: bool,
     /// What the key is for.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     description: String,
@@ -174,7 +185,8 @@ async fn create_offline(args: KeyCreateArgs, output: Output) -> Result<(), Failu
     let grants = Grants::new(allowed.into_iter().chain(args.deny).collect());
     let grants = grants.map_err(|reject| Failure::usage(reject.to_string()))?;
     let name = PrincipalName::new(&args.name).map_err(|reject| Failure::usage(reject.to_string()))?;
-    let draft = KeyDraft { name, description: args.description, grants, expires: None };
+    let quotas = args.quota.into_iter().collect();
+    let draft = KeyDraft { name, description: args.description, grants, quotas, expires: None };
     let author = Author { actor: OFFLINE_ACTOR.to_owned(), reason: args.reason };
     let made = Box::pin(first_key::create_offline(&loaded.config, draft, args.expires, author)).await;
     let made = made.map_err(|error| commands::failure_of_start(&error))?;
@@ -190,6 +202,7 @@ impl ClientContext {
             expire_time: expire_time(args.expires),
             reason: args.reason,
             grants: args.grant.iter().chain(&args.deny).map(grant_message).collect(),
+            quotas: Some(quotas_message(&args.quota.into_iter().collect())),
         };
         let made = call!(self, keys.create_key, &request)?;
         print_key(self.output, "CreateKeyResponse", &made, &args.name, &made.api_key)
@@ -208,6 +221,7 @@ impl ClientContext {
                 key.name.clone(),
                 key.key_id.clone(),
                 grants_cell(key),
+                quotas_cell(key),
                 key.secrets.len().to_string(),
                 time_cell(key.secrets.last().and_then(|newest| newest.expire_time.as_ref())),
                 time_cell(key.create_time.as_ref()),
@@ -215,24 +229,36 @@ impl ClientContext {
                 key.description.clone(),
             ]
         });
-        let columns =
-            &["name", "key_id", "grants", "secrets", "expire_time", "create_time", "update_time", "description"];
+        let columns = &[
+            "name",
+            "key_id",
+            "grants",
+            "quotas",
+            "secrets",
+            "expire_time",
+            "create_time",
+            "update_time",
+            "description",
+        ];
         let rows = TableRows { columns, cells: cells.collect() };
         self.output.answer(&CliResponse::many(&full_name("ListKeysResponse"), &whole, "keys"), &rows)
     }
 
     async fn update_key(&self, args: KeyUpdateArgs) -> Result<(), Failure> {
+        let own: KeyQuotas = args.quota.into_iter().collect();
+        let is_changed = args.default_quotas || own != KeyQuotas::default();
         let request = pb::UpdateKeyRequest {
             name: args.name,
             grants: args.grant.iter().chain(&args.deny).map(grant_message).collect(),
+            quotas: is_changed.then(|| quotas_message(&own)),
             description: args.description,
             etag: args.etag,
             reason: args.reason,
         };
         let changed = call!(self, keys.update_key, &request)?;
         let key = changed.key.clone().unwrap_or_default();
-        let cells = vec![vec![key.name.clone(), grants_cell(&key), key.description.clone()]];
-        let rows = TableRows { columns: &["name", "grants", "description"], cells };
+        let cells = vec![vec![key.name.clone(), grants_cell(&key), quotas_cell(&key), key.description.clone()]];
+        let rows = TableRows { columns: &["name", "grants", "quotas", "description"], cells };
         self.output.answer(&CliResponse::one(&full_name("UpdateKeyResponse"), &changed), &rows)
     }
 
@@ -298,6 +324,16 @@ fn denying(text: &str) -> Result<Grant, String> {
 /// The grants of a key in one cell. A kind or role of a newer server is left out.
 fn grants_cell(key: &pb::Key) -> String {
     key.grants.iter().cloned().filter_map(|grant| grant_of(grant).ok()).collect::<Grants>().to_string()
+}
+
+/// Parses a limit of a key.
+fn quota(text: &str) -> Result<(KeyQuota, u64), String> {
+    KeyQuotas::parse_one(text).map_err(|reject| reject.message)
+}
+
+/// The own limits of a key in one cell.
+fn quotas_cell(key: &pb::Key) -> String {
+    key.quotas.map(quotas_of).unwrap_or_default().to_string()
 }
 
 /// The full name of a message of the key service.

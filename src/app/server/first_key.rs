@@ -13,6 +13,7 @@ use crate::app::server::keyspace::UnusableSetting;
 use crate::app::server::preset::Preset;
 use crate::app::server::resources;
 use crate::domain::Timestamp;
+use crate::domain::access::QuotaLimits;
 use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyError};
 use crate::engine::catalog::Author;
 use crate::ports::Clock;
@@ -73,7 +74,8 @@ async fn create(
     draft: KeyDraft,
     author: Author,
 ) -> anyhow::Result<IssuedKey> {
-    let keys = AccessKeys::open(Arc::clone(&backend.stores.keys), clock, Arc::new(SystemEntropy)).await?;
+    let store = Arc::clone(&backend.stores.keys);
+    let keys = AccessKeys::open(store, clock, Arc::new(SystemEntropy), QuotaLimits::UNLIMITED).await?;
     let made = keys.create(draft, author).await;
     keys.drain().await;
     made.map_err(|error| match error {

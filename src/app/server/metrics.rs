@@ -18,6 +18,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::app::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
+use crate::domain::access::KeyQuota;
 use crate::domain::history::audit::FindingKind;
 use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::historian::HistorianGauges;
@@ -175,6 +176,10 @@ const FINDINGS: &[Metric<Count>] = metrics! { found:
         "Findings of the audit of queues: what a shard holds, its counts and its history do not agree";
 };
 
+const QUOTA_REFUSALS: &[Metric<u64>] = metrics! { refused:
+    Count "tallystone_quota_refusals" = *refused, "Calls and connections refused because a key had used up a quota, by quota";
+};
+
 fn seconds(micros: f64) -> f64 {
     micros / 1e6
 }
@@ -221,6 +226,9 @@ impl MetricSource for Arc<Engine> {
         encode(encoder, HISTORIAN, &historian)?;
         let findings = FindingKind::ALL.map(FindingKind::name).into_iter().zip(&stats.audit_findings);
         encode_each(encoder, FINDINGS, findings.map(|(kind, found)| ([("kind", kind)], found)))?;
+        let refusals = self.keys().quota_refusals();
+        let refused = KeyQuota::ALL.map(|quota| (quota.word(), refusals.of(quota)));
+        encode_each(encoder, QUOTA_REFUSALS, refused.iter().map(|(quota, count)| ([("quota", *quota)], count)))?;
         let overview = self.queues().as_ref().map(Queues::overview).unwrap_or_default();
         encode_backlogs(encoder, &shown_queues(&overview))?;
         let datasets = bounded_datasets(self.datasets());

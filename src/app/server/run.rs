@@ -42,6 +42,7 @@ use crate::app::server::resources;
 use crate::app::server::status::ServerStatus;
 use crate::app::units::counted;
 use crate::domain::Reason;
+use crate::domain::access::QuotaLimits;
 use crate::domain::counter::NamespaceName;
 use crate::domain::fleet::ProtocolRules;
 use crate::engine::audit::Audit;
@@ -116,7 +117,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
     // `opening` is boxed because the future is large and needed only once.
     let mut stop_signal = pin!(stop_signal);
-    let mut opening = Box::pin(open(&config, preset, (advertised, name), Arc::clone(&clock)));
+    let mut opening = Box::pin(open(&config, preset, (advertised, name, bounds.connections), Arc::clone(&clock)));
     let (why, stopped, opened) = tokio::select! {
         biased;
         why = stop_signal.as_mut() => {
@@ -251,11 +252,11 @@ async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
 }
 
 /// Opens the stores and starts the engine. `advertised` is the address at which other servers reach this one, if any; `name`
-/// identifies this server in the records that it writes.
+/// identifies this server in the records that it writes; `connections` is how many it takes.
 async fn open(
     config: &Config,
     preset: Preset,
-    (advertised, name): (Option<String>, String),
+    (advertised, name, connections): (Option<String>, String, usize),
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Backend, Arc<Engine>)> {
     let startup_deadline = Arc::new(StartupDeadline::start(Arc::clone(&clock)));
@@ -264,7 +265,8 @@ async fn open(
     let extended = Arc::clone(&startup_deadline);
     let progress = Arc::new(move || extended.extend());
     let profile = profile(config, &backend, advertised, name);
-    let starting = start_engine(config, preset, (profile, progress), &backend, clock);
+    let quotas = config.quotas.limits(connections);
+    let starting = start_engine(config, preset, (profile, progress, quotas), &backend, clock);
     let engine = backend.finish_startup(&startup_deadline, Box::pin(starting)).await?;
     Ok((backend, Arc::new(engine)))
 }
@@ -293,7 +295,7 @@ fn profile(config: &Config, backend: &Backend, advertised: Option<String>, name:
 async fn start_engine(
     config: &Config,
     preset: Preset,
-    (profile, progress): (MemberProfile, StartupProgress),
+    (profile, progress, quotas): (MemberProfile, StartupProgress, QuotaLimits),
     backend: &Backend,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Engine> {
@@ -341,6 +343,7 @@ async fn start_engine(
         rules: ProtocolRules::default(),
         progress,
         bridge: config.bridge.reports(backend.stores.fleet.is_some()),
+        quotas,
     };
     let engine = Engine::start(parts).await.context("cannot start the engine")?;
     if let Some(queues) = engine.queues() {
@@ -353,6 +356,7 @@ async fn start_engine(
 fn cause(error: NamespaceError) -> anyhow::Error {
     match error {
         NamespaceError::Reject(reject) => reject.into(),
+        NamespaceError::Quota(refusal) => refusal.into(),
         NamespaceError::Store(error) => error.into(),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::domain::access::{Grants, KeyId, PrincipalName};
+use crate::domain::access::{Grants, KeyId, KeyQuotas, PrincipalName};
 use crate::domain::constant_time::same_secret;
 use crate::domain::limits::KEY_SECRETS_MAX;
 use crate::domain::time::Timestamp;
@@ -33,6 +33,8 @@ pub struct AccessKeySpec {
     pub description: String,
     /// What it allows.
     pub grants: Grants,
+    /// The limits that it has instead of those of the server.
+    pub quotas: KeyQuotas,
     /// The secrets, oldest first: 1 or 2.
     pub secrets: Vec<AccessKeySecret>,
 }
@@ -107,7 +109,8 @@ mod tests {
 
     fn spec(secrets: Vec<AccessKeySecret>) -> AccessKeySpec {
         let name = PrincipalName::new("orders").expect("a valid name");
-        AccessKeySpec { name, description: String::new(), grants: Grants::default(), secrets }
+        let (grants, quotas) = (Grants::default(), KeyQuotas::default());
+        AccessKeySpec { name, description: String::new(), grants, quotas, secrets }
     }
 
     #[test]

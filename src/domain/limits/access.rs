@@ -14,6 +14,8 @@ pub const KEY_OLD_SECRET_MAX: Duration = Duration::from_secs(90 * 86_400);
 pub const KEYS_CHECKED_EVERY: Duration = Duration::from_secs(1);
 /// A unary call that is older than this ends together with its API key. A younger one is allowed to finish.
 pub const KEY_CALL_UNCHECKED: Duration = Duration::from_millis(500);
+/// The delay that a refusal names where a quota of how many there are at a time is used up.
+pub const QUOTA_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The grants of an API key.
 pub const GRANTS_MAX: usize = 100;
 /// The longest name or prefix of a grant, in bytes: a namespace, `#` and a counter.

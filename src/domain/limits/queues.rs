@@ -13,6 +13,7 @@ pub const KNOWN_TOTALS_PAGE_MAX: usize = 256;
 /// The most queues and templates of one catalog.
 pub const QUEUES_MAX: usize = 10_000;
 /// The queues that templates have made for the first enqueues of one caller since the server started, and that are there.
+/// A caller with a key has the quota of its key instead.
 pub const CALLER_TEMPLATE_QUEUES_MAX: usize = 5_000;
 /// The places for queues that are left to CreateQueue: templates make none in them.
 pub const QUEUES_FOR_CREATION_MIN: usize = 1_000;
@@ -65,7 +66,7 @@ pub const LIST_STEP_MESSAGES_MAX: usize = 100;
 pub const EXPLAIN_POSITION_MAX: usize = 100;
 /// The purges, redrives and discards that a server knows.
 pub const OPERATIONS_MAX: usize = 10_000;
-/// Those of one caller; its oldest that has ended gives way to a new one.
+/// Those of one caller; its oldest that has ended gives way to a new one. A caller with a key has the quota of its key instead.
 pub const CALLER_OPERATIONS_MAX: usize = 5_000;
 /// The purges, redrives and discards with a request token that a store keeps for those who repeat them after a restart.
 pub const QUEUE_REQUESTS_KEPT_MAX: usize = 100_000;
@@ -168,7 +169,8 @@ pub const SESSION_LEASE_DEFAULT: Duration = Duration::from_secs(30);
 pub const SESSION_LABEL_BYTES_MAX: usize = 256;
 /// The sessions that a server knows.
 pub const SERVER_SESSIONS_MAX: usize = 100_000;
-/// The sessions of one caller that a server knows, beside those that it found at its start.
+/// The sessions of one caller that a server knows, beside those that it found at its start. A caller with a key has the quota of
+/// its key instead.
 pub const CALLER_SESSIONS_MAX: usize = 50_000;
 /// The sessions of all servers that a store knows.
 pub const STORE_SESSIONS_MAX: usize = 1_000_000;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::access::{AccessKey, AccessKeySecret, AccessKeySpec, ApiKey, Grants, KeyId, PrincipalName};
+use crate::domain::access::{
+    AccessKey, AccessKeySecret, AccessKeySpec, ApiKey, Grants, KeyId, KeyQuotas, PrincipalName,
+};
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, KEY_OLD_SECRET_MAX, KEYS_MAX};
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::access::{AccessKeys, AccessKeysInner, KeyError, KeyEtag, not_found};
@@ -21,6 +23,8 @@ pub struct KeyDraft {
     pub description: String,
     /// What it allows.
     pub grants: Grants,
+    /// Its own limits.
+    pub quotas: KeyQuotas,
     /// When its secret stops being valid, if it does.
     pub expires: Option<Timestamp>,
 }
@@ -31,6 +35,8 @@ pub struct KeyUpdate {
     pub name: PrincipalName,
     pub description: String,
     pub grants: Grants,
+    /// Its own limits from now on; none: they stay.
+    pub quotas: Option<KeyQuotas>,
     /// The version that the caller read.
     pub expected: Option<KeyEtag>,
 }
@@ -74,7 +80,7 @@ impl AccessKeys {
         self.issue(KeyIntent::Rotate(rotation), author).await
     }
 
-    /// Replaces grants and description of a key. Its open calls end if the grants differ.
+    /// Replaces grants, description and own limits of a key. Its open calls end if the grants differ.
     pub async fn update(&self, update: KeyUpdate, author: Author) -> Result<Arc<AccessKey>, KeyError> {
         author.check()?;
         check_settings(&update.description, &update.grants)?;
@@ -101,6 +107,14 @@ impl AccessKeys {
         let shared = Arc::clone(&self.shared);
         let start = |work| drop(self.shared.tasks.spawn(work));
         finish(CHANGE_OP, start, async move { shared.run(intent, author).await }).await
+    }
+}
+
+/// Own limits of a key as the history shows them.
+fn shown(own: &KeyQuotas) -> String {
+    match own.to_string() {
+        text if text.is_empty() => "none".to_owned(),
+        text => text,
     }
 }
 
@@ -176,6 +190,7 @@ impl AccessKeysInner {
             name,
             description: draft.description.clone(),
             grants: draft.grants.clone(),
+            quotas: draft.quotas.clone(),
             secrets: vec![secret],
         };
         let key = AccessKey { id, version: FIRST_VERSION, spec, created: now, updated: now };
@@ -189,11 +204,15 @@ impl AccessKeysInner {
         let spec = AccessKeySpec {
             description: update.description.clone(),
             grants: update.grants.clone(),
+            quotas: update.quotas.clone().unwrap_or_else(|| live.spec.quotas.clone()),
             ..live.spec.clone()
         };
         let mut lines = Vec::new();
         if spec.grants != live.spec.grants {
             lines.push(format!("grants: {} -> {}", live.spec.grants, spec.grants));
+        }
+        if spec.quotas != live.spec.quotas {
+            lines.push(format!("quotas: {} -> {}", shown(&live.spec.quotas), shown(&spec.quotas)));
         }
         if spec.description != live.spec.description {
             lines.push(format!("description: {:?} -> {:?}", live.spec.description, spec.description));

@@ -4,6 +4,7 @@
 //! Changes go through `engine::catalog` and then replace the snapshot. A secret ends by its key's change or by time; then the
 //! open calls of its callers end too. Invariant: no secret is kept; the hash of a shown one is compared in constant time.
 
+mod accounts;
 mod change;
 mod ring;
 
@@ -15,12 +16,13 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::access::{AccessKey, ApiKey, Grants, KeyId, Principal, PrincipalName, SecretHash};
+use crate::domain::access::{AccessKey, ApiKey, Grants, KeyId, Principal, PrincipalName, QuotaLimits, SecretHash};
 use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::{Reason, Reject, Timestamp};
 use crate::engine::catalog::{CatalogView, Etag, FollowedCatalog, Sharing, VersionedCatalog};
 use crate::ports::{Catalog, Clock, Entropy, StoreError};
 
+pub use accounts::{AccountPermit, PrincipalAccount, PrincipalAccounts, QuotaRefusals};
 pub use change::{IssuedKey, KeyDraft, KeyRotation, KeyUpdate};
 use ring::KeyRing;
 
@@ -34,14 +36,16 @@ pub struct Identity {
     pub principal: Principal,
     /// What the key allows.
     pub grants: Grants,
+    /// What the principal uses. All its identities have the same.
+    pub account: Arc<PrincipalAccount>,
     ended: CancellationToken,
     /// Set before it ends, if the secret stays valid and only the grants differ.
     regranted: AtomicBool,
 }
 
 impl Identity {
-    fn new(principal: Principal, grants: Grants) -> Self {
-        Self { principal, grants, ended: CancellationToken::new(), regranted: AtomicBool::new(false) }
+    fn new(principal: Principal, grants: Grants, account: Arc<PrincipalAccount>) -> Self {
+        Self { principal, grants, account, ended: CancellationToken::new(), regranted: AtomicBool::new(false) }
     }
 
     /// Whether it ended only because the grants of its key have changed: the same secret opens calls with the new ones.
@@ -96,13 +100,15 @@ struct AccessKeysInner {
 }
 
 impl AccessKeys {
-    /// Reads the keys of a store.
+    /// Reads the keys of a store. Keys without limits of their own get those of this server.
     pub async fn open(
         store: Arc<dyn Catalog<AccessKey>>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
+        limits: QuotaLimits,
     ) -> Result<Self, StoreError> {
-        let ring = KeyRing::default().replaced(store.load().await?);
+        let accounts = Arc::new(PrincipalAccounts::new(limits));
+        let ring = KeyRing::new(accounts).replaced(store.load().await?);
         let shared = AccessKeysInner {
             catalog: VersionedCatalog::new(store),
             clock,
@@ -129,6 +135,11 @@ impl AccessKeys {
     /// Lists keys in the order of names, above a name. Fewer than the limit only at the end.
     pub fn list(&self, above: Option<&PrincipalName>, limit: usize) -> Vec<Arc<AccessKey>> {
         self.shared.ring.load().above(above).take(limit.min(PAGE_ROWS_MAX)).cloned().collect()
+    }
+
+    /// How often quotas of keys refused something on this server.
+    pub fn quota_refusals(&self) -> Arc<QuotaRefusals> {
+        self.shared.ring.load().accounts().refusals()
     }
 
     /// Ends the calls of secrets that are over by now.

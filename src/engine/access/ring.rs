@@ -12,11 +12,13 @@ use hashbrown::HashMap;
 
 use crate::domain::Timestamp;
 use crate::domain::access::{AccessKey, AccessKeySecret, KeyId, Principal, PrincipalName, SecretHash};
-use crate::engine::access::Identity;
+use crate::engine::access::{Identity, PrincipalAccounts};
 
 /// All live keys, indexed.
 #[derive(Clone, Default)]
 pub(super) struct KeyRing {
+    /// What each principal uses. It outlives every change of the ring.
+    accounts: Arc<PrincipalAccounts>,
     by_id: HashMap<KeyId, Arc<HeldKey>>,
     by_name: BTreeMap<PrincipalName, Arc<AccessKey>>,
 }
@@ -39,13 +41,14 @@ impl HeldKey {
         self.secrets.iter().find(|secret| secret.hash == *hash)
     }
 
-    fn of(key: AccessKey, before: Option<&Self>) -> Self {
+    fn of(key: AccessKey, before: Option<&Self>, accounts: &PrincipalAccounts) -> Self {
+        let account = accounts.account(&key.spec.name, &key.spec.quotas);
         let principal = Principal { name: key.spec.name.clone(), key: key.id };
         let held = |secret: &AccessKeySecret| {
             let known = before.and_then(|before| before.secret(&secret.hash));
             let known = known.filter(|known| known.identity.grants == key.spec.grants);
             let identity = known.map_or_else(
-                || Arc::new(Identity::new(principal.clone(), key.spec.grants.clone())),
+                || Arc::new(Identity::new(principal.clone(), key.spec.grants.clone(), Arc::clone(&account))),
                 |known| Arc::clone(&known.identity),
             );
             HeldSecret { hash: secret.hash, expires: secret.expires, identity }
@@ -68,6 +71,15 @@ impl HeldKey {
 }
 
 impl KeyRing {
+    /// A ring without keys.
+    pub fn new(accounts: Arc<PrincipalAccounts>) -> Self {
+        Self { accounts, ..Self::default() }
+    }
+
+    pub fn accounts(&self) -> &PrincipalAccounts {
+        &self.accounts
+    }
+
     pub fn by_id(&self, id: KeyId) -> Option<&HeldKey> {
         self.by_id.get(&id).map(AsRef::as_ref)
     }
@@ -88,11 +100,11 @@ impl KeyRing {
 
     /// The ring with these keys and no others.
     pub fn replaced(&self, keys: Vec<AccessKey>) -> Self {
-        let mut after = Self::default();
+        let mut after = Self::new(Arc::clone(&self.accounts));
         for key in keys {
             match self.by_id.get(&key.id) {
                 Some(known) if *known.key == key => after.insert(Arc::clone(known)),
-                known => after.insert(Arc::new(HeldKey::of(key, known.map(AsRef::as_ref)))),
+                known => after.insert(Arc::new(HeldKey::of(key, known.map(AsRef::as_ref), &self.accounts))),
             }
         }
         after
@@ -109,7 +121,7 @@ impl KeyRing {
     /// The ring after a key was made or changed.
     pub fn with(&self, key: AccessKey) -> Self {
         let before = self.by_id.get(&key.id);
-        let held = Arc::new(HeldKey::of(key, before.map(AsRef::as_ref)));
+        let held = Arc::new(HeldKey::of(key, before.map(AsRef::as_ref), &self.accounts));
         let mut after = self.clone();
         after.insert(held);
         after
@@ -141,7 +153,7 @@ impl KeyRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{AccessKeySpec, AccessResource, AccessRole, Grant, Grants};
+    use crate::domain::access::{AccessKeySpec, AccessResource, AccessRole, Grant, Grants, KeyQuota, KeyQuotas};
 
     fn secret(number: u8, expires: Option<i64>) -> AccessKeySecret {
         let expires = expires.map(Timestamp::from_secs);
@@ -150,7 +162,8 @@ mod tests {
 
     fn key(id: u64, name: &str, version: u64, secrets: Vec<AccessKeySecret>) -> AccessKey {
         let name = PrincipalName::new(name).expect("a valid name");
-        let spec = AccessKeySpec { name, description: String::new(), grants: Grants::default(), secrets };
+        let (grants, quotas) = (Grants::default(), KeyQuotas::default());
+        let spec = AccessKeySpec { name, description: String::new(), grants, quotas, secrets };
         let at = Timestamp::from_secs(0);
         AccessKey { id: KeyId(id), version, spec, created: at, updated: at }
     }
@@ -195,6 +208,19 @@ mod tests {
             [&after, &before].map(|one| one.grants.allows(AccessRole::Worker, AccessResource::Queue("orders")))
                 == [true, false]
         );
+    }
+
+    #[test]
+    fn a_change_of_quotas_ends_nothing_and_counts_for_what_is_open() {
+        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, None)]));
+        let open = identity(&ring, 1, 1).expect("ann");
+        let mut changed = key(1, "ann", 2, vec![secret(1, None), secret(2, None)]);
+        changed.spec.quotas = [(KeyQuota::Streams, 1)].into_iter().collect();
+        let changed = ring.with(changed);
+        ring.end_all_but(&changed);
+        let new = identity(&changed, 1, 2).expect("the second secret");
+        let held = new.account.take(KeyQuota::Streams);
+        assert!(!open.has_ended() && held.is_ok() && open.account.take(KeyQuota::Streams).is_err());
     }
 
     #[test]

@@ -131,6 +131,8 @@ fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
             CountingError::NamespaceNotFound { name: name.to_string() }
         }
         NamespaceError::Reject(reject) => CountingError::Reject(reject),
+        // Only makers of namespaces get it.
+        NamespaceError::Quota(refusal) => CountingError::Reject(Reject::new(Reason::RetryLater, refusal.to_string())),
         NamespaceError::Store(error) => CountingError::Store(error),
     }
 }

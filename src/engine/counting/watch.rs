@@ -93,8 +93,8 @@ impl Counting {
 
 fn refused(full: QuotaExceeded) -> CountingError {
     let what = match full {
-        QuotaExceeded::Own(_) => {
-            "your address has the maximum number of counter watches per caller (CALLER_WATCHES_MAX): end some, or \
+        QuotaExceeded::Own(_) | QuotaExceeded::OfKey(_) => {
+            "this caller has the maximum number of counter watches per caller (CALLER_WATCHES_MAX): end some, or \
              watch more counters in each"
         }
         QuotaExceeded::All(_) => {

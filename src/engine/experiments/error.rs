@@ -1,6 +1,6 @@
 //! Why a call about experiments was refused.
 
-use crate::domain::Reject;
+use crate::domain::{Reason, Reject};
 use crate::engine::counting::CountingError;
 use crate::engine::namespaces::NamespaceError;
 use crate::ports::StoreError;
@@ -23,6 +23,8 @@ impl From<NamespaceError> for ExperimentError {
     fn from(error: NamespaceError) -> Self {
         match error {
             NamespaceError::Reject(reject) => reject.into(),
+            // Only makers of namespaces get it.
+            NamespaceError::Quota(refusal) => Reject::new(Reason::RetryLater, refusal.to_string()).into(),
             NamespaceError::Store(error) => error.into(),
         }
     }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::domain::access::KeyQuota;
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::NAMESPACES_MAX;
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::caller_quota::{CallerId, QuotaExceeded};
 use crate::engine::catalog::{Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, finish, refuse_fixed};
 use crate::engine::namespaces::difference::{dataset_differences, fixed_differences};
 use crate::engine::namespaces::snapshot::CatalogSnapshot;
@@ -44,6 +46,7 @@ struct NamespaceChangeContext<'a> {
     defaults: &'a NamespaceDefaults,
     expected: Option<NamespaceEtag>,
     author: &'a Author,
+    maker: &'a CallerId,
     now: Timestamp,
 }
 
@@ -111,9 +114,20 @@ impl NamespaceCatalog {
         author: Author,
     ) -> Result<NamespaceApplyResult, NamespaceError> {
         author.check()?;
-        let shared = Arc::clone(&self.shared);
+        let (shared, maker) = (Arc::clone(&self.shared), self.maker.clone());
         let start = |work| drop(self.shared.tasks.spawn(work));
-        finish(CHANGE_OP, start, async move { shared.run(intent, expected, dry_run, author).await }).await
+        finish(CHANGE_OP, start, async move { shared.run(intent, expected, dry_run, (author, maker)).await }).await
+    }
+}
+
+/// Refuses a namespace beyond the quota of its maker's key. O(namespaces).
+fn check_maker(snapshot: &CatalogSnapshot, maker: &CallerId) -> Result<(), NamespaceError> {
+    let Some(name) = maker.principal() else { return Ok(()) };
+    let is_own = |one: &&Arc<Namespace>| one.made_by.as_deref() == Some(name.as_str());
+    let own = snapshot.ordered.iter().filter(is_own).count();
+    match maker.check(KeyQuota::Namespaces, own) {
+        Err(QuotaExceeded::OfKey(refusal)) => Err(refusal.into()),
+        Err(QuotaExceeded::All(_) | QuotaExceeded::Own(_)) | Ok(()) => Ok(()),
     }
 }
 
@@ -123,7 +137,7 @@ impl NamespaceCatalogInner {
         intent: NamespaceIntent,
         expected: Option<NamespaceEtag>,
         dry_run: DryRun,
-        author: Author,
+        (author, maker): (Author, CallerId),
     ) -> Result<NamespaceApplyResult, NamespaceError> {
         let Some(mut turn) = self.catalog.begin(self).await else {
             return Err(StoreError::not_applied(StoreErrorKind::Closed, CHANGE_OP).into());
@@ -135,9 +149,13 @@ impl NamespaceCatalogInner {
                 defaults: &self.defaults,
                 expected,
                 author: &author,
+                maker: &maker,
                 now: self.clock.now(),
             };
             let NamespaceDecision { answer, record } = facts.decide(intent.clone())?;
+            if answer.applied == NamespaceApplyOutcome::Created {
+                check_maker(&snapshot, &maker)?;
+            }
             let Some(record) = record.filter(|_| dry_run == DryRun::No) else { return Ok(answer) };
             match turn.commit(record.clone()).await? {
                 CommitOutcome::Overtaken => {}
@@ -237,6 +255,7 @@ impl NamespaceChangeContext<'_> {
             spec,
             created: self.now,
             updated: self.now,
+            made_by: self.maker.principal().map(|maker| maker.as_str().into()),
         };
         let record = NamespaceRecord {
             expected_version: None,

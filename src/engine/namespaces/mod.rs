@@ -23,10 +23,12 @@ use quick_cache::sync::Cache;
 use tokio::sync::SemaphorePermit;
 use tokio_util::task::TaskTracker;
 
+use crate::domain::access::QuotaRefusal;
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
 use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
 use crate::domain::{Reason, Reject, Timestamp};
+use crate::engine::caller_quota::CallerId;
 use crate::engine::catalog::{Etag, FIRST_VERSION, FollowedCatalog, Sharing, VersionedCatalog};
 use crate::engine::watermark::Watermark;
 use crate::ports::{Clock, NamespaceChange, NamespaceStore, StoreError};
@@ -83,6 +85,9 @@ pub enum NamespaceError {
     /// An argument is invalid, or the change is not allowed.
     #[error(transparent)]
     Reject(#[from] Reject),
+    /// The key of the caller has made as many namespaces as it may.
+    #[error(transparent)]
+    Quota(#[from] QuotaRefusal),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -93,6 +98,7 @@ impl NamespaceError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Reject(reject) => reject.reason,
+            Self::Quota(_) => Reason::RetryLater,
             Self::Store(error) => error.reason(),
         }
     }
@@ -115,6 +121,8 @@ pub type NamespaceEtag = Etag<NamespaceId>;
 #[derive(Clone)]
 pub struct NamespaceCatalog {
     shared: Arc<NamespaceCatalogInner>,
+    /// Whose namespaces those are that are made here.
+    maker: CallerId,
 }
 
 struct NamespaceCatalogInner {
@@ -153,7 +161,13 @@ impl NamespaceCatalog {
             generation: Watermark::new(0),
             tasks: TaskTracker::new(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), maker: CallerId::nobody() })
+    }
+
+    /// The same catalog on behalf of a caller, whose the namespaces are that it creates.
+    #[must_use]
+    pub fn of_maker(&self, maker: CallerId) -> Self {
+        Self { maker, ..self.clone() }
     }
 
     /// Checks whether this server can serve a namespace with these clusters.

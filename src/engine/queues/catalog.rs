@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use hashbrown::HashSet;
 
+use crate::domain::access::KeyQuota;
 use crate::domain::limits::{PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX};
 use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Refusal};
 use crate::domain::{Reason, Reject};
@@ -137,6 +138,21 @@ impl Queues {
         Self { makes_queues: allowed, ..self.clone() }
     }
 
+    /// The same use cases on behalf of a caller, whose the queues are that it creates.
+    #[must_use]
+    pub fn of_maker(&self, maker: CallerId) -> Self {
+        Self { maker, ..self.clone() }
+    }
+
+    /// Refuses a queue beyond the quota of its maker's key. O(queues).
+    fn check_maker(&self) -> Result<(), QueueError> {
+        let Some(maker) = self.maker.principal() else { return Ok(()) };
+        let is_own = |live: &&Arc<ServedQueue>| live.record.load().made_by.as_deref() == Some(maker.as_str());
+        let own = self.context.all().iter().filter(is_own).count();
+        let no_room = |why| QueueError::LimitReached { of: LimitedResource::TemplateQueue, why };
+        self.maker.check(KeyQuota::Queues, own).map_err(no_room)
+    }
+
     /// Creates the queue of a first enqueue.
     pub(super) async fn create_from_template(
         &self,
@@ -152,7 +168,7 @@ impl Queues {
             return Err(no_room(QuotaExceeded::All(most)));
         }
         let share = self.context.made_by_template.take(caller).map_err(no_room)?;
-        let (queues, name) = (self.clone(), spec.name.clone());
+        let (queues, name) = (self.of_maker(caller.clone()), spec.name.clone());
         self.finish(async move { queues.make(spec, &author, Some(share)).await }).await?;
         self.context.queue(&name)
     }
@@ -229,13 +245,16 @@ impl Queues {
             }
             self.refuse_second_template(&spec)?;
             self.check_durability(&spec)?;
+            self.check_maker()?;
             if self.context.len() >= QUEUES_MAX {
                 let what = format!("there are already {QUEUES_MAX} queues, the maximum; delete some first");
                 return Err(Reject::new(Reason::QueueFull, what).into());
             }
             let id = QueueId(u128::from_be_bytes(self.context.engine.random()));
             let now = self.context.engine.now();
-            let queue = CatalogQueue { id, spec: spec.clone(), version: FIRST_VERSION, created: now, updated: now };
+            let (spec, version) = (spec.clone(), FIRST_VERSION);
+            let made_by = self.maker.principal().map(|maker| maker.as_str().into());
+            let queue = CatalogQueue { id, spec, version, created: now, updated: now, made_by };
             let live = Arc::new(ServedQueue::new(queue.clone()));
             self.create_shards(&live).await?;
             let change = author.change(&queue, now, Vec::new());

@@ -137,7 +137,7 @@ mod tests {
         let spec = QueueDraft::of(name(text)).resolve_new(None).expect("defaults are valid");
         let spec = QueueSpec { template_for: template_for.map(Into::into), ..spec };
         let (created, updated) = (Timestamp::MIN, Timestamp::MIN);
-        Arc::new(ServedQueue::new(CatalogQueue { id: QueueId(id), spec, version: 1, created, updated }))
+        Arc::new(ServedQueue::new(CatalogQueue { id: QueueId(id), spec, version: 1, created, updated, made_by: None }))
     }
 
     fn names(listed: Vec<Arc<ServedQueue>>) -> Vec<String> {

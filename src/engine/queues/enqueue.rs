@@ -172,7 +172,7 @@ impl Queues {
         step: StepTime,
     ) -> Result<(), QueueError> {
         let (id, now) = (QueueId(0), step.now);
-        let queue = CatalogQueue { id, spec: spec.clone(), version: 1, created: now, updated: now };
+        let queue = CatalogQueue { id, spec: spec.clone(), version: 1, created: now, updated: now, made_by: None };
         let queue = ServedQueue::new(queue);
         let (_, (number, ShardCommand { command, .. })) = self.enqueue_command(&queue, sent)?;
         let mut shard = Shard::new(number, 1, spec.shard_settings())?;

@@ -1,5 +1,6 @@
 //! How a queue call fails: one enum, each case with its reason and what the caller needs to go on.
 
+use crate::domain::access::QuotaRefusal;
 use crate::domain::limits::SESSION_SHARDS_MAX;
 use crate::domain::queue::command::Refusal;
 use crate::domain::queue::filter::ShapeKeys;
@@ -155,7 +156,9 @@ impl QueueError {
             Self::Refused(refusal) => reason_of(refusal),
             Self::Argument { invalid, .. } => reason_of_invalid(*invalid),
             Self::FutureTime { .. } => Reason::InvalidFutureTime,
-            Self::RetryLater | Self::SessionShards => Reason::RetryLater,
+            Self::RetryLater | Self::SessionShards | Self::LimitReached { why: QuotaExceeded::OfKey(_), .. } => {
+                Reason::RetryLater
+            }
             Self::LimitReached { of: LimitedResource::TemplateQueue, .. } => Reason::QueueFull,
             Self::LimitReached { .. } => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
@@ -164,6 +167,14 @@ impl QueueError {
             Self::LeaseOfOtherQueue => Reason::InvalidLeaseToken,
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
             Self::Store(error) => error.reason(),
+        }
+    }
+
+    /// The quota of the caller's key that is used up, if one is.
+    pub fn quota(&self) -> Option<QuotaRefusal> {
+        match self {
+            Self::LimitReached { why: QuotaExceeded::OfKey(refusal), .. } => Some(*refusal),
+            _ => None, // no other case is about a key
         }
     }
 

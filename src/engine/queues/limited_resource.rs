@@ -16,6 +16,7 @@ pub enum LimitedResource {
     WorkStream,
 }
 
+/// The text of a refusal, with advice.
 pub fn no_room_text(of: LimitedResource, why: QuotaExceeded) -> String {
     let (what, advice) = match of {
         LimitedResource::Session => ("sessions", "close unused sessions, or wait until ended ones are forgotten"),
@@ -36,6 +37,7 @@ pub fn no_room_text(of: LimitedResource, why: QuotaExceeded) -> String {
                 "there are {most} queues, the maximum for queues made by a first enqueue; nothing was done: {advice}"
             )
         }
+        QuotaExceeded::OfKey(refusal) => refusal.to_string(),
         QuotaExceeded::All(most) => {
             format!("the server has {most} {what}, the maximum; nothing was done: {advice}")
         }

@@ -60,6 +60,7 @@ use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::queue::shard_routing::shard_of;
 use crate::domain::queue::{QueueId, QueueName, Reply, ShardId};
 use crate::domain::{Reason, Reject};
+use crate::engine::caller_quota::CallerId;
 use crate::engine::catalog::Etag;
 use crate::engine::context::EngineContext;
 use crate::engine::driver::Driver;
@@ -123,6 +124,8 @@ pub struct Queues {
     context: Arc<QueueContext>,
     /// Whether a first enqueue may make its queue by a template.
     makes_queues: bool,
+    /// Whose queues those are that are made here.
+    maker: CallerId,
 }
 
 impl Queues {
@@ -153,7 +156,7 @@ impl Queues {
         let member = join_servers(&stores, &context, counting).await?;
         let driver = context.driver.clone();
         let shared = Arc::new(QueueContext::new(stores, lease_key, context, member));
-        let queues = Self { context: Arc::clone(&shared), makes_queues: true };
+        let queues = Self { context: Arc::clone(&shared), makes_queues: true, maker: CallerId::nobody() };
         queues.load().await?;
         queues.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::domain::access::KeyQuota;
 use crate::domain::hex::hex_digits;
 use crate::domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
@@ -158,7 +159,7 @@ impl QueueContext {
             alarms: SweepAlarms::default(),
             member,
             sessions: SessionRegistry::default(),
-            made_by_template: CallerQuota::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX),
+            made_by_template: CallerQuota::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX).of_key(KeyQuota::Queues),
             watches: CallerQuota::new(QUEUE_WATCHES_MAX, CALLER_QUEUE_WATCHES_MAX),
             streams: CallerQuota::new(WORK_STREAMS_MAX, CALLER_WORK_STREAMS_MAX),
             drain: CancellationToken::new(),

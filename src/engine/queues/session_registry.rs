@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::Timestamp;
+use crate::domain::access::KeyQuota;
 use crate::domain::limits::{
     CALLER_SESSIONS_MAX, SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_LIST_LOOKED_AT_MAX, SESSION_SHARDS_MAX,
 };
@@ -39,7 +40,8 @@ pub struct SessionRegistry {
 
 impl Default for SessionRegistry {
     fn default() -> Self {
-        Self { table: Mutex::default(), shares: CallerQuota::new(SERVER_SESSIONS_MAX, CALLER_SESSIONS_MAX) }
+        let shares = CallerQuota::new(SERVER_SESSIONS_MAX, CALLER_SESSIONS_MAX).of_key(KeyQuota::Sessions);
+        Self { table: Mutex::default(), shares }
     }
 }
 

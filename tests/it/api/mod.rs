@@ -27,6 +27,7 @@ use tallystone::adapters::memory;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::api::http::{Gateway, ServerPhase};
 use tallystone::api::serve::{ConnectionDrainSummary, ServeLimits, serve};
+use tallystone::domain::access::QuotaLimits;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
@@ -158,6 +159,7 @@ impl Wire {
             rules,
             progress: Arc::new(|| {}),
             bridge: None,
+            quotas: QuotaLimits::UNLIMITED,
         };
         let engine = Arc::new(Engine::start(parts).await.expect("the engine starts"));
         Self { address, gateway, engine, queue_stores, history, gate, stop, serving, partner: None }

@@ -37,6 +37,7 @@ use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::Timestamp;
+use tallystone::domain::access::QuotaLimits;
 use tallystone::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance};
 use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec};
@@ -103,6 +104,7 @@ impl House {
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
             bridge: None,
+            quotas: QuotaLimits::UNLIMITED,
         };
         let engine = Engine::start(parts).await.expect("the engine starts");
         let counting = engine.counting();

@@ -88,6 +88,7 @@ fn record(version: u64) -> NamespaceRecord {
             spec: spec.clone(),
             created: time,
             updated: time,
+            made_by: None,
         }),
         companion: Some(Dataset {
             id: DATASET,

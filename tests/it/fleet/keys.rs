@@ -61,6 +61,16 @@ fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_
     assert!(is_valid(&one, &key), "at once where it was made");
     assert!(eventually(WITHIN, || is_valid(&other, &key)), "the other server never knows it");
     assert!(made_at.elapsed() < KNOWN_WITHIN, "known after {:?}", made_at.elapsed());
+    let quotas = json!({"callsPerSecond": 1});
+    let update = json!({"name": "orders", "grants": [{"role": "ROLE_ADMIN"}], "quotas": quotas});
+    assert_eq!(call(&one, &admin, &format!("{SERVICE}/UpdateKey"), &update).status, 200);
+    let changed_at = Instant::now();
+    let is_limited = || call(&other, &key, &format!("{SERVICE}/ListKeys"), &json!({})).status == 429;
+    assert!(eventually(WITHIN, is_limited), "the other server never knows the quota");
+    assert!(changed_at.elapsed() < KNOWN_WITHIN, "known after {:?}", changed_at.elapsed());
+    let update = json!({"name": "orders", "grants": [{"role": "ROLE_ADMIN"}], "quotas": {}});
+    assert_eq!(call(&one, &admin, &format!("{SERVICE}/UpdateKey"), &update).status, 200);
+    assert!(eventually(WITHIN, || is_valid(&other, &key) && is_valid(&other, &key)), "the quota ends there too");
     let gone = call(&other, &admin, &format!("{SERVICE}/DeleteKey"), &json!({"name": "orders"}));
     let gone_at = Instant::now();
     assert_eq!(gone.status, 200, "{}", gone.body);

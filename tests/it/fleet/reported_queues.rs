@@ -7,6 +7,7 @@ use tallystone::adapters::cassandra::Cassandra;
 use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
+use tallystone::domain::access::QuotaLimits;
 use tallystone::domain::counter::CounterName;
 use tallystone::domain::fleet::{ProtocolRules, Roles};
 use tallystone::domain::rollup::ReadOptions;
@@ -51,6 +52,7 @@ impl Peer {
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
             bridge: None,
+            quotas: QuotaLimits::UNLIMITED,
         };
         Self { engine: Engine::start(parts).await.expect("the engine starts"), _store: store }
     }

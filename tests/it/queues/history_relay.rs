@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tallystone::adapters::codec::queues::register::ProtobufRegisters;
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory::{self, MemoryHistory};
+use tallystone::domain::access::QuotaLimits;
 use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::history::audit::FindingKind;
 use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
@@ -208,6 +209,7 @@ impl Shop {
             rules: ProtocolRules::default(),
             progress: Arc::new(|| {}),
             bridge: Some(settings),
+            quotas: QuotaLimits::UNLIMITED,
         };
         Engine::start(parts).await.expect("the engine starts")
     }

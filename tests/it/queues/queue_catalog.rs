@@ -188,7 +188,7 @@ async fn a_creation_that_was_overtaken_answers_the_queue_of_the_other_server_and
     let queues = store.server().await;
     let spec = draft().resolve_new(None).expect("defaults are valid");
     let (created, updated) = (Timestamp::MIN, Timestamp::MIN);
-    let other = CatalogQueue { id: QueueId(7), spec, version: 0, created, updated };
+    let other = CatalogQueue { id: QueueId(7), spec, version: 0, created, updated, made_by: None };
     store.fail_next(elsewhere(&other, |_| {}));
     let made = queues.create(draft(), author()).await.expect("the same settings");
     assert_eq!((made.id, made.version), (QueueId(7), 1));

@@ -40,16 +40,17 @@ fn run(mut command: Command) -> (i32, String, String) {
 }
 
 /// Makes a key in the directory of a stopped server.
-fn first_key(data: &Path, name: &str) -> String {
+pub(super) fn first_key(data: &Path, name: &str) -> String {
     let data = data.to_str().expect("UTF-8");
     let (code, key, told) = run(binary(&["key", "create", name, "--offline", "--data", data]));
     assert_eq!(code, 0, "{told}");
     key.trim().to_owned()
 }
 
-fn start(data: &Path) -> Server {
+pub(super) fn start(data: &Path, settings: &[&str]) -> Server {
     let mut command = binary(&["server", "start", "--listen", "127.0.0.1:0", "--set", "log.level=debug", "--data"]);
     command.arg(data);
+    command.args(settings.iter().flat_map(|setting| ["--set", setting]));
     Launch::of(command).start()
 }
 
@@ -57,7 +58,7 @@ fn start(data: &Path) -> Server {
 pub(super) fn keyed() -> (Server, String, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let key = first_key(folder.path(), "ann");
-    (start(folder.path()), key, folder)
+    (start(folder.path(), &[]), key, folder)
 }
 
 pub(super) fn post(server: &Server, path: &str, key: &str, body: &Value) -> HttpAnswer {
@@ -225,7 +226,7 @@ fn the_first_key_is_made_while_the_server_is_stopped() {
     let (code, _, told) = run(binary(&["key", "create", "ann", "--offline", "--data", data]));
     assert!(code != 0 && told.contains("key ann exists"), "{told}");
     let second = first_key(folder.path(), "bob");
-    let server = start(folder.path());
+    let server = start(folder.path(), &[]);
     assert!(is_valid(&server, &key) && is_valid(&server, &second), "both are kept");
 }
 

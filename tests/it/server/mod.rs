@@ -7,6 +7,7 @@ mod hosts;
 mod keys;
 mod logs;
 mod private_files;
+mod quotas;
 pub mod readiness;
 mod refused_starts;
 mod roles;

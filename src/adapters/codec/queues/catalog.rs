@@ -13,13 +13,14 @@ use crate::proto::internal::v1::{
 
 /// Encodes a live queue.
 pub fn encode_queue(queue: &CatalogQueue) -> Vec<u8> {
-    let CatalogQueue { id, spec, version, created, updated } = queue;
+    let CatalogQueue { id, spec, version, created, updated, made_by } = queue;
     StoredQueue {
         id: id.0.to_be_bytes().to_vec(),
         spec: Some(spec_of(spec)),
         version: *version,
         created: created.micros(),
         updated: updated.micros(),
+        made_by: made_by.as_deref().map(str::to_owned),
     }
     .encode_to_vec()
 }
@@ -35,6 +36,7 @@ pub fn decode_queue(bytes: &[u8]) -> Result<CatalogQueue, CorruptValue> {
         version: stored.version,
         created: Timestamp::from_micros(stored.created),
         updated: Timestamp::from_micros(stored.updated),
+        made_by: stored.made_by.map(Into::into),
     })
 }
 

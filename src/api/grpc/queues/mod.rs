@@ -61,11 +61,11 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CreateQueueRequest>,
     ) -> QueueRpcResult<wire::CreateQueueResponse> {
-        let (actor, rights) = (actor_of(&request), rights_of(&request)?);
+        let (actor, rights, maker) = (actor_of(&request), rights_of(&request)?, caller_of(&request));
         let wire::CreateQueueRequest { queue, reason } = request.into_inner();
         let (draft, _etag) = settings::draft_of(&rights, queue)?;
-        let made =
-            self.queues(&draft)?.create(draft.into_inner(), Author { actor, reason }).await.map_err(to_status)?;
+        let queues = self.queues(&draft)?.of_maker(maker);
+        let made = queues.create(draft.into_inner(), Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))
     }
 

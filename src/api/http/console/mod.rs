@@ -137,7 +137,11 @@ impl Console {
             (false, "sign-in") => return html(&session::page(query.text("to"), None)),
             (_, _) => {} // each other place wants to know who asks
         }
-        let identity = match session::caller(&context.identity, request.headers()) {
+        let found = session::caller(&context.identity, request.headers());
+        let admitted = found.and_then(|found| {
+            found.as_ref().map_or(Ok(()), |identity| context.calls.admit(identity, caller)).map(|()| found)
+        });
+        let identity = match admitted {
             Ok(identity) => identity,
             Err(refusal) if refusal.reason == Reason::Unauthenticated => return unknown_caller(&request, place),
             Err(refusal) => return html(&PageFailure::from(Status::from(refusal)).page()),

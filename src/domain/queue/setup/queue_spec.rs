@@ -90,6 +90,8 @@ pub struct CatalogQueue {
     pub created: Timestamp,
     /// The time of its last change.
     pub updated: Timestamp,
+    /// The principal that made it, whose quota it counts for; none where callers show no key, and before quotas were kept.
+    pub made_by: Option<Box<str>>,
 }
 
 impl CatalogQueue {

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::RunningOperation;
 use crate::domain::Timestamp;
+use crate::domain::access::KeyQuota;
 use crate::domain::limits::{
     CALLER_OPERATIONS_MAX, CALLER_QUEUE_REQUESTS_KEPT_MAX, OPERATION_KEPT, OPERATIONS_MAX, QUEUE_REQUESTS_KEPT_MAX,
 };
@@ -50,7 +51,7 @@ impl Default for Operations {
     fn default() -> Self {
         Self {
             index: Mutex::default(),
-            shares: CallerQuota::new(OPERATIONS_MAX, CALLER_OPERATIONS_MAX),
+            shares: CallerQuota::new(OPERATIONS_MAX, CALLER_OPERATIONS_MAX).of_key(KeyQuota::Operations),
             stored_request_quota: CallerQuota::new(QUEUE_REQUESTS_KEPT_MAX, CALLER_QUEUE_REQUESTS_KEPT_MAX),
         }
     }
@@ -74,12 +75,13 @@ impl Operations {
         }
         known.forget_old(now);
         let share = loop {
-            let why = match self.shares.take(&made.caller) {
+            let why = match self.shares.try_take(&made.caller) {
                 Ok(share) => break share,
                 Err(why) => why,
             };
             // Each round evicts one, so there are at most two.
             let Some(oldest) = known.oldest_evictable(&made.caller, why) else {
+                made.caller.note_refusal(why);
                 return Err(QueueError::LimitReached { of: LimitedResource::Operation, why });
             };
             known.forget(oldest);
@@ -165,7 +167,7 @@ impl OperationIndex {
         let own = self.ended_of.get(caller).and_then(|own| own.first());
         let any = self.ended.first_key_value().map(|(at, _)| at);
         match why {
-            QuotaExceeded::Own(_) => own.copied(),
+            QuotaExceeded::Own(_) | QuotaExceeded::OfKey(_) => own.copied(),
             QuotaExceeded::All(_) => own.or(any).copied(),
         }
     }

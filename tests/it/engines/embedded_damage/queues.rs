@@ -24,7 +24,7 @@ pub async fn fill(store: &Embedded) {
     let queues = stores_of(store);
     let spec = spec();
     let (time, version) = (Timestamp::from_secs(1), 1);
-    let queue = CatalogQueue { id: QUEUE, spec: spec.clone(), version, created: time, updated: time };
+    let queue = CatalogQueue { id: QUEUE, spec: spec.clone(), version, created: time, updated: time, made_by: None };
     let change = QueueChange {
         deletion: None,
         id: QUEUE,
