@@ -11,6 +11,7 @@ mod cassandra;
 mod client;
 mod converge;
 mod echo;
+mod fairness;
 mod figures;
 mod gets;
 mod hot;
@@ -208,6 +209,8 @@ enum Command {
     Redis(redis::Scale),
     /// The bridge from queues to counters and history, as a table
     Bridge(bridge::Scale),
+    /// A tenant that settles, beside one that floods enqueues
+    Fairness(fairness::Scale),
     /// Counters on the embedded store beside their ceilings, as a table
     Figures(figures::Scale),
 }
@@ -289,6 +292,7 @@ async fn main() -> Result<()> {
         Command::Queues(scale) => queues::run(&place.binary()?, || place.folder(), scale).await,
         Command::Redis(scale) => redis::run(&place.binary()?, || place.folder(), scale).await,
         Command::Bridge(scale) => bridge::run(&place.binary()?, || place.folder(), scale).await,
+        Command::Fairness(scale) => fairness::run(&place.binary()?, || place.folder(), scale).await,
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)
         | Command::Batch { .. }
