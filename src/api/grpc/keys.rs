@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 
 use crate::api::errors::ApiError;
 use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::{decode, rights_of};
+use crate::api::grpc::{ActDetail, decode, rights_of};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::access::{
@@ -15,7 +15,7 @@ use crate::domain::access::{
     Sealed,
 };
 use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyEtag, KeyRotation, KeyUpdate};
+use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyEtag, KeyRotation, KeyUpdate, Lockout};
 use crate::engine::catalog::Author;
 use crate::proto::access::v1 as wire;
 use crate::proto::access::v1::grant::Names;
@@ -72,12 +72,14 @@ impl KeyService for KeysApi {
         request: Request<pb::UpdateKeyRequest>,
     ) -> Result<Response<pb::UpdateKeyResponse>, Status> {
         let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
-        let pb::UpdateKeyRequest { name, grants, description, etag, reason, quotas } = request.into_inner();
+        let pb::UpdateKeyRequest { name, grants, description, etag, reason, quotas, force } = request.into_inner();
         let quotas = quotas.map(quotas_of);
         let (name, grants, expected) = (name_of(&name)?, grants_of(grants)?, etag_of(&etag)?);
-        let update = KeyUpdate { name, description, grants, quotas, expected };
-        let key = self.keys.with(&proof).update(update, Author { actor, reason }).await.map_err(ApiError::from)?;
-        Ok(Response::new(pb::UpdateKeyResponse { key: Some(key_message(&key)) }))
+        let update = KeyUpdate { name, description, grants, quotas, expected, lockout: lockout_of(force) };
+        let updated = self.keys.with(&proof).update(update, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let mut response = Response::new(pb::UpdateKeyResponse { key: Some(key_message(&updated.key)) });
+        response.extensions_mut().insert(ActDetail(updated.regranted));
+        Ok(response)
     }
 
     async fn rotate_key(
@@ -103,9 +105,10 @@ impl KeyService for KeysApi {
         request: Request<pb::DeleteKeyRequest>,
     ) -> Result<Response<pb::DeleteKeyResponse>, Status> {
         let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
-        let pb::DeleteKeyRequest { name, etag, reason } = request.into_inner();
-        let (name, etag) = (name_of(&name)?, etag_of(&etag)?);
-        self.keys.with(&proof).delete(name, etag, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let pb::DeleteKeyRequest { name, etag, reason, force } = request.into_inner();
+        let (name, etag, author) = (name_of(&name)?, etag_of(&etag)?, Author { actor, reason });
+        let keys = self.keys.with(&proof);
+        keys.delete(name, etag, lockout_of(force), author).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::DeleteKeyResponse {}))
     }
 }
@@ -192,6 +195,10 @@ fn number(number: u32) -> i32 {
 
 fn name_of(name: &str) -> Result<PrincipalName, ApiError> {
     PrincipalName::new(name).map_err(ApiError::from)
+}
+
+fn lockout_of(force: bool) -> Lockout {
+    if force { Lockout::Accepted } else { Lockout::Refused }
 }
 
 fn etag_of(etag: &str) -> Result<Option<KeyEtag>, ApiError> {

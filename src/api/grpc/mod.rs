@@ -36,6 +36,10 @@ pub fn saturating_i64(number: impl TryInto<i64>) -> i64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallTime(pub std::time::Duration);
 
+/// What a call changed, in the extensions of its answer: what the audit says beside the target.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ActDetail(pub String);
+
 /// The principal of a call; none where callers need not say who they are. It is found before the body of the request is
 /// read, and no metadata of the caller changes it.
 pub fn principal_of<T>(request: &Request<T>) -> Option<&Principal> {

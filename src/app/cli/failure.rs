@@ -13,6 +13,9 @@ use crate::app::notices::print_notice;
 use crate::client::CallError;
 use crate::domain::{Reason, Reject};
 
+/// How a command gets its key.
+const KEY_HINT: &str = "give the key with --key-file FILE, or in TALLYSTONE_KEY or TALLYSTONE_KEY_FILE";
+
 /// The exit codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -123,6 +126,10 @@ impl Failure {
             };
         }
         let failure = Self::new(exit, error.to_string());
+        let failure = match reason {
+            Some(Reason::Unauthenticated) => failure.hint(KEY_HINT),
+            Some(_) | None => failure,
+        };
         match reason {
             Some(reason) => {
                 failure.hint(format!("reason {reason}; for details run `tallystone explain-error {reason}`"))

@@ -119,6 +119,9 @@ struct KeyUpdateArgs {
     /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
+    /// Go on even if no key can manage keys afterwards.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -152,6 +155,9 @@ struct KeyRmArgs {
     /// The reason, recorded in the history.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     reason: String,
+    /// Go on even if no key can manage keys afterwards.
+    #[arg(long)]
+    force: bool,
 }
 
 impl KeyArgs {
@@ -216,32 +222,34 @@ impl ClientContext {
         })
         .await?;
         let whole = pb::ListKeysResponse { keys, next_page_token };
+        let now = SystemClock.now();
         let cells = whole.keys.iter().map(|key| {
             vec![
                 key.name.clone(),
                 key.key_id.clone(),
-                grants_cell(key),
-                quotas_cell(key),
-                key.secrets.len().to_string(),
+                valid_secrets(key, now).to_string(),
                 time_cell(key.secrets.last().and_then(|newest| newest.expire_time.as_ref())),
                 time_cell(key.create_time.as_ref()),
                 time_cell(key.update_time.as_ref()),
                 key.description.clone(),
+                quotas_cell(key),
+                grants_cell(key),
             ]
         });
         let columns = &[
             "name",
             "key_id",
-            "grants",
-            "quotas",
             "secrets",
             "expire_time",
             "create_time",
             "update_time",
             "description",
+            "quotas",
+            "grants",
         ];
         let rows = TableRows { columns, cells: cells.collect() };
-        self.output.answer(&CliResponse::many(&full_name("ListKeysResponse"), &whole, "keys"), &rows)
+        // The grants are what the list is read for, so they are not cut.
+        self.output.sentences(&CliResponse::many(&full_name("ListKeysResponse"), &whole, "keys"), &rows)
     }
 
     async fn update_key(&self, args: KeyUpdateArgs) -> Result<(), Failure> {
@@ -254,12 +262,13 @@ impl ClientContext {
             description: args.description,
             etag: args.etag,
             reason: args.reason,
+            force: args.force,
         };
         let changed = call!(self, keys.update_key, &request)?;
         let key = changed.key.clone().unwrap_or_default();
-        let cells = vec![vec![key.name.clone(), grants_cell(&key), quotas_cell(&key), key.description.clone()]];
-        let rows = TableRows { columns: &["name", "grants", "quotas", "description"], cells };
-        self.output.answer(&CliResponse::one(&full_name("UpdateKeyResponse"), &changed), &rows)
+        let cells = vec![vec![key.name.clone(), key.description.clone(), quotas_cell(&key), grants_cell(&key)]];
+        let rows = TableRows { columns: &["name", "description", "quotas", "grants"], cells };
+        self.output.sentences(&CliResponse::one(&full_name("UpdateKeyResponse"), &changed), &rows)
     }
 
     async fn rotate_key(&self, args: KeyRotateArgs) -> Result<(), Failure> {
@@ -278,7 +287,7 @@ impl ClientContext {
         if confirm(args.yes, &format!("delete key {} and end its calls", args.name))? == Confirmation::No {
             return Ok(());
         }
-        let request = pb::DeleteKeyRequest { name: args.name, etag: args.etag, reason: args.reason };
+        let request = pb::DeleteKeyRequest { name: args.name, etag: args.etag, reason: args.reason, force: args.force };
         let gone = call!(self, keys.delete_key, &request)?;
         if self.output.is_for_people() {
             print_notice(&format!("key {} is deleted", request.name));
@@ -319,6 +328,15 @@ fn allowing(text: &str) -> Result<Grant, String> {
 /// Parses a grant that denies.
 fn denying(text: &str) -> Result<Grant, String> {
     Grant::parse(GrantEffect::Deny, text).map_err(|reject| reject.message)
+}
+
+/// How many secrets of a key are valid at a time.
+fn valid_secrets(key: &pb::Key, now: Timestamp) -> usize {
+    let now = time::write(now);
+    let is_valid = |secret: &&pb::KeySecret| {
+        secret.expire_time.is_none_or(|expires| (expires.seconds, expires.nanos) > (now.seconds, now.nanos))
+    };
+    key.secrets.iter().filter(is_valid).count()
 }
 
 /// The grants of a key in one cell. A kind or role of a newer server is left out.

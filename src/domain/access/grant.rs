@@ -15,6 +15,9 @@ const COUNTER_SEPARATOR: u8 = b'#';
 /// Ends the name of a grant that is for all names with a prefix. Alone it stands for every name or kind.
 const WILDCARD: char = '*';
 
+/// What a grant that denies begins with, where allowing and denying ones stand together.
+const DENIES: &str = "not ";
+
 /// A kind of things that calls touch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
@@ -231,7 +234,15 @@ impl Grant {
         grant.check().map(|()| grant)
     }
 
-    /// Refuses what could never match, and the role that no key has.
+    /// Reads a grant as it is shown: as [`Grant::parse`] does, with `not ` before one that denies.
+    pub fn parse_signed(text: &str) -> Result<Self, Reject> {
+        match text.strip_prefix(DENIES) {
+            Some(denied) => Self::parse(GrantEffect::Deny, denied),
+            None => Self::parse(GrantEffect::Allow, text),
+        }
+    }
+
+    /// Refuses what could never match, what no call asks for, and the role that no key has.
     fn check(&self) -> Result<(), Reject> {
         if self.role == AccessRole::Peer {
             return Err(refuse("the role peer is for servers, which need no key"));
@@ -239,7 +250,10 @@ impl Grant {
         if self.kind == Some(ResourceKind::Server) && !self.names.is_all() {
             return Err(refuse("the server has no name; omit the name of the grant"));
         }
-        Ok(())
+        match self.kind {
+            Some(kind) if !kinds_of(self.role).contains(&kind) => Err(refuse(&needless(self.role, kind))),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Whether it is about calls that need a role, on things of a kind.
@@ -264,7 +278,7 @@ impl Grant {
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.effect == GrantEffect::Deny {
-            f.write_str("not ")?;
+            f.write_str(DENIES)?;
         }
         f.write_str(self.role.word())?;
         if self.kind.is_none() && self.names.is_all() {
@@ -280,15 +294,21 @@ impl fmt::Display for Grant {
 
 impl Grants {
     /// The grants of a key: at least one, at most [`GRANTS_MAX`], of which one allows something. Their order does not matter.
-    pub fn new(mut grants: Vec<Grant>) -> Result<Self, Reject> {
+    pub fn new(grants: Vec<Grant>) -> Result<Self, Reject> {
+        let grants = Self::of_caller(grants)?;
+        if grants.iter().all(|grant| grant.effect == GrantEffect::Deny) {
+            return Err(refuse("no grant of the key allows anything; give it at least one that does"));
+        }
+        Ok(grants)
+    }
+
+    /// The grants of a caller who may have none: at most [`GRANTS_MAX`]. Their order does not matter.
+    pub fn of_caller(mut grants: Vec<Grant>) -> Result<Self, Reject> {
         grants.iter().try_for_each(Grant::check)?;
         grants.sort();
         grants.dedup();
         if grants.len() > GRANTS_MAX {
-            return Err(refuse(&format!("the key has {} grants; at most {GRANTS_MAX} are allowed", grants.len())));
-        }
-        if grants.iter().all(|grant| grant.effect == GrantEffect::Deny) {
-            return Err(refuse("no grant of the key allows anything; give it at least one that does"));
+            return Err(refuse(&format!("there are {} grants; at most {GRANTS_MAX} are allowed", grants.len())));
         }
         Ok(Self(grants.into()))
     }
@@ -296,6 +316,14 @@ impl Grants {
     /// The grants, sorted.
     pub fn iter(&self) -> impl Iterator<Item = &Grant> {
         self.0.iter()
+    }
+
+    /// What other grants have more (`+`) and less (`-`), in words. Empty if they are the same.
+    pub fn changes_to(&self, after: &Self) -> String {
+        let only = |of: &Self, other: &Self, sign: &str| -> Vec<String> {
+            of.iter().filter(|grant| !other.0.contains(grant)).map(|grant| format!("{sign}{grant}")).collect()
+        };
+        [only(after, self, "+"), only(self, after, "-")].concat().join(", ")
     }
 
     /// Whether calls that need a role may touch a thing. O(grants), without an allocation.
@@ -385,6 +413,27 @@ impl fmt::Debug for Grants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Grants({self})")
     }
+}
+
+/// The kinds of things on which a call may need a role. `docs/roles.md` has the calls.
+fn kinds_of(role: AccessRole) -> &'static [ResourceKind] {
+    use ResourceKind::{Counter, Namespace, Queue, Server};
+    match role {
+        AccessRole::CounterReader | AccessRole::CounterWriter => &[Counter],
+        AccessRole::Enqueuer | AccessRole::Worker | AccessRole::QueueOperator | AccessRole::QueueMaker => &[Queue],
+        AccessRole::Viewer => &[Server, Namespace, Queue],
+        AccessRole::Admin => &ResourceKind::ALL,
+        AccessRole::Metrics | AccessRole::Peer => &[Server],
+    }
+}
+
+/// Why a grant would allow nothing, and what to write instead.
+fn needless(role: AccessRole, kind: ResourceKind) -> String {
+    let own: Vec<String> = kinds_of(role).iter().map(|kind| format!("{role}:{}", kind.word())).collect();
+    let roles = AccessRole::OF_KEYS.into_iter().filter(|role| kinds_of(*role).contains(&kind));
+    let others: Vec<String> = roles.map(|role| format!("{role}:{}", kind.word())).collect();
+    let (own, others) = (own.join(" or "), others.join(" or "));
+    format!("no call needs the role {role} on the kind {}; write {own}, or for that kind {others}", kind.word())
 }
 
 /// What both texts begin with. Texts of patterns are ASCII.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::access::{
-    AccessKey, AccessKeySecret, AccessKeySpec, ApiKey, Grants, KeyId, KeyQuotas, PrincipalName,
+    AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, ApiKey, Grants, KeyId, KeyQuotas, PrincipalName, ResourceKind,
 };
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, KEY_OLD_SECRET_MAX, KEYS_MAX};
 use crate::domain::{Reason, Reject, Timestamp};
@@ -39,6 +39,26 @@ pub struct KeyUpdate {
     pub quotas: Option<KeyQuotas>,
     /// The version that the caller read.
     pub expected: Option<KeyEtag>,
+    /// What happens if no key may manage keys afterwards.
+    pub lockout: Lockout,
+}
+
+/// What happens to a change after which no valid key may manage keys.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Lockout {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// It is made: others than keys manage keys, or nobody shall.
+    Accepted,
+}
+
+/// A key after its settings changed.
+#[derive(Clone, Debug)]
+pub struct UpdatedKey {
+    pub key: Arc<AccessKey>,
+    /// Which grants it gained (`+`) and lost (`-`). Empty if they are the same.
+    pub regranted: String,
 }
 
 /// A new secret for a key.
@@ -81,21 +101,27 @@ impl AccessKeys {
     }
 
     /// Replaces grants, description and own limits of a key. Its open calls end if the grants differ.
-    pub async fn update(&self, update: KeyUpdate, author: Author) -> Result<Arc<AccessKey>, KeyError> {
+    pub async fn update(&self, update: KeyUpdate, author: Author) -> Result<UpdatedKey, KeyError> {
         author.check()?;
         check_settings(&update.description, &update.grants)?;
-        let (key, _) = self.change(KeyIntent::Update(update), author).await?;
-        Ok(Arc::new(key))
+        let ChangedKey { key, regranted, .. } = self.change(KeyIntent::Update(update), author).await?;
+        Ok(UpdatedKey { key: Arc::new(key), regranted })
     }
 
     /// Deletes a key; `expected` is the version that the caller read. Its open calls end.
-    pub async fn delete(&self, name: PrincipalName, expected: Option<KeyEtag>, author: Author) -> Result<(), KeyError> {
+    pub async fn delete(
+        &self,
+        name: PrincipalName,
+        expected: Option<KeyEtag>,
+        lockout: Lockout,
+        author: Author,
+    ) -> Result<(), KeyError> {
         author.check()?;
-        self.change(KeyIntent::Delete(name, expected), author).await.map(drop)
+        self.change(KeyIntent::Delete(name, expected, lockout), author).await.map(drop)
     }
 
     async fn issue(&self, intent: KeyIntent, author: Author) -> Result<IssuedKey, KeyError> {
-        let (key, secret) = self.change(intent, author).await?;
+        let ChangedKey { key, secret, .. } = self.change(intent, author).await?;
         let secret = secret.expect("a change that makes a secret answers it");
         Ok(IssuedKey { key: Arc::new(key), secret })
     }
@@ -136,11 +162,24 @@ enum KeyIntent {
     Create(KeyDraft),
     Update(KeyUpdate),
     Rotate(KeyRotation),
-    Delete(PrincipalName, Option<KeyEtag>),
+    Delete(PrincipalName, Option<KeyEtag>, Lockout),
 }
 
-/// The key after a change, or as it was deleted, and the secret that the change made.
-type ChangedKey = (AccessKey, Option<ApiKey>);
+/// What a change did.
+struct ChangedKey {
+    /// The key after it, or as it was deleted.
+    key: AccessKey,
+    /// The secret that it made.
+    secret: Option<ApiKey>,
+    /// The grants that it changed, as [`UpdatedKey`] has them.
+    regranted: String,
+}
+
+impl ChangedKey {
+    fn of(key: AccessKey, secret: Option<ApiKey>) -> Self {
+        Self { key, secret, regranted: String::new() }
+    }
+}
 
 impl AccessKeysInner {
     async fn run(&self, intent: KeyIntent, author: Author) -> Result<ChangedKey, KeyError> {
@@ -152,7 +191,7 @@ impl AccessKeysInner {
             if turn.commit(record.clone()).await? == CommitOutcome::Overtaken {
                 continue;
             }
-            self.serve(record, &answer.0);
+            self.serve(record, &answer.key);
             return Ok(answer);
         }
     }
@@ -163,12 +202,13 @@ impl AccessKeysInner {
             KeyIntent::Create(draft) => self.creation(draft, author, now),
             KeyIntent::Update(update) => self.update(update, author, now),
             KeyIntent::Rotate(rotation) => self.rotation(rotation, author, now),
-            KeyIntent::Delete(name, expected) => {
+            KeyIntent::Delete(name, expected, lockout) => {
                 let live = self.live(name, *expected)?;
+                self.check_managers(&live, None, *lockout, now)?;
                 let mut change = author.deletion(&live, now, ());
                 change.differences.push("the key was deleted".to_owned());
                 let record = KeyRecord { expected_version: Some(live.version), entry: None, companion: (), change };
-                Ok((record, (live, None)))
+                Ok((record, ChangedKey::of(live, None)))
             }
         }
     }
@@ -196,7 +236,7 @@ impl AccessKeysInner {
         let key = AccessKey { id, version: FIRST_VERSION, spec, created: now, updated: now };
         let change = author.change(&key, now, Vec::new());
         let record = KeyRecord { expected_version: None, entry: Some(key.clone()), companion: (), change };
-        Ok((record, (key, Some(shown))))
+        Ok((record, ChangedKey::of(key, Some(shown))))
     }
 
     fn update(&self, update: &KeyUpdate, author: &Author, now: Timestamp) -> Result<(KeyRecord, ChangedKey), Reject> {
@@ -217,11 +257,40 @@ impl AccessKeysInner {
         if spec.description != live.spec.description {
             lines.push(format!("description: {:?} -> {:?}", live.spec.description, spec.description));
         }
+        let regranted = live.spec.grants.changes_to(&spec.grants);
         let key = AccessKey { version: live.version + 1, spec, updated: now, ..live.clone() };
+        self.check_managers(&live, Some(&key), update.lockout, now)?;
         let change = author.change(&key, now, lines);
         let record =
             KeyRecord { expected_version: Some(live.version), entry: Some(key.clone()), companion: (), change };
-        Ok((record, (key, None)))
+        Ok((record, ChangedKey { regranted, ..ChangedKey::of(key, None) }))
+    }
+
+    /// Refuses a change of the last valid key that may manage keys, if it could not afterwards. O(keys).
+    fn check_managers(
+        &self,
+        before: &AccessKey,
+        after: Option<&AccessKey>,
+        lockout: Lockout,
+        now: Timestamp,
+    ) -> Result<(), Reject> {
+        let manages =
+            |key: &AccessKey| key.is_valid(now) && key.spec.grants.allows_all(AccessRole::Admin, ResourceKind::Server);
+        let ring = self.ring.load();
+        let mut others = ring.above(None).filter(|key| key.id != before.id);
+        if lockout == Lockout::Accepted
+            || !manages(before)
+            || after.is_some_and(manages)
+            || others.any(|key| manages(key))
+        {
+            return Ok(());
+        }
+        let what = format!(
+            "no valid key could manage keys any more: {} is the last one with the role admin on the server; give another key \
+             admin first, or send force",
+            before.spec.name
+        );
+        Err(Reject::new(Reason::InvalidArgument, what.as_str()).at("force", what.as_str()))
     }
 
     fn rotation(
@@ -237,7 +306,7 @@ impl AccessKeysInner {
         let change = author.change(&key, now, vec!["a new secret was made".to_owned()]);
         let record =
             KeyRecord { expected_version: Some(live.version), entry: Some(key.clone()), companion: (), change };
-        Ok((record, (key, Some(shown))))
+        Ok((record, ChangedKey::of(key, Some(shown))))
     }
 
     fn new_secret(

@@ -23,7 +23,7 @@ use crate::engine::catalog::{CatalogView, Etag, FollowedCatalog, Sharing, Versio
 use crate::ports::{Catalog, Clock, Entropy, StoreError};
 
 pub use accounts::{AccountPermit, PrincipalAccount, PrincipalAccounts, QuotaRefusals};
-pub use change::{IssuedKey, KeyDraft, KeyRotation, KeyUpdate};
+pub use change::{IssuedKey, KeyDraft, KeyRotation, KeyUpdate, Lockout, UpdatedKey};
 use ring::KeyRing;
 
 /// The version of a key that a caller read.

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::proto;
 use tallystone::proto::counter::v1::{WatchCountsRequest, WatchCountsResponse};
-use tallystone::proto::queue::v1::DequeueRequest;
+use tallystone::proto::queue::v1::{DequeueRequest, WorkRequest};
+use tokio_stream::StreamExt as _;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -24,23 +25,23 @@ const CREATE_NAMESPACE: &str = "/tallystone.admin.v1.NamespaceService/CreateName
 const LIST_KEYS: &str = "/tallystone.admin.v1.KeyService/ListKeys";
 const ROTATE_KEY: &str = "/tallystone.admin.v1.KeyService/RotateKey";
 /// Within this time after a key's end, its calls have ended.
-pub(super) const ENDED_WITHIN: Duration = Duration::from_secs(2);
+pub const ENDED_WITHIN: Duration = Duration::from_secs(2);
 
-fn binary(arguments: &[&str]) -> Command {
+pub fn binary(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
     command.args(arguments);
     command
 }
 
 /// Runs a command; answers its exit code, stdout and stderr.
-fn run(mut command: Command) -> (i32, String, String) {
+pub fn run(mut command: Command) -> (i32, String, String) {
     let ran = command.output().expect("the binary of this build starts");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (ran.status.code().expect("nobody kills it"), text(ran.stdout), text(ran.stderr))
 }
 
 /// Makes a key in the directory of a stopped server.
-pub(super) fn first_key(data: &Path, name: &str) -> String {
+pub fn first_key(data: &Path, name: &str) -> String {
     let data = data.to_str().expect("UTF-8");
     let (code, key, told) = run(binary(&["key", "create", name, "--offline", "--data", data]));
     assert_eq!(code, 0, "{told}");
@@ -61,7 +62,7 @@ pub(super) fn keyed() -> (Server, String, tempfile::TempDir) {
     (start(folder.path(), &[]), key, folder)
 }
 
-pub(super) fn post(server: &Server, path: &str, key: &str, body: &Value) -> HttpAnswer {
+pub fn post(server: &Server, path: &str, key: &str, body: &Value) -> HttpAnswer {
     let bearer = format!("Bearer {key}");
     let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
     http(server.address, "POST", path, &headers, &body.to_string()).expect("the server answers")
@@ -84,7 +85,7 @@ pub(super) fn command_with(server: &Server, key: &str, arguments: &[&str]) -> (i
     run(command)
 }
 
-fn client(server: &Server, key: &str) -> Client {
+pub fn client(server: &Server, key: &str) -> Client {
     let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };
     Client::new(&server.url(), policy).expect("an address").with_key(key).expect("a key")
 }
@@ -256,6 +257,7 @@ fn the_command_line_takes_a_key_from_an_option_a_file_or_the_environment() {
     let (code, _, told) = listed(&["key", "ls"], &[]);
     assert_eq!(code, 4, "{told}");
     assert!(told.contains("UNAUTHENTICATED"), "{told}");
+    assert!(told.contains("--key-file") && told.contains("TALLYSTONE_KEY"), "it says how to give a key: {told}");
     for (arguments, environment) in [
         (&["key", "ls", "--key", &key][..], &[][..]),
         (&["key", "ls", "--key-file", file], &[]),
@@ -299,6 +301,7 @@ fn a_rotated_key_keeps_its_old_secret_for_as_long_as_it_is_told() {
         (&["rotate", "orders"], 3, "KEY_NOT_FOUND"),
         (&["rm", "orders", "--yes"], 3, "KEY_NOT_FOUND"),
         (&["create", "a b", "--grant", "viewer"], 2, "INVALID_ARGUMENT"),
+        (&["create", "useless", "--grant", "worker:server"], 2, "write worker:queue"),
         (&["rotate", "ann", "--keep-old", "91d"], 2, "90 days"),
     ] {
         let (ended, _, told) = command_with(&server, &admin, &[&["key"], arguments].concat());
@@ -306,8 +309,26 @@ fn a_rotated_key_keeps_its_old_secret_for_as_long_as_it_is_told() {
     }
 }
 
+/// A `Work` stream of a queue that waits for messages, until it has ended, with how it ended.
+pub async fn working(client: &Client, queue: &str) -> tokio::task::JoinHandle<Status> {
+    let request = WorkRequest { queue: queue.to_owned(), credit: 1, ..WorkRequest::default() };
+    // The worker goes on to listen, and says nothing more.
+    let requests = tokio_stream::once(request).chain(tokio_stream::pending());
+    let mut stream = client.queues().work(requests).await.expect("a stream").into_inner();
+    assert!(stream.message().await.expect("a first answer").is_some());
+    tokio::spawn(async move {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Status::ok("the stream ended"),
+                Err(status) => return status,
+            }
+        }
+    })
+}
+
 /// A stream about a namespace and a waiting call about a queue, both of one name, until each has ended, with how it ended.
-pub(super) async fn waiting(
+pub async fn waiting(
     server: &Server,
     key: &str,
     name: &'static str,
@@ -354,13 +375,14 @@ async fn a_key_that_is_deleted_or_expires_ends_its_waiting_calls_and_streams() {
         let key =
             made(&["key", "create", name, "--grant", "worker", "--grant", "counter-reader", "--expires", expires]);
         let (watch, dequeue) = waiting(&server, &key, "mail").await;
+        let work = working(&client(&server, &key), "mail").await;
         let ends = if name == "gone" {
             made(&["key", "rm", name, "--yes"]);
             Instant::now()
         } else {
             created + lasts
         };
-        for (what, ended) in [("watch", watch), ("dequeue", dequeue)] {
+        for (what, ended) in [("watch", watch), ("dequeue", dequeue), ("work", work)] {
             let status = ended.await.expect("no task panics");
             assert_eq!(status.code(), Code::Unauthenticated, "{name} {what}: {status:?}");
             let late = Instant::now().saturating_duration_since(ends);
@@ -388,7 +410,7 @@ fn a_history_names_the_principal_beside_what_the_caller_claims() {
 }
 
 /// Whether any file below a folder holds a text.
-fn files_with(folder: &Path, text: &str) -> Vec<String> {
+pub fn files_with(folder: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -432,4 +454,37 @@ fn no_secret_is_found_in_anything_that_a_server_writes() {
     }
     // The search finds what is there: the description of a key.
     assert!(!files_with(folder.path(), "orders").is_empty());
+}
+
+#[test]
+fn the_last_key_that_may_manage_keys_stays_unless_it_is_forced_to_go() {
+    let (server, admin, _folder) = keyed();
+    let ran = |arguments: &[&str]| command_with(&server, &admin, arguments);
+    assert_eq!(ran(&["key", "create", "bob", "--grant", "admin:queue", "--grant", "viewer:server"]).0, 0);
+    assert_eq!(ran(&["key", "create", "brief", "--grant", "admin", "--expires", "1s"]).0, 0);
+    let made = Instant::now();
+    assert!(eventually(ENDED_WITHIN, || made.elapsed() >= Duration::from_millis(1_100)), "time passes");
+    let (less, none) = (["key", "update", "ann", "--grant", "admin:queue"], ["key", "rm", "ann", "--yes"]);
+    for refused in [&less[..], &none[..]] {
+        let (code, _, told) = ran(refused);
+        assert!(code == 2 && told.contains("no valid key could manage keys any more"), "{refused:?}: {told}");
+    }
+    assert_eq!(ran(&["key", "update", "ann", "--grant", "admin:server", "--grant", "viewer"]).0, 0, "it still may");
+    assert_eq!(ran(&["key", "create", "cyd", "--grant", "admin"]).0, 0);
+    let (code, out, _) = ran(&["key", "ls"]);
+    assert_eq!(code, 0);
+    let cells = |name: &str| {
+        let line = out.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in:\n{out}"));
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (cells("brief")[2].as_str(), cells("ann")[2].as_str()),
+        ("0", "1"),
+        "expired secrets do not count\n{out}"
+    );
+    assert!(out.contains("viewer:server, admin:queue"), "grants are not cut\n{out}");
+    assert_eq!(ran(&less).0, 0, "another key may");
+    let (server, admin, _folder) = keyed();
+    assert_eq!(command_with(&server, &admin, &[&none[..], &["--force"]].concat()).0, 0);
+    assert!(!is_valid(&server, &admin));
 }

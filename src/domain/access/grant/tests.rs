@@ -149,8 +149,27 @@ proptest! {
     #[test]
     fn a_grant_is_read_as_it_was_written(grant in grant()) {
         let text = grant.to_string();
-        let text = text.strip_prefix("not ").unwrap_or(&text);
-        prop_assert_eq!(Grant::parse(grant.effect, text), Ok(grant.clone()), "{}", text);
+        let plain = text.strip_prefix("not ").unwrap_or(&text);
+        let is_needed = grant.kind.is_none_or(|kind| kinds_of(grant.role).contains(&kind));
+        prop_assert_eq!(Grant::parse(grant.effect, plain).ok(), is_needed.then(|| grant.clone()), "{}", plain);
+        prop_assert_eq!(Grant::parse_signed(&text).ok(), is_needed.then_some(grant), "{}", text);
+    }
+
+    #[test]
+    fn changes_of_grants_lead_from_one_to_the_other(
+        before in prop::collection::vec(grant(), 0..6), after in prop::collection::vec(grant(), 0..6),
+    ) {
+        let sorted = |grants: Vec<Grant>| grants.into_iter().collect::<BTreeSet<_>>();
+        let (before, after) = (sorted(before), sorted(after));
+        let changes = Grants::from_iter(before.clone()).changes_to(&Grants::from_iter(after.clone()));
+        let mut texts: BTreeSet<String> = before.iter().map(Grant::to_string).collect();
+        for change in changes.split(", ").filter(|change| !change.is_empty()) {
+            match change.split_at(1) {
+                ("+", gained) => prop_assert!(texts.insert(gained.to_owned()), "{}", changes),
+                (_, lost) => prop_assert!(texts.remove(lost), "{}", changes),
+            }
+        }
+        prop_assert_eq!(texts, after.iter().map(Grant::to_string).collect::<BTreeSet<_>>());
     }
 }
 
@@ -174,6 +193,8 @@ fn grants_are_read_from_words() {
         "worker:queue:a b",
         "worker:queue:a*b",
         "admin:server:a",
+        "worker:server",
+        "viewer:counter:shop#views",
         &long,
     ] {
         let refused = read(text).expect_err(text);
@@ -192,8 +213,8 @@ fn the_common_prefix_is_that_of_all_grants_that_allow() {
         (of(&["worker:queue:a*", "admin:*:b*"]), of(&["worker"]), of(&[])),
         (String::new(), String::new(), String::new())
     );
-    let counters = grants(&["worker:counter:shop#views*", "worker:counter:other#x"]);
-    let behind = |namespace| counters.common_counter_prefix(AccessRole::Worker, namespace);
+    let counters = grants(&["counter-writer:counter:shop#views*", "counter-writer:counter:other#x"]);
+    let behind = |namespace| counters.common_counter_prefix(AccessRole::CounterWriter, namespace);
     assert_eq!((behind("shop"), behind("other"), behind("third")), ("views", "x", ""));
 }
 
@@ -209,4 +230,16 @@ fn a_key_needs_a_grant_that_allows_and_has_no_more_than_the_bound() {
     }
     let twice = Grants::new(vec![grant(2), grant(1), grant(2)]).expect("two grants");
     assert_eq!(twice.to_string(), "viewer:queue:q1, viewer:queue:q2");
+}
+
+#[test]
+fn a_grant_that_no_call_needs_is_refused_with_what_to_write() {
+    let refused = |text| Grant::parse(GrantEffect::Allow, text).expect_err(text).message;
+    assert_eq!(
+        refused("worker:server"),
+        "no call needs the role worker on the kind server; write worker:queue, or for that kind viewer:server or \
+         admin:server or metrics:server"
+    );
+    assert!(refused("viewer:counter").contains("or for that kind counter-reader:counter or counter-writer:counter"));
+    assert!(Grant::parse(GrantEffect::Deny, "metrics:queue:a").is_err(), "nor does a denial of it say anything");
 }
