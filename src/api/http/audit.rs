@@ -1,7 +1,7 @@
-//! Which calls are acts of operators, and what the audit says of each.
+//! Which calls are acts of operators, and what the audit says of each; and of calls that are refused.
 //!
-//! The request is read by its descriptor, so a handler knows nothing of the audit. The line is written after the answer is
-//! known and before the caller gets it. Payloads are never read.
+//! The request is read by its descriptor. A handler that knows more of what it changed adds it to its answer, as an `ActDetail`.
+//! The line is written after the answer is known and before the caller gets it. Payloads are never read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,10 +15,13 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
+use crate::api::documents;
+use crate::api::grpc::ActDetail;
 use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
 use crate::api::http::buffers::FRAME_HEADER_BYTES;
 use crate::api::http::methods::Method;
 use crate::api::http::recorded_methods::CLEAR;
+use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::access::Identity;
 use crate::engine::audit::{Audit, OperatorAct};
@@ -58,7 +61,7 @@ pub async fn read_act(
 }
 
 /// The outcome of a call, as its line says it: `OK`, or the reason of the refusal.
-pub fn outcome_of(response: &Response<Body>) -> String {
+fn outcome_of(response: &Response<Body>) -> String {
     match response.extensions().get::<Status>() {
         None => "OK".to_owned(),
         Some(status) if status.code() == Code::Ok => "OK".to_owned(),
@@ -69,11 +72,57 @@ pub fn outcome_of(response: &Response<Body>) -> String {
     }
 }
 
-/// Writes an act down, with the outcome of its call. A line that cannot be written is told in the log: the act is done.
-pub async fn record(audit: &Audit, act: OperatorAct, outcome: String) {
+/// What the audit says of an answer.
+pub struct AnswerNote {
+    act: Option<OperatorAct>,
+    /// Whether the caller lacks a role.
+    is_role_missing: bool,
+}
+
+impl AnswerNote {
+    /// Reads an answer: that of an act, or of another call.
+    pub fn of(response: &Response<Body>, act: Option<OperatorAct>) -> Self {
+        let status = response.extensions().get::<Status>();
+        // Other answers, which are nearly all, cost nothing.
+        let may_lack_role = status.is_some_and(|status| status.code() == Code::PermissionDenied);
+        let is_role_missing = may_lack_role && outcome_of(response) == Reason::RoleMissing.info().name;
+        let act = act.map(|act| {
+            let detail = response.extensions().get::<ActDetail>().map(|detail| detail.0.clone());
+            OperatorAct { outcome: outcome_of(response), part: detail.unwrap_or(act.part), ..act }
+        });
+        Self { act, is_role_missing }
+    }
+}
+
+/// Notes an answered call in the audit: its act, if it was one; else that its caller lacks a role for it, if that is the answer.
+pub async fn note(audit: Option<&Audit>, method: &Method, identity: Option<&Arc<Identity>>, note: AnswerNote) {
+    let Some(audit) = audit else { return };
+    match (note.act, identity) {
+        (Some(act), _) => Box::pin(record(audit, act, note.is_role_missing)).await,
+        (None, Some(identity)) if note.is_role_missing => {
+            let actor = identity.principal.name.to_string();
+            Box::pin(record_refusal(Some(audit), actor, method.descriptor.name(), Reason::RoleMissing)).await;
+        }
+        (None, _) => {}
+    }
+}
+
+/// Writes an act down. A line that cannot be written is told in the log: the act is done.
+async fn record(audit: &Audit, act: OperatorAct, is_role_missing: bool) {
     let (action, target) = (act.action.clone(), act.target.clone());
-    if let Err(error) = audit.record(OperatorAct { outcome, ..act }).await {
+    let written = if is_role_missing { audit.record_refusal(act).await } else { audit.record(act).await };
+    if let Err(error) = written {
         tracing::error!(%error, action, target, "an admin action cannot be recorded");
+    }
+}
+
+/// Writes down that a call was refused, unless one like it was written just now.
+pub async fn record_refusal(audit: Option<&Audit>, actor: String, action: &str, why: Reason) {
+    let Some(audit) = audit else { return };
+    let outcome = why.info().name.to_owned();
+    let refused = OperatorAct { actor, action: action.to_owned(), outcome, ..OperatorAct::default() };
+    if let Err(error) = audit.record_refusal(refused).await {
+        tracing::error!(%error, action, "a refused call cannot be recorded");
     }
 }
 
@@ -104,12 +153,19 @@ fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
         ["message_id", "value", "counter_name", "operation_id", "error_signature"].iter().map(|field| text(field));
     OperatorAct {
         action: method.descriptor.name().to_owned(),
-        target: targets.chain(names).next().unwrap_or_default(),
+        target: targets.chain(names).next().or_else(|| documented(&text("document"))).unwrap_or_default(),
         part: parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "),
         reason: text("reason"),
         request_token: text("request_token"),
         ..OperatorAct::default()
     }
+}
+
+/// The namespaces of a document that has their names.
+fn documented(document: &str) -> Option<String> {
+    let found = documents::parse(document, None).ok()?;
+    let names: Vec<String> = found.iter().map(|one| one.draft.name.to_string()).collect();
+    Some(names.join(" "))
 }
 
 fn text_of(message: &DynamicMessage, field: &str) -> String {

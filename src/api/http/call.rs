@@ -18,7 +18,7 @@ use tracing::Instrument;
 
 use crate::api::errors::{ApiError, with_reason};
 use crate::api::grpc::CallTime;
-use crate::api::http::audit::{self, ActSlot};
+use crate::api::http::audit::{self, ActSlot, AnswerNote};
 use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::api::http::methods::{GrpcService, Method};
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
@@ -91,8 +91,8 @@ pub async fn call(
     let CallStart { asked, service, identity, place } = match CallStart::of(method, &mut request) {
         Ok(start) => start,
         Err(refusal) => {
-            method.metrics.record(refusal.code(), Duration::ZERO);
-            return Status::from(refusal).into_http();
+            let identity = request.extensions().get::<Arc<Identity>>().cloned();
+            return refused(context, method, identity.as_ref(), refusal).await;
         }
     };
     let time = effective_timeout(asked, method.waits);
@@ -126,6 +126,7 @@ pub async fn call(
         if let Some(status) = response.extensions().get::<Status>() {
             method.metrics.record(status.code(), context.clock.elapsed().saturating_sub(began));
             trace::answered(&span, status.code());
+            audit::note(context.audit.get(), method, identity.as_ref(), AnswerNote::of(&response, None)).await;
             return response;
         }
         let watch = StreamMonitor { place, ..context.monitor_stream(method, began, asked, identity) };
@@ -143,12 +144,24 @@ pub async fn call(
         Err(CallCut::Deadline) => Status::from(expired(method, time)).into_http(),
         Err(CallCut::KeyEnded) => Status::from(why_key_ended(method, identity.as_deref())).into_http(),
     };
-    if let Some((audit, act)) = audit.zip(act.into_inner()) {
-        audit::record(audit, act, audit::outcome_of(&response)).await;
-    }
+    let note = AnswerNote::of(&response, act.into_inner());
+    audit::note(context.audit.get(), method, identity.as_ref(), note).await;
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
     method.metrics.record(code, context.clock.elapsed().saturating_sub(began));
     trace::answered(&span, code);
+    response
+}
+
+/// Answers a call that is refused before its body is read.
+async fn refused(
+    context: &CallContext,
+    method: &Method,
+    identity: Option<&Arc<Identity>>,
+    refusal: ApiError,
+) -> Response<Body> {
+    method.metrics.record(refusal.code(), Duration::ZERO);
+    let response = Status::from(refusal).into_http();
+    audit::note(context.audit.get(), method, identity, AnswerNote::of(&response, None)).await;
     response
 }
 

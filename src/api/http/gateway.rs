@@ -41,7 +41,7 @@ use crate::api::http::identity::{Authentication, IdentityCheck};
 use crate::api::http::metered_body::ByteMeter;
 use crate::api::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
-use crate::api::http::{json, pages};
+use crate::api::http::{audit, json, pages};
 use crate::domain::Reason;
 use crate::domain::access::AccessResource;
 use crate::domain::limits::BODY_BYTES_MAX;
@@ -229,7 +229,7 @@ impl Gateway {
         match protocol {
             Protocol::Grpc => {
                 let mut request = request.map(Body::new);
-                match self.admit(&mut request, &caller) {
+                match self.admit(&mut request, &caller).await {
                     Ok(()) => self.answer_grpc(request, &caller).await,
                     Err(refusal) => Status::from(refusal).into_http(),
                 }
@@ -265,8 +265,22 @@ impl Gateway {
     }
 
     /// Finds out who sent a request, before its body is read, and notes it in the request. Refuses it if the sender has used up
-    /// a quota.
-    fn admit(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
+    /// a quota. A refusal of a stranger is noted in the audit.
+    async fn admit(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
+        let found = self.identify(request, caller);
+        if found.as_ref().is_err_and(|refusal| refusal.reason == Reason::Unauthenticated) {
+            let path = request.uri().path();
+            // No text of a stranger gets into the audit.
+            let called = self.methods.public(path).map(|method| method.descriptor.name().to_owned());
+            let called = called.unwrap_or_else(|_| if pages::exists(path) { path } else { "unknown" }.to_owned());
+            let actor = caller.peer.ip().to_string();
+            let audit = self.calls.audit.get();
+            Box::pin(audit::record_refusal(audit, actor, &called, Reason::Unauthenticated)).await;
+        }
+        found
+    }
+
+    fn identify(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
         if Methods::is_internal(request.uri().path()) {
             return self.identity.check_member(request.headers());
         }
@@ -291,7 +305,7 @@ impl Gateway {
             return self.console.answer(context, request, caller).await;
         }
         if !pages::is_open(request.uri().path())
-            && let Err(refusal) = self.admit(&mut request, caller)
+            && let Err(refusal) = self.admit(&mut request, caller).await
         {
             return json::refused(&Status::from(refusal));
         }
@@ -299,6 +313,8 @@ impl Gateway {
         if let Some((identity, role)) = identity.zip(pages::role(request.uri().path()))
             && !identity.grants.allows(role, AccessResource::Server)
         {
+            let (actor, page) = (identity.principal.name.to_string(), request.uri().path());
+            Box::pin(audit::record_refusal(self.calls.audit.get(), actor, page, Reason::RoleMissing)).await;
             return json::refused(&Status::from(role_missing(&identity.principal, role, "this page")));
         }
         if pages::exists(request.uri().path()) {
@@ -358,15 +374,15 @@ impl Service<Request<Body>> for GrpcWebCalls {
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
         let gateway = Arc::clone(&self.gateway);
         let caller = Arc::clone(&self.caller);
-        if let Err(refusal) = gateway.admit(&mut request, &caller) {
-            return Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())));
-        }
-        if let Err(refusal) = gateway.methods.public(request.uri().path()) {
-            return Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())));
-        }
-        // gRPC-Web travels on HTTP/1.1 as well; its translation keeps all that gRPC needs of HTTP/2.
-        *request.version_mut() = Version::HTTP_2;
-        Box::pin(async move { Ok(gateway.answer_grpc(request, &caller).await) })
+        Box::pin(async move {
+            let admitted = gateway.admit(&mut request, &caller).await;
+            if let Err(refusal) = admitted.and_then(|()| gateway.methods.public(request.uri().path())) {
+                return Ok(Status::from(refusal).into_http());
+            }
+            // gRPC-Web travels on HTTP/1.1 as well; its translation keeps all that gRPC needs of HTTP/2.
+            *request.version_mut() = Version::HTTP_2;
+            Ok(gateway.answer_grpc(request, &caller).await)
+        })
     }
 }
 

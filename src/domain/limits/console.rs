@@ -39,3 +39,9 @@ pub const ADMIN_REPEATS_MAX: usize = 1_000;
 pub const ADMIN_PAGE_ACTS_MAX: usize = 10_000;
 /// The length of each text of an admin action; longer ones are cut.
 pub const ADMIN_TEXT_BYTES_MAX: usize = 1_024;
+/// The time in which a refused call is written down once for each caller, method and reason.
+pub const REFUSALS_WINDOW: Duration = Duration::from_secs(60);
+/// The refused calls that are written down in that time.
+pub const REFUSALS_WRITTEN_MAX: usize = 20;
+/// The kinds of refused calls that are told apart in that time.
+pub const REFUSALS_KNOWN_MAX: usize = 1_000;

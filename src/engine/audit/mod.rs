@@ -1,7 +1,9 @@
-//! Records what operators did, each act once.
+//! Records what operators did, each act once; and of calls that are refused a sample.
 //!
 //! A call with the request token of an earlier one for the same target is a repeat and leaves no second line. Acts are
 //! numbered here; one is written after the other.
+
+mod refusals;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,6 +13,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::limits::{ADMIN_PAGE_ACTS_MAX, ADMIN_REPEATS_MAX, ADMIN_TEXT_BYTES_MAX};
 use crate::ports::{AdminAction, AdminLog, Clock, StoreError};
+
+use refusals::RefusalSample;
 
 /// An act as a caller did it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -31,6 +35,7 @@ pub struct Audit {
     log: Arc<dyn AdminLog>,
     clock: Arc<dyn Clock>,
     written: Arc<Mutex<WrittenActs>>,
+    refusals: Arc<RefusalSample>,
 }
 
 #[derive(Default)]
@@ -44,7 +49,7 @@ struct WrittenActs {
 impl Audit {
     /// An audit over a log, which is read with the first act.
     pub fn new(log: Arc<dyn AdminLog>, clock: Arc<dyn Clock>) -> Self {
-        Self { log, clock, written: Arc::default() }
+        Self { log, clock, written: Arc::default(), refusals: Arc::default() }
     }
 
     /// Writes an act down, unless it is the repeat of one. Texts are cut to a bounded length.
@@ -73,6 +78,18 @@ impl Audit {
             }
         }
         Ok(())
+    }
+
+    /// Writes down that a call was refused: the first of an actor, a call and an outcome in a minute, and at most
+    /// `REFUSALS_WRITTEN_MAX` in all. Of the others the next line tells the number.
+    pub async fn record_refusal(&self, refused: OperatorAct) -> Result<(), StoreError> {
+        let Some(unwritten) = self.refusals.note(&refused, self.clock.elapsed()) else { return Ok(()) };
+        let part = match (unwritten, refused.part.is_empty()) {
+            (0, _) => refused.part,
+            (more, true) => format!("and {more} more in the minute before"),
+            (more, false) => format!("{}, and {more} more in the minute before", refused.part),
+        };
+        self.record(OperatorAct { part, ..refused }).await
     }
 
     /// The acts with numbers below `below` whose target begins with a prefix, newest first, and whether there may be more.

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
+use super::keys::{command_with, keyed, post};
 use crate::support::harness::{HttpAnswer, Launch, Server, http};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -68,4 +69,98 @@ fn each_act_of_an_operator_is_one_line_that_only_the_owner_can_read() {
     let purge = json!({"queue": "mail", "requestToken": "once"});
     assert_eq!(call(&server, &format!("{QUEUES}/PurgeQueue"), "ben", &purge).status, 200);
     assert_eq!(acts(&server, &json!({})), all, "a repeat after a restart leaves no line");
+}
+
+fn acts_for(server: &Server, key: &str) -> Vec<Value> {
+    let answer = post(server, "/tallystone.admin.v1.AuditService/ListAdminActions", key, &json!({}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()["actions"].as_array().expect("a list").clone()
+}
+
+#[test]
+fn a_change_of_a_key_says_which_grants_changed_and_a_document_which_namespaces() {
+    let (server, admin, _folder) = keyed();
+    let ran = |arguments: &[&str]| {
+        let (code, out, told) = command_with(&server, &admin, arguments);
+        assert_eq!(code, 0, "{told}");
+        out.trim().to_owned()
+    };
+    ran(&["key", "create", "orders", "--grant", "worker:queue:orders/*", "--grant", "viewer"]);
+    let update = [
+        "key",
+        "update",
+        "orders",
+        "--grant",
+        "worker:queue:orders/*",
+        "--grant",
+        "enqueuer",
+        "--deny",
+        "worker:queue:x",
+    ];
+    ran(&[&update[..], &["--reason", "they send too"]].concat());
+    ran(&[&update[..], &["--description", "workers"]].concat());
+    let apply = |document: Value| {
+        let body = json!({"document": document.to_string()});
+        post(&server, "/tallystone.admin.v1.NamespaceService/ApplyNamespace", &admin, &body).status
+    };
+    assert_eq!(apply(json!([{"name": "views"}, {"name": "clicks"}])), 200);
+    assert_ne!(apply(json!({"name": "views", "type": "no such type"})), 200);
+    let lines: Vec<_> = acts_for(&server, &admin)
+        .iter()
+        .map(|act| {
+            ["action", "target", "part", "reason", "outcome"]
+                .map(|field| act[field].as_str().expect("a text").to_owned())
+        })
+        .collect();
+    assert_eq!(
+        lines[1..],
+        [
+            ["ApplyNamespace", "views clicks", "", "", "OK"],
+            ["UpdateKey", "orders", "", "", "OK"],
+            ["UpdateKey", "orders", "+enqueuer, +not worker:queue:x, -viewer", "they send too", "OK"],
+            ["CreateKey", "orders", "", "", "OK"],
+        ]
+        .map(|line| line.map(str::to_owned))
+    );
+    assert_eq!(lines[0][0], "ApplyNamespace", "and what was refused stands there too");
+}
+
+#[test]
+fn refused_calls_are_sampled_with_the_true_principal() {
+    let (server, admin, _folder) = keyed();
+    let (code, key, told) = command_with(&server, &admin, &["key", "create", "bob", "--grant", "worker:queue:own"]);
+    assert_eq!(code, 0, "{told}");
+    let key = key.trim();
+    let forged = |path: &str, body: &str| {
+        let bearer = format!("Bearer {key}");
+        let headers = [("content-type", "application/json"), ("authorization", &*bearer), ("tallystone-actor", "ann")];
+        http(server.address, "POST", path, &headers, body).expect("the server answers").status
+    };
+    for _ in 0..50 {
+        assert_eq!(forged("/tallystone.admin.v1.KeyService/ListKeys", "{}"), 403);
+        assert_eq!(forged(&format!("{QUEUES}/PurgeQueue"), "{\"queue\": \"own\"}"), 403);
+        assert_eq!(server.post("/tallystone.admin.v1.KeyService/ListKeys", "{}").status, 401);
+        assert_eq!(server.post("/no/such-path", "{}").status, 401);
+        assert_eq!(server.get("/metrics").status, 401);
+    }
+    let bearer = format!("Bearer {key}");
+    assert_eq!(
+        http(server.address, "GET", "/metrics", &[("authorization", &bearer)], "").expect("an answer").status,
+        403
+    );
+    let mut lines: Vec<_> = acts_for(&server, &admin)
+        .iter()
+        .filter(|act| act["outcome"] != "OK")
+        .map(|act| ["action", "actor", "outcome"].map(|field| act[field].as_str().expect("a text").to_owned()))
+        .collect();
+    lines.sort();
+    let expected = [
+        ["/metrics", "127.0.0.1", "UNAUTHENTICATED"],
+        ["/metrics", "bob", "ROLE_MISSING"],
+        ["ListKeys", "127.0.0.1", "UNAUTHENTICATED"],
+        ["ListKeys", "bob", "ROLE_MISSING"],
+        ["PurgeQueue", "bob", "ROLE_MISSING"],
+        ["unknown", "127.0.0.1", "UNAUTHENTICATED"],
+    ];
+    assert_eq!(lines, expected.map(|line| line.map(str::to_owned)), "one line of each kind in a minute");
 }
