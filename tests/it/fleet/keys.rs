@@ -4,8 +4,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tonic_types::StatusExt;
 
 use crate::engines::cassandra::{node, run, settings};
+use crate::server::keys::{ENDED_WITHIN, client, post, waiting, working};
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually, http};
 
 const KEYSPACE: &str = "keyed";
@@ -30,6 +32,65 @@ fn metric(server: &Server, key: &str, name: &str) -> f64 {
     let page = http(server.address, "GET", "/metrics", &[("authorization", &bearer)], "").expect("an answer").body;
     let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name));
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in:\n{page}"))
+}
+
+/// Two servers on one keyspace, each with queues of its own, and the key of an admin.
+fn servers(keyspace: &str) -> (Server, Server, String) {
+    let mut settings = settings(&node().to_string(), keyspace);
+    settings.extend(["--set".to_owned(), "queues.engine=memory".to_owned()]);
+    let (code, printed) = run(&["migrate", "apply"], &settings);
+    assert_eq!(code, 0, "{printed}");
+    let (code, printed) = run(&["key", "create", "ann", "--offline"], &settings);
+    assert_eq!(code, 0, "{printed}");
+    let admin = printed.lines().find(|line| line.starts_with("ts_")).expect("the key is printed").to_owned();
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        command.args(["server", "start"]).args(&settings);
+        Launch::of(command).start()
+    };
+    (start(), start(), admin)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_a_key_ends_its_open_calls_at_the_other_servers() {
+    let (one, other, admin) = servers("keyed_streams");
+    let namespace = json!({"namespace": {"name": "mail"}});
+    let made = post(&one, "/tallystone.admin.v1.NamespaceService/CreateNamespace", &admin, &namespace);
+    assert_eq!(made.status, 200, "{}", made.body);
+    let queue = json!({"queue": {"name": "mail"}});
+    assert_eq!(post(&other, "/tallystone.queue.v1.QueueService/CreateQueue", &admin, &queue).status, 200);
+    let is_known = || {
+        let get = "/tallystone.admin.v1.NamespaceService/GetNamespace";
+        post(&other, get, &admin, &json!({"name": "mail"})).status == 200
+    };
+    assert!(eventually(WITHIN, is_known), "the other server never knows the namespace");
+    let grants = json!([{"role": "ROLE_WORKER"}, {"role": "ROLE_COUNTER_READER"}, {"role": "ROLE_ADMIN", "kind": "RESOURCE_KIND_SERVER"}]);
+    for (name, change, reasons) in [
+        ("gone", "DeleteKey", ["UNAUTHENTICATED"; 3]),
+        ("other", "UpdateKey", ["RETRY_LATER", "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN"]),
+    ] {
+        let made = post(&one, &format!("{SERVICE}/CreateKey"), &admin, &json!({"name": name, "grants": grants}));
+        let key = made.json()["apiKey"].as_str().expect("a key").to_owned();
+        assert!(eventually(WITHIN, || is_valid(&other, &key)), "the other server never knows the key");
+        let (watch, dequeue) = waiting(&other, &key, "mail").await;
+        let work = working(&client(&other, &key), "mail").await;
+        let body = match change {
+            "DeleteKey" => json!({"name": name}),
+            _ => json!({"name": name, "grants": [{"role": "ROLE_VIEWER"}]}), // the other change
+        };
+        let changed = post(&one, &format!("{SERVICE}/{change}"), &admin, &body);
+        assert_eq!(changed.status, 200, "{}", changed.body);
+        let changed_at = Instant::now();
+        for (what, ended, reason) in
+            [("watch", watch, reasons[0]), ("dequeue", dequeue, reasons[1]), ("work", work, reasons[2])]
+        {
+            let status = ended.await.expect("no task panics");
+            let found = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();
+            assert_eq!(found, reason, "{change} {what}: {status:?}");
+            assert!(changed_at.elapsed() < ENDED_WITHIN, "{what} ended {:?} after {change}", changed_at.elapsed());
+        }
+    }
+    assert!(one.stop().success() && other.stop().success());
 }
 
 #[test]

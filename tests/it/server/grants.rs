@@ -19,7 +19,7 @@ use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
 use super::granted_requests::{Touched, experiment, request, rule};
-use super::keys::{ENDED_WITHIN, command_with, keyed, post, waiting};
+use super::keys::{ENDED_WITHIN, client, command_with, keyed, post, waiting, working};
 use crate::support::harness::{Server, eventually, http};
 
 const SECURITY: &str = include_str!("../../../docs/security.md");
@@ -406,11 +406,14 @@ async fn a_change_of_grants_ends_waiting_calls_and_streams_of_the_key_within_two
     let grants = ["counter-reader:counter:own#*", "worker:queue:own"];
     let key = key_with(&server, &admin, "changed", &grants);
     let (watch, dequeue) = waiting(&server, &key, "own").await;
+    let work = working(&client(&server, &key), "own").await;
     let changed = Instant::now();
     let update = ["key", "update", "changed", "--grant", "viewer:queue:own"];
     let (code, _, told) = command_with(&server, &admin, &update);
     assert_eq!(code, 0, "{told}");
-    for (what, ended, reason) in [("watch", watch, "RETRY_LATER"), ("dequeue", dequeue, "OUTCOME_UNKNOWN")] {
+    for (what, ended, reason) in
+        [("watch", watch, "RETRY_LATER"), ("dequeue", dequeue, "OUTCOME_UNKNOWN"), ("work", work, "OUTCOME_UNKNOWN")]
+    {
         let status = ended.await.expect("no task panics");
         let found = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();
         assert_eq!(found, reason, "{what}: {status:?}");

@@ -4,7 +4,7 @@ mod audit;
 pub mod granted_requests;
 mod grants;
 mod hosts;
-mod keys;
+pub mod keys;
 mod logs;
 mod private_files;
 mod quotas;
