@@ -5,6 +5,7 @@ pub mod cassandra;
 pub mod codec;
 pub mod embedded;
 pub mod files;
+pub mod jwt;
 pub mod manual;
 pub mod memcached;
 pub mod memory;

@@ -10,6 +10,7 @@ mod cluster_faults;
 mod clusters;
 mod console;
 mod engines;
+mod issuers;
 mod listen;
 mod log;
 mod numbers;
@@ -34,7 +35,7 @@ use crate::domain::counter::NamespaceName;
 use crate::engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
 
 use numbers::{number_of, number_wanted};
-use tables::{complete_clusters, find, in_quotes, insert, kind_of, leaves, like};
+use tables::{complete_named, find, in_quotes, insert, kind_of, leaves, like};
 
 pub use auth::{AuthConfig, AuthMode};
 pub use bridge::BridgeConfig;
@@ -44,6 +45,7 @@ pub use clusters::{
 };
 pub use console::ConsoleConfig;
 pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, QueuesConfig};
+pub use issuers::{ConfiguredIssuer, IssuerConfig, IssuerKeysPlace, trusted as trusted_issuers};
 pub use listen::{ListenAddress, SERVER_DEFAULT};
 pub use log::{LogConfig, LogFormat};
 pub use quotas::QuotasConfig;
@@ -300,7 +302,7 @@ impl ConfigLayers {
         }
         let mut alone = self.defaults.clone();
         insert(&mut alone, key, value.clone());
-        complete_clusters(&mut alone, &self.defaults);
+        complete_named(&mut alone, &self.defaults);
         Config::deserialize(alone)
             .map_err(|error| bad(key, origin, &format!("cannot be used: {}", error.message())))?;
         insert(&mut self.table, key, value);
@@ -352,7 +354,7 @@ impl ConfigLayers {
             insert(&mut self.table, CLUSTER_KIND, kind);
         }
         let like = self.table.clone();
-        complete_clusters(&mut self.table, &like);
+        complete_named(&mut self.table, &like);
         let config = Config::deserialize(self.table.clone());
         let config = config.expect("every value was tried alone, and none depends on another");
         let mut keys = Vec::new();
@@ -402,6 +404,7 @@ impl LoadedConfig {
         let of_traces = || traces::find_invalid(&self.config).map(|(key, what)| (key.to_owned(), what));
         match cluster_faults::find_invalid(&self.config)
             .or_else(of_traces)
+            .or_else(|| auth::find_invalid(&self.config))
             .or_else(|| roles::find_invalid(&self.config).map(named))
         {
             Some((key, what)) => invalid(&key, &what),

@@ -36,7 +36,7 @@ use crate::domain::Timestamp;
 use crate::domain::access::QuotaLimits;
 use crate::domain::counter::DatasetId;
 use crate::domain::fleet::ProtocolRules;
-use crate::engine::access::AccessKeys;
+use crate::engine::access::{AccessKeys, Tokens, TrustedIssuer};
 use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
 use crate::engine::context::EngineContext;
 use crate::engine::counting::Counting;
@@ -46,7 +46,8 @@ use crate::engine::fleet::{CounterFleet, FleetMembership, FleetOptions};
 use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
 use crate::engine::history::HistoryReader;
 use crate::engine::loops::{
-    AccessKeysLoop, DeletedNamespacesLoop, FollowLoop, MembershipLoop, StartupProgress, Supervisor, WatchesLoop,
+    AccessKeysLoop, DeletedNamespacesLoop, FollowLoop, IssuerKeysLoop, MembershipLoop, StartupProgress, Supervisor,
+    TokensLoop, WatchesLoop,
 };
 use crate::engine::namespaces::NamespaceCatalog;
 use crate::engine::queue_report_frontier::QueueReportFrontier;
@@ -58,7 +59,7 @@ use crate::engine::served_counts::ServedCounts;
 use crate::engine::stats::Stats;
 use crate::ports::{
     Clock, Entropy, ExportSink, HistoryStore, QueueStores, RegisterCodec, RollupSignal, SignalCounts, StoreError,
-    Stores,
+    Stores, TokenFormat,
 };
 
 pub use fleet::MemberProfile;
@@ -240,6 +241,16 @@ impl Engine {
     /// The API keys.
     pub fn keys(&self) -> AccessKeys {
         self.keys.clone()
+    }
+
+    /// Takes the tokens of these issuers from now on. Their keys are read at once, and again until the engine stops.
+    pub fn trust(&self, format: Arc<dyn TokenFormat>, issuers: Vec<TrustedIssuer>) -> Tokens {
+        let tokens = Tokens::new(format, issuers, self.keys.accounts(), Arc::clone(&self.context.clock));
+        for issuer in tokens.issuers() {
+            self.context.driver.start(IssuerKeysLoop::new(tokens.clone(), Arc::clone(issuer)));
+        }
+        self.context.driver.start(TokensLoop::new(tokens.clone()));
+        tokens
     }
 
     /// Sets how far the queues of this server are reported to their counters. `None`: it reports for no queue.

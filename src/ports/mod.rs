@@ -32,6 +32,7 @@ mod rules;
 mod session_directory;
 mod store_handle;
 mod time_slices;
+mod tokens;
 mod touches;
 
 use std::collections::BTreeMap;
@@ -76,6 +77,7 @@ pub use session_directory::{
 };
 pub use store_handle::{StoreCheck, StoreDisk, StoreHandle};
 pub use time_slices::TimeSlices;
+pub use tokens::{KeyDocument, KeyDocumentError, SigningKeys, TokenFormat};
 pub use touches::{Touch, Touches};
 
 /// The stores of a server. Cheap to clone.

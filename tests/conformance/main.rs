@@ -49,4 +49,5 @@ mod simulated_cache;
 #[path = "../sim/caches/items.rs"]
 mod simulated_memcached;
 mod time_slices;
+mod tokens;
 mod touches;

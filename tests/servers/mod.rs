@@ -8,6 +8,7 @@
 pub mod cassandra;
 pub mod chromedriver;
 pub mod cluster;
+pub mod issuer;
 pub mod prometheus;
 pub mod proxy;
 pub mod redis;

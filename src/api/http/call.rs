@@ -63,7 +63,8 @@ impl CallContext {
         let account = account_of(identity.as_ref()).map(Arc::clone);
         let key_end = identity.map(|identity| {
             let ended = Box::pin(identity.ended().clone().cancelled_owned());
-            let status = KeyEndStatus { ended: key_ended(method).into(), regranted: regranted(method).into() };
+            let ended_status = key_ended(method, identity.credential.word()).into();
+            let status = KeyEndStatus { ended: ended_status, regranted: regranted(method).into() };
             (identity, ended, status)
         });
         StreamMonitor {
@@ -314,7 +315,7 @@ fn expired(method: &Method, time: Duration) -> ApiError {
 pub fn role_missing(principal: &Principal, role: AccessRole, what: &str) -> ApiError {
     ApiError::new(
         Reason::RoleMissing,
-        format!("{what} needs the role {role}, which no grant of the key {} allows", principal.name),
+        format!("{what} needs the role {role}, which no grant of {} allows", principal.name),
     )
 }
 
@@ -322,7 +323,8 @@ pub fn role_missing(principal: &Principal, role: AccessRole, what: &str) -> ApiE
 fn why_key_ended(method: &Method, identity: Option<&Identity>) -> ApiError {
     match identity {
         Some(identity) if identity.is_regranted() => regranted(method),
-        Some(_) | None => key_ended(method),
+        Some(identity) => key_ended(method, identity.credential.word()),
+        None => key_ended(method, "credential"),
     }
 }
 
@@ -335,14 +337,14 @@ fn regranted(method: &Method) -> ApiError {
     }
 }
 
-/// The error of a call whose caller's key ended.
-fn key_ended(method: &Method) -> ApiError {
+/// The error of a call whose caller's key or token ended.
+fn key_ended(method: &Method, credential: &str) -> ApiError {
     let effect = match method.changes {
         true => "a write may have been applied",
         false => "nothing was changed",
     };
     let refusal =
-        ApiError::new(Reason::Unauthenticated, format!("the API key of the call is no longer valid; {effect}"));
+        ApiError::new(Reason::Unauthenticated, format!("the {credential} of the call is no longer valid; {effect}"));
     if method.changes { refusal } else { refusal.without_effect() }
 }
 

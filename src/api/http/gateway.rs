@@ -46,7 +46,7 @@ use crate::domain::Reason;
 use crate::domain::access::AccessResource;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::Engine;
-use crate::engine::access::Identity;
+use crate::engine::access::{Identity, Tokens};
 use crate::engine::audit::Audit;
 use crate::ports::{Backups, Clock};
 use crate::proto::admin::v1::audit_service_server::{self, AuditServiceServer};
@@ -141,6 +141,11 @@ impl Gateway {
     pub fn with_console(mut self, settings: ConsoleSettings) -> Self {
         self.console = Console::new(settings);
         self
+    }
+
+    /// Takes tokens of identity providers from now on. Call it once, before `open`.
+    pub fn open_tokens(&self, tokens: Tokens) {
+        self.identity.open_tokens(tokens);
     }
 
     /// Opens the services over an engine. Call it once.
@@ -267,7 +272,7 @@ impl Gateway {
     /// Finds out who sent a request, before its body is read, and notes it in the request. Refuses it if the sender has used up
     /// a quota. A refusal of a stranger is noted in the audit.
     async fn admit(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
-        let found = self.identify(request, caller);
+        let found = self.identify(request, caller).await;
         if found.as_ref().is_err_and(|refusal| refusal.reason == Reason::Unauthenticated) {
             let path = request.uri().path();
             // No text of a stranger gets into the audit.
@@ -280,11 +285,11 @@ impl Gateway {
         found
     }
 
-    fn identify(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
+    async fn identify(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
         if Methods::is_internal(request.uri().path()) {
             return self.identity.check_member(request.headers());
         }
-        if let Some(identity) = self.identity.caller(request.headers())? {
+        if let Some(identity) = self.identity.caller(request.headers()).await? {
             self.calls.admit(&identity, caller)?;
             request.extensions_mut().insert(identity);
         }

@@ -1,7 +1,8 @@
 //! Who calls, found out from the head of a request, before its body is read.
 //!
-//! Invariant: where callers must show a key, no method of any protocol runs without one. Only `/healthz` and `/readyz` are
-//! not asked here. Refusals say no more than that the key is not valid.
+//! Invariant: where callers must show a key or token, no method of any protocol runs without one. Only `/healthz` and `/readyz`
+//! are not asked here. Refusals of keys say no more than that the key is not valid; those of tokens say why, which whoever has the
+//! token can read in it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,18 +13,18 @@ use crate::api::errors::ApiError;
 use crate::api::grpc::rollup_signals::{member_refusal, presented_secret};
 use crate::api::http::metrics::{CallMetrics, UnauthenticatedCall};
 use crate::domain::Reason;
-use crate::domain::access::ApiKey;
-use crate::engine::access::{AccessKeys, Identity, KeyRefusal};
+use crate::domain::access::{ApiKey, TokenRefusal};
+use crate::engine::access::{AccessKeys, Identity, KeyRefusal, Tokens};
 use crate::engine::rolling::SignalReceiver;
 use crate::proto::SECRET_METADATA;
 
-/// Whether callers must show a key.
+/// Whether callers must show a key or token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Authentication {
     /// Anyone who reaches the port may call everything.
     #[default]
     Off,
-    /// Every call shows an API key.
+    /// Every call shows an API key, or a token of an issuer that the settings list.
     Keys,
 }
 
@@ -32,6 +33,8 @@ pub struct IdentityCheck {
     mode: Authentication,
     /// Absent until the store is open.
     known: OnceLock<KnownCallers>,
+    /// Absent until the store is open.
+    tokens: OnceLock<Tokens>,
     metrics: CallMetrics,
 }
 
@@ -45,7 +48,12 @@ struct KnownCallers {
 impl IdentityCheck {
     /// A check that knows nobody yet.
     pub fn new(mode: Authentication, metrics: CallMetrics) -> Self {
-        Self { mode, known: OnceLock::new(), metrics }
+        Self { mode, known: OnceLock::new(), tokens: OnceLock::new(), metrics }
+    }
+
+    /// Takes tokens from now on. Call it once, before `open`.
+    pub fn open_tokens(&self, tokens: Tokens) {
+        assert!(self.tokens.set(tokens).is_ok(), "the issuers are made known once");
     }
 
     /// Knows these callers from now on. Call it once.
@@ -53,8 +61,9 @@ impl IdentityCheck {
         assert!(self.known.set(KnownCallers { keys, members }).is_ok(), "the callers are made known once");
     }
 
-    /// Finds out who sent a request to an application's method. None: callers need not say.
-    pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<Identity>>, ApiError> {
+    /// Finds out who sent a request to an application's method. None: callers need not say. Waits only for a token that names an
+    /// unknown key of its issuer.
+    pub async fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<Identity>>, ApiError> {
         if self.mode == Authentication::Off {
             return Ok(None);
         }
@@ -62,14 +71,34 @@ impl IdentityCheck {
         let (Some(one), None) = (shown.next(), shown.next()) else {
             return Err(self.refusal(UnauthenticatedCall::Missing));
         };
-        let Some(key) = bearer(one.as_bytes()).and_then(ApiKey::parse) else {
-            return Err(self.refusal(UnauthenticatedCall::Invalid));
+        let shown = bearer(one.as_bytes()).ok_or_else(|| self.refusal(UnauthenticatedCall::Invalid))?;
+        let Some(key) = ApiKey::parse(shown) else {
+            // Boxed, so that calls with keys, which are more, do not reserve its space.
+            return Box::pin(self.caller_of_token(shown)).await.map(Some);
         };
         match self.known()?.keys.identify(&key) {
             Ok(identity) => Ok(Some(identity)),
             Err(KeyRefusal::Unknown) => Err(self.refusal(UnauthenticatedCall::Invalid)),
             Err(KeyRefusal::Expired) => Err(self.refusal(UnauthenticatedCall::Expired)),
         }
+    }
+
+    async fn caller_of_token(&self, shown: &[u8]) -> Result<Arc<Identity>, ApiError> {
+        self.known()?;
+        let tokens = self.tokens.get().filter(|tokens| !tokens.issuers().is_empty());
+        // Every token has two dots, and no key has one.
+        let token = std::str::from_utf8(shown).ok().filter(|text| text.contains('.'));
+        let Some((tokens, token)) = tokens.zip(token) else {
+            return Err(self.refusal(UnauthenticatedCall::Invalid));
+        };
+        tokens.identify(token).await.map_err(|why| {
+            self.metrics.unauthenticated(match why {
+                TokenRefusal::Expired => UnauthenticatedCall::Expired,
+                _ => UnauthenticatedCall::Invalid, // a metric of tokens says more
+            });
+            let what = format!("the token of the call is refused: {why}; nothing was applied");
+            ApiError::new(Reason::Unauthenticated, what).without_effect()
+        })
     }
 
     /// Refuses a request to a method between servers that comes from no member of the fleet.

@@ -13,6 +13,7 @@ use crate::app::config::{
     self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers, SettingOrigin,
 };
 use crate::app::notices::print_notice;
+use crate::app::server::issuers;
 use crate::app::server::keyspace::UnusableSetting;
 use crate::app::server::memcached::MemcachedUnreachable;
 use crate::app::server::preset::Preset;
@@ -165,8 +166,10 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     let is_default =
         |key: &str| loaded.settings.get(key).is_some_and(|setting| setting.origin == SettingOrigin::Default);
     let (opens, writes) = (is_default("auth.mode"), is_default("console.read_only"));
-    if opens {
-        loaded.config.auth = config::AuthConfig { mode: config::AuthMode::Off, loopback_only: true };
+    // Whoever lists issuers means to ask for tokens.
+    if opens && !loaded.config.auth.takes_tokens() {
+        loaded.config.auth.mode = config::AuthMode::Off;
+        loaded.config.auth.loopback_only = true;
     }
     if writes {
         loaded.config.console.read_only = false;
@@ -188,6 +191,7 @@ pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failu
                     ClusterKind::Embedded | ClusterKind::Memory | ClusterKind::Memcached => {}
                 }
             }
+            issuers::of(&loaded.config).map(drop).map_err(|error| failure_of_start(&error))?;
             loaded.notices.iter().for_each(|notice| print_notice(notice));
             let text = format!("the settings are valid: {} values\n", loaded.settings.len());
             Output::plain().bytes(text.as_bytes())

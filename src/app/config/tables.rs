@@ -1,4 +1,4 @@
-//! Tables of settings: dotted keys, the key that documents another, and clusters that take what nobody gave them.
+//! Tables of settings: dotted keys, the key that documents another, and sections of any name that take what nobody gave them.
 
 use toml::{Table, Value};
 
@@ -28,22 +28,32 @@ pub(super) fn in_quotes(key: &str, known: &Value, value: &Value) -> String {
     }
 }
 
-/// The key that is documented for a key: clusters have any name.
+/// Sections that hold others of any name, each with the one among them that is documented.
+const NAMED: [(&str, &str); 2] = [("clusters", "embedded"), ("auth.jwt", "main")];
+
+/// The key that is documented for a key: clusters and issuers have any name.
 pub(super) fn like(key: &str) -> String {
-    match key.split('.').collect::<Vec<_>>()[..] {
-        ["clusters", _] => "clusters.embedded".to_owned(),
-        ["clusters", _, setting] => format!("clusters.embedded.{setting}"),
-        _ => key.to_owned(), // every other section has a fixed name
-    }
+    let inside = |(section, documented): &(&str, &str)| {
+        let named = key.strip_prefix(section)?.strip_prefix('.')?;
+        Some(match named.split_once('.') {
+            Some((_, setting)) => format!("{section}.{documented}.{setting}"),
+            None => format!("{section}.{documented}"),
+        })
+    };
+    // Every other section has a fixed name.
+    NAMED.iter().find_map(inside).unwrap_or_else(|| key.to_owned())
 }
 
-/// Gives every cluster the settings that nobody gave it: those of the cluster that is documented.
-pub(super) fn complete_clusters(table: &mut Table, like: &Table) {
-    let documented = find(like, "clusters.embedded").and_then(Value::as_table).cloned().unwrap_or_default();
-    let clusters = table.get_mut("clusters").and_then(Value::as_table_mut);
-    for cluster in clusters.into_iter().flat_map(Table::iter_mut).filter_map(|(_, value)| value.as_table_mut()) {
-        for (key, value) in &documented {
-            cluster.entry(key).or_insert_with(|| value.clone());
+/// Gives every section of any name the settings that nobody gave it: those of the one that is documented.
+pub(super) fn complete_named(table: &mut Table, like: &Table) {
+    for (section, documented) in NAMED {
+        let documented =
+            find(like, &format!("{section}.{documented}")).and_then(Value::as_table).cloned().unwrap_or_default();
+        let all = section.split('.').try_fold(&mut *table, |table, name| table.get_mut(name)?.as_table_mut());
+        for own in all.into_iter().flat_map(Table::iter_mut).filter_map(|(_, value)| value.as_table_mut()) {
+            for (key, value) in &documented {
+                own.entry(key).or_insert_with(|| value.clone());
+            }
         }
     }
 }

@@ -24,7 +24,8 @@ const IN_MEMORY: &str = "counters.engine is \"memory\", which keeps no API keys 
 
 /// Refuses to go on with stores that hold no valid key, if the settings ask for keys. Closes the stores then.
 pub async fn require(config: &Config, backend: Backend, now: Timestamp) -> anyhow::Result<Backend> {
-    if config.auth.mode == AuthMode::Off {
+    // Whoever has a token of an issuer needs no key.
+    if config.auth.mode == AuthMode::Off || config.auth.takes_tokens() {
         return Ok(backend);
     }
     let keys = backend.stores.keys.load().await.context("cannot read the API keys");

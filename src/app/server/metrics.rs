@@ -2,6 +2,7 @@
 //!
 //! Every metric begins with `tallystone_`, is in base units, and is documented in `docs/operating.md`.
 
+mod issuers;
 mod process;
 mod queues;
 mod stores;

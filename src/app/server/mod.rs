@@ -4,6 +4,7 @@ mod admin_log;
 pub mod backend;
 pub mod first_entries;
 pub(super) mod first_key;
+pub(super) mod issuers;
 pub(super) mod keyspace;
 pub mod memcached;
 pub mod metrics;

@@ -34,6 +34,7 @@ use crate::app::server::admin_log;
 use crate::app::server::backend::Backend;
 use crate::app::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
 use crate::app::server::first_key;
+use crate::app::server::issuers;
 use crate::app::server::keyspace::UnusableSetting;
 use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
 use crate::app::server::preset::Preset;
@@ -98,6 +99,7 @@ fn disable_huge_pages() {}
 
 /// Serves until `stop_signal` returns the name of a signal, or the store fails.
 async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output = &'static str>) -> anyhow::Result<()> {
+    let issuers = issuers::of(&config)?;
     let listener = bind(&config.server.listen).await?;
     let address = listener.local_addr().context("cannot read the bound address")?;
     refuse_open_dev(&config, address)?;
@@ -133,6 +135,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
             let readiness = Readiness::new(backend.handles.iter().cloned(), Arc::clone(&engine), Arc::clone(&clock));
             register_collectors(&gateway, &mut backend, &engine, &readiness);
             gateway.open_audit(Audit::new(admin_log::open(&config), Arc::clone(&clock)));
+            issuers::open(issuers, &engine, &gateway);
             gateway.open(&engine);
             gateway.open_backups(backend.backups.clone());
             gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));

@@ -3,11 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::domain::access::KeyId;
+use sha2::{Digest, Sha256};
+
+use crate::domain::access::IssuerName;
+use crate::domain::hex::hex_digits;
 use crate::domain::limits::PRINCIPAL_NAME_BYTES_MAX;
 use crate::domain::reason::{Reason, Reject};
 
-/// The name of a principal: `[A-Za-z0-9][A-Za-z0-9._:/=~%@+-]*`, 1 to 64 bytes.
+/// The bytes of the hash that stands for the rest of a long subject: too many for two subjects that share it.
+const SUBJECT_HASH_BYTES: usize = 16;
+
+/// The name of a principal: `[A-Za-z0-9][A-Za-z0-9._:/=~%@+-]*`, 1 to 64 bytes. That of a token also has one `|`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrincipalName(Arc<str>);
 
@@ -26,6 +32,26 @@ impl PrincipalName {
             "the name of the key {what}; use 1 to {PRINCIPAL_NAME_BYTES_MAX} letters, digits and . _ : / = ~ % @ + -"
         );
         Err(Reject::new(Reason::InvalidArgument, text.as_str()).at("name", text.as_str()))
+    }
+
+    /// The name of a subject of an issuer of tokens: `ISSUER|SUBJECT`. Other bytes than letters, digits and `. _ : / = @ + -` are
+    /// written as `%` and two digits. Of a longer name the beginning stays, with `~` and a hash of the subject behind it. So no two
+    /// subjects share a name, and no key has one of them.
+    pub fn of_subject(issuer: &IssuerName, subject: &str) -> Self {
+        let mut name = format!("{issuer}|");
+        for byte in subject.bytes() {
+            match byte.is_ascii_alphanumeric() || b"._:/=@+-".contains(&byte) {
+                true => name.push(char::from(byte)),
+                false => name.push_str(&format!("%{byte:02x}")),
+            }
+        }
+        if name.len() > PRINCIPAL_NAME_BYTES_MAX {
+            let hash = hex_digits(&Sha256::digest(subject.as_bytes())[..SUBJECT_HASH_BYTES]);
+            name.truncate(PRINCIPAL_NAME_BYTES_MAX - "~".len() - hash.len());
+            name.push('~');
+            name.push_str(&hash);
+        }
+        Self(name.into())
     }
 
     /// Returns the text.
@@ -51,8 +77,6 @@ impl fmt::Debug for PrincipalName {
 pub struct Principal {
     /// The name.
     pub name: PrincipalName,
-    /// The key by which it is known.
-    pub key: KeyId,
 }
 
 #[cfg(test)]
@@ -69,5 +93,16 @@ mod tests {
             let reject = PrincipalName::new(name).expect_err(name);
             assert_eq!((reject.reason, reject.fields[0].0.as_str()), (Reason::InvalidArgument, "name"));
         }
+    }
+
+    #[test]
+    fn the_name_of_a_subject_is_readable_and_short() {
+        let issuer = IssuerName::new("k8s").expect("a valid name");
+        let of = |subject: &str| PrincipalName::of_subject(&issuer, subject).to_string();
+        assert_eq!(of("system:serviceaccount:shop:worker"), "k8s|system:serviceaccount:shop:worker");
+        assert_eq!(of("auth0|ann ~%"), "k8s|auth0%7cann%20%7e%25");
+        let long = of(&"a".repeat(61));
+        assert_eq!((long.len(), &long[..31], &long[31..32]), (64, format!("k8s|{}", "a".repeat(27)).as_str(), "~"));
+        assert_eq!(of(&"a".repeat(60)).len(), 64, "the longest that is written out");
     }
 }

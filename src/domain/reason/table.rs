@@ -443,8 +443,8 @@ reasons! {
     },
     Unauthenticated => ReasonInfo {
         name: "UNAUTHENTICATED",
-        advice: Some("send a valid key as authorization: Bearer ts_ID_SECRET"),
-        help: "Every call needs an API key, in the metadata or header `authorization: Bearer ts_ID_SECRET`. The command line takes it from --key-file, --key, TALLYSTONE_KEY or TALLYSTONE_KEY_FILE. The key is missing or not valid: it was mistyped, deleted or rotated, or has expired. `tallystone key ls` shows the keys with their expiry. A call also ends with this reason if its key ends during the call; the message then says whether a write may have been applied.",
+        advice: Some("send a valid key or token as authorization: Bearer ts_ID_SECRET"),
+        help: "Every call needs an API key, in the metadata or header `authorization: Bearer ts_ID_SECRET`, or a token of an identity provider in its place. The command line takes either from --key-file, --key, TALLYSTONE_KEY or TALLYSTONE_KEY_FILE. The key is missing or not valid: it was mistyped, deleted or rotated, or has expired. `tallystone key ls` shows the keys with their expiry. The message says what is wrong with a token; docs/security.md has what a token needs. A call also ends with this reason if its key or token ends during the call; the message then says whether a write may have been applied.",
         ..UNAUTHENTICATED
     },
     KeyNotFound => ReasonInfo {
@@ -462,7 +462,7 @@ reasons! {
     RoleMissing => ReasonInfo {
         name: "ROLE_MISSING",
         advice: Some("nothing was applied"),
-        help: "The API key of the call is valid, but no grant of it allows this method, or not on what the call names. The message names the role that is needed; docs/roles.md has the role of each method. Use another key, or give this one a grant with UpdateKey (key update).",
+        help: "The API key or token of the call is valid, but no grant of it allows this method, or not on what the call names. The message names the role that is needed; docs/roles.md has the role of each method. Use another key, or give this one a grant with UpdateKey (key update).",
         ..DENIED
     },
     CounterNotFound => ReasonInfo {

@@ -1,4 +1,4 @@
-//! Who calls: API keys, and what is known of the caller that shows one.
+//! Who calls: API keys, and what is known of the caller that shows one; `tokens` knows those of identity providers.
 //!
 //! All keys are in memory as one immutable snapshot, so that a check costs a look-up and one hash, and reads no store.
 //! Changes go through `engine::catalog` and then replace the snapshot. A secret ends by its key's change or by time; then the
@@ -7,6 +7,7 @@
 mod accounts;
 mod change;
 mod ring;
+mod tokens;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,27 +26,55 @@ use crate::ports::{Catalog, Clock, Entropy, StoreError};
 pub use accounts::{AccountPermit, PrincipalAccount, PrincipalAccounts, QuotaRefusals};
 pub use change::{IssuedKey, KeyDraft, KeyRotation, KeyUpdate, Lockout, UpdatedKey};
 use ring::KeyRing;
+pub use tokens::{IssuerGauges, IssuerKeys, Tokens, TokensInUse, TrustedIssuer};
 
 /// The version of a key that a caller read.
 pub type KeyEtag = Etag<KeyId>;
 
-/// What is known of a caller that showed a valid key.
+/// What is known of a caller that showed a valid key or token.
 #[derive(Debug)]
 pub struct Identity {
-    /// The principal of the key.
+    /// The principal of the key or token.
     pub principal: Principal,
-    /// What the key allows.
+    /// What the key or token allows.
     pub grants: Grants,
     /// What the principal uses. All its identities have the same.
     pub account: Arc<PrincipalAccount>,
+    /// What it showed.
+    pub credential: CredentialKind,
     ended: CancellationToken,
     /// Set before it ends, if the secret stays valid and only the grants differ.
     regranted: AtomicBool,
 }
 
+/// What a caller shows to be known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CredentialKind {
+    /// An API key.
+    ApiKey,
+    /// A token of an identity provider.
+    Token,
+}
+
+impl CredentialKind {
+    /// Its word in texts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::ApiKey => "API key",
+            Self::Token => "token",
+        }
+    }
+}
+
 impl Identity {
-    fn new(principal: Principal, grants: Grants, account: Arc<PrincipalAccount>) -> Self {
-        Self { principal, grants, account, ended: CancellationToken::new(), regranted: AtomicBool::new(false) }
+    fn new(
+        principal: Principal,
+        grants: Grants,
+        credential: CredentialKind,
+        account: Arc<PrincipalAccount>,
+    ) -> Self {
+        let (ended, regranted) = (CancellationToken::new(), AtomicBool::new(false));
+        Self { principal, grants, account, credential, ended, regranted }
     }
 
     /// Whether it ended only because the grants of its key have changed: the same secret opens calls with the new ones.
@@ -53,12 +82,12 @@ impl Identity {
         self.regranted.load(Ordering::Acquire)
     }
 
-    /// Whether the shown secret is not valid any more, or the grants of its key have changed.
+    /// Whether what was shown is not valid any more, or the grants of the key have changed.
     pub fn has_ended(&self) -> bool {
         self.ended.is_cancelled()
     }
 
-    /// Cancelled when the shown secret is not valid any more, or the grants of its key have changed.
+    /// Cancelled when what was shown is not valid any more, or the grants of the key have changed.
     pub fn ended(&self) -> &CancellationToken {
         &self.ended
     }
@@ -135,6 +164,11 @@ impl AccessKeys {
     /// Lists keys in the order of names, above a name. Fewer than the limit only at the end.
     pub fn list(&self, above: Option<&PrincipalName>, limit: usize) -> Vec<Arc<AccessKey>> {
         self.shared.ring.load().above(above).take(limit.min(PAGE_ROWS_MAX)).cloned().collect()
+    }
+
+    /// What principals use of this server.
+    pub fn accounts(&self) -> Arc<PrincipalAccounts> {
+        Arc::clone(self.shared.ring.load().accounts())
     }
 
     /// How often quotas of keys refused something on this server.

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use crate::domain::Timestamp;
 use crate::domain::access::{AccessKey, AccessKeySecret, KeyId, Principal, PrincipalName, SecretHash};
-use crate::engine::access::{Identity, PrincipalAccounts};
+use crate::engine::access::{CredentialKind, Identity, PrincipalAccounts};
 
 /// All live keys, indexed.
 #[derive(Clone, Default)]
@@ -43,12 +43,15 @@ impl HeldKey {
 
     fn of(key: AccessKey, before: Option<&Self>, accounts: &PrincipalAccounts) -> Self {
         let account = accounts.account(&key.spec.name, &key.spec.quotas);
-        let principal = Principal { name: key.spec.name.clone(), key: key.id };
+        let principal = Principal { name: key.spec.name.clone() };
         let held = |secret: &AccessKeySecret| {
             let known = before.and_then(|before| before.secret(&secret.hash));
             let known = known.filter(|known| known.identity.grants == key.spec.grants);
             let identity = known.map_or_else(
-                || Arc::new(Identity::new(principal.clone(), key.spec.grants.clone(), Arc::clone(&account))),
+                || {
+                    let (principal, grants) = (principal.clone(), key.spec.grants.clone());
+                    Arc::new(Identity::new(principal, grants, CredentialKind::ApiKey, Arc::clone(&account)))
+                },
                 |known| Arc::clone(&known.identity),
             );
             HeldSecret { hash: secret.hash, expires: secret.expires, identity }
@@ -76,7 +79,7 @@ impl KeyRing {
         Self { accounts, ..Self::default() }
     }
 
-    pub fn accounts(&self) -> &PrincipalAccounts {
+    pub fn accounts(&self) -> &Arc<PrincipalAccounts> {
         &self.accounts
     }
 

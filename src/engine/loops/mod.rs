@@ -4,6 +4,7 @@
 mod access_keys;
 mod catalog_follow;
 mod deleted_namespaces;
+mod issuer_keys;
 mod limits;
 mod membership;
 mod replay;
@@ -17,6 +18,7 @@ mod watermarks;
 pub use access_keys::AccessKeysLoop;
 pub use catalog_follow::FollowLoop;
 pub use deleted_namespaces::DeletedNamespacesLoop;
+pub use issuer_keys::{IssuerKeysLoop, TokensLoop};
 pub use limits::LimitLoop;
 pub use membership::MembershipLoop;
 pub use replay::replay_lost;

@@ -4,6 +4,7 @@ mod audit;
 pub mod granted_requests;
 mod grants;
 mod hosts;
+mod jwt;
 pub mod keys;
 mod logs;
 mod private_files;

@@ -137,7 +137,7 @@ impl Console {
             (false, "sign-in") => return html(&session::page(query.text("to"), None)),
             (_, _) => {} // each other place wants to know who asks
         }
-        let found = session::caller(&context.identity, request.headers());
+        let found = session::caller(&context.identity, request.headers()).await;
         let admitted = found.and_then(|found| {
             found.as_ref().map_or(Ok(()), |identity| context.calls.admit(identity, caller)).map(|()| found)
         });
@@ -245,7 +245,7 @@ fn no_form() -> Response<Body> {
 async fn sign_in(context: &ConsoleContext, request: Request<Body>) -> Response<Body> {
     let headers = request.headers().clone();
     let Some(form) = form_of(request).await else { return no_form() };
-    match session::sign_in(&context.identity, &form, &headers) {
+    match session::sign_in(&context.identity, &form, &headers).await {
         Ok(cookie) => with_cookie(see_other(&session::place_of(form.text("to"))), cookie),
         Err(refusal) if refusal.reason == Reason::Unauthenticated => {
             let mut page = session::page(form.text("to"), Some("This key is not valid."));

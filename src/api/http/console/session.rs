@@ -17,21 +17,21 @@ use crate::engine::access::Identity;
 const COOKIE: &str = "tallystone-key";
 
 /// Finds out who sent a request, by its header `authorization` or else by its cookie. None: callers need not say.
-pub fn caller(check: &IdentityCheck, sent: &HeaderMap) -> Result<Option<Arc<Identity>>, ApiError> {
+pub async fn caller(check: &IdentityCheck, sent: &HeaderMap) -> Result<Option<Arc<Identity>>, ApiError> {
     match sent.contains_key(header::AUTHORIZATION) {
-        true => check.caller(sent),
-        false => caller_with(check, key_of(sent)),
+        true => check.caller(sent).await,
+        false => caller_with(check, key_of(sent)).await,
     }
 }
 
 /// Finds out who has a key.
-fn caller_with(check: &IdentityCheck, key: Option<&str>) -> Result<Option<Arc<Identity>>, ApiError> {
+async fn caller_with(check: &IdentityCheck, key: Option<&str>) -> Result<Option<Arc<Identity>>, ApiError> {
     let mut shown = HeaderMap::new();
     if let Some(mut bearer) = key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()) {
         bearer.set_sensitive(true);
         shown.insert(header::AUTHORIZATION, bearer);
     }
-    check.caller(&shown)
+    check.caller(&shown).await
 }
 
 /// The key in the cookies of a request.
@@ -42,9 +42,13 @@ fn key_of(sent: &HeaderMap) -> Option<&str> {
 }
 
 /// Checks the key of a form. Answers the cookie that keeps it; none where callers need no key.
-pub fn sign_in(check: &IdentityCheck, form: &PageQuery, sent: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
+pub async fn sign_in(
+    check: &IdentityCheck,
+    form: &PageQuery,
+    sent: &HeaderMap,
+) -> Result<Option<HeaderValue>, ApiError> {
     let key = form.text("key").trim();
-    let found = caller_with(check, Some(key).filter(|key| !key.is_empty()))?;
+    let found = caller_with(check, Some(key).filter(|key| !key.is_empty())).await?;
     Ok(found.and_then(|_| cookie(key, sent)))
 }
 

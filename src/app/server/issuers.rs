@@ -1,0 +1,44 @@
+//! Issuers of tokens: what the settings say of them becomes what verifies their tokens.
+
+use std::sync::Arc;
+
+use crate::adapters::jwt::{Jwt, KeyFile, KeyUrl};
+use crate::api::http::Gateway;
+use crate::app::config::{AuthMode, Config, ConfiguredIssuer, IssuerKeysPlace, trusted_issuers};
+use crate::app::server::keyspace::UnusableSetting;
+use crate::app::server::metrics::MetricCollector;
+use crate::domain::limits::{ISSUER_KEYS_FILE_EVERY, ISSUER_KEYS_URL_EVERY};
+use crate::engine::Engine;
+use crate::engine::access::TrustedIssuer;
+use crate::ports::KeyDocument;
+
+/// The issuers of the settings. Whether their keys can be read is seen later; that their certificates of authorities can be is
+/// checked here.
+pub fn of(config: &Config) -> anyhow::Result<Vec<TrustedIssuer>> {
+    match config.auth.mode {
+        AuthMode::Keys => trusted_issuers(config).into_iter().map(issuer).collect(),
+        AuthMode::Off => Ok(Vec::new()),
+    }
+}
+
+fn issuer(configured: ConfiguredIssuer) -> anyhow::Result<TrustedIssuer> {
+    let ConfiguredIssuer { policy, keys } = configured;
+    let (document, read_every): (Arc<dyn KeyDocument>, _) = match keys {
+        IssuerKeysPlace::File(path) => (Arc::new(KeyFile::new(path)), ISSUER_KEYS_FILE_EVERY),
+        IssuerKeysPlace::Url(url, authorities) => {
+            let document = KeyUrl::new(&url, authorities.as_deref());
+            let document = document.map_err(|error| {
+                UnusableSetting(format!("auth.jwt.{}: {error}; set jwks_ca_file to a PEM file of them", policy.name))
+            })?;
+            (Arc::new(document), ISSUER_KEYS_URL_EVERY)
+        }
+    };
+    Ok(TrustedIssuer { policy, document, read_every })
+}
+
+/// Takes tokens of these issuers from now on. Call it once, before the gateway opens.
+pub fn open(issuers: Vec<TrustedIssuer>, engine: &Engine, gateway: &Gateway) {
+    let tokens = engine.trust(Arc::new(Jwt), issuers);
+    gateway.register_collector(MetricCollector::of(tokens.clone()));
+    gateway.open_tokens(tokens);
+}

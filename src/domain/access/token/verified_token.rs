@@ -1,0 +1,122 @@
+//! What a token says, once its signature was verified; and why a token is refused.
+
+use std::fmt;
+
+use crate::domain::access::{Grants, PrincipalName};
+use crate::domain::time::Timestamp;
+
+/// Which key of an issuer signed a token: a hash over the id and the public key. Another key under the same id is another one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SigningKeyId(pub [u8; 32]);
+
+/// What a token says under a claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ClaimValue {
+    /// The token has no such claim.
+    Missing,
+    /// A text.
+    Text(String),
+    /// A list of texts.
+    Texts(Vec<String>),
+    /// Something else: a number, an object, a list with other things than texts.
+    Unreadable,
+}
+
+/// A token whose signature, issuer and audience were verified.
+#[derive(Clone, Debug)]
+pub struct VerifiedToken {
+    /// The key that signed it.
+    pub signed_by: SigningKeyId,
+    /// The claim `exp`: the first moment at which it is not valid any more.
+    pub expires: Timestamp,
+    /// The claim `nbf`, if it has one: the first moment at which it is valid.
+    pub not_before: Option<Timestamp>,
+    /// The claim that names the principal.
+    pub principal: ClaimValue,
+    /// The claim with grants; missing if the settings name none.
+    pub grants: ClaimValue,
+    /// The claim with groups; missing if the settings name none.
+    pub groups: ClaimValue,
+}
+
+/// For whom a token stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TokenCaller {
+    /// The principal.
+    pub name: PrincipalName,
+    /// What it may do. May be empty.
+    pub grants: Grants,
+    /// The first moment at which the token is not valid any more.
+    pub expires: Timestamp,
+}
+
+/// Why a token is refused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TokenRefusal {
+    /// It is not a signed token with an issuer and the id of a key, or too long.
+    Malformed,
+    /// The settings do not list its issuer.
+    UnknownIssuer,
+    /// Its issuer publishes no key of its id.
+    UnknownKey,
+    /// The keys of its issuer could not be read for so long that they do not count any more.
+    KeysUnavailable,
+    /// Its key may not be used with its algorithm, or the settings do not list the algorithm.
+    Algorithm,
+    /// It was not signed by the key, or was changed.
+    Signature,
+    /// It is for another audience, or for none.
+    Audience,
+    /// It has no expiry, or one that cannot be read.
+    NoExpiry,
+    /// It was valid, and is not any more.
+    Expired,
+    /// It is not valid yet.
+    NotYetValid,
+    /// It does not say who calls.
+    Principal,
+    /// What it says about grants cannot be understood.
+    Grants,
+}
+
+impl TokenRefusal {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Malformed,
+        Self::UnknownIssuer,
+        Self::UnknownKey,
+        Self::KeysUnavailable,
+        Self::Algorithm,
+        Self::Signature,
+        Self::Audience,
+        Self::NoExpiry,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::Principal,
+        Self::Grants,
+    ];
+
+    /// Whether keys that are read anew may change the answer.
+    pub fn may_pass_with_new_keys(self) -> bool {
+        matches!(self, Self::UnknownKey | Self::KeysUnavailable)
+    }
+}
+
+impl fmt::Display for TokenRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "it is neither an API key nor a token that this server can read",
+            Self::UnknownIssuer => "this server does not know its issuer",
+            Self::UnknownKey => "its issuer publishes no signing key of its kid",
+            Self::KeysUnavailable => "this server cannot read the signing keys of its issuer",
+            Self::Algorithm => "its algorithm is not allowed",
+            Self::Signature => "its signature is wrong",
+            Self::Audience => "it is for another audience",
+            Self::NoExpiry => "it has no expiry",
+            Self::Expired => "it has expired",
+            Self::NotYetValid => "it is not valid yet",
+            Self::Principal => "it does not say who calls",
+            Self::Grants => "its grants cannot be understood",
+        })
+    }
+}
