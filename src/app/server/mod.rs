@@ -13,4 +13,5 @@ pub mod readiness;
 pub mod redis;
 pub(super) mod resources;
 pub mod run;
+mod startup_text;
 pub(super) mod status;

@@ -5,7 +5,6 @@
 //! then accepts no new calls, finishes calls in flight, drains the rollups (limit, rolls, watermarks, in this order), closes
 //! the stores and prints a summary. One deadline bounds the whole shutdown.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -26,10 +25,8 @@ use crate::api;
 use crate::api::grpc::saturating_i64;
 use crate::api::http::{AllowedHosts, Authentication, Gateway, ServerPhase};
 use crate::api::serve::ConnectionDrainSummary;
-use crate::app::config::{
-    AuthMode, Config, CounterEngine, ListenAddress, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster,
-};
-use crate::app::notices::{print_line, shell_quoted};
+use crate::app::config::{AuthMode, Config, ListenAddress};
+use crate::app::notices::print_line;
 use crate::app::server::admin_log;
 use crate::app::server::backend::Backend;
 use crate::app::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
@@ -40,6 +37,7 @@ use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
 use crate::app::server::preset::Preset;
 use crate::app::server::readiness::Readiness;
 use crate::app::server::resources;
+use crate::app::server::startup_text;
 use crate::app::server::status::ServerStatus;
 use crate::app::units::counted;
 use crate::domain::Reason;
@@ -58,12 +56,6 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// The coalescing time of `dev`.
 const DEV_COALESCE_MS: u32 = 1_000;
 const DEV_ACCEPT_LIMIT: Duration = Duration::from_secs(1);
-
-/// The warnings of a server that listens on an address other than loopback: without keys, and with them.
-const NO_AUTHENTICATION_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
-    everything; keep it in a trusted network, or listen on 127.0.0.1";
-const NO_TLS_WARNING: &str = "there is no TLS: API keys and data cross the network in clear text; keep it in a trusted network, or \
-    listen on 127.0.0.1 behind a proxy with TLS";
 
 /// Runs a server until it receives a stop signal or its store fails.
 pub fn run_until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
@@ -141,7 +133,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
             gateway.open_status(Arc::new(ServerStatus::new(&engine, &readiness, &backend, Arc::clone(&clock))));
             gateway.set_phase(ServerPhase::Ready).await;
             tracing::info!("ready");
-            print_startup_text(&config, preset, address);
+            startup_text::print(&config, preset, address);
             let why = tokio::select! {
                 why = stop_signal => why.to_owned(),
                 fault = backend.failed() => format!("the store failed: {fault}"),
@@ -364,81 +356,6 @@ fn cause(error: NamespaceError) -> anyhow::Error {
     }
 }
 
-/// Prints the listening address, the storage locations, and example commands.
-fn print_startup_text(config: &Config, preset: Preset, address: SocketAddr) {
-    print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
-    if !address.ip().to_canonical().is_loopback() {
-        let warning = match config.auth.mode {
-            AuthMode::Off => NO_AUTHENTICATION_WARNING,
-            AuthMode::Keys => NO_TLS_WARNING,
-        };
-        tracing::warn!(%address, "{warning}");
-        print_line(&format!("warning: {warning}"));
-    }
-    for line in storage_locations(config, preset) {
-        print_line(&line);
-    }
-    if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
-        print_line(&format!("best-effort counters: memcached at {}", cluster.servers));
-    }
-    if config.console.enabled {
-        print_line(&format!("console: http://{address}/console/"));
-    }
-    if preset == Preset::Dev {
-        print_line(&format!(
-            "try:   curl -s http://{address}/tallystone.counter.v1.CounterService/AddCount \\\n         \
-             -H 'content-type: application/json' \\\n         \
-             -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
-        ));
-        let server = if is_default_server(address) { String::new() } else { format!(" --server {address}") };
-        let program = this_program(std::env::args_os().next());
-        print_line(&format!("then:  {program} counter get views --fresh{server}"));
-        if config.queues.engine != QueueEngine::None {
-            print_line(&format!("queue: {program} msg push -q timed/hello hello{server}"));
-        }
-    }
-}
-
-/// Describes where counters and queues are stored: one line each, or one line if they share a store.
-fn storage_locations(config: &Config, preset: Preset) -> Vec<String> {
-    let directory = || config.storage.data_dir.display().to_string();
-    let memory = || "in memory only; lost when the process ends".to_owned();
-    let counters = match config.counters.engine {
-        CounterEngine::Embedded => directory(),
-        CounterEngine::Memory => memory(),
-        CounterEngine::Cassandra => counter_cluster(config).map_or_else(String::new, |(_, cluster)| {
-            format!("keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers)
-        }),
-    };
-    let queues = match config.queues.engine {
-        QueueEngine::Embedded => directory(),
-        QueueEngine::Memory => memory(),
-        QueueEngine::Redis => {
-            queue_cluster(config).map_or_else(String::new, |(_, cluster)| format!("Redis at {}", cluster.servers))
-        }
-        QueueEngine::None => match preset {
-            Preset::Dev => "this server has no queues; name a directory for them with --data DIR".to_owned(),
-            Preset::Server => "this server has no queues (queues.engine)".to_owned(),
-        },
-    };
-    match counters == queues {
-        true => vec![format!("data:  {counters}")],
-        false => vec![format!("data:  {counters}"), format!("queues: {queues}")],
-    }
-}
-
-/// Whether the command line connects to this address by default.
-fn is_default_server(address: SocketAddr) -> bool {
-    let default: SocketAddr = SERVER_DEFAULT.parse().expect("the default is a valid address");
-    address == default || (address.ip().is_unspecified() && address.port() == default.port())
-}
-
-/// The command that started this program, quoted for a shell; `tallystone` if it is unknown.
-fn this_program(called: Option<OsString>) -> String {
-    let called = called.and_then(|called| called.into_string().ok()).filter(|called| !called.is_empty());
-    shell_quoted(called.as_deref().unwrap_or("tallystone")).into_owned()
-}
-
 /// The signals that stop a server. After `listen`, their default action (terminating the process) is disabled.
 struct StopSignals {
     terminate: Signal,
@@ -519,21 +436,5 @@ mod tests {
     #[tokio::test]
     async fn a_stop_before_the_store_is_open_is_orderly() {
         serve(in_memory(), Preset::Dev, std::future::ready("SIGTERM")).await.expect("an orderly stop");
-    }
-
-    #[test]
-    fn example_commands_name_a_server_that_is_not_the_default() {
-        let is_found = |text: &str| is_default_server(text.parse().expect("an address"));
-        assert!(is_found("127.0.0.1:7450") && is_found("0.0.0.0:7450") && is_found("[::]:7450"));
-        assert!(!is_found("127.0.0.1:7451") && !is_found("0.0.0.0:7451") && !is_found("192.0.2.1:7450"));
-        assert!(!is_found("[::1]:7450"), "the default is an IPv4 address");
-    }
-
-    #[test]
-    fn example_commands_use_the_path_of_the_running_program() {
-        let called = |text: &str| this_program(Some(OsString::from(text)));
-        assert_eq!(called("target/debug/tallystone"), "target/debug/tallystone");
-        assert_eq!(called("/opt/my tools/tallystone"), "'/opt/my tools/tallystone'");
-        assert_eq!(this_program(None), "tallystone");
     }
 }

@@ -1,0 +1,110 @@
+//! What a server prints when it is ready: where it listens, where its data is, and commands to try.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+
+use crate::app::config::{AuthMode, Config, CounterEngine, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster};
+use crate::app::notices::{print_line, shell_quoted};
+use crate::app::server::preset::Preset;
+
+/// The warnings of a server that listens on an address other than loopback: without keys, and with them.
+const NO_AUTHENTICATION_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
+    everything; keep it in a trusted network, or listen on 127.0.0.1";
+const NO_TLS_WARNING: &str = "there is no TLS: API keys and data cross the network in clear text; keep it in a trusted network, or \
+    listen on 127.0.0.1 behind a proxy with TLS";
+
+/// Prints the listening address, the storage locations, and example commands.
+pub fn print(config: &Config, preset: Preset, address: SocketAddr) {
+    print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
+    if !address.ip().to_canonical().is_loopback() {
+        let warning = match config.auth.mode {
+            AuthMode::Off => NO_AUTHENTICATION_WARNING,
+            AuthMode::Keys => NO_TLS_WARNING,
+        };
+        tracing::warn!(%address, "{warning}");
+        print_line(&format!("warning: {warning}"));
+    }
+    for line in storage_locations(config, preset) {
+        print_line(&line);
+    }
+    if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
+        print_line(&format!("best-effort counters: memcached at {}", cluster.servers));
+    }
+    if config.console.enabled {
+        print_line(&format!("console: http://{address}/console/"));
+    }
+    if preset == Preset::Dev {
+        print_line(&format!(
+            "try:   curl -s http://{address}/tallystone.counter.v1.CounterService/AddCount \\\n         \
+             -H 'content-type: application/json' \\\n         \
+             -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
+        ));
+        let server = if is_default_server(address) { String::new() } else { format!(" --server {address}") };
+        let program = this_program(std::env::args_os().next());
+        print_line(&format!("then:  {program} counter get views --fresh{server}"));
+        if config.queues.engine != QueueEngine::None {
+            print_line(&format!("queue: {program} msg push -q timed/hello hello{server}"));
+        }
+    }
+}
+
+/// Describes where counters and queues are stored: one line each, or one line if they share a store.
+fn storage_locations(config: &Config, preset: Preset) -> Vec<String> {
+    let directory = || config.storage.data_dir.display().to_string();
+    let memory = || "in memory only; lost when the process ends".to_owned();
+    let counters = match config.counters.engine {
+        CounterEngine::Embedded => directory(),
+        CounterEngine::Memory => memory(),
+        CounterEngine::Cassandra => counter_cluster(config).map_or_else(String::new, |(_, cluster)| {
+            format!("keyspace {} of Cassandra at {}", cluster.keyspace, cluster.servers)
+        }),
+    };
+    let queues = match config.queues.engine {
+        QueueEngine::Embedded => directory(),
+        QueueEngine::Memory => memory(),
+        QueueEngine::Redis => {
+            queue_cluster(config).map_or_else(String::new, |(_, cluster)| format!("Redis at {}", cluster.servers))
+        }
+        QueueEngine::None => match preset {
+            Preset::Dev => "this server has no queues; name a directory for them with --data DIR".to_owned(),
+            Preset::Server => "this server has no queues (queues.engine)".to_owned(),
+        },
+    };
+    match counters == queues {
+        true => vec![format!("data:  {counters}")],
+        false => vec![format!("data:  {counters}"), format!("queues: {queues}")],
+    }
+}
+
+/// Whether the command line connects to this address by default.
+fn is_default_server(address: SocketAddr) -> bool {
+    let default: SocketAddr = SERVER_DEFAULT.parse().expect("the default is a valid address");
+    address == default || (address.ip().is_unspecified() && address.port() == default.port())
+}
+
+/// The command that started this program, quoted for a shell; `tallystone` if it is unknown.
+fn this_program(called: Option<OsString>) -> String {
+    let called = called.and_then(|called| called.into_string().ok()).filter(|called| !called.is_empty());
+    shell_quoted(called.as_deref().unwrap_or("tallystone")).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn example_commands_name_a_server_that_is_not_the_default() {
+        let is_found = |text: &str| is_default_server(text.parse().expect("an address"));
+        assert!(is_found("127.0.0.1:7450") && is_found("0.0.0.0:7450") && is_found("[::]:7450"));
+        assert!(!is_found("127.0.0.1:7451") && !is_found("0.0.0.0:7451") && !is_found("192.0.2.1:7450"));
+        assert!(!is_found("[::1]:7450"), "the default is an IPv4 address");
+    }
+
+    #[test]
+    fn example_commands_use_the_path_of_the_running_program() {
+        let called = |text: &str| this_program(Some(OsString::from(text)));
+        assert_eq!(called("target/debug/tallystone"), "target/debug/tallystone");
+        assert_eq!(called("/opt/my tools/tallystone"), "'/opt/my tools/tallystone'");
+        assert_eq!(this_program(None), "tallystone");
+    }
+}
