@@ -1,10 +1,11 @@
 //! Connections, tokens and counter names of the load.
 
 use anyhow::{Context as _, Result};
+use tallystone::client::{ClientTls, endpoint};
 use tallystone::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use uuid::Uuid;
 
 /// The counter half over one connection.
@@ -19,9 +20,14 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Connects.
+    /// Connects to a server, in clear text or, with `https://`, by the authorities that the machine trusts.
     pub async fn open(url: &str, count: usize) -> Result<Self> {
-        let endpoint = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true);
+        Self::open_trusting(url, &ClientTls::default(), count).await
+    }
+
+    /// Connects to a server, by TLS if anything is set for it.
+    pub async fn open_trusting(url: &str, tls: &ClientTls, count: usize) -> Result<Self> {
+        let endpoint = endpoint(url, tls)?.tcp_nodelay(true);
         let mut channels = Vec::new();
         for _ in 0..count.max(1) {
             channels.push(endpoint.connect().await.with_context(|| format!("connecting to {url}"))?);

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tallystone::client::ClientTls;
 use tallystone::proto::counter::v1::Freshness;
 
 use adds::{Aim, Batch, StreamShape, Unary};
@@ -56,6 +57,9 @@ struct Place {
     /// A running server, for example http://127.0.0.1:7450; without it one is started
     #[arg(long, global = true)]
     server: Option<String>,
+    /// The authorities that a running server with https:// is trusted by, in PEM form
+    #[arg(long, global = true, requires = "server")]
+    ca_file: Option<PathBuf>,
     /// The server's binary; default: `tallystone` beside this program
     #[arg(long, global = true)]
     binary: Option<PathBuf>,
@@ -222,6 +226,17 @@ enum Newness {
 }
 
 impl Place {
+    /// What connections to the running server need.
+    fn tls(&self) -> Result<ClientTls> {
+        match &self.ca_file {
+            None => Ok(ClientTls::default()),
+            Some(file) => {
+                let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+                Ok(ClientTls::default().trusting(pem)?)
+            }
+        }
+    }
+
     fn binary(&self) -> Result<PathBuf> {
         match &self.binary {
             Some(binary) => Ok(binary.clone()),
@@ -337,17 +352,17 @@ async fn on_a_server(place: &Place, command: Command) -> Result<()> {
         (Command::Converge { .. } | Command::Hot { .. } | Command::IdleWorkers { .. }, None) => {
             anyhow::bail!("this workload looks at the server's process: leave --server out, so that it starts one")
         }
-        (command, _) => plain(&url, command).await,
+        (command, _) => plain(&url, &place.tls()?, command).await,
     }
 }
 
-async fn plain(url: &str, command: Command) -> Result<()> {
+async fn plain(url: &str, tls: &ClientTls, command: Command) -> Result<()> {
     let (Command::Add(load) | Command::Batch { load, .. } | Command::Stream { load, .. } | Command::Get { load, .. }) =
         command
     else {
         unreachable!("the caller has taken the others")
     };
-    let connections = Connections::open(url, load.connections).await?;
+    let connections = Connections::open_trusting(url, tls, load.connections).await?;
     namespaces::create(&mut connections.catalog(), &Settings::dev(PLAIN)).await?;
     let aim = Aim { namespace: PLAIN, first: 0, counters: load.counters };
     let (name, report) = match command {

@@ -11,4 +11,6 @@ pub mod http;
 pub mod paging;
 pub mod serve;
 pub mod time;
+pub mod tls;
+mod transport;
 mod yield_before_write;

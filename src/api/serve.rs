@@ -1,6 +1,6 @@
 //! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and ends them when the server stops.
 //!
-//! Each connection has one task. The numbers of connections, calls, windows and headers are bounded. At the stop no new
+//! Each connection has one task, in which it also makes its TLS handshake. The numbers of connections, calls, windows and headers are bounded. At the stop no new
 //! connection or call is accepted, calls in flight are finished, and connections open at the deadline are cut off.
 
 use std::convert::Infallible;
@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::connection_limits::ConnectionLimits;
 use crate::api::http::{Buffers, CallExecutor, Caller, ConnectionRefusal, Gateway, StallGuard};
+use crate::api::tls::{ClientCertificate, OfferedHttp, TlsPort};
+use crate::api::transport::{AgreedHttp, Transport};
 use crate::api::yield_before_write::YieldBeforeWrite;
 use crate::domain::limits::{
     ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT, CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX,
@@ -48,6 +50,19 @@ impl Default for ServeLimits {
     }
 }
 
+/// Where connections come in, and what they are secured with.
+pub struct Listener {
+    pub tcp: TcpListener,
+    /// None: connections are in clear text.
+    pub tls: Option<Arc<TlsPort>>,
+}
+
+impl From<TcpListener> for Listener {
+    fn from(tcp: TcpListener) -> Self {
+        Self { tcp, tls: None }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionDrainSummary {
     /// Connections that were open at the stop.
@@ -58,12 +73,13 @@ pub struct ConnectionDrainSummary {
 
 /// Serves connections until the stop, then ends them within the deadline.
 pub async fn serve(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     gateway: Arc<Gateway>,
     stop: CancellationToken,
     deadline: Duration,
     bounds: ServeLimits,
 ) -> ConnectionDrainSummary {
+    let Listener { tcp: listener, tls } = listener.into();
     let resets = gateway.metrics().answers_reset.clone();
     let buffers = Arc::new(Buffers::new(bounds.buffer_bytes, gateway.metrics()));
     let shares = Arc::new(ConnectionLimits::new(bounds.connections));
@@ -89,10 +105,10 @@ pub async fn serve(
                 let open = gateway.metrics().connections_open.clone();
                 gateway.metrics().connections.inc();
                 open.inc();
-                let caller = Arc::new(Caller::new(peer, Arc::clone(&buffers), bounds.stall_max));
+                let caller = Caller::new(peer, Arc::clone(&buffers), bounds.stall_max);
                 let (gateway, untaken_max, resets) = (Arc::clone(&gateway), bounds.stall_max, resets.clone());
-                let connection =
-                    serve_connection(stream, ConnectionContext { gateway, caller, untaken_max, resets }, stop.clone());
+                let context = ConnectionContext { gateway, caller, tls: tls.clone(), untaken_max, resets };
+                let connection = serve_connection(stream, context, stop.clone());
                 connections.spawn(async move {
                     connection.await;
                     open.dec();
@@ -103,9 +119,9 @@ pub async fn serve(
             Err(full) => match Arc::clone(&spare).try_acquire_owned() {
                 Ok(place) => {
                     let caller = Caller::new(peer, Arc::clone(&buffers), bounds.stall_max);
-                    let gateway = Arc::clone(&gateway);
+                    let (gateway, tls) = (Arc::clone(&gateway), tls.clone());
                     connections.spawn(async move {
-                        if !serve_page(stream, &gateway, Arc::new(caller)).await {
+                        if !serve_page(stream, tls.as_deref(), &gateway, caller).await {
                             refuse(&gateway, peer, full);
                         }
                         drop(place);
@@ -132,8 +148,10 @@ fn refuse(gateway: &Gateway, peer: SocketAddr, full: ConnectionRefusal) {
     }
 }
 
-/// Answers one request for a page within a short time; returns whether it was one.
-async fn serve_page(stream: TcpStream, gateway: &Arc<Gateway>, caller: Arc<Caller>) -> bool {
+/// Answers one request for a page over HTTP/1.1 within a short time; returns whether it was one.
+async fn serve_page(stream: TcpStream, tls: Option<&TlsPort>, gateway: &Arc<Gateway>, mut caller: Caller) -> bool {
+    caller.is_tls = tls.is_some();
+    let caller = Arc::new(caller);
     let served = AtomicBool::new(false);
     let service = service_fn(|request| {
         let (gateway, caller) = (Arc::clone(gateway), Arc::clone(&caller));
@@ -146,9 +164,20 @@ async fn serve_page(stream: TcpStream, gateway: &Arc<Gateway>, caller: Arc<Calle
             }
         }
     });
-    let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+    let connection = async {
+        let transport = secure(stream, tls, OfferedHttp::Http1).await?;
+        http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(transport), service).await.ok()
+    };
     let ended = tokio::time::timeout(SPARE_CONNECTION_TIME, connection).await;
-    ended.is_ok_and(|ended| ended.is_ok()) && served.load(Ordering::Relaxed)
+    ended.is_ok_and(|ended| ended.is_some()) && served.load(Ordering::Relaxed)
+}
+
+/// Makes the handshake where the port has TLS. None if there is no session.
+async fn secure(stream: TcpStream, tls: Option<&TlsPort>, offered: OfferedHttp) -> Option<Transport> {
+    match tls {
+        None => Some(Transport::Plain(stream)),
+        Some(tls) => tls.accept(stream, offered).await.map(Transport::Tls),
+    }
 }
 
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
@@ -185,37 +214,72 @@ fn builder(streams: CallExecutor) -> Builder<CallExecutor> {
 /// The settings and state that serve a connection.
 struct ConnectionContext {
     gateway: Arc<Gateway>,
-    caller: Arc<Caller>,
+    caller: Caller,
+    tls: Option<Arc<TlsPort>>,
     untaken_max: Duration,
     resets: Counter,
 }
 
+/// Waits until a connection is secured and its client has sent something. None if it will send nothing.
+async fn begin(stream: TcpStream, tls: Option<&TlsPort>) -> Option<Transport> {
+    let mut transport = secure(stream, tls, OfferedHttp::Any).await?;
+    let first_byte = tokio::time::timeout(HEADERS_TIMEOUT, transport.readable()).await;
+    matches!(first_byte, Ok(Ok(()))).then_some(transport)
+}
+
+/// Waits until the certificate of a client is not valid any more; without one, forever.
+fn expiry(certificate: Option<&ClientCertificate>, gateway: &Gateway) -> impl Future<Output = ()> + use<> {
+    let left = certificate.map(|certificate| certificate.expires.since(gateway.clock().now()));
+    async move {
+        match left {
+            Some(left) => tokio::time::sleep(left).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 async fn serve_connection(stream: TcpStream, served: ConnectionContext, stop: CancellationToken) {
-    let first_byte = tokio::time::timeout(HEADERS_TIMEOUT, stream.readable());
-    tokio::select! {
-        readable = first_byte => if !matches!(readable, Ok(Ok(()))) {
-            return;
+    let ConnectionContext { gateway, mut caller, tls, untaken_max, resets } = served;
+    let transport = tokio::select! {
+        begun = begin(stream, tls.as_deref()) => match begun {
+            Some(transport) => transport,
+            None => return,
         },
         () = stop.cancelled() => return,
-    }
-    let ConnectionContext { gateway, caller, untaken_max, resets } = served;
+    };
     let (peer, no_place) = (caller.peer, caller.no_place.clone());
+    caller.is_tls = transport.is_tls();
+    caller.certificate = transport.client_certificate();
+    let expired = expiry(caller.certificate.as_ref(), &gateway);
+    let caller = Arc::new(caller);
     let service = service_fn(move |request| {
         let (gateway, caller) = (Arc::clone(&gateway), Arc::clone(&caller));
         // Boxed, because the libraries move the tasks of calls, and moving a large task is slow.
         Box::pin(async move { Ok::<_, Infallible>(gateway.answer(request, caller).await) })
     });
     let builder = builder(CallExecutor::new(untaken_max, resets.clone()));
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let builder = match transport.agreed_http() {
+        AgreedHttp::Http1 => builder.http1_only(),
+        AgreedHttp::Http2 => builder.http2_only(),
+        AgreedHttp::Open => builder,
+    };
+    let connection = builder.serve_connection(TokioIo::new(transport), service);
     // The task of an HTTP/1.1 connection is that of its only answer; calls of HTTP/2 have tasks of their own.
     let connection = StallGuard::new(connection, untaken_max, resets);
     let mut connection = YieldBeforeWrite::new(connection);
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = async { tokio::select! { () = stop.cancelled() => {} () = no_place.cancelled() => {} } } => {
-            connection.inner().inner().graceful_shutdown();
-            connection.await
+    let serving = async {
+        tokio::select! {
+            ended = &mut connection => ended,
+            () = async { tokio::select! { () = stop.cancelled() => {} () = no_place.cancelled() => {} } } => {
+                connection.inner().inner().graceful_shutdown();
+                connection.await
+            }
         }
+    };
+    let ended = tokio::select! {
+        ended = serving => ended,
+        // Its calls end with it: they came in under a certificate that is not valid any more.
+        () = expired => return,
     };
     if let Some(Err(error)) = ended {
         tracing::debug!(%peer, error, "a connection ended early");

@@ -19,6 +19,7 @@ mod redis;
 mod replaced;
 mod roles;
 mod tables;
+mod tls;
 mod traces;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,7 @@ pub use log::{LogConfig, LogFormat};
 pub use quotas::QuotasConfig;
 pub use redis::{client_options as redis_client_options, queue_cluster};
 pub use roles::{AdvertisedAddress, ServerRoles};
+pub use tls::{ClientAuth, TlsConfig};
 pub use traces::TracesConfig;
 
 /// The compiled-in defaults, which are also the documentation.
@@ -67,6 +69,7 @@ const CLUSTER_KIND: &str = "clusters.embedded.kind";
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub server: ServerConfig,
+    pub tls: TlsConfig,
     pub auth: AuthConfig,
     pub quotas: QuotasConfig,
     pub counters: CountersConfig,
@@ -406,6 +409,7 @@ impl LoadedConfig {
             .or_else(of_traces)
             .or_else(|| auth::find_invalid(&self.config))
             .or_else(|| roles::find_invalid(&self.config).map(named))
+            .or_else(|| tls::find_invalid(&self.config).map(named))
         {
             Some((key, what)) => invalid(&key, &what),
             None => Ok(()),
@@ -628,7 +632,7 @@ mod tests {
             (
                 "xyzzy.plugh",
                 "the sections are auth, best_effort, bridge, cache, clusters, console, counters, log, queues, quotas, server, storage, \
-                 traces",
+                 tls, traces",
             ),
         ] {
             let flags = vec![(key.to_owned(), "--set", "3".to_owned())];

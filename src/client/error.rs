@@ -8,6 +8,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::client::tls_failure::TlsFailure;
 use crate::proto::counter::v1::IdempotencyToken;
 use crate::proto::error::v1::ItemError;
 
@@ -80,6 +81,11 @@ impl CallError {
         self.reason().is_none() && is_transport_code(self.status.code())
     }
 
+    /// Why there is no TLS session with the server, if that is the reason.
+    pub fn tls_failure(&self) -> Option<TlsFailure> {
+        TlsFailure::of(&self.status)
+    }
+
     /// Whether no connection to the server could be made.
     pub fn is_unreachable(&self) -> bool {
         was_never_sent(&self.status)
@@ -145,7 +151,8 @@ pub(super) fn no_time_left(time: Duration) -> Status {
 pub(super) fn is_retryable(status: &Status) -> bool {
     match reason_of(status) {
         Some(reason) => RETRYABLE.contains(&reason.as_str()),
-        None => is_transport_code(status.code()),
+        // What is wrong with a certificate stays wrong.
+        None => is_transport_code(status.code()) && TlsFailure::of(status).is_none(),
     }
 }
 
@@ -177,6 +184,9 @@ fn is_transport_code(code: Code) -> bool {
 
 /// Whether there was no connection, so that nothing can have reached the server.
 pub(super) fn was_never_sent(status: &Status) -> bool {
+    if TlsFailure::of(status).is_some() {
+        return true;
+    }
     let mut cause: Option<&(dyn Error + 'static)> = status.source();
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {

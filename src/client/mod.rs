@@ -25,6 +25,8 @@ pub mod queues;
 mod reads;
 mod retry;
 mod retry_safety;
+mod tls;
+mod tls_failure;
 mod tokens;
 mod writes;
 
@@ -49,6 +51,8 @@ pub use credential::{Connection, Credential, CredentialError};
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 pub use gather::Gathering;
 pub use retry::{DEADLINE_LEAST, RetryPolicy};
+pub use tls::{ClientTls, ClientTlsError};
+pub use tls_failure::TlsFailure;
 
 use as_of_cache::{IdempotentNamespaces, NewestAsOfCache};
 use budget::RetryBudget;
@@ -76,19 +80,26 @@ pub struct Client {
 }
 
 impl Client {
-    /// Prepares a connection to `HOST:PORT`, with or without `http://`.
+    /// Prepares a connection to `HOST:PORT`, with or without `http://`, or to `https://HOST:PORT`.
     pub fn new(address: &str, policy: RetryPolicy) -> Result<Self, AddressError> {
         Self::of(&[address], policy)
     }
 
-    /// Prepares connections to the servers of one service, each `HOST:PORT`, with or without `http://`. The first server is
-    /// preferred until it fails.
+    /// Prepares connections to the servers of one service, each `HOST:PORT`, with or without `http://`, or `https://HOST:PORT`.
+    /// The first server is preferred until it fails.
     pub fn of(addresses: &[&str], policy: RetryPolicy) -> Result<Self, AddressError> {
+        Self::of_tls(addresses, &ClientTls::default(), policy)
+    }
+
+    /// Prepares connections to servers with TLS, each `https://HOST:PORT`. Another address is refused if anything is set in
+    /// `tls`, so that nothing that should be secured is sent in clear text.
+    pub fn of_tls(addresses: &[&str], tls: &ClientTls, policy: RetryPolicy) -> Result<Self, AddressError> {
         if addresses.is_empty() {
             return Err(AddressError { address: String::new(), cause: "there must be at least one".to_owned() });
         }
-        let connect =
-            |address: &&str| Ok(endpoint(address)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy());
+        let connect = |address: &&str| {
+            Ok(endpoint(address, tls)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy())
+        };
         let channels = addresses.iter().map(connect).collect::<Result<_, AddressError>>()?;
         Ok(Self {
             endpoints: Endpoints::new(channels),
@@ -179,19 +190,35 @@ fn namespaces_on(channel: Connection) -> NamespaceServiceClient<Connection> {
     NamespaceServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Reads the address of a server, `HOST:PORT` with or without `http://`.
-pub fn endpoint(address: &str) -> Result<Endpoint, AddressError> {
+/// Reads the address of a server: `HOST:PORT` with or without `http://`, or `https://HOST:PORT`.
+pub fn endpoint(address: &str, tls: &ClientTls) -> Result<Endpoint, AddressError> {
     let refuse = |cause: String| AddressError { address: address.to_owned(), cause };
     let uri = match address.split_once("://") {
         None => format!("http://{address}"),
-        Some(("http", _)) => address.to_owned(),
-        Some((scheme, _)) => return Err(refuse(format!("scheme {scheme} is not supported; omit it, or use http"))),
+        Some(("http" | "https", _)) => address.to_owned(),
+        Some((scheme, _)) => {
+            return Err(refuse(format!("scheme {scheme} is not supported; omit it, or use http or https")));
+        }
     };
     let endpoint = Endpoint::from_shared(uri).map_err(|error| refuse(error.to_string()))?;
-    match endpoint.uri().port() {
-        Some(_) => Ok(endpoint),
-        None => Err(refuse("the port is missing".to_owned())),
+    if endpoint.uri().port().is_none() {
+        return Err(refuse("the port is missing".to_owned()));
     }
+    let is_secure = endpoint.uri().scheme_str() == Some("https");
+    match is_secure {
+        true => endpoint.tls_config(tls.config()).map_err(|error| refuse(root_cause(&error))),
+        false if tls.is_default() => Ok(endpoint),
+        false => Err(refuse("certificates apply to https:// only; write https:// before the address".to_owned())),
+    }
+}
+
+/// The text of the deepest cause.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(cause) = deepest.source() {
+        deepest = cause;
+    }
+    deepest.to_string()
 }
 
 /// The error of a call without a response within its deadline.

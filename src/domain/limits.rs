@@ -255,6 +255,12 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 pub const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// A connection must send its first byte, and an HTTP/1.1 request its headers, within this time.
 pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection to a port with TLS must finish its handshake within this time.
+pub const TLS_HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// How often a server looks at the files of its certificate. A SIGHUP makes it look at once.
+pub const TLS_FILES_LOOKED_EVERY: Duration = Duration::from_secs(10);
+/// The largest file with certificates or a private key that a server reads, in bytes.
+pub const TLS_FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The idle time after which an HTTP/2 connection gets a keep-alive ping.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// The time within which a connection must answer a keep-alive ping. Else it is closed.

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::errors::ApiError;
 use crate::api::http::metrics::CallMetrics;
+use crate::api::tls::ClientCertificate;
 use crate::domain::Reason;
 use crate::domain::access::{KeyQuota, QuotaRefusal};
 use crate::domain::limits::{
@@ -52,6 +53,10 @@ pub const FRAME_HEADER_BYTES: usize = 5;
 pub struct Caller {
     /// The address of the other end.
     pub peer: SocketAddr,
+    /// Whether it speaks TLS.
+    pub is_tls: bool,
+    /// The certificate that it has shown.
+    pub certificate: Option<ClientCertificate>,
     /// The timeout of the rest of a message.
     pub unfinished_max: Duration,
     /// Cancelled when the connection has no place within the quota of its principal. It takes no further calls then.
@@ -63,12 +68,17 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Creates a connection without reservations.
+    /// Creates a connection in clear text, without reservations.
     pub fn new(peer: SocketAddr, server: Arc<Buffers>, unfinished_max: Duration) -> Self {
         let requests = Arc::new(Semaphore::new(CONNECTION_REQUEST_BYTES_MAX));
         let answers = Arc::new(Semaphore::new(CONNECTION_ANSWER_BYTES_MAX));
         let (no_place, owner) = (CancellationToken::new(), OnceLock::new());
-        Self { peer, unfinished_max, no_place, owner, requests, answers, server }
+        Self { peer, is_tls: false, certificate: None, unfinished_max, no_place, owner, requests, answers, server }
+    }
+
+    /// How addresses of this server begin for the other end.
+    pub fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
     }
 
     /// Counts the connection for the first principal that shows a key on it. Others may call over it too.

@@ -214,6 +214,11 @@ impl Gateway {
         &self.metrics
     }
 
+    /// The clock of the server.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.calls.clock
+    }
+
     /// Whether a request is for a page of operations, such as `/healthz`.
     pub fn is_page<B>(request: &Request<B>) -> bool {
         pages::exists(request.uri().path())
@@ -289,7 +294,7 @@ impl Gateway {
         if Methods::is_internal(request.uri().path()) {
             return self.identity.check_member(request.headers());
         }
-        if let Some(identity) = self.identity.caller(request.headers()).await? {
+        if let Some(identity) = self.identity.caller_on(request.headers(), caller.certificate.as_ref()).await? {
             self.calls.admit(&identity, caller)?;
             request.extensions_mut().insert(identity);
         }
@@ -301,6 +306,10 @@ impl Gateway {
             return front;
         }
         if self.console.owns(request.uri().path()) {
+            if caller.is_tls {
+                // As a proxy with TLS says it; the cookie with the key then stays on TLS.
+                request.headers_mut().insert("x-forwarded-proto", HeaderValue::from_static("https"));
+            }
             let context = ConsoleContext {
                 methods: Arc::clone(&self.methods),
                 calls: Arc::clone(&self.calls),

@@ -12,6 +12,7 @@ use tonic::metadata::MetadataMap;
 use crate::api::errors::ApiError;
 use crate::api::grpc::rollup_signals::{member_refusal, presented_secret};
 use crate::api::http::metrics::{CallMetrics, UnauthenticatedCall};
+use crate::api::tls::ClientCertificate;
 use crate::domain::Reason;
 use crate::domain::access::{ApiKey, TokenRefusal};
 use crate::engine::access::{AccessKeys, Identity, KeyRefusal, Tokens};
@@ -97,6 +98,27 @@ impl IdentityCheck {
                 _ => UnauthenticatedCall::Invalid, // a metric of tokens says more
             });
             let what = format!("the token of the call is refused: {why}; nothing was applied");
+            ApiError::new(Reason::Unauthenticated, what).without_effect()
+        })
+    }
+
+    /// Finds out who sent a request on a connection, which may have shown a certificate. A credential in the request wins, and is
+    /// refused if it is not valid: it speaks for the one call, the certificate for all of the connection.
+    pub async fn caller_on(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+    ) -> Result<Option<Arc<Identity>>, ApiError> {
+        let name = certificate.and_then(|certificate| certificate.name.as_ref());
+        let Some(name) = name.filter(|_| !headers.contains_key(header::AUTHORIZATION)) else {
+            return self.caller(headers).await;
+        };
+        if self.mode == Authentication::Off {
+            return Ok(None);
+        }
+        self.known()?.keys.named(name).map(Some).ok_or_else(|| {
+            self.metrics.unauthenticated(UnauthenticatedCall::Invalid);
+            let what = format!("no API key has the name {name} of the certificate of the call; nothing was applied");
             ApiError::new(Reason::Unauthenticated, what).without_effect()
         })
     }

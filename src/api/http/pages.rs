@@ -59,23 +59,24 @@ pub async fn answer(
             Err(text) => plain(StatusCode::SERVICE_UNAVAILABLE, text),
         },
         "/metrics" => metrics(Arc::clone(registry), caller).await,
-        _ => plain(StatusCode::OK, front(&host_of(request))), // the front page, the only one left
+        // The front page, the only one left.
+        _ => plain(StatusCode::OK, front(&format!("{}://{}", caller.scheme(), host_of(request)))),
     }
 }
 
 /// Describes the server and suggests first calls, for a person who opened the printed address.
-fn front(host: &str) -> String {
+fn front(url: &str) -> String {
     format!(
         "tallystone {version}: counters and queues over gRPC, gRPC-Web and JSON over HTTP, all on this port\n\n\
-         http://{host}/readyz    whether it accepts calls\n\
-         http://{host}/healthz   whether the process answers\n\
-         http://{host}/metrics   Prometheus metrics\n\n\
+         {url}/readyz    whether it accepts calls\n\
+         {url}/healthz   whether the process answers\n\
+         {url}/metrics   Prometheus metrics\n\n\
          Add 1 to the counter `views` of the namespace `default`:\n\n\
-         curl -s http://{host}/tallystone.counter.v1.CounterService/AddCount \\\n  \
+         curl -s {url}/tallystone.counter.v1.CounterService/AddCount \\\n  \
          -H 'content-type: application/json' \\\n  \
          -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'\n\n\
          Put a message into the queue `timed/hello`, which a template creates:\n\n\
-         curl -s http://{host}/tallystone.queue.v1.QueueService/Enqueue \\\n  \
+         curl -s {url}/tallystone.queue.v1.QueueService/Enqueue \\\n  \
          -H 'content-type: application/json' \\\n  \
          -d '{{\"queue\": \"timed/hello\", \"message\": {{\"payload\": \"aGVsbG8=\"}}}}'\n\n\
          gRPC reflection lists every method; `tallystone --help` shows the command line.\n\

@@ -7,10 +7,12 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::adapters::cassandra::OpenError;
+use crate::adapters::system::SystemClock;
 use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
 use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
 use crate::app::config::{
-    self, ClusterKind, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers, SettingOrigin,
+    self, ClusterKind, Config, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers, SettingOrigin,
+    TlsConfig,
 };
 use crate::app::notices::print_notice;
 use crate::app::server::issuers;
@@ -19,7 +21,10 @@ use crate::app::server::memcached::MemcachedUnreachable;
 use crate::app::server::preset::Preset;
 use crate::app::server::redis::RedisUnusable;
 use crate::app::server::run;
+use crate::app::server::tls;
+use crate::app::server::tls::local_authority::{self, TemporaryFolder};
 use crate::app::telemetry;
+use crate::ports::Clock as _;
 
 /// The environment's name of the settings file.
 const CONFIG_VARIABLE: &str = "TALLYSTONE_CONFIG";
@@ -54,6 +59,10 @@ pub struct DevArgs {
     /// keyspace.
     #[arg(long, value_name = "ROLE[,...]", requires = "cassandra")]
     pub roles: Option<String>,
+    /// Speak TLS, with a certificate for this machine from a local authority. Both are made in the data directory; with
+    /// --memory they last as long as the process.
+    #[arg(long)]
+    pub tls: bool,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -174,7 +183,28 @@ pub fn dev(args: &DevArgs) -> Result<(), Failure> {
     if writes {
         loaded.config.console.read_only = false;
     }
+    // Removed when the server has ended.
+    let mut folder = None;
+    if args.tls {
+        loaded.config.tls = local_tls(&loaded.config, &mut folder)?;
+    }
     run(loaded, Preset::Dev)
+}
+
+/// The certificate of a development server, in its directory, or in one that is removed with `folder`.
+fn local_tls(config: &Config, folder: &mut Option<TemporaryFolder>) -> Result<TlsConfig, Failure> {
+    if config.tls.is_on() {
+        return Err(Failure::usage("--tls makes a certificate, and tls.cert_file names one; remove one of the two"));
+    }
+    let failed = |error| Failure::other(format!("{:#}", anyhow::Error::new(error)));
+    let place = match config.uses_directory() {
+        true => config.storage.data_dir.join("tls"),
+        false => folder.insert(TemporaryFolder::make().map_err(failed)?).path().to_owned(),
+    };
+    let listen = config.server.listen.as_str();
+    let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+    let names: Vec<String> = config.server.hosts.split(',').chain([own]).map(|name| name.trim().to_owned()).collect();
+    local_authority::make(&place, &names, SystemClock.now()).map_err(failed)
 }
 
 /// Runs a server until it is told to stop, or shows its settings.
@@ -192,6 +222,8 @@ pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failu
                 }
             }
             issuers::of(&loaded.config).map(drop).map_err(|error| failure_of_start(&error))?;
+            tls::check(&loaded.config.tls)
+                .map_err(|error| Failure::usage(format!("{:#}", anyhow::Error::new(error))))?;
             loaded.notices.iter().for_each(|notice| print_notice(notice));
             let text = format!("the settings are valid: {} values\n", loaded.settings.len());
             Output::plain().bytes(text.as_bytes())

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::adapters::cassandra::OpenError;
 use crate::adapters::redis;
 use crate::app::notices::print_notice;
-use crate::client::CallError;
+use crate::client::{CallError, TlsFailure};
 use crate::domain::{Reason, Reject};
 
 /// How a command gets its key.
@@ -104,6 +104,10 @@ impl Failure {
 
     /// Creates the failure of a call to a server.
     pub fn of_call(error: &CallError, server: &str) -> Self {
+        if let Some(failure) = error.tls_failure() {
+            return Self::new(Exit::Precondition, format!("there is no TLS session with {server}: {failure}"))
+                .hint(tls_advice(&failure));
+        }
         if error.is_unreachable() {
             let hint = "start a server with `tallystone dev`, or name another with --server or TALLYSTONE_SERVER";
             return Self::new(Exit::Unavailable, format!("no server answers at {server}")).hint(hint);
@@ -122,7 +126,7 @@ impl Failure {
                 )),
                 // The transport's own label adds nothing: the details are in the deepest cause.
                 _ => Self::new(exit, format!("{server} did not answer: {}", deepest(&error.status)))
-                    .hint("check that it is a running tallystone server, or name another with --server"),
+                    .hint("check that it is a running tallystone server, or name another with --server; if it has TLS, write https:// before its address"),
             };
         }
         let failure = Self::new(exit, error.to_string());
@@ -194,6 +198,21 @@ impl From<io::Error> for Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Exit::Ok, ""),
             _ => Self::other(format!("cannot write the output: {error}")), // every other kind loses output
+        }
+    }
+}
+
+/// What to do about a TLS session that does not come about.
+fn tls_advice(failure: &TlsFailure) -> &'static str {
+    match failure {
+        TlsFailure::NotTrusted => "name the authority that signed it with --ca-file FILE or TALLYSTONE_CA_FILE",
+        TlsFailure::WrongName(_) => "use a name or an address that the certificate has",
+        TlsFailure::OutOfDate(_) => "give the server a certificate that is valid, and check the clock of this machine",
+        TlsFailure::BadCertificate(_) => "give the server another certificate",
+        TlsFailure::NoTls => "write http:// before the address",
+        TlsFailure::CertificateRequired => "show one with --client-cert FILE and --client-key FILE",
+        TlsFailure::CertificateRefused(_) => {
+            "show one that is signed by an authority in tls.client_ca_file of the server, and valid for clients"
         }
     }
 }

@@ -48,6 +48,7 @@ mod rules;
 mod server;
 mod sessions;
 mod status;
+mod tls;
 mod usage;
 mod work;
 
@@ -66,6 +67,7 @@ use crate::client::{CallError, Client, RetryPolicy};
 use credentials::KeyText;
 pub use failure::{Exit, Failure};
 use output::{Format, Output};
+use tls::{InheritedTlsArgs, TlsArgs};
 
 /// Distributed counters and priority queues in one binary.
 #[derive(Debug, Parser)]
@@ -144,8 +146,8 @@ struct CompletionArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 struct ClientArgs {
-    /// The server, HOST:PORT; several separated by commas are tried in turn [env: TALLYSTONE_SERVER] [default:
-    /// 127.0.0.1:7450].
+    /// The server, HOST:PORT or https://HOST:PORT; several separated by commas are tried in turn [env: TALLYSTONE_SERVER]
+    /// [default: 127.0.0.1:7450].
     #[arg(long, global = true, value_name = "HOST:PORT")]
     server: Option<String>,
     /// The timeout of a call, retries included [default: 10s].
@@ -157,6 +159,8 @@ struct ClientArgs {
     /// The file with the API key [env: TALLYSTONE_KEY_FILE].
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "key")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: InheritedTlsArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -173,8 +177,8 @@ pub struct OutputArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection and output")]
 pub struct GlobalArgs {
-    /// The server, HOST:PORT; several separated by commas are tried in turn [env: TALLYSTONE_SERVER] [default:
-    /// 127.0.0.1:7450].
+    /// The server, HOST:PORT or https://HOST:PORT; several separated by commas are tried in turn [env: TALLYSTONE_SERVER]
+    /// [default: 127.0.0.1:7450].
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
     /// The timeout of a call, retries included [default: 10s].
@@ -186,6 +190,8 @@ pub struct GlobalArgs {
     /// The file with the API key [env: TALLYSTONE_KEY_FILE].
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The output format; json and jsonl match the HTTP API [default: table].
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
@@ -233,7 +239,8 @@ impl GlobalArgs {
             ("--key-file", self.key_file.is_some()),
             ("--output", self.output.is_some()),
         ];
-        match given.iter().find(|(name, is_given)| *is_given && !useful.contains(name)) {
+        let mut given = given.into_iter().chain(self.tls.given());
+        match given.find(|(name, is_given)| *is_given && !useful.contains(name)) {
             Some((name, _)) => Err(Failure::usage(format!("`{command}` does not accept {name}"))),
             None => Ok(()),
         }
@@ -250,7 +257,8 @@ impl ClientArgs {
             // One server that hangs leaves time for the others.
             policy.attempt_max = policy.total / u32::try_from(servers.len()).unwrap_or(u32::MAX);
         }
-        let client = Client::of(&servers, policy).map_err(|error| Failure::usage(error.to_string()))?;
+        let tls = tls::tls_of(self.tls.files(), global.tls.files(), &servers)?;
+        let client = Client::of_tls(&servers, &tls, policy).map_err(|error| Failure::usage(error.to_string()))?;
         let given = (self.key.as_ref(), self.key_file.as_deref());
         let client = match credentials::key_of(given, (global.key.as_ref(), global.key_file.as_deref()))? {
             Some(key) => client.with_key(&key).map_err(|error| Failure::usage(error.to_string()))?,

@@ -15,3 +15,4 @@ pub(super) mod resources;
 pub mod run;
 mod startup_text;
 pub(super) mod status;
+pub mod tls;

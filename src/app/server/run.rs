@@ -24,7 +24,7 @@ use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
 use crate::api::grpc::saturating_i64;
 use crate::api::http::{AllowedHosts, Authentication, Gateway, ServerPhase};
-use crate::api::serve::ConnectionDrainSummary;
+use crate::api::serve::{ConnectionDrainSummary, Listener};
 use crate::app::config::{AuthMode, Config, ListenAddress};
 use crate::app::notices::print_line;
 use crate::app::server::admin_log;
@@ -39,6 +39,7 @@ use crate::app::server::readiness::Readiness;
 use crate::app::server::resources;
 use crate::app::server::startup_text;
 use crate::app::server::status::ServerStatus;
+use crate::app::server::tls::{self, CertificateWatch};
 use crate::app::units::counted;
 use crate::domain::Reason;
 use crate::domain::access::QuotaLimits;
@@ -92,21 +93,24 @@ fn disable_huge_pages() {}
 /// Serves until `stop_signal` returns the name of a signal, or the store fails.
 async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output = &'static str>) -> anyhow::Result<()> {
     let issuers = issuers::of(&config)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let mut registry = Registry::default();
+    // Read first: a server that cannot show its certificate takes no connections.
+    let (port, certificate) = tls::open(&config.tls, &mut registry, &clock)?.unzip();
     let listener = bind(&config.server.listen).await?;
     let address = listener.local_addr().context("cannot read the bound address")?;
     refuse_open_dev(&config, address)?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let stop = CancellationToken::new();
-    let gateway = Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone());
-    let gateway = gateway.with_hosts(hosts(&config, preset)).with_authentication(authentication(&config));
-    let gateway = Arc::new(gateway.with_console(config.console.settings(&config.server)));
-    gateway.register_collector(MetricCollector::of(ProcessMetrics));
+    let gateway = Gateway::new(registry, Arc::clone(&clock), stop.clone());
+    let gateway = Arc::new(with_settings(gateway, &config, preset));
     gateway.set_phase(ServerPhase::Starting).await;
     // Health checks are answered from here on; calls get an error until the stores are open.
     let deadline = config.drain_deadline();
     let bounds = resources::bounds(&config);
-    let serving = tokio::spawn(api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds));
+    let listener = Listener { tcp: listener, tls: port };
+    let serving = api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds);
+    let serving = tokio::spawn(with_certificate(serving, certificate, stop.clone()));
     let advertised = config.server.advertise.of(address);
     let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
     // `opening` is boxed because the future is large and needed only once.
@@ -157,6 +161,26 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     // The rollups get the time that draining the connections did not use.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
     close(&why, ended, left, backend, engine).await
+}
+
+fn with_settings(gateway: Gateway, config: &Config, preset: Preset) -> Gateway {
+    gateway.register_collector(MetricCollector::of(ProcessMetrics));
+    let gateway = gateway.with_hosts(hosts(config, preset)).with_authentication(authentication(config));
+    gateway.with_console(config.console.settings(&config.server))
+}
+
+/// Serves, and keeps the certificate up to date meanwhile, if there is one.
+async fn with_certificate(
+    serving: impl Future<Output = ConnectionDrainSummary>,
+    certificate: Option<CertificateWatch>,
+    stop: CancellationToken,
+) -> ConnectionDrainSummary {
+    let watching = async {
+        if let Some(certificate) = certificate {
+            certificate.run(stop).await;
+        }
+    };
+    tokio::join!(serving, watching).0
 }
 
 /// Refuses a development server that others could reach without a key, unless somebody wrote that they may.

@@ -3,24 +3,32 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use crate::app::config::{AuthMode, Config, CounterEngine, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster};
+use crate::app::config::{
+    AuthMode, ClientAuth, Config, CounterEngine, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster,
+};
 use crate::app::notices::{print_line, shell_quoted};
 use crate::app::server::preset::Preset;
 
-/// The warnings of a server that listens on an address other than loopback: without keys, and with them.
-const NO_AUTHENTICATION_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
+/// The warnings of a server that listens on an address other than loopback: without keys, with TLS or not; and with keys.
+const NO_AUTHENTICATION_WARNING: &str = "there is no authentication: anyone who reaches this address can read and change \
+    everything; keep it in a trusted network, listen on 127.0.0.1, or set auth.mode to \"keys\"";
+const NOTHING_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
     everything; keep it in a trusted network, or listen on 127.0.0.1";
-const NO_TLS_WARNING: &str = "there is no TLS: API keys and data cross the network in clear text; keep it in a trusted network, or \
-    listen on 127.0.0.1 behind a proxy with TLS";
+const NO_TLS_WARNING: &str = "there is no TLS: API keys and data cross the network in clear text; set tls.cert_file and \
+    tls.key_file, keep it in a trusted network, or listen on 127.0.0.1 behind a proxy with TLS";
 
 /// Prints the listening address, the storage locations, and example commands.
 pub fn print(config: &Config, preset: Preset, address: SocketAddr) {
-    print_line(&format!("tallystone {} listens on http://{address}", env!("CARGO_PKG_VERSION")));
-    if !address.ip().to_canonical().is_loopback() {
-        let warning = match config.auth.mode {
-            AuthMode::Off => NO_AUTHENTICATION_WARNING,
-            AuthMode::Keys => NO_TLS_WARNING,
-        };
+    let url = format!("{}://{address}", if config.tls.is_on() { "https" } else { "http" });
+    print_line(&format!("tallystone {} listens on {url}", env!("CARGO_PKG_VERSION")));
+    let warning = match (config.auth.mode, config.tls.is_on()) {
+        (AuthMode::Off, false) => Some(NOTHING_WARNING),
+        (AuthMode::Off, true) if config.tls.client_auth == ClientAuth::Required => None,
+        (AuthMode::Off, true) => Some(NO_AUTHENTICATION_WARNING),
+        (AuthMode::Keys, false) => Some(NO_TLS_WARNING),
+        (AuthMode::Keys, true) => None,
+    };
+    if let Some(warning) = warning.filter(|_| !address.ip().to_canonical().is_loopback()) {
         tracing::warn!(%address, "{warning}");
         print_line(&format!("warning: {warning}"));
     }
@@ -31,15 +39,27 @@ pub fn print(config: &Config, preset: Preset, address: SocketAddr) {
         print_line(&format!("best-effort counters: memcached at {}", cluster.servers));
     }
     if config.console.enabled {
-        print_line(&format!("console: http://{address}/console/"));
+        print_line(&format!("console: {url}/console/"));
+    }
+    let local_ca = config.tls.local_ca_file.as_ref().map(|file| shell_quoted(&file.to_string_lossy()).into_owned());
+    if let Some(file) = &local_ca {
+        print_line(&format!("TLS:   clients trust this server by the authority in {file}"));
     }
     if preset == Preset::Dev {
+        let trusted = local_ca.as_ref().map_or_else(String::new, |file| format!("--cacert {file} "));
         print_line(&format!(
-            "try:   curl -s http://{address}/tallystone.counter.v1.CounterService/AddCount \\\n         \
+            "try:   curl -s {trusted}{url}/tallystone.counter.v1.CounterService/AddCount \\\n         \
              -H 'content-type: application/json' \\\n         \
              -d '{{\"namespace\": \"default\", \"counter_name\": \"views\", \"delta\": 1}}'"
         ));
-        let server = if is_default_server(address) { String::new() } else { format!(" --server {address}") };
+        let server = match (config.tls.is_on(), is_default_server(address)) {
+            (true, _) => {
+                let trusted = local_ca.as_ref().map_or_else(String::new, |file| format!(" --ca-file {file}"));
+                format!(" --server {url}{trusted}")
+            }
+            (false, true) => String::new(),
+            (false, false) => format!(" --server {address}"),
+        };
         let program = this_program(std::env::args_os().next());
         print_line(&format!("then:  {program} counter get views --fresh{server}"));
         if config.queues.engine != QueueEngine::None {

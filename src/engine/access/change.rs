@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::access::{
-    AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, ApiKey, Grants, KeyId, KeyQuotas, PrincipalName, ResourceKind,
+    AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, ApiKey, Grants, KeyId, KeyQuotas, PrincipalName,
+    ResourceKind,
 };
 use crate::domain::limits::{DESCRIPTION_BYTES_MAX, KEY_OLD_SECRET_MAX, KEYS_MAX};
 use crate::domain::{Reason, Reject, Timestamp};

@@ -54,6 +54,8 @@ pub enum CredentialKind {
     ApiKey,
     /// A token of an identity provider.
     Token,
+    /// A certificate of a client.
+    Certificate,
 }
 
 impl CredentialKind {
@@ -62,17 +64,13 @@ impl CredentialKind {
         match self {
             Self::ApiKey => "API key",
             Self::Token => "token",
+            Self::Certificate => "certificate",
         }
     }
 }
 
 impl Identity {
-    fn new(
-        principal: Principal,
-        grants: Grants,
-        credential: CredentialKind,
-        account: Arc<PrincipalAccount>,
-    ) -> Self {
+    fn new(principal: Principal, grants: Grants, credential: CredentialKind, account: Arc<PrincipalAccount>) -> Self {
         let (ended, regranted) = (CancellationToken::new(), AtomicBool::new(false));
         Self { principal, grants, account, credential, ended, regranted }
     }
@@ -157,6 +155,20 @@ impl AccessKeys {
                 // Its grants changed meanwhile. The ring with the new ones was served before this one ended.
                 Ok(identity) if identity.is_regranted() => {}
                 known => return known,
+            }
+        }
+    }
+
+    /// Who has the name of a key, for callers that prove it with a certificate. Ends with the key, and with a change of its grants,
+    /// but not with its secrets.
+    pub fn named(&self, name: &PrincipalName) -> Option<Arc<Identity>> {
+        loop {
+            let identity = self.shared.ring.load().of_name(name)?;
+            if !identity.has_ended() {
+                return Some(identity);
+            }
+            if !identity.is_regranted() {
+                return None;
             }
         }
     }

@@ -27,6 +27,8 @@ pub(super) struct KeyRing {
 pub(super) struct HeldKey {
     key: Arc<AccessKey>,
     secrets: Vec<HeldSecret>,
+    /// What is known of those who prove the name of the key without a secret.
+    named: Arc<Identity>,
 }
 
 pub(super) struct HeldSecret {
@@ -44,20 +46,20 @@ impl HeldKey {
     fn of(key: AccessKey, before: Option<&Self>, accounts: &PrincipalAccounts) -> Self {
         let account = accounts.account(&key.spec.name, &key.spec.quotas);
         let principal = Principal { name: key.spec.name.clone() };
+        let new = |kind| {
+            let (principal, grants) = (principal.clone(), key.spec.grants.clone());
+            Arc::new(Identity::new(principal, grants, kind, Arc::clone(&account)))
+        };
         let held = |secret: &AccessKeySecret| {
             let known = before.and_then(|before| before.secret(&secret.hash));
             let known = known.filter(|known| known.identity.grants == key.spec.grants);
-            let identity = known.map_or_else(
-                || {
-                    let (principal, grants) = (principal.clone(), key.spec.grants.clone());
-                    Arc::new(Identity::new(principal, grants, CredentialKind::ApiKey, Arc::clone(&account)))
-                },
-                |known| Arc::clone(&known.identity),
-            );
+            let identity = known.map_or_else(|| new(CredentialKind::ApiKey), |known| Arc::clone(&known.identity));
             HeldSecret { hash: secret.hash, expires: secret.expires, identity }
         };
         let secrets = key.spec.secrets.iter().map(held).collect();
-        Self { key: Arc::new(key), secrets }
+        let named = before.map(|before| &before.named).filter(|known| known.grants == key.spec.grants);
+        let named = named.map_or_else(|| new(CredentialKind::Certificate), Arc::clone);
+        Self { key: Arc::new(key), secrets, named }
     }
 
     /// Ends the identities that what takes its place does not have.
@@ -70,6 +72,12 @@ impl HeldKey {
             }
             secret.identity.ended().cancel();
         }
+        match after {
+            Some(after) if Arc::ptr_eq(&after.named, &self.named) => return,
+            Some(_) => self.named.regranted.store(true, Ordering::Release),
+            None => {}
+        }
+        self.named.ended().cancel();
     }
 }
 
@@ -81,6 +89,12 @@ impl KeyRing {
 
     pub fn accounts(&self) -> &Arc<PrincipalAccounts> {
         &self.accounts
+    }
+
+    /// What is known of those who prove a name without a secret.
+    pub fn of_name(&self, name: &PrincipalName) -> Option<Arc<Identity>> {
+        let key = self.by_name.get(name)?;
+        self.by_id.get(&key.id).map(|held| Arc::clone(&held.named))
     }
 
     pub fn by_id(&self, id: KeyId) -> Option<&HeldKey> {
@@ -224,6 +238,26 @@ mod tests {
         let new = identity(&changed, 1, 2).expect("the second secret");
         let held = new.account.take(KeyQuota::Streams);
         assert!(!open.has_ended() && held.is_ok() && open.account.take(KeyQuota::Streams).is_err());
+    }
+
+    #[test]
+    fn a_name_lasts_as_long_as_its_key_and_its_grants() {
+        let ann = PrincipalName::new("ann").expect("a valid name");
+        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, Some(9))]));
+        let first = ring.of_name(&ann).expect("ann");
+        ring.end_expired(Timestamp::from_secs(9));
+        let rotated = ring.with(key(1, "ann", 2, vec![secret(2, None)]));
+        ring.end_all_but(&rotated);
+        assert!(!first.has_ended(), "neither the end of a secret nor another one is its end");
+        let mut changed = key(1, "ann", 3, vec![secret(2, None)]);
+        changed.spec.grants = [Grant::everywhere(AccessRole::Worker)].into_iter().collect();
+        let changed = rotated.with(changed);
+        rotated.end_all_but(&changed);
+        assert!(first.has_ended() && first.is_regranted());
+        let second = changed.of_name(&ann).expect("ann");
+        let gone = changed.without(&key(1, "ann", 3, vec![secret(2, None)]));
+        changed.end_all_but(&gone);
+        assert!(second.has_ended() && !second.is_regranted() && gone.of_name(&ann).is_none());
     }
 
     #[test]

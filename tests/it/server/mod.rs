@@ -13,4 +13,5 @@ pub mod readiness;
 mod refused_starts;
 mod roles;
 mod stop;
+pub mod tls;
 mod traces;

@@ -144,6 +144,10 @@ impl Launch {
         loop {
             if let Some(address) = server.printed.address() {
                 server.address = address;
+                // A server with TLS prints it when it is ready.
+                if server.printed().contains("listens on https://") {
+                    return Ok(server);
+                }
                 if http(address, "GET", "/readyz", &[], "").is_ok_and(|answer| answer.status == 200) {
                     return Ok(server);
                 }

@@ -1,0 +1,223 @@
+//! The files of the listening port's certificate: what they hold, and whether that can be served.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{RootCertStore, ServerConfig};
+use sha2::{Digest as _, Sha256};
+
+use crate::app::config::{ClientAuth, TlsConfig};
+use crate::domain::Timestamp;
+use crate::domain::limits::TLS_FILE_BYTES_MAX;
+
+const CERT_FILE: &str = "tls.cert_file";
+const KEY_FILE: &str = "tls.key_file";
+const CLIENT_CA_FILE: &str = "tls.client_ca_file";
+
+/// The files that the settings name.
+#[derive(Clone, Debug)]
+pub(super) struct TlsFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    client_auth: ClientAuth,
+    client_ca: PathBuf,
+}
+
+/// What the files hold at one moment.
+pub(super) struct FileContents {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Vec<u8>,
+}
+
+/// A short form of what was read: equal if nothing has changed.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum FilesFingerprint {
+    Held([u8; 32]),
+    Unreadable(String),
+}
+
+/// What can be served.
+pub(super) struct ServedCertificate {
+    pub server: ServerConfig,
+    /// The first moment at which the certificate is not valid any more.
+    pub expires: Timestamp,
+}
+
+/// Why files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFileError {
+    /// A file cannot be read.
+    #[error("{setting} {} cannot be read", path.display())]
+    Unreadable {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{setting} {} {what}", path.display())]
+    Invalid {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// Checks that the files of the settings can be served, as a start does.
+pub fn check(config: &TlsConfig) -> Result<(), TlsFileError> {
+    if !config.is_on() {
+        return Ok(());
+    }
+    let files = TlsFiles::of(config);
+    files.judge(&files.read()?).map(drop)
+}
+
+impl FilesFingerprint {
+    pub(super) fn of(read: &Result<FileContents, TlsFileError>) -> Self {
+        match read {
+            Ok(contents) => {
+                let mut hash = Sha256::new();
+                for part in [&contents.certificate, &contents.key, &contents.client_ca] {
+                    hash.update((part.len() as u64).to_be_bytes());
+                    hash.update(part);
+                }
+                Self::Held(hash.finalize().into())
+            }
+            Err(error) => Self::Unreadable(describe(error)),
+        }
+    }
+}
+
+/// The error with its cause.
+pub(super) fn describe(error: &TlsFileError) -> String {
+    match error {
+        TlsFileError::Unreadable { source, .. } => format!("{error}: {source}"),
+        TlsFileError::Invalid { .. } => error.to_string(),
+    }
+}
+
+impl TlsFiles {
+    pub(super) fn of(config: &TlsConfig) -> Self {
+        Self {
+            certificate: config.cert_file.clone(),
+            key: config.key_file.clone(),
+            client_auth: config.client_auth,
+            client_ca: config.client_ca_file.clone(),
+        }
+    }
+
+    pub(super) fn read(&self) -> Result<FileContents, TlsFileError> {
+        Ok(FileContents {
+            certificate: read(CERT_FILE, &self.certificate)?,
+            key: read(KEY_FILE, &self.key)?,
+            client_ca: match self.client_auth {
+                ClientAuth::Off => Vec::new(),
+                ClientAuth::Optional | ClientAuth::Required => read(CLIENT_CA_FILE, &self.client_ca)?,
+            },
+        })
+    }
+
+    /// Checks that the key belongs to the certificate, and that all of it can be served.
+    pub(super) fn judge(&self, contents: &FileContents) -> Result<ServedCertificate, TlsFileError> {
+        let invalid =
+            |setting, path: &Path, what: String| TlsFileError::Invalid { setting, path: path.to_owned(), what };
+        let of_certificate = |what| invalid(CERT_FILE, &self.certificate, what);
+        let chain = certificates(&contents.certificate).map_err(of_certificate)?;
+        let expires = expiry(&chain[0]).map_err(of_certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&contents.key)
+            .map_err(|error| invalid(KEY_FILE, &self.key, format!("has no private key in PEM form: {error}")))?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let does_not_fit = |error: rustls::Error| {
+            let what = format!("is not the key of {}: {error}", self.certificate.display());
+            invalid(KEY_FILE, &self.key, what)
+        };
+        let certified = CertifiedKey::from_der(chain, key, &provider).map_err(does_not_fit)?;
+        certified.keys_match().map_err(does_not_fit)?;
+        let verifier = self.verifier(contents, &provider)?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| of_certificate(error.to_string()))?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        if self.client_auth != ClientAuth::Off {
+            // A resumed session would not check again whether the certificate of the client is still valid.
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+        }
+        Ok(ServedCertificate { server, expires })
+    }
+
+    fn verifier(
+        &self,
+        contents: &FileContents,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsFileError> {
+        let invalid = |what| TlsFileError::Invalid { setting: CLIENT_CA_FILE, path: self.client_ca.clone(), what };
+        if self.client_auth == ClientAuth::Off {
+            return Ok(WebPkiClientVerifier::no_client_auth());
+        }
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&contents.client_ca).map_err(invalid)? {
+            roots
+                .add(certificate)
+                .map_err(|error| invalid(format!("has a certificate that cannot be used: {error}")))?;
+        }
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+        let builder = match self.client_auth {
+            ClientAuth::Optional => builder.allow_unauthenticated(),
+            ClientAuth::Off | ClientAuth::Required => builder,
+        };
+        builder.build().map_err(|error| invalid(format!("cannot be used: {error}")))
+    }
+
+    /// Says so if everyone on this machine can read the private key. Mounted secrets often are like that, so it is no reason to
+    /// refuse a start.
+    pub(super) fn warn_of_open_key(&self) {
+        let mode = std::fs::metadata(&self.key).map(|data| data.permissions().mode());
+        if mode.is_ok_and(|mode| mode & 0o007 != 0) {
+            tracing::warn!(file = %self.key.display(), "every user of this machine can use the private key in tls.key_file; chmod 600");
+        }
+    }
+}
+
+fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsFileError> {
+    let failed = |source| TlsFileError::Unreadable { setting, path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(TLS_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > TLS_FILE_BYTES_MAX {
+        return Err(failed(io::Error::other(format!("it has more than {TLS_FILE_BYTES_MAX} bytes"))));
+    }
+    Ok(bytes)
+}
+
+/// The certificates of a file, at least one.
+fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, pem::Error>>();
+    let found = found.map_err(|error| format!("is not in PEM form: {error}"))?;
+    if found.is_empty() {
+        return Err("has no certificate in PEM form".to_owned());
+    }
+    Ok(found)
+}
+
+fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {
+    let parsed = x509_parser::parse_x509_certificate(certificate);
+    let (_, parsed) = parsed.map_err(|error| format!("has a certificate that cannot be read: {error}"))?;
+    // The last second is part of its validity.
+    Ok(Timestamp::from_secs(parsed.validity().not_after.timestamp() + 1))
+}
