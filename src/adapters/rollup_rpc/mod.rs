@@ -4,6 +4,7 @@
 //! moment after the first signal came, and has at most one call under way for each roller; what comes meanwhile waits for
 //! the next. Nobody waits for any of it: a Set without room drops the signal, and a call that fails drops its signals.
 
+mod peer_tls;
 mod pending_signals;
 
 use std::collections::{HashMap, HashSet};
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::adapters::rollup_rpc::pending_signals::PendingSignals;
 use crate::domain::fleet::FleetSecret;
@@ -26,6 +27,8 @@ use crate::ports::{Clock, CounterSignal, RollupSignal, SignalCounts};
 use crate::proto::SECRET_METADATA;
 use crate::proto::internal::v1::rollup_signal_service_client::RollupSignalServiceClient;
 use crate::proto::internal::v1::{RollupSignal as Wire, SignalRollupsRequest};
+
+pub use peer_tls::{PeerTlsFiles, TLS_SCHEME};
 
 /// Signals are gathered for so long before they are sent: little beside any coalescing time.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
@@ -50,6 +53,7 @@ struct SignalSenderState {
 /// The calls under way, and the connections that they take.
 struct SignalSender {
     shared: Arc<SignalSenderState>,
+    tls: PeerTlsFiles,
     channels: HashMap<Arc<str>, Channel>,
     calls: JoinSet<(Arc<str>, bool)>,
     in_flight: HashSet<Arc<str>>,
@@ -57,8 +61,8 @@ struct SignalSender {
 
 impl RollupRpc {
     /// Nothing waits yet. Starts the task that sends, which `close` ends. Receivers know `secret` from
-    /// the heartbeats of this process.
-    pub fn start(clock: Arc<dyn Clock>, secret: FleetSecret) -> Self {
+    /// the heartbeats of this process. Those whose addresses begin with `https://` are called by TLS.
+    pub fn start(clock: Arc<dyn Clock>, secret: FleetSecret, tls: PeerTlsFiles) -> Self {
         let shared = Arc::new(SignalSenderState {
             secret,
             clock,
@@ -70,6 +74,7 @@ impl RollupRpc {
         let stop = CancellationToken::new();
         let sending = SignalSender {
             shared: Arc::clone(&shared),
+            tls,
             channels: HashMap::new(),
             calls: JoinSet::new(),
             in_flight: HashSet::new(),
@@ -156,12 +161,19 @@ impl SignalSender {
         }
     }
 
-    /// The connection to a roller; none if its address is none. It is made by the first call.
+    /// The connection to a roller; none if its address is none, or there can be no TLS. It is made by the first call.
     fn channel(&mut self, roller: &Arc<str>) -> Option<Channel> {
         if let Some(channel) = self.channels.get(roller) {
             return Some(channel.clone());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{roller}")).ok()?;
+        let endpoint = match self.tls.endpoint(roller) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%roller, error, "rollup signals cannot be sent");
+                return None;
+            }
+        };
         let channel = endpoint.connect_timeout(SIGNAL_CALL_WITHIN).connect_lazy();
         if self.channels.len() >= SIGNAL_ROLLERS_MAX {
             // Servers that are gone leave theirs behind; the others are made anew.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::adapters::rollup_rpc::PeerTlsFiles;
 use crate::app::config::Config;
 
 /// `[tls]`
@@ -18,6 +19,8 @@ pub struct TlsConfig {
     pub client_auth: ClientAuth,
     /// The authorities of the certificates of clients.
     pub client_ca_file: PathBuf,
+    /// The authorities of the certificates of the other servers of a fleet; empty: those that the machine trusts.
+    pub peer_ca_file: PathBuf,
     /// The authority that `tallystone dev --tls` has made. Not a setting.
     #[serde(skip)]
     pub local_ca_file: Option<PathBuf>,
@@ -43,6 +46,7 @@ impl TlsConfig {
             key_file: PathBuf::new(),
             client_auth: ClientAuth::Off,
             client_ca_file: PathBuf::new(),
+            peer_ca_file: PathBuf::new(),
             local_ca_file: None,
         }
     }
@@ -50,6 +54,14 @@ impl TlsConfig {
     /// Whether the port speaks TLS.
     pub fn is_on(&self) -> bool {
         is_set(&self.cert_file)
+    }
+
+    /// What the calls of other servers need.
+    pub fn peers(&self) -> PeerTlsFiles {
+        PeerTlsFiles {
+            authorities: is_set(&self.peer_ca_file).then(|| self.peer_ca_file.clone()),
+            certificate: self.is_on().then(|| (self.cert_file.clone(), self.key_file.clone())),
+        }
     }
 }
 

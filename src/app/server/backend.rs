@@ -14,7 +14,7 @@ use crate::adapters::files::Exports;
 use crate::adapters::memcached::Cluster;
 use crate::adapters::memory::{self, FastTable};
 use crate::adapters::redis::RedisStores;
-use crate::adapters::rollup_rpc::RollupRpc;
+use crate::adapters::rollup_rpc::{PeerTlsFiles, RollupRpc};
 use crate::adapters::system::SystemEntropy;
 use crate::app::config::{Config, CounterEngine, QueueEngine};
 use crate::app::server::keyspace::{self, Keyspaces, OpenedKeyspaces};
@@ -105,7 +105,7 @@ impl Backend {
             backups,
             handles: with_services(counter_handles, queue_handle),
             collectors: collectors(&memcached, keyspaces.as_ref(), directory),
-            fleet: keyspaces.as_ref().map(|keyspaces| FleetLink::new(keyspaces, clock)),
+            fleet: keyspaces.as_ref().map(|keyspaces| FleetLink::new(keyspaces, clock, config.tls.peers())),
             memcached,
             clock: Arc::clone(clock),
         })
@@ -173,10 +173,10 @@ impl Backend {
 }
 
 impl FleetLink {
-    fn new(keyspaces: &Keyspaces, clock: &Arc<dyn Clock>) -> Self {
+    fn new(keyspaces: &Keyspaces, clock: &Arc<dyn Clock>, tls: PeerTlsFiles) -> Self {
         let mut secret = FleetSecret([0; SECRET_BYTES]);
         SystemEntropy.fill(&mut secret.0);
-        let signals = Arc::new(RollupRpc::start(Arc::clone(clock), secret));
+        let signals = Arc::new(RollupRpc::start(Arc::clone(clock), secret, tls));
         Self { keyspaces: keyspaces.names(), signals, secret }
     }
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::cassandra::StartupDeadline;
 use crate::adapters::codec::queues::register::ProtobufRegisters;
+use crate::adapters::rollup_rpc::TLS_SCHEME;
 use crate::adapters::system::{SystemClock, SystemEntropy};
 use crate::api;
 use crate::api::grpc::saturating_i64;
@@ -113,6 +114,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     let serving = tokio::spawn(with_certificate(serving, certificate, stop.clone()));
     let advertised = config.server.advertise.of(address);
     let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
+    let advertised = advertised.map(|address| with_scheme(&config, address));
     // `opening` is boxed because the future is large and needed only once.
     let mut stop_signal = pin!(stop_signal);
     let mut opening = Box::pin(open(&config, preset, (advertised, name, bounds.connections), Arc::clone(&clock)));
@@ -161,6 +163,11 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     // The rollups get the time that draining the connections did not use.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
     close(&why, ended, left, backend, engine).await
+}
+
+/// An address as other servers are told it: it says whether it is reached by TLS.
+fn with_scheme(config: &Config, address: String) -> String {
+    if config.tls.is_on() { format!("{TLS_SCHEME}{address}") } else { address }
 }
 
 fn with_settings(gateway: Gateway, config: &Config, preset: Preset) -> Gateway {

@@ -33,7 +33,7 @@ pub struct Heartbeat {
     /// Its number: 1 for the first, and one more for each further one. The greater one counts.
     pub number: u64,
     pub roles: Roles,
-    /// The address for rollup signals, HOST:PORT; empty if it accepts none.
+    /// The address for rollup signals, HOST:PORT, or https://HOST:PORT with TLS; empty if it accepts none.
     pub address: String,
     /// The secret that it sends with its rollup signals; none for builds without secrets.
     pub secret: Option<FleetSecret>,

@@ -2,6 +2,7 @@
 
 pub mod clusters;
 mod keys;
+mod over_tls;
 mod reported_queues;
 pub mod several_servers;
 pub mod strangers;

@@ -63,7 +63,13 @@ pub fn make(folder: &Path, names: &[String], now: Timestamp) -> Result<TlsConfig
     let (cert_file, key_file) = (folder.join("server.pem"), folder.join("server-key.pem"));
     write(&key_file, &key.serialize_pem()).map_err(failed)?;
     write(&cert_file, &certificate.pem()).map_err(failed)?;
-    Ok(TlsConfig { cert_file, key_file, local_ca_file: Some(ca_file), ..TlsConfig::off() })
+    Ok(TlsConfig {
+        cert_file,
+        key_file,
+        peer_ca_file: ca_file.clone(),
+        local_ca_file: Some(ca_file),
+        ..TlsConfig::off()
+    })
 }
 
 /// The key of the authority that is there, if it is whole and lasts.
