@@ -12,6 +12,7 @@ pub mod memory;
 mod opened;
 pub mod redis;
 pub mod rollup_rpc;
+pub mod store_tls;
 pub mod system;
 
 pub use opened::Opened;

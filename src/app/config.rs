@@ -7,6 +7,7 @@ mod auth;
 mod bridge;
 mod cassandra;
 mod cluster_faults;
+mod cluster_tls;
 mod clusters;
 mod console;
 mod engines;
@@ -627,7 +628,7 @@ mod tests {
             (
                 "clusters.foo",
                 "clusters.foo is a section; its settings are data_center, dedupe_seconds, durability, key_prefix, keyspace, kind, password, \
-                 password_file, primary, replicas, replication, request_timeout_ms, sentinel_password, sentinel_password_file, sentinel_user, servers, timeout_ms, topology, user",
+                 password_file, primary, replicas, replication, request_timeout_ms, sentinel_password, sentinel_password_file, sentinel_user, servers, timeout_ms, tls, tls_ca_file, tls_cert_file, tls_key_file, topology, user",
             ),
             (
                 "xyzzy.plugh",

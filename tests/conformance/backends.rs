@@ -127,6 +127,7 @@ impl Keyspace {
             keyspace: format!("laws_{}", NEXT.fetch_add(1, Ordering::Relaxed)),
             data_center: None,
             credentials: None,
+            tls: None,
             timeout: CALL_WITHIN,
         };
         let session = cassandra::connect(&options, &patience()).await.map_err(|error| error.to_string())?;

@@ -43,6 +43,7 @@ async fn open(node: &str, keyspace: &str) -> Opened {
         keyspace: keyspace.to_owned(),
         data_center: None,
         credentials: None,
+        tls: None,
         timeout: Duration::from_secs(5),
     };
     let session = connect(&options, &deadline()).await.expect("a session");

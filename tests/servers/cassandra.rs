@@ -90,6 +90,8 @@ pub struct Settings {
     pub with_passwords: bool,
     /// Whether it comes up again after a kill as it was; one that never does is quicker.
     pub survives_kills: bool,
+    /// Further lines of its settings file.
+    pub lines: String,
 }
 
 /// The ports of a node; those of one cluster have the same ones.
@@ -189,7 +191,16 @@ impl Settings {
     pub fn new() -> std::io::Result<Self> {
         let dir = TempDir::with_prefix("tallystone-cassandra-")?.keep();
         let (host, ports) = (Ipv4Addr::LOCALHOST, free_ports()?);
-        Ok(Self { dir, host, ports, seed: host, heap_mib: 512, with_passwords: false, survives_kills: true })
+        Ok(Self {
+            dir,
+            host,
+            ports,
+            seed: host,
+            heap_mib: 512,
+            with_passwords: false,
+            survives_kills: true,
+            lines: String::new(),
+        })
     }
 }
 
@@ -221,7 +232,7 @@ fn write_settings(settings: &Settings) -> std::io::Result<()> {
         .replace("{authenticator}", authenticator)
         .replace("{authorizer}", authorizer)
         .replace("{commitlog_sync}", commitlog_sync);
-    fs::write(dir.join("cassandra.yaml"), text)?;
+    fs::write(dir.join("cassandra.yaml"), text + settings.lines.as_str())?;
     fs::write(dir.join("logback.xml"), include_str!("cassandra/logback.xml"))
 }
 

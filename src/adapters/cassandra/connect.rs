@@ -16,6 +16,7 @@ use crate::adapters::cassandra::limits::CASSANDRA_DEFINE_WITHIN;
 use crate::adapters::cassandra::request_failure::RequestFailure;
 use crate::adapters::cassandra::schema::{self, SchemaState};
 use crate::adapters::cassandra::startup_deadline::StartupDeadline;
+use crate::adapters::store_tls::StoreTls;
 use crate::ports::{Clock, StoreError, StoreErrorKind};
 
 /// The address of a cluster and the settings of its connections.
@@ -28,6 +29,8 @@ pub struct Options {
     pub data_center: Option<String>,
     /// User and password, if the cluster requires them.
     pub credentials: Option<Credentials>,
+    /// What connections need; none: they are in clear text.
+    pub tls: Option<StoreTls>,
     /// The timeout of one request.
     pub timeout: Duration,
 }
@@ -233,7 +236,7 @@ async fn session_of(options: &Options, consistency: Consistency) -> Result<Sessi
     if let Some(Credentials { user, password }) = &options.credentials {
         builder = builder.user(user, password);
     }
-    builder.build().await
+    builder.tls_context(options.tls.as_ref().map(|tls| Arc::clone(tls.config()))).build().await
 }
 
 /// Distinguishes wrong credentials from an unreachable cluster; the driver reports both as texts of its layers.

@@ -18,6 +18,7 @@ use super::operations::RedisOperations;
 use super::server_report::AskedOfServers;
 use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
+use crate::adapters::store_tls::StoreTls;
 use crate::domain::limits::STORE_SESSIONS_MAX;
 use crate::ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
 
@@ -28,6 +29,8 @@ pub struct RedisStoreOptions {
     pub deployment: Deployment,
     /// The user of the nodes, if they require one.
     pub login: Option<Login>,
+    /// What connections need; none: they are in clear text.
+    pub tls: Option<StoreTls>,
     /// How long a call may take.
     pub timeout: Duration,
     /// How the queues are kept.
@@ -135,6 +138,7 @@ pub async fn open(
     let client = ClientOptions {
         deployment: options.deployment,
         login: options.login,
+        tls: options.tls,
         timeout: options.timeout,
         library: FunctionLibrary { name, code },
     };

@@ -28,6 +28,7 @@ pub fn options(cluster: &ClusterConfig) -> Result<Options, String> {
         keyspace: cluster.keyspace.clone(),
         data_center: (!cluster.data_center.is_empty()).then(|| cluster.data_center.clone()),
         credentials,
+        tls: cluster.store_tls()?,
         timeout: Duration::from_millis(cluster.request_timeout_ms),
     })
 }

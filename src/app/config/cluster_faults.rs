@@ -1,7 +1,7 @@
 //! What is wrong with the settings of clusters, and with those that name a cluster.
 
 use crate::app::config::{
-    ClusterConfig, ClusterKind, Config, CounterEngine, DeclaredDurability, RedisTopology, cassandra, redis,
+    ClusterConfig, ClusterKind, Config, CounterEngine, DeclaredDurability, RedisTopology, cassandra, cluster_tls, redis,
 };
 use crate::domain::counter::NamespaceName;
 use crate::domain::limits::{DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_TIMEOUT_MAX};
@@ -43,12 +43,13 @@ pub(super) fn find_invalid(config: &Config) -> Option<(String, String)> {
 fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
     use ClusterKind::{Cassandra, Memcached, Redis};
     let with_users: &[_] = &[Cassandra, Redis];
-    let settings: [(&'static str, bool, &[ClusterKind]); 13] = [
+    let settings: [(&'static str, bool, &[ClusterKind]); 14] = [
         ("data_center", !cluster.data_center.is_empty(), &[Cassandra]),
         ("replication", !cluster.replication.to_string().is_empty(), &[Cassandra]),
         ("user", !cluster.user.is_empty(), with_users),
         ("password", !cluster.password.is_empty(), with_users),
         ("password_file", !cluster.password_file.as_os_str().is_empty(), with_users),
+        ("tls", cluster.tls, with_users),
         ("topology", cluster.topology != RedisTopology::Single, &[Redis]),
         ("primary", !cluster.primary.is_empty(), &[Redis]),
         ("sentinel_user", !cluster.sentinel_user.is_empty(), &[Redis]),
@@ -68,6 +69,9 @@ fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
 fn invalid_cluster_setting(cluster: &ClusterConfig, engine_kind: ClusterKind) -> Option<(&'static str, String)> {
     if let Some(foreign) = foreign(cluster) {
         return Some(foreign);
+    }
+    if let Some(invalid) = cluster_tls::invalid_setting(cluster) {
+        return Some(invalid);
     }
     let has_servers = !cluster.servers.replicas().is_empty();
     let prefix = &cluster.key_prefix;

@@ -46,6 +46,13 @@ pub struct ClusterConfig {
     pub password: String,
     /// A file that holds the password.
     pub password_file: PathBuf,
+    /// Whether connections to the servers of a cluster of Cassandra or Redis are by TLS.
+    pub tls: bool,
+    /// The authorities of their certificates; empty: those that the machine trusts.
+    pub tls_ca_file: PathBuf,
+    /// The certificate to show them, and its private key.
+    pub tls_cert_file: PathBuf,
+    pub tls_key_file: PathBuf,
     /// The timeout of one request to the cluster, in milliseconds.
     pub request_timeout_ms: u64,
     /// How the servers of a cluster of Redis or Valkey are found.

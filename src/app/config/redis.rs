@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::adapters::redis::client::{Deployment, Login};
+use crate::adapters::store_tls::StoreTls;
 use crate::app::config::{ClusterConfig, ClusterKind, Config, QueueEngine, RedisTopology};
 use crate::domain::limits::{REDIS_REPLICAS_MAX, REDIS_SERVERS_MAX};
 
@@ -13,8 +14,11 @@ pub fn queue_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
     (config.queues.engine == QueueEngine::Redis).then_some((name, cluster))
 }
 
-/// Where the servers of the cluster are, the log-in, and the time limit of a call. Reads passwords from their files.
-pub fn client_options(cluster: &ClusterConfig) -> Result<(Deployment, Option<Login>, Duration), String> {
+/// How the servers of a cluster are reached: where they are, the log-in, TLS, and the time limit of a call.
+type RedisReach = (Deployment, Option<Login>, Option<StoreTls>, Duration);
+
+/// How the servers of the cluster are reached. Reads passwords and certificates from their files.
+pub fn client_options(cluster: &ClusterConfig) -> Result<RedisReach, String> {
     let servers = cluster.servers.replicas().concat();
     let deployment = match cluster.topology {
         RedisTopology::Single => Deployment::Single { address: servers.concat() },
@@ -26,7 +30,7 @@ pub fn client_options(cluster: &ClusterConfig) -> Result<(Deployment, Option<Log
         RedisTopology::Cluster => Deployment::Cluster { seeds: servers },
     };
     let timeout = Duration::from_millis(cluster.request_timeout_ms);
-    Ok((deployment, login(&cluster.user, cluster.password()?), timeout))
+    Ok((deployment, login(&cluster.user, cluster.password()?), cluster.store_tls()?, timeout))
 }
 
 /// A password without a user is that of the default user.
@@ -145,7 +149,7 @@ mod tests {
             let (_, cluster) = queue_cluster(&config).expect("it names a cluster of Redis");
             client_options(cluster).expect("there are no files")
         };
-        let (deployment, login, timeout) = options(&[("clusters.main.password", "secret")]);
+        let (deployment, login, _, timeout) = options(&[("clusters.main.password", "secret")]);
         assert!(matches!(deployment, Deployment::Single { address } if address == "127.0.0.1:6379"));
         assert_eq!(login.map(|login| (login.user, login.password)), Some((None, "secret".to_owned())));
         assert_eq!(timeout, Duration::from_secs(2));
@@ -153,7 +157,7 @@ mod tests {
         let (deployment, ..) = options(&[two, ("clusters.main.topology", "cluster")]);
         assert!(matches!(deployment, Deployment::Cluster { seeds } if seeds == ["a:1", "b:2"]));
         let sentinel = [two, ("clusters.main.topology", "sentinel"), ("clusters.main.primary", "mymaster")];
-        let (deployment, login, _) = options(&sentinel);
+        let (deployment, login, ..) = options(&sentinel);
         assert!(matches!(deployment, Deployment::Sentinel { primary, login: None, .. } if primary == "mymaster"));
         assert!(login.is_none());
     }

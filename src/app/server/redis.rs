@@ -34,9 +34,9 @@ pub(super) async fn open_redis(config: &Config, clock: &Arc<dyn Clock>) -> anyho
         return Ok(None);
     }
     let (name, cluster) = queue_cluster(config).context("queues.cluster names no Redis")?;
-    let (deployment, login, timeout) = redis_client_options(cluster).map_err(UnusableSetting)?;
+    let (deployment, login, tls, timeout) = redis_client_options(cluster).map_err(UnusableSetting)?;
     let asked = AskedOfServers { replicas: cluster.replicas, declared: cluster.durability.tier() };
-    let options = RedisStoreOptions { deployment, login, timeout, queues: QUEUE_OPTIONS, asked };
+    let options = RedisStoreOptions { deployment, login, tls, timeout, queues: QUEUE_OPTIONS, asked };
     let opened = redis::open(options, Arc::clone(clock), Arc::new(SystemEntropy)).await;
     let opened = opened.map_err(|why| RedisUnusable { cluster: name.to_owned(), why })?;
     tracing::info!(kind = "redis", cluster = name, "the store of queues is open");

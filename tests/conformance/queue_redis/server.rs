@@ -58,6 +58,7 @@ impl QueueServer {
         let options = ClientOptions {
             deployment: Deployment::Single { address: address.to_string() },
             login: None,
+            tls: None,
             timeout,
             library: FunctionLibrary { name, code },
         };
@@ -111,8 +112,13 @@ pub async fn client_of(server: &RedisServer) -> Arc<RedisClient> {
 /// The same of any deployment.
 pub async fn client_at(deployment: Deployment) -> Arc<RedisClient> {
     let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
-    let options =
-        ClientOptions { deployment, login: None, timeout: ANSWERS_WITHIN, library: FunctionLibrary { name, code } };
+    let options = ClientOptions {
+        deployment,
+        login: None,
+        tls: None,
+        timeout: ANSWERS_WITHIN,
+        library: FunctionLibrary { name, code },
+    };
     // Its deadlines are real time, whatever the time of the queues.
     RedisClient::open(options, Arc::new(SystemClock)).await.expect("the server takes connections")
 }

@@ -39,6 +39,7 @@ async fn deaf_client(server: &QueueServer) -> Arc<RedisClient> {
     let options = ClientOptions {
         deployment: Deployment::Single { address: server.address().to_string() },
         login: Some(Login { user: Some("deaf".to_owned()), password: "pw".to_owned() }),
+        tls: None,
         timeout: FOUND_WITHIN,
         library: FunctionLibrary { name, code },
     };

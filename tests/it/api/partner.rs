@@ -87,7 +87,7 @@ async fn open(redis: &RedisServer, clock: &Arc<dyn Clock>) -> RedisStores {
     let queues = RedisQueueOptions { epoch: 1, clock_slack: Duration::ZERO, outbox_entries: 100, durability: None };
     let deployment = Deployment::Single { address: redis.address().to_string() };
     let asked = AskedOfServers { replicas: 0, declared: None };
-    let options = RedisStoreOptions { deployment, login: None, timeout: TIMEOUT, queues, asked };
+    let options = RedisStoreOptions { deployment, login: None, tls: None, timeout: TIMEOUT, queues, asked };
     redis::open(options, Arc::clone(clock), Arc::new(SystemEntropy)).await.unwrap_or_else(|error| panic!("{error}"))
 }
 

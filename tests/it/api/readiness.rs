@@ -25,6 +25,7 @@ async fn keyspace(node: &str, clock: &Arc<dyn Clock>) -> Arc<Cassandra> {
         keyspace: "beside_queues".to_owned(),
         data_center: None,
         credentials: None,
+        tls: None,
         timeout: std::time::Duration::from_secs(2),
     };
     Arc::new(Cassandra::open(&options, None, Arc::clone(clock), &patience()).await.expect("the keyspace opens"))

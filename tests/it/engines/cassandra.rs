@@ -240,6 +240,7 @@ fn options(node: &str, keyspace: &str) -> Options {
         keyspace: keyspace.to_owned(),
         data_center: None,
         credentials: None,
+        tls: None,
         timeout: Duration::from_secs(10),
     }
 }

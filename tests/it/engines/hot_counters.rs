@@ -59,6 +59,7 @@ fn event_buckets() -> BTreeMap<String, BTreeSet<i32>> {
         keyspace: KEYSPACE.to_owned(),
         data_center: None,
         credentials: None,
+        tls: None,
         timeout: WITHIN,
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -8,3 +8,4 @@ mod explained;
 mod hot_counters;
 mod late_slices;
 mod memcached;
+mod over_tls;

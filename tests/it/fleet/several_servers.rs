@@ -487,6 +487,7 @@ fn write_late(
         keyspace: keyspace.to_owned(),
         data_center: None,
         credentials: None,
+        tls: None,
         timeout: Duration::from_secs(10),
     };
     let (seconds, nanos) = token.get_timestamp().expect("it has a time").to_unix();

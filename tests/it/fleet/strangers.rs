@@ -35,6 +35,7 @@ async fn beats() -> Vec<Heartbeat> {
         keyspace: KEYSPACE.to_owned(),
         data_center: None,
         credentials: None,
+        tls: None,
         timeout: Duration::from_secs(10),
     };
     let clock = Arc::new(SystemClock);

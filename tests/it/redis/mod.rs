@@ -8,6 +8,7 @@ mod faults;
 mod lost_store;
 mod news;
 mod opening;
+mod over_tls;
 mod refusals;
 mod replicas;
 mod sentinel;
@@ -70,7 +71,7 @@ fn slot() -> Slot {
 }
 
 fn options(deployment: Deployment) -> ClientOptions {
-    ClientOptions { deployment, login: None, timeout: TIMEOUT, library: library() }
+    ClientOptions { deployment, login: None, tls: None, timeout: TIMEOUT, library: library() }
 }
 
 fn single(server: &RedisServer) -> Deployment {

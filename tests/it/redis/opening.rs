@@ -14,7 +14,7 @@ use crate::servers::redis::{RedisCluster, ReplicaPair, SentinelGroup};
 fn stores(deployment: Deployment) -> RedisStoreOptions {
     let queues =
         RedisQueueOptions { epoch: 1, clock_slack: Duration::from_secs(2), outbox_entries: 100, durability: None };
-    RedisStoreOptions { deployment, login: None, timeout: Duration::from_secs(2), queues, asked: ASKED }
+    RedisStoreOptions { deployment, login: None, tls: None, timeout: Duration::from_secs(2), queues, asked: ASKED }
 }
 
 async fn opened(options: RedisStoreOptions) -> Result<RedisStores, OpenError> {

@@ -23,6 +23,7 @@ use crate::adapters::redis::client::wire::{Door, Login, NodeKind};
 use crate::adapters::redis::limits::{
     REDIS_ASKED_AT_ONCE_MAX, REDIS_LOOK_UP_EVERY, REDIS_LOOK_UP_WITHIN, REDIS_NODES_MAX,
 };
+use crate::adapters::store_tls::StoreTls;
 use crate::ports::Clock;
 
 /// Where the nodes are. Addresses are HOST:PORT.
@@ -53,6 +54,7 @@ pub enum Deployment {
 pub(super) struct Directory {
     deployment: Deployment,
     login: Option<Login>,
+    tls: Option<StoreTls>,
     clock: Arc<dyn Clock>,
     map: RwLock<SlotMap>,
     nodes: Mutex<HashMap<Arc<str>, Arc<Node>>>,
@@ -68,13 +70,18 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    pub(super) fn new(deployment: Deployment, login: Option<Login>, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(
+        deployment: Deployment,
+        login: Option<Login>,
+        tls: Option<StoreTls>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let (map, sentinels) = match &deployment {
             Deployment::Single { address } => (SlotMap::of_one(address), Vec::new()),
             Deployment::Sentinel { sentinels, login, .. } => {
                 let sentinel = |address: &String| {
-                    let (address, login) = (Arc::from(address.as_str()), login.clone());
-                    Arc::new(Node::new(Door { address, login, kind: NodeKind::Sentinel }, Arc::clone(&clock)))
+                    let (address, login, tls) = (Arc::from(address.as_str()), login.clone(), tls.clone());
+                    Arc::new(Node::new(Door { address, login, tls, kind: NodeKind::Sentinel }, Arc::clone(&clock)))
                 };
                 (SlotMap::empty(), sentinels.iter().take(REDIS_NODES_MAX).map(sentinel).collect())
             }
@@ -83,6 +90,7 @@ impl Directory {
         Self {
             deployment,
             login,
+            tls,
             clock,
             map: RwLock::new(map),
             nodes: Mutex::default(),
@@ -118,7 +126,7 @@ impl Directory {
     /// How to reach a node of the data.
     pub(super) fn door(&self, address: &Arc<str>) -> Door {
         let kind = if self.is_cluster() { NodeKind::Member } else { NodeKind::Alone };
-        Door { address: Arc::clone(address), login: self.login.clone(), kind }
+        Door { address: Arc::clone(address), login: self.login.clone(), tls: self.tls.clone(), kind }
     }
 
     /// The node of an address.

@@ -34,6 +34,7 @@ use crate::adapters::redis::client::directory::Directory;
 use crate::adapters::redis::client::news::Subscriptions;
 use crate::adapters::redis::client::replicas::ReplicaWaits;
 use crate::adapters::redis::limits::{REDIS_MOVING_PAUSE_MAX, REDIS_START_WITHIN};
+use crate::adapters::store_tls::StoreTls;
 use crate::coalesce::DetachedTasks;
 use crate::ports::Clock;
 
@@ -55,6 +56,8 @@ pub struct ClientOptions {
     pub deployment: Deployment,
     /// The user of the nodes, if they require one.
     pub login: Option<Login>,
+    /// What connections need; none: they are in clear text.
+    pub tls: Option<StoreTls>,
     /// How long a call may take, connecting and waiting for a slot that moves included.
     pub timeout: Duration,
     /// The library that is loaded where a call finds its function missing.
@@ -79,8 +82,8 @@ pub struct RedisClient {
 impl RedisClient {
     /// Opens a client once a node that serves slots answers, within `REDIS_START_WITHIN`.
     pub async fn open(options: ClientOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>, CallFailure> {
-        let ClientOptions { deployment, login, timeout, library } = options;
-        let directory = Arc::new(Directory::new(deployment, login, Arc::clone(&clock)));
+        let ClientOptions { deployment, login, tls, timeout, library } = options;
+        let directory = Arc::new(Directory::new(deployment, login, tls, Arc::clone(&clock)));
         let deadline = Deadline::after(REDIS_START_WITHIN, &clock);
         let mut tried = reach(&directory, &deadline).await;
         while let Err(failure) = &tried

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind,
-    RedisConnectionInfo, RedisError, Value,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, TlsCertificates, Value,
 };
 
 use crate::adapters::redis::client::command::RedisCommand;
@@ -22,6 +22,7 @@ use crate::adapters::redis::client::failure::{CallFailure, FailureCause, judge};
 use crate::adapters::redis::client::info::field;
 use crate::adapters::redis::client::reply::RedisReply;
 use crate::adapters::redis::limits::{REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECT_WITHIN};
+use crate::adapters::store_tls::{StorePem, StoreTls};
 use crate::ports::Clock;
 
 /// A user and its password.
@@ -55,6 +56,8 @@ pub(super) enum NodeKind {
 pub(super) struct Door {
     pub(super) address: Arc<str>,
     pub(super) login: Option<Login>,
+    /// None: in clear text.
+    pub(super) tls: Option<StoreTls>,
     pub(super) kind: NodeKind,
 }
 
@@ -149,7 +152,14 @@ impl Wire {
         }
         let info = (host, port).into_connection_info().map_err(|error| failure(door, &error))?;
         let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let client = Client::open(info).map_err(|error| failure(door, &error))?;
+        let client = match &door.tls {
+            None => Client::open(info),
+            Some(tls) => {
+                let address = ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None };
+                Client::build_with_tls(info.set_addr(address), certificates(tls))
+            }
+        };
+        let client = client.map_err(|error| failure(door, &error))?;
         // Each call has a deadline of ours around it, also while it waits for its turn.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let config = config.set_pipeline_buffer_size(REDIS_CALLS_AT_ONCE_MAX);
@@ -224,6 +234,15 @@ impl Wire {
             0 => Duration::ZERO,
             since => now.saturating_sub(Duration::from_micros(since)),
         }
+    }
+}
+
+/// What the library needs for TLS.
+fn certificates(tls: &StoreTls) -> TlsCertificates {
+    let StorePem { authorities, identity } = tls.pem();
+    TlsCertificates {
+        client_tls: identity.clone().map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
+        root_cert: authorities.clone(),
     }
 }
 
