@@ -112,9 +112,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     let listener = Listener { tcp: listener, tls: port };
     let serving = api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds);
     let serving = tokio::spawn(with_certificate(serving, certificate, stop.clone()));
-    let advertised = config.server.advertise.of(address);
-    let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
-    let advertised = advertised.map(|address| with_scheme(&config, address));
+    let (advertised, name) = names_of(&config, address);
     // `opening` is boxed because the future is large and needed only once.
     let mut stop_signal = pin!(stop_signal);
     let mut opening = Box::pin(open(&config, preset, (advertised, name, bounds.connections), Arc::clone(&clock)));
@@ -165,9 +163,12 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     close(&why, ended, left, backend, engine).await
 }
 
-/// An address as other servers are told it: it says whether it is reached by TLS.
-fn with_scheme(config: &Config, address: String) -> String {
-    if config.tls.is_on() { format!("{TLS_SCHEME}{address}") } else { address }
+/// The address that other servers are told, which says whether it is reached by TLS, and the name of this one among them.
+fn names_of(config: &Config, address: SocketAddr) -> (Option<String>, String) {
+    let advertised = config.server.advertise.of(address);
+    let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
+    let scheme = if config.tls.is_on() { TLS_SCHEME } else { "" };
+    (advertised.map(|address| format!("{scheme}{address}")), name)
 }
 
 fn with_settings(gateway: Gateway, config: &Config, preset: Preset) -> Gateway {
