@@ -47,9 +47,9 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["server", "wait-ready", "--server", "127.0.0.1:1", "--timeout", "200ms"], 5, "was not ready within"),
         (&["server", "wait-ready", "--server", "a b"], 2, "is not a server address"),
         (&["server", "wait-ready", "--server", "localhost"], 2, "the port is missing"),
-        (&["server", "wait-ready", "--server", "https://localhost:1"], 2, "https is not supported"),
+        (&["server", "wait-ready", "--server", "ftp://localhost:1"], 2, "scheme ftp is not supported"),
         (&["explain-error", "NOTHING"], 2, "no such reason; `tallystone explain-error` lists them all"),
-        (&["counter", "get", "views", "--server", "https://127.0.0.1:1"], 2, "https is not supported"),
+        (&["counter", "get", "views", "--server", "ftp://127.0.0.1:1"], 2, "scheme ftp is not supported"),
         (&["counter", "get", "views", "--server", "127.0.0.1:1"], 5, "no server answers at 127.0.0.1:1"),
     ];
     for (arguments, code, words) in cases {

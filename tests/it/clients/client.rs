@@ -387,7 +387,7 @@ async fn a_batch_asks_again_for_those_counters_that_came_back_older() {
 
 #[test]
 fn an_address_is_checked_before_anything_is_sent() {
-    for address in ["", "nowhere", "https://127.0.0.1:7450", "127.0.0.1", "a b:1"] {
+    for address in ["", "nowhere", "ftp://127.0.0.1:7450", "127.0.0.1", "a b:1"] {
         assert!(Client::new(address, RetryPolicy::default()).is_err(), "{address}");
     }
 }

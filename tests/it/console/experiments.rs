@@ -1,11 +1,16 @@
 //! Experiments: the page says what the call says, trust first.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{get, text_of};
-use crate::support::harness::{Launch, Server};
+use crate::support::harness::{Launch, Server, eventually};
 
 const EXPERIMENT: &str = "experiment?name=checkout&arms=A,B&metric=bought&planned=20000";
+
+/// How soon an experiment has its first look on a busy machine.
+const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(150);
 
 /// A server with counts of two arms: exposures and conversions.
 fn counted(data: &std::path::Path, arms: [(&str, i64, i64); 2]) -> Server {
@@ -117,7 +122,9 @@ fn experiments_that_are_kept_are_listed_and_shown_by_their_names() {
     let page = get(&server, "/console/experiment?name=checkout", &[]).body;
     assert_eq!(text_of(&page, "verdict"), "Higher");
     assert!(page.contains("tallystone exp compare checkout\n"), "{page}");
-    assert!(page.contains("B − A over time"), "{page}");
+    // The first look is written within a minute.
+    let is_drawn = || get(&server, "/console/experiment?name=checkout", &[]).body.contains("B − A over time");
+    assert!(eventually(FIRST_LOOK_WITHIN, is_drawn), "{page}");
     assert!(page.contains("&lt;script&gt;") || page.contains("&#60;script"), "{page}");
     assert!(!page.contains("<script>alert"), "{page}");
 }
