@@ -255,7 +255,10 @@ impl Bridge {
         let reports = reports.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
         let totals: Vec<QueueTotal> = reports.iter().flat_map(|ready| ready.totals.iter().cloned()).collect();
         count += totals.len();
-        self.write(totals).await?;
+        if let Err(error) = self.write(totals).await {
+            reports.iter().for_each(|ready| self.doubt(ready));
+            return Err(error);
+        }
         reports.into_iter().for_each(|ready| self.record(ready));
         Ok(count)
     }
@@ -284,6 +287,15 @@ impl Bridge {
             // The queue was dropped; the directory will say so.
             Err(StoreError { kind: StoreErrorKind::Conflict, .. }) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Notes that a report may be written although its write failed.
+    fn doubt(&mut self, ready: &ReadyReport) {
+        let shard = ready.waiting.shard;
+        let shards = self.tracked.get_mut(&shard.queue).and_then(|tracked| tracked.shards.as_mut());
+        if let Some(reported) = shards.and_then(|shards| shards.get_mut(shard.number as usize)) {
+            reported.doubt(&ready.after);
         }
     }
 
