@@ -12,12 +12,13 @@ use futures_util::{StreamExt, stream};
 
 use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
 use crate::domain::limits::{DATASETS_OPENED_AT_ONCE_MAX, TOUCH_SHARDS};
+use crate::engine::dataset::datasets::DatasetState;
 use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
 use crate::engine::rolling::Roller;
 use crate::engine::rolling::{QueueSlot, RollupQueueLoop};
 use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
-use crate::ports::{ExportSink, StoreError};
+use crate::ports::{ExportSink, StoreError, StoreErrorKind};
 
 /// The delay before failed catalog changes are retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -146,8 +147,7 @@ impl Supervisor {
 
     async fn open_dataset(&self, id: DatasetId) -> Result<(), StoreError> {
         let dataset = self.scopes.dataset(id).await?;
-        // After a downtime, the slices between the last stored slice and the current time must be created.
-        self.scopes.begin_slices(&dataset).await?;
+        self.begin_slices(&dataset).await?;
         for shard in 0..TOUCH_SHARDS {
             dataset.pending.record_lost_signal(shard, dataset.watermark(shard).just_after());
         }
@@ -168,6 +168,18 @@ impl Supervisor {
         let (export, trim_failing) = (self.export.clone(), Arc::clone(&self.trim_failing));
         driver.start(RetentionLoop::new(Arc::clone(&self.scopes), dataset, export, trim_failing));
         Ok(())
+    }
+
+    /// Makes the slices between the last stored slice and the current time, which are missing after a downtime. A full store
+    /// makes none. It refuses events too, and its counts can be read all the same: the retention loop makes them later.
+    async fn begin_slices(&self, dataset: &Arc<DatasetState>) -> Result<(), StoreError> {
+        match self.scopes.begin_slices(dataset).await {
+            Err(error) if error.kind == StoreErrorKind::Full && !dataset.slices.rows().is_empty() => {
+                tracing::warn!(%error, dataset = %dataset.dataset.name, "slices are not made while the store is full");
+                Ok(())
+            }
+            made => made,
+        }
     }
 
     fn start_queue_loops(&self, scope: &NamespaceScope) {

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{add, add_to_many, count, data_directory};
+use crate::support::clockskew::Clock;
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
 
 const MIB: u64 = 1024 * 1024;
@@ -31,6 +32,30 @@ fn without_its_reserve_the_store_refuses_writes_and_serves_reads() {
     assert!(gauge("full") == 1.0 && gauge("free_bytes") > 0.0, "{metrics}");
     assert!(full.stop().success());
     assert_eq!(count(&Launch::dev(&data).start(), "views"), Ok(2));
+}
+
+/// The slices of the present are missing then, and cannot be made.
+#[test]
+fn a_server_that_starts_on_a_full_disk_days_later_serves_reads_and_takes_writes_after_it() {
+    const DAYS: i64 = 5;
+    let (_folder, data) = data_directory();
+    let server = Launch::dev(&data).start();
+    assert_eq!(add(&server, "views", 2).status, 200);
+    assert!(server.stop().success());
+
+    let later = Clock::off_by(DAYS * 86_400_000);
+    let start = |reserve: u64| {
+        let launch = Launch::dev(&data).env("TALLYSTONE__STORAGE__RESERVE_BYTES", &reserve.to_string());
+        later.environment().iter().fold(launch, |launch, (name, value)| launch.env(name, value)).start()
+    };
+    let full = start(1 << 60);
+    let refused = add(&full, "views", 5);
+    assert!(is_full(&refused), "{refused:?}");
+    assert_eq!(count(&full, "views"), Ok(2));
+    assert!(full.stop().success());
+    let server = start(MIB);
+    assert_eq!(add(&server, "views", 5).status, 200);
+    assert_eq!(count(&server, "views"), Ok(7));
 }
 
 #[test]
