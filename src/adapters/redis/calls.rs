@@ -54,6 +54,8 @@ pub struct RedisQueues {
     pub(super) epoch: KnownEpoch,
     /// The newest step of each shard that this process has seen.
     steps: Mutex<HashMap<ShardId, u64>>,
+    /// The last step of each shard that the listeners were told.
+    told: Mutex<HashMap<ShardId, u64>>,
     /// This server's time for shards; none until the first call.
     pace: Mutex<Option<ShardClock>>,
     settings: Mutex<HashMap<ShardId, Arc<VersionedSettings>>>,
@@ -96,6 +98,7 @@ impl RedisQueues {
             options,
             epoch: KnownEpoch::new(options.epoch),
             steps: Mutex::default(),
+            told: Mutex::default(),
             pace: Mutex::default(),
             settings: Mutex::default(),
             durability: Mutex::new(options.durability),
@@ -224,9 +227,7 @@ impl RedisQueues {
             && let Some(WireReply::Bytes(status)) = parts.first()
             && let Some(step) = step_of(status)
         {
-            let mut steps = self.steps.lock();
-            let newest = steps.entry(shard).or_insert(step);
-            *newest = step.max(*newest);
+            note_newest(&mut self.steps.lock(), shard, step);
         }
     }
 
@@ -352,15 +353,16 @@ impl RedisQueues {
         self.settings.lock().remove(&shard);
     }
 
-    /// The last step of a shard in the answers that this process got.
-    pub(super) fn known_step(&self, shard: ShardId) -> Option<u64> {
-        self.steps.lock().get(&shard).copied()
+    /// The last step of a shard that the listeners were told. Other answers may be newer, and told nobody.
+    pub(super) fn told_step(&self, shard: ShardId) -> Option<u64> {
+        self.told.lock().get(&shard).copied()
     }
 
     /// Forgets a queue that was dropped.
     pub(super) fn forget_queue(&self, queue: QueueId) {
         self.settings.lock().retain(|shard, _| shard.queue != queue);
         self.steps.lock().retain(|shard, _| shard.queue != queue);
+        self.told.lock().retain(|shard, _| shard.queue != queue);
     }
 
     async fn read_settings(&self, shard: ShardId, op: &'static str) -> Result<VersionedSettings, StoreError> {
@@ -404,6 +406,7 @@ impl RedisQueues {
 
     /// Tells all listeners of a shard.
     pub(super) fn notify(&self, shard: ShardId, view: ShardStatus) {
+        note_newest(&mut self.told.lock(), shard, view.step);
         let listeners = self.listeners.lock().known.clone();
         listeners.iter().for_each(|listener| listener.changed(shard, view));
     }
@@ -424,6 +427,12 @@ impl RedisQueues {
             keys.iter().for_each(|key| listener.cancel_requested(shard, *key));
         }
     }
+}
+
+/// Notes a step of a shard, unless a later one is known.
+fn note_newest(steps: &mut HashMap<ShardId, u64>, shard: ShardId, step: u64) {
+    let newest = steps.entry(shard).or_insert(step);
+    *newest = step.max(*newest);
 }
 
 /// A refusal for a shard that is not there.

@@ -151,7 +151,7 @@ impl RedisNews {
         }
     }
 
-    /// The shards whose step is not the one that this process knows. A plain read of the header is enough to tell, which costs
+    /// The shards whose step is not the one that the listeners were told. A plain read of the header is enough to tell, which costs
     /// Redis a thirtieth of a call that reads the status.
     async fn changed(&self, shards: Vec<ShardId>) -> Vec<ShardId> {
         let Some(queues) = self.queues.upgrade() else { return Vec::new() };
@@ -159,8 +159,8 @@ impl RedisNews {
             let queues = &queues;
             async move {
                 // One that cannot be read is read again with its status, which says why.
-                let is_as_known = queues.is_as_known(shard, POLL).await.unwrap_or(false);
-                (!is_as_known).then_some(shard)
+                let is_as_told = queues.is_as_told(shard, POLL).await.unwrap_or(false);
+                (!is_as_told).then_some(shard)
             }
         });
         let looked: Vec<_> = looks.buffer_unordered(REDIS_POLLS_AT_ONCE_MAX).collect().await;

@@ -8,7 +8,6 @@ use super::limits::{REDIS_OUTBOX_ENTRIES_READ_MAX, REDIS_REPORT_RETRIES_MAX};
 use super::packed::PackedReader;
 use super::replies::read_row;
 use super::report::REPORT;
-use super::stored_shard::read_header;
 use super::wire::{WireCommand, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
@@ -133,14 +132,8 @@ impl RedisQueues {
 
     /// The position of the newest row; none for a shard that is not there, whose outbox may still be.
     async fn newest_position(&self, shard: ShardId) -> Result<Option<RowPosition>, StoreError> {
-        let [header, _] = named_keys(shard);
-        match self.on_shard(shard, WireCommand { name: "GET", arguments: vec![header] }).await? {
-            WireReply::Bytes(bytes) => {
-                let header = read_header(&bytes).map_err(|fault| fault.into_store_error(READ))?;
-                Ok(header.map(|header| RowPosition { epoch: header.epoch, position: header.position }))
-            }
-            WireReply::Nil | WireReply::Int(_) | WireReply::List(_) => Ok(None),
-        }
+        let header = self.stored_header(shard, READ).await?;
+        Ok(header.map(|header| RowPosition { epoch: header.epoch, position: header.position }))
     }
 
     /// Entries after a place, at most `wanted`, with their ids.

@@ -61,17 +61,24 @@ impl RedisQueues {
         Ok((status, header))
     }
 
-    /// Whether the last step of a shard is the last one that this process knows. One command, O(1).
-    pub(super) async fn is_as_known(&self, shard: ShardId, op: &'static str) -> Result<bool, StoreError> {
+    /// The header of a shard as it is stored; none for a shard that is not there. One command, O(1).
+    pub(super) async fn stored_header(
+        &self,
+        shard: ShardId,
+        op: &'static str,
+    ) -> Result<Option<StoredShardHeader>, StoreError> {
         let [key, _] = named_keys(shard);
         let command = WireCommand { name: "GET", arguments: vec![key.clone()] };
         match self.ask(&key, command, op).await? {
-            WireReply::Bytes(bytes) => {
-                let header = read_header(&bytes).map_err(|fault| fault.into_store_error(op))?;
-                Ok(header.is_some_and(|header| self.known_step(shard) == Some(header.step)))
-            }
-            WireReply::Nil | WireReply::Int(_) | WireReply::List(_) => Ok(false),
+            WireReply::Bytes(bytes) => read_header(&bytes).map_err(|fault| fault.into_store_error(op)),
+            WireReply::Nil | WireReply::Int(_) | WireReply::List(_) => Ok(None),
         }
+    }
+
+    /// Whether the listeners were told the last step of a shard.
+    pub(super) async fn is_as_told(&self, shard: ShardId, op: &'static str) -> Result<bool, StoreError> {
+        let header = self.stored_header(shard, op).await?;
+        Ok(header.is_some_and(|header| self.told_step(shard) == Some(header.step)))
     }
 
     /// Reads up to `limit` pending messages by rank, in pages.

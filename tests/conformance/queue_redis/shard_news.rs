@@ -59,12 +59,18 @@ async fn without_news_a_shard_is_read_again_while_somebody_waits_for_it() {
         let listener = Arc::new(Waiting::default());
         deaf.shards.listen(listener.clone());
         assert_eq!(deaf.shards.queues().await.expect("a list").len(), 1);
-        let ready = || listener.0.newest(SHARD).map(|view| view.ready());
-        assert_eq!(ready(), Some(0));
-        let sent = sender.shards.apply(SHARD, vec![enqueue("a", 0, b"")]).await.remove(0).expect("it is taken");
-        assert!(is_new(&sent.reply));
+        let read = ShardId { number: 1, ..SHARD };
+        let ready = |shard| listener.0.newest(shard).map(|view| view.ready());
+        for shard in [SHARD, read] {
+            assert_eq!(ready(shard), Some(0));
+            let sent = sender.shards.apply(shard, vec![enqueue("a", 0, b"")]).await.remove(0).expect("it is taken");
+            assert!(is_new(&sent.reply));
+        }
+        // A read for a caller tells no listener, and hides from none what nobody told it.
+        let seen = deaf.reader.totals(read).await.expect("a read");
+        assert_eq!((seen.view.ready(), ready(read)), (1, Some(0)));
         let began = Instant::now();
-        while ready() != Some(1) {
+        while [SHARD, read].map(ready) != [Some(1); 2] {
             assert!(began.elapsed() < FOUND_WITHIN, "nobody looked");
             clock.advance(SECOND);
             tokio::task::yield_now().await;
