@@ -150,26 +150,32 @@ fn refuse(gateway: &Gateway, peer: SocketAddr, full: ConnectionRefusal) {
 
 /// Answers one request for a page over HTTP/1.1 within a short time; returns whether it was one.
 async fn serve_page(stream: TcpStream, tls: Option<&TlsPort>, gateway: &Arc<Gateway>, mut caller: Caller) -> bool {
-    caller.is_tls = tls.is_some();
-    let caller = Arc::new(caller);
     let served = AtomicBool::new(false);
-    let service = service_fn(|request| {
-        let (gateway, caller) = (Arc::clone(gateway), Arc::clone(&caller));
-        let is_page = Gateway::is_page(&request);
-        served.store(is_page, Ordering::Relaxed);
-        async move {
-            match is_page {
-                true => Ok(gateway.answer(request, caller).await),
-                false => Err(io::Error::other("only pages are available here")),
-            }
-        }
-    });
     let connection = async {
         let transport = secure(stream, tls, OfferedHttp::Http1).await?;
+        identify(&mut caller, &transport);
+        let caller = Arc::new(caller);
+        let service = service_fn(|request| {
+            let (gateway, caller) = (Arc::clone(gateway), Arc::clone(&caller));
+            let is_page = Gateway::is_page(&request);
+            served.store(is_page, Ordering::Relaxed);
+            async move {
+                match is_page {
+                    true => Ok(gateway.answer(request, caller).await),
+                    false => Err(io::Error::other("only pages are available here")),
+                }
+            }
+        });
         http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(transport), service).await.ok()
     };
     let ended = tokio::time::timeout(SPARE_CONNECTION_TIME, connection).await;
     ended.is_ok_and(|ended| ended.is_some()) && served.load(Ordering::Relaxed)
+}
+
+/// Notes what the transport of a connection says of its client.
+fn identify(caller: &mut Caller, transport: &Transport) {
+    caller.is_tls = transport.is_tls();
+    caller.certificate = transport.client_certificate();
 }
 
 /// Makes the handshake where the port has TLS. None if there is no session.
@@ -248,8 +254,7 @@ async fn serve_connection(stream: TcpStream, served: ConnectionContext, stop: Ca
         () = stop.cancelled() => return,
     };
     let (peer, no_place) = (caller.peer, caller.no_place.clone());
-    caller.is_tls = transport.is_tls();
-    caller.certificate = transport.client_certificate();
+    identify(&mut caller, &transport);
     let expired = expiry(caller.certificate.as_ref(), &gateway);
     let caller = Arc::new(caller);
     let service = service_fn(move |request| {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,8 @@ pub struct Caller {
     /// Cancelled when the connection has no place within the quota of its principal. It takes no further calls then.
     pub no_place: CancellationToken,
     owner: OnceLock<AccountPermit>,
+    /// Held while an owner is found, so that calls that are first at once take one place.
+    claim: Mutex<()>,
     requests: Arc<Semaphore>,
     answers: Arc<Semaphore>,
     server: Arc<Buffers>,
@@ -73,7 +76,8 @@ impl Caller {
         let requests = Arc::new(Semaphore::new(CONNECTION_REQUEST_BYTES_MAX));
         let answers = Arc::new(Semaphore::new(CONNECTION_ANSWER_BYTES_MAX));
         let (no_place, owner) = (CancellationToken::new(), OnceLock::new());
-        Self { peer, is_tls: false, certificate: None, unfinished_max, no_place, owner, requests, answers, server }
+        let (is_tls, certificate, claim) = (false, None, Mutex::default());
+        Self { peer, is_tls, certificate, unfinished_max, no_place, owner, claim, requests, answers, server }
     }
 
     /// How addresses of this server begin for the other end.
@@ -86,9 +90,12 @@ impl Caller {
         if self.owner.get().is_some() {
             return Ok(());
         }
-        let place = account.take(KeyQuota::Connections).inspect_err(|_| self.no_place.cancel())?;
-        // Another call may have been first; then this place is given back.
-        let _ = self.owner.set(place);
+        let _claim = self.claim.lock();
+        if self.owner.get().is_none() {
+            let place = account.take(KeyQuota::Connections).inspect_err(|_| self.no_place.cancel())?;
+            // Nobody else sets it: the claim is held.
+            let _ = self.owner.set(place);
+        }
         Ok(())
     }
 

@@ -281,11 +281,14 @@ impl Gateway {
         if found.as_ref().is_err_and(|refusal| refusal.reason == Reason::Unauthenticated) {
             let path = request.uri().path();
             // No text of a stranger gets into the audit.
-            let called = self.methods.public(path).map(|method| method.descriptor.name().to_owned());
-            let called = called.unwrap_or_else(|_| if pages::exists(path) { path } else { "unknown" }.to_owned());
+            let called = match self.methods.known(path) {
+                Some(method) => method.descriptor.name(),
+                None if pages::exists(path) => path,
+                None => "unknown",
+            };
             let actor = caller.peer.ip().to_string();
             let audit = self.calls.audit.get();
-            Box::pin(audit::record_refusal(audit, actor, &called, Reason::Unauthenticated)).await;
+            Box::pin(audit::record_refusal(audit, actor, called, Reason::Unauthenticated)).await;
         }
         found
     }

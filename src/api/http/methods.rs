@@ -165,29 +165,34 @@ impl Methods {
         assert!(mount.set(Box::new(service)).is_ok(), "service {name} is mounted once");
     }
 
-    /// Finds a method that every caller may call, by its path.
+    /// A method that every caller may call, by its path. O(1).
+    pub fn known(&self, path: &str) -> Option<&Method> {
+        self.by_path.get(path).filter(|_| !Self::is_internal(path))
+    }
+
+    /// Finds a method that every caller may call, by its path, or says which one may be meant.
     pub fn public(&self, path: &str) -> Result<&Method, ApiError> {
-        self.require(path, |_| !Self::is_internal(path))
+        self.known(path).ok_or_else(|| self.no_method(path))
     }
 
     /// Finds a method by its path; those between servers only where they are served.
     pub fn served(&self, path: &str) -> Result<&Method, ApiError> {
-        self.require(path, |method| !Self::is_internal(path) || method.service.get().is_some())
+        let is_served = |method: &&Method| !Self::is_internal(path) || method.service.get().is_some();
+        self.by_path.get(path).filter(is_served).ok_or_else(|| self.no_method(path))
     }
 
-    fn require(&self, path: &str, may_call: impl FnOnce(&&Method) -> bool) -> Result<&Method, ApiError> {
-        self.by_path.get(path).filter(may_call).ok_or_else(|| {
-            let shown: String = path.chars().take(200).collect();
-            let what = match self.closest_match(path) {
-                Some(known) => format!("there is no {shown}; did you mean {known}?"),
-                None => {
-                    format!("there is no {shown}; call POST /package.Service/Method, for example /{COUNTERS}/GetCount")
-                }
-            };
-            let refusal = ApiError::new(Reason::UnknownMethod, what);
-            self.unknown.record(refusal.code(), Duration::ZERO);
-            refusal
-        })
+    /// The error of a call of a method that is not there. Counts the call, and looks for a method that may be meant.
+    fn no_method(&self, path: &str) -> ApiError {
+        let shown: String = path.chars().take(200).collect();
+        let what = match self.closest_match(path) {
+            Some(known) => format!("there is no {shown}; did you mean {known}?"),
+            None => {
+                format!("there is no {shown}; call POST /package.Service/Method, for example /{COUNTERS}/GetCount")
+            }
+        };
+        let refusal = ApiError::new(Reason::UnknownMethod, what);
+        self.unknown.record(refusal.code(), Duration::ZERO);
+        refusal
     }
 
     /// Whether a path belongs to the protocol between servers.

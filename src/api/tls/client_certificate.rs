@@ -1,6 +1,7 @@
 //! What the certificate of a client says. It was verified during the handshake, so it is of an authority that the server trusts.
 
 use rustls::pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 
 use crate::domain::Timestamp;
@@ -31,9 +32,13 @@ impl ClientCertificate {
             _ => None, // the same
         });
         let name = uri.or(dns).and_then(|name| PrincipalName::new(name).ok());
-        // The last second is part of its validity.
-        Some(Self { name, expires: Timestamp::from_secs(parsed.validity().not_after.timestamp() + 1) })
+        Some(Self { name, expires: end_of_validity(&parsed) })
     }
+}
+
+/// When a certificate is not valid any more. The last second that it names is part of its validity.
+pub fn end_of_validity(certificate: &X509Certificate<'_>) -> Timestamp {
+    Timestamp::from_secs(certificate.validity().not_after.timestamp() + 1)
 }
 
 #[cfg(test)]

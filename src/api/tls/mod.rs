@@ -19,7 +19,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::domain::limits::TLS_HANDSHAKE_WITHIN;
 
-pub use client_certificate::ClientCertificate;
+pub use client_certificate::{ClientCertificate, end_of_validity};
 pub use metrics::{HandshakeOutcome, TlsMetrics};
 
 /// HTTP/2 and HTTP/1.1, as ALPN names them.
