@@ -106,6 +106,15 @@ pub struct ServerConfig {
     pub roles: ServerRoles,
 }
 
+impl ServerConfig {
+    /// The host names of the server: those that are listed, then the host of its port.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let listen = self.listen.as_str();
+        let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+        self.hosts.split(',').chain([own])
+    }
+}
+
 /// `[storage]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -471,8 +480,15 @@ fn is_secret(key: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// The settings after these flags, or why they are refused.
+    pub fn loaded(pairs: &[(&str, &str)]) -> Result<Config, String> {
+        let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
+        let loaded = load(&ConfigSources { flags, ..ConfigSources::default() });
+        loaded.map(|loaded| loaded.config).map_err(|error| error.to_string())
+    }
 
     fn file(text: &str) -> ConfigSources {
         ConfigSources { file: Some((PathBuf::from("my.toml"), text.to_owned())), ..ConfigSources::default() }

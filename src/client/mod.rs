@@ -213,7 +213,7 @@ pub fn endpoint(address: &str, tls: &ClientTls) -> Result<Endpoint, AddressError
 }
 
 /// The text of the deepest cause.
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(cause) = deepest.source() {
         deepest = cause;

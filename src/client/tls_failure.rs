@@ -61,15 +61,7 @@ impl TlsFailure {
             AlertReceived(AlertDescription::CertificateRequired) => Self::CertificateRequired,
             // A server of TLS 1.2 has no other word for a missing certificate.
             AlertReceived(AlertDescription::HandshakeFailure) if connecting => Self::CertificateRequired,
-            AlertReceived(
-                AlertDescription::BadCertificate
-                | AlertDescription::UnsupportedCertificate
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::CertificateExpired
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::UnknownCA
-                | AlertDescription::AccessDenied,
-            ) => Self::CertificateRefused(error.to_string()),
+            AlertReceived(alert) if REFUSALS.contains(alert) => Self::CertificateRefused(error.to_string()),
             InvalidMessage(_) if connecting => Self::NoTls,
             _ => return None, // anything else may end a session in the middle of a call
         })
@@ -84,20 +76,24 @@ fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
     error.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
+/// The alerts by which a server refuses the certificate of a client.
+const REFUSALS: [AlertDescription; 7] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
+
 /// The alert that an I/O error tells of in words: the library of HTTP/2 keeps no more of an error that ends its connection.
 fn alert_in_text(error: &io::Error) -> Option<AlertDescription> {
-    const ALERTS: [AlertDescription; 8] = [
-        AlertDescription::CertificateRequired,
-        AlertDescription::BadCertificate,
-        AlertDescription::UnsupportedCertificate,
-        AlertDescription::CertificateRevoked,
-        AlertDescription::CertificateExpired,
-        AlertDescription::CertificateUnknown,
-        AlertDescription::UnknownCA,
-        AlertDescription::AccessDenied,
-    ];
     let text = error.to_string();
-    ALERTS.into_iter().find(|alert| rustls::Error::AlertReceived(*alert).to_string() == text)
+    REFUSALS
+        .into_iter()
+        .chain([AlertDescription::CertificateRequired])
+        .find(|alert| rustls::Error::AlertReceived(*alert).to_string() == text)
 }
 
 impl fmt::Display for TlsFailure {

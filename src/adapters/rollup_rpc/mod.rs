@@ -170,7 +170,7 @@ impl SignalSender {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(%roller, error, "rollup signals cannot be sent");
+                tracing::debug!(%roller, error, "rollup signals cannot be sent");
                 return None;
             }
         };

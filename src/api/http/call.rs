@@ -54,13 +54,12 @@ impl CallContext {
         method: &Method,
         began: Duration,
         deadline: Option<Duration>,
-        identity: Option<Arc<Identity>>,
+        (identity, place): (Option<Arc<Identity>>, Option<AccountPermit>),
     ) -> StreamMonitor {
         let deadline = deadline.map(|time| (Box::pin(tokio::time::sleep(time)), expired(method, time).into()));
         let stopping = || Status::from(ApiError::new(Reason::ShuttingDown, "the server is stopping"));
         // Streams of our own end themselves, when what they took is answered.
         let drain = (!method.own).then(|| (Box::pin(self.drain.clone().cancelled_owned()), stopping()));
-        let account = account_of(identity.as_ref()).map(Arc::clone);
         let key_end = identity.map(|identity| {
             let ended = Box::pin(identity.ended().clone().cancelled_owned());
             let ended_status = key_ended(method, identity.credential.word()).into();
@@ -68,9 +67,8 @@ impl CallContext {
             (identity, ended, status)
         });
         StreamMonitor {
-            account,
             key_end,
-            place: None,
+            place,
             deadline,
             drain,
             panicked: panicked(method).into(),
@@ -130,7 +128,7 @@ pub async fn call(
             audit::note(context.audit.get(), method, identity.as_ref(), AnswerNote::of(&response, None)).await;
             return response;
         }
-        let watch = StreamMonitor { place, ..context.monitor_stream(method, began, asked, identity) };
+        let watch = context.monitor_stream(method, began, asked, (identity, place));
         return response.map(|body| {
             let body = Body::new(StreamBody::new(body, watch));
             Body::new(ResponseBody::stream(body, Arc::clone(caller)))
@@ -207,14 +205,9 @@ impl<'a> CallStart<'a> {
     }
 }
 
-/// What the principal of a call uses; none where callers show no key.
-fn account_of(identity: Option<&Arc<Identity>>) -> Option<&Arc<PrincipalAccount>> {
-    identity.map(|identity| &identity.account)
-}
-
 /// Runs the work of a call on behalf of its principal.
 fn on_behalf<W: Future>(identity: Option<&Arc<Identity>>, work: W) -> impl Future<Output = W::Output> + use<W> {
-    PrincipalAccount::on_behalf(account_of(identity), work)
+    PrincipalAccount::on_behalf(identity.map(|identity| &identity.account), work)
 }
 
 /// Why a call returns before its work is done.

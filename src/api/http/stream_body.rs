@@ -28,8 +28,6 @@ pub struct StreamMonitor {
     pub drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, Status)>,
     /// The end of the caller's key, and the status after it, which says why it ended.
     pub key_end: Option<(Arc<Identity>, Pin<Box<WaitForCancellationFutureOwned>>, KeyEndStatus)>,
-    /// On whose behalf it is; none where callers show no key.
-    pub account: Option<Arc<PrincipalAccount>>,
     /// Its place within the quota of its caller's key, for as long as it is open.
     pub place: Option<AccountPermit>,
     /// The status after a panic.
@@ -117,7 +115,9 @@ impl http_body::Body for StreamBody {
         if let Some((identity, _, status)) = this.monitor.key_end.take_if(|(identity, ..)| identity.has_ended()) {
             return Poll::Ready(Some(Ok(this.end(&status.of(&identity)))));
         }
-        let (inner, account) = (&mut this.inner, this.monitor.account.as_ref());
+        // It works on behalf of its caller.
+        let account = this.monitor.key_end.as_ref().map(|(identity, ..)| &identity.account);
+        let inner = &mut this.inner;
         let poll = || PrincipalAccount::poll_on_behalf(account, || Pin::new(inner).poll_frame(cx));
         let polled = catch_unwind(AssertUnwindSafe(poll));
         match polled {

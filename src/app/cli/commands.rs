@@ -201,9 +201,7 @@ fn local_tls(config: &Config, folder: &mut Option<TemporaryFolder>) -> Result<Tl
         true => config.storage.data_dir.join("tls"),
         false => folder.insert(TemporaryFolder::make().map_err(failed)?).path().to_owned(),
     };
-    let listen = config.server.listen.as_str();
-    let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
-    let names: Vec<String> = config.server.hosts.split(',').chain([own]).map(|name| name.trim().to_owned()).collect();
+    let names: Vec<String> = config.server.names().map(|name| name.trim().to_owned()).collect();
     local_authority::make(&place, &names, SystemClock.now()).map_err(failed)
 }
 

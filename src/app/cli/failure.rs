@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::adapters::cassandra::OpenError;
 use crate::adapters::redis;
 use crate::app::notices::print_notice;
-use crate::client::{CallError, TlsFailure};
+use crate::client::{CallError, TlsFailure, root_cause};
 use crate::domain::{Reason, Reject};
 
 /// How a command gets its key.
@@ -219,13 +219,7 @@ fn tls_advice(failure: &TlsFailure) -> &'static str {
 
 /// The deepest cause, or the message of the status.
 fn deepest(status: &Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        text = error.to_string();
-        cause = error.source();
-    }
-    text
+    status.source().map_or_else(|| status.message().to_owned(), root_cause)
 }
 
 /// Returns the exit code of a refusal by its gRPC code.

@@ -78,9 +78,8 @@ async fn wait(server: &str, tls: &ClientTls, timeout: Duration) -> Result<(), Fa
         loop {
             match is_ready(&mut channel).await {
                 Ok(true) => return Ok(()),
-                Ok(false) => tokio::time::sleep(ASK_EVERY).await,
                 Err(error) if error.tls_failure().is_some() => return Err(Failure::of_call(&error, server)),
-                Err(_) => tokio::time::sleep(ASK_EVERY).await,
+                Ok(false) | Err(_) => tokio::time::sleep(ASK_EVERY).await,
             }
         }
     };

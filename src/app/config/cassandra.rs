@@ -92,14 +92,11 @@ pub(super) fn invalid_counter_cluster(config: &Config) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::{ConfigSources, load};
+    use crate::app::config::tests::loaded;
 
     #[test]
     fn a_cluster_of_cassandra_that_cannot_be_used_is_refused_with_what_to_write() {
-        let refused = |pairs: &[(&str, &str)]| {
-            let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
-            load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
-        };
+        let refused = |pairs: &[(&str, &str)]| loaded(pairs).map(drop);
         let good = [
             ("counters.engine", "cassandra"),
             ("counters.cluster", "main"),

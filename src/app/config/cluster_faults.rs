@@ -149,14 +149,11 @@ fn invalid_best_effort_cluster(config: &Config) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::{ConfigSources, load};
+    use crate::app::config::tests::loaded;
 
     #[test]
     fn a_cluster_that_cannot_be_used_is_refused_with_what_to_write() {
-        let refused = |pairs: &[(&str, &str)]| {
-            let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
-            load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
-        };
+        let refused = |pairs: &[(&str, &str)]| loaded(pairs).map(drop);
         let (kind, servers) = (("clusters.near.kind", "memcached"), ("clusters.near.servers", "127.0.0.1:11211"));
         assert_eq!(refused(&[kind, servers, ("best_effort.cluster", "near")]), Ok(()));
         for (pairs, words) in [

@@ -22,9 +22,7 @@ pub struct ConsoleConfig {
 impl ConsoleConfig {
     /// The settings of the console of a server, under whose names it answers too.
     pub fn settings(&self, server: &ServerConfig) -> ConsoleSettings {
-        let listen = server.listen.as_str();
-        let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
-        let names = self.hosts.split(',').chain(server.hosts.split(',')).chain([own]).map(str::to_owned);
+        let names = self.hosts.split(',').chain(server.names()).map(str::to_owned);
         ConsoleSettings {
             enabled: self.enabled,
             read_only: self.read_only,

@@ -107,13 +107,7 @@ pub(super) fn invalid_queue_cluster(config: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{ConfigSources, load};
-
-    fn loaded(pairs: &[(&str, &str)]) -> Result<Config, String> {
-        let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
-        let loaded = load(&ConfigSources { flags, ..ConfigSources::default() });
-        loaded.map(|loaded| loaded.config).map_err(|error| error.to_string())
-    }
+    use crate::app::config::tests::loaded;
 
     const GOOD: [(&str, &str); 4] = [
         ("queues.engine", "redis"),

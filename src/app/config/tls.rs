@@ -95,14 +95,11 @@ pub(super) fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::{ConfigSources, load};
+    use crate::app::config::tests::loaded;
 
     #[test]
     fn tls_needs_both_files_and_client_certificates_need_tls_and_an_authority() {
-        let refused = |pairs: &[(&str, &str)]| {
-            let flags = pairs.iter().map(|(key, value)| ((*key).to_owned(), "--set", (*value).to_owned())).collect();
-            load(&ConfigSources { flags, ..ConfigSources::default() }).map(|_| ()).map_err(|error| error.to_string())
-        };
+        let refused = |pairs: &[(&str, &str)]| loaded(pairs).map(drop);
         let (cert, key) = (("tls.cert_file", "cert.pem"), ("tls.key_file", "key.pem"));
         let (ca, required) = (("tls.client_ca_file", "ca.pem"), ("tls.client_auth", "required"));
         assert_eq!(refused(&[cert, key]), Ok(()));

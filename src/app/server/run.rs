@@ -213,10 +213,8 @@ fn authentication(config: &Config) -> Authentication {
 /// The host names that a browser may use. This check is the only protection of a development server against requests from
 /// other web sites.
 fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
-    let listen = config.server.listen.as_str();
-    let own = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
     match preset {
-        Preset::Dev => AllowedHosts::only(config.server.hosts.split(',').chain([own]).map(str::to_owned)),
+        Preset::Dev => AllowedHosts::only(config.server.names().map(str::to_owned)),
         Preset::Server => AllowedHosts::default(),
     }
 }

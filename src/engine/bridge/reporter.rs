@@ -392,9 +392,10 @@ impl Bridge {
     /// before it reported its last ones, or the others report to counters of their own.
     fn follow_others(&mut self) {
         let (elapsed, lost) = (self.context.clock.elapsed(), self.queues.lost_servers());
-        let shards: u32 = self.tracked.values().map(|tracked| tracked.queue.shards).sum();
-        let pause = FOLLOW_OTHERS_AFTER.max(FOLLOW_SHARD_AFTER.saturating_mul(shards));
-        let is_due = self.others.have_own_counters && elapsed.saturating_sub(self.others.followed_at) >= pause;
+        let since = elapsed.saturating_sub(self.others.followed_at);
+        let is_due = self.others.have_own_counters
+            && since >= FOLLOW_OTHERS_AFTER
+            && since >= FOLLOW_SHARD_AFTER * self.shards();
         if lost == self.others.lost && !is_due {
             return;
         }
@@ -402,6 +403,11 @@ impl Bridge {
         for tracked in self.tracked.values() {
             self.dirty.put_back(waiting(&tracked.queue, elapsed));
         }
+    }
+
+    /// The shards of all queues. O(queues).
+    fn shards(&self) -> u32 {
+        self.tracked.values().map(|tracked| tracked.queue.shards).sum()
     }
 
     fn budget(&self) -> usize {

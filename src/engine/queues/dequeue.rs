@@ -291,8 +291,8 @@ impl Queues {
     /// reads only shards of which nothing is known: idle workers, who ask again and again, cost the store nothing.
     fn may_be_outdated(&self, queue: &ServedQueue, ask: &DequeueRequest, found: &mut LeaseBatch) -> bool {
         let is_first = !std::mem::replace(&mut found.has_read_shards, true);
-        let hears_news = ask.wait >= DEQUEUE_HEARS_NEWS && queue.knows_all_shards();
-        is_first && self.is_shared() && found.leases.is_empty() && !hears_news
+        let hears_news = || ask.wait >= DEQUEUE_HEARS_NEWS && queue.knows_all_shards();
+        is_first && self.is_shared() && found.leases.is_empty() && !hears_news()
     }
 
     /// Reads the status of the shards that this dequeue has not asked.

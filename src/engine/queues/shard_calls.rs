@@ -2,8 +2,8 @@
 //!
 //! One store call of a shard is in flight, and a second one when commands pile up. Later calls wait and share the next store
 //! call. Settlements and heartbeats go first, because finished work should not be repeated; enqueues go last, because they
-//! only add to the backlog. Within a lane callers take turns. Every lane that is not empty gets at least an eighth of each store call, so that no lane starves.
-//! A larger call waits until its lane has saved enough eighths.
+//! only add to the backlog. Within a lane callers take turns. Every lane that is not empty gets at least an eighth of each store
+//! call, so that no lane starves. A larger call waits until its lane has saved enough eighths.
 
 use tokio::sync::oneshot;
 

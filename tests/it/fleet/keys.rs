@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tonic_types::StatusExt;
 
 use crate::engines::cassandra::{node, run, settings};
 use crate::server::keys::{ENDED_WITHIN, client, post, waiting, working};
-use crate::support::harness::{HttpAnswer, Launch, Server, eventually, http};
+use crate::support::harness::{Launch, Server, eventually, http};
 
 const KEYSPACE: &str = "keyed";
 /// A change of a key reaches every server of the fleet within this time.
@@ -17,14 +17,8 @@ const WITHIN: Duration = Duration::from_secs(90);
 const ADD: &str = "/tallystone.counter.v1.CounterService/AddCount";
 const SERVICE: &str = "/tallystone.admin.v1.KeyService";
 
-fn call(server: &Server, key: &str, path: &str, body: &Value) -> HttpAnswer {
-    let bearer = format!("Bearer {key}");
-    let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
-    http(server.address, "POST", path, &headers, &body.to_string()).expect("the server answers")
-}
-
 fn is_valid(server: &Server, key: &str) -> bool {
-    call(server, key, &format!("{SERVICE}/ListKeys"), &json!({})).status == 200
+    post(server, &format!("{SERVICE}/ListKeys"), key, &json!({})).status == 200
 }
 
 fn metric(server: &Server, key: &str, name: &str) -> f64 {
@@ -111,10 +105,10 @@ fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_
     let (one, other) = (start().start(), start().start());
     assert!(is_valid(&one, &admin) && is_valid(&other, &admin));
 
-    let made = call(
+    let made = post(
         &one,
-        &admin,
         &format!("{SERVICE}/CreateKey"),
+        &admin,
         &json!({"name": "orders", "grants": [{"role": "ROLE_ADMIN"}]}),
     );
     let made_at = Instant::now();
@@ -124,15 +118,15 @@ fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_
     assert!(made_at.elapsed() < KNOWN_WITHIN, "known after {:?}", made_at.elapsed());
     let quotas = json!({"callsPerSecond": 1});
     let update = json!({"name": "orders", "grants": [{"role": "ROLE_ADMIN"}], "quotas": quotas});
-    assert_eq!(call(&one, &admin, &format!("{SERVICE}/UpdateKey"), &update).status, 200);
+    assert_eq!(post(&one, &format!("{SERVICE}/UpdateKey"), &admin, &update).status, 200);
     let changed_at = Instant::now();
-    let is_limited = || call(&other, &key, &format!("{SERVICE}/ListKeys"), &json!({})).status == 429;
+    let is_limited = || post(&other, &format!("{SERVICE}/ListKeys"), &key, &json!({})).status == 429;
     assert!(eventually(WITHIN, is_limited), "the other server never knows the quota");
     assert!(changed_at.elapsed() < KNOWN_WITHIN, "known after {:?}", changed_at.elapsed());
     let update = json!({"name": "orders", "grants": [{"role": "ROLE_ADMIN"}], "quotas": {}});
-    assert_eq!(call(&one, &admin, &format!("{SERVICE}/UpdateKey"), &update).status, 200);
+    assert_eq!(post(&one, &format!("{SERVICE}/UpdateKey"), &admin, &update).status, 200);
     assert!(eventually(WITHIN, || is_valid(&other, &key) && is_valid(&other, &key)), "the quota ends there too");
-    let gone = call(&other, &admin, &format!("{SERVICE}/DeleteKey"), &json!({"name": "orders"}));
+    let gone = post(&other, &format!("{SERVICE}/DeleteKey"), &admin, &json!({"name": "orders"}));
     let gone_at = Instant::now();
     assert_eq!(gone.status, 200, "{}", gone.body);
     assert!(!is_valid(&other, &key), "at once where it was deleted");
@@ -141,13 +135,13 @@ fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_
 
     let namespace = json!({"namespace": {"name": "views"}});
     let create = "/tallystone.admin.v1.NamespaceService/CreateNamespace";
-    assert_eq!(call(&one, &admin, create, &namespace).status, 200);
+    assert_eq!(post(&one, create, &admin, &namespace).status, 200);
     // Each counter is rolled up by one of both, so one of them has to tell the other.
     let signals = || {
         for number in 0..16 {
             let add = json!({"namespace": "views", "counterName": format!("c{number}"), "delta": 1});
             for server in [&one, &other] {
-                call(server, &admin, ADD, &add);
+                post(server, ADD, &admin, &add);
             }
         }
         [&one, &other].iter().all(|server| metric(server, &admin, "tallystone_rollup_signals_taken_total") > 0.0)

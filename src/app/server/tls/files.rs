@@ -15,6 +15,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use sha2::{Digest as _, Sha256};
 
+use crate::api::tls::end_of_validity;
 use crate::app::config::{ClientAuth, TlsConfig};
 use crate::domain::Timestamp;
 use crate::domain::limits::TLS_FILE_BYTES_MAX;
@@ -218,6 +219,5 @@ fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {
     let parsed = x509_parser::parse_x509_certificate(certificate);
     let (_, parsed) = parsed.map_err(|error| format!("has a certificate that cannot be read: {error}"))?;
-    // The last second is part of its validity.
-    Ok(Timestamp::from_secs(parsed.validity().not_after.timestamp() + 1))
+    Ok(end_of_validity(&parsed))
 }

@@ -2,7 +2,8 @@
 
 use tonic::Status;
 
-use super::methods::{BATCH_GET_COUNTS, LIST_COUNTERS};
+use super::methods::LIST_COUNTERS;
+use super::queue_counts::{QUEUE_COUNTERS, queue_counts};
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::link;
 use crate::api::http::console::view::{ActionLink, Section, TableRow, TableView, cell, heads, number};
@@ -11,8 +12,6 @@ use crate::domain::queue::QueueName;
 use crate::domain::queue::counter_names::{counter_name, unescaped};
 use crate::proto::counter::v1 as pb;
 
-/// The namespace of the counters of queues.
-pub const QUEUE_COUNTERS: &str = "tallystone.queues";
 /// The signatures that are shown.
 const ROWS: usize = 10;
 /// The signatures among which the most frequent ones are found.
@@ -54,19 +53,13 @@ async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<Vec<TableRow>
     let errored = failed.iter().map(|summary| counter_name(queue, &format!("errored~error={}", signature(summary))));
     // Both numbers from one reading: a list may be behind it.
     let names = failed.iter().map(|summary| summary.counter_name.clone()).chain(errored);
-    let request = pb::BatchGetCountsRequest {
-        namespace: QUEUE_COUNTERS.to_owned(),
-        counter_names: names.collect(),
-        ..Default::default()
-    };
-    let mut tries = calls.ask::<pb::BatchGetCountsResponse>(BATCH_GET_COUNTS, &request).await?.results;
+    let mut tries = queue_counts(calls, names.collect()).await?;
     let ends = tries.split_off(failed.len().min(tries.len()));
-    let known = |read: pb::GetResult| read.reading.filter(|_| read.error.is_none()).map(|reading| reading.count);
-    let row = |(summary, (tried, ended)): (&pb::CounterSummary, (pb::GetResult, pb::GetResult))| {
+    let row = |(summary, (tried, ended)): (&pb::CounterSummary, (Option<i64>, Option<i64>))| {
         let cells = vec![
             cell("Signature", unescaped(&signature(summary))),
-            number("Failed attempts", count(known(tried))),
-            number("Out of attempts", count(known(ended))),
+            number("Failed attempts", count(tried)),
+            number("Out of attempts", count(ended)),
         ];
         TableRow { testid: "error-group", cells, ..TableRow::default() }
     };

@@ -27,7 +27,16 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     let is_fixed = shown.experiment.mode == i32::from(pb::ExperimentMode::Fixed);
     let mut page = Page::new("experiments", query.text("name"));
     page.crumbs = vec![TextLink { href: "experiments".to_owned(), text: "Experiments".to_owned() }];
-    let found: pb::CompareExperimentResponse = calls.ask(COMPARE_EXPERIMENT, &shown.request()).await?;
+    let looks = async {
+        match shown.is_kept {
+            true => looks::sections(calls, &shown.experiment).await,
+            false => Vec::new(),
+        }
+    };
+    // At once, so that a store that does not answer holds the page up once.
+    let request = shown.request();
+    let (found, looks) = tokio::join!(calls.ask(COMPARE_EXPERIMENT, &request), looks);
+    let found: pb::CompareExperimentResponse = found?;
     page.age = Some(AgeChip::of("counter", found.as_of.as_ref(), found.look_time.as_ref(), false));
     page.lead = if is_fixed {
         "Decide once, when the planned size is reached. A look before that decides nothing.".to_owned()
@@ -43,9 +52,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     page.sections.push(verdicts(&found, metric));
     page.sections.push(arms(&found));
     page.sections.push(differences(&found, metric));
-    if shown.is_kept {
-        page.sections.extend(looks::sections(calls, &shown.experiment).await);
-    }
+    page.sections.extend(looks);
     page.sections.extend(shown.settings());
     page.sections.push(Section {
         title: "The same from a shell".to_owned(),

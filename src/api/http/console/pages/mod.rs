@@ -12,6 +12,7 @@ mod looks;
 pub mod messages;
 pub mod overview;
 pub mod queue;
+mod queue_counts;
 pub mod runbook;
 mod times;
 

@@ -3,8 +3,8 @@
 use tonic::Status;
 
 use super::chart;
-use super::errors::QUEUE_COUNTERS;
 use super::methods::LIST_ACTIVITY;
+use super::queue_counts::QUEUE_COUNTERS;
 use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};

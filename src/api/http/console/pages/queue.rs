@@ -3,9 +3,10 @@
 use tonic::Status;
 
 use super::chart::{self, DrawnCounter};
-use super::errors::{self, QUEUE_COUNTERS};
+use super::errors;
 use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_QUEUE, LIST_SESSIONS};
 use super::overview::{attention_row, numbers};
+use super::queue_counts::QUEUE_COUNTERS;
 use super::times;
 use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;

@@ -1,37 +1,29 @@
 //! How often messages were tried, how long they waited and how long they ran, from the counters of a queue.
 
-use std::collections::HashMap;
-
-use tonic::Status;
-
-use super::errors::QUEUE_COUNTERS;
-use super::methods::BATCH_GET_COUNTS;
+use super::queue_counts::queue_counts;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::view::{IntervalMark, Section, TableCell, TableRow, TableView, cell, heads, number};
 use crate::api::http::console::words::whole;
 use crate::domain::queue::QueueName;
 use crate::domain::queue::counter_names::counter_name;
 use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
-use crate::proto::counter::v1 as pb;
 
 const BY_ATTEMPT: [&str; 3] = ["leased_at", "completed_at", "errored_at"];
 const BY_TIME: [&str; 2] = ["wait", "run"];
 const SINCE: &str = "since the queue was created";
 
-/// The counts of some counters in the order of their steps.
-type StepCounts = Vec<i64>;
-
 /// Both sections. They are left out of the page of a queue from which nothing was ever leased.
 pub async fn sections(calls: &ConsoleCalls, queue: &str) -> Vec<Section> {
     let Ok(name) = QueueName::new(queue) else { return Vec::new() };
-    match counts(calls, &name).await {
+    let by_attempt = BY_ATTEMPT.iter().flat_map(|counter| ATTEMPT_STEPS.map(|step| format!("{counter}.{step}")));
+    let by_time = BY_TIME.iter().flat_map(|counter| TIME_STEPS.map(|step| format!("{counter}.{step}")));
+    let names = by_attempt.chain(by_time).map(|counter| counter_name(&name, &counter)).collect();
+    match queue_counts(calls, names).await {
         Ok(counts) => {
-            let read = |counter: &str, steps: &[&str]| -> StepCounts {
-                let step = |step: &&str| counts.get(&format!("{counter}.{step}")).copied().unwrap_or(0);
-                steps.iter().map(step).collect()
-            };
-            let tried = BY_ATTEMPT.map(|counter| read(counter, &ATTEMPT_STEPS));
-            let timed = BY_TIME.map(|counter| read(counter, &TIME_STEPS));
+            // In the order of the names. What cannot be read counts as 0 here.
+            let mut counts = counts.into_iter().map(Option::unwrap_or_default).chain(std::iter::repeat(0));
+            let tried = BY_ATTEMPT.map(|_| std::array::from_fn(|_| counts.next().unwrap_or_default()));
+            let timed = BY_TIME.map(|_| std::array::from_fn(|_| counts.next().unwrap_or_default()));
             [attempts(&tried), times(&timed)].into_iter().flatten().collect()
         }
         Err(status) => {
@@ -41,22 +33,7 @@ pub async fn sections(calls: &ConsoleCalls, queue: &str) -> Vec<Section> {
     }
 }
 
-/// The counts of all steps by the names of their counters, without the name of the queue.
-async fn counts(calls: &ConsoleCalls, queue: &QueueName) -> Result<HashMap<String, i64>, Status> {
-    let by_attempt = BY_ATTEMPT.iter().flat_map(|counter| ATTEMPT_STEPS.map(|step| format!("{counter}.{step}")));
-    let by_time = BY_TIME.iter().flat_map(|counter| TIME_STEPS.map(|step| format!("{counter}.{step}")));
-    let names: Vec<String> = by_attempt.chain(by_time).collect();
-    let request = pb::BatchGetCountsRequest {
-        namespace: QUEUE_COUNTERS.to_owned(),
-        counter_names: names.iter().map(|name| counter_name(queue, name)).collect(),
-        ..Default::default()
-    };
-    let results = calls.ask::<pb::BatchGetCountsResponse>(BATCH_GET_COUNTS, &request).await?.results;
-    let known = |read: pb::GetResult| read.reading.filter(|_| read.error.is_none()).map(|reading| reading.count);
-    Ok(names.into_iter().zip(results).filter_map(|(name, read)| Some((name, known(read)?))).collect())
-}
-
-fn attempts([leased, completed, errored]: &[StepCounts; 3]) -> Option<Section> {
+fn attempts([leased, completed, errored]: &[[i64; ATTEMPT_STEPS.len()]; 3]) -> Option<Section> {
     let last = leased.iter().rposition(|count| *count > 0)?;
     let all = leased.iter().sum();
     let row = |at: usize| TableRow {
@@ -74,7 +51,7 @@ fn attempts([leased, completed, errored]: &[StepCounts; 3]) -> Option<Section> {
     Some(Section { title: "Attempts".to_owned(), note: SINCE.to_owned(), table, ..Section::default() })
 }
 
-fn times([waits, runs]: &[StepCounts; 2]) -> Option<Section> {
+fn times([waits, runs]: &[[i64; TIME_STEPS.len()]; 2]) -> Option<Section> {
     let known = |at: &usize| waits[*at] > 0 || runs[*at] > 0;
     let first = (0..TIME_STEPS.len()).find(known)?;
     let last = (0..TIME_STEPS.len()).rfind(known)?;
@@ -152,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_queue_without_leases_has_no_sections() {
-        assert!(attempts(&std::array::from_fn(|_| vec![0; ATTEMPT_STEPS.len()])).is_none());
-        assert!(times(&std::array::from_fn(|_| vec![0; TIME_STEPS.len()])).is_none());
+        assert!(attempts(&[[0; ATTEMPT_STEPS.len()]; 3]).is_none());
+        assert!(times(&[[0; TIME_STEPS.len()]; 2]).is_none());
         assert_eq!(sentence("ran", &[0; 3]), None);
     }
 
