@@ -10,11 +10,14 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use hashbrown::HashMap;
 
+use super::shared_bound::HolderShares;
 use super::turn_key::TurnKey;
 
 /// Waiting items, each with its cost, in the order of arrival for each holder of turns.
 pub(super) struct FairTurns<T> {
     waiting: HashMap<TurnKey, VecDeque<(T, usize)>>,
+    /// The cost of what waits, by holder.
+    costs: HolderShares,
     /// The next turn of each holder, first the one that begins first. The first one has an item, unless nothing waits. Others
     /// may have none: they remember what their holders have had.
     turns: BinaryHeap<Reverse<NextTurn>>,
@@ -34,7 +37,8 @@ struct NextTurn {
 
 impl<T> Default for FairTurns<T> {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), turns: BinaryHeap::new(), now: 0, tickets: 0, len: 0 }
+        let (waiting, turns) = (HashMap::new(), BinaryHeap::new());
+        Self { waiting, costs: HolderShares::default(), turns, now: 0, tickets: 0, len: 0 }
     }
 }
 
@@ -42,6 +46,7 @@ impl<T> FairTurns<T> {
     /// Adds an item behind the others of its holder. A holder that had none for a while begins now. O(log holders).
     pub fn push(&mut self, holder: TurnKey, item: T, cost: usize) {
         self.len += 1;
+        self.costs.add(Some(holder), cost);
         if let Some(items) = self.waiting.get_mut(&holder) {
             return items.push_back((item, cost));
         }
@@ -66,12 +71,18 @@ impl<T> FairTurns<T> {
             *place = Reverse(first);
         }
         self.len -= 1;
+        self.costs.remove(Some(first.holder), taken.1);
         self.move_on();
         Some(taken)
     }
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The cost of what waits of one holder.
+    pub fn cost_of(&self, holder: TurnKey) -> usize {
+        self.costs.of(Some(holder))
     }
 
     /// Moves on to the next turn that has an item, and forgets the holders before it, who have none. Once nothing waits, all

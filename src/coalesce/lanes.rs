@@ -98,6 +98,11 @@ impl<T, const LANES: usize> FairLanes<T, LANES> {
     pub fn cost_of(&self, lane: usize) -> usize {
         self.lanes[lane].cost
     }
+
+    /// The cost of those of one holder of turns.
+    pub fn cost_of_turn(&self, lane: usize, turn: TurnKey) -> usize {
+        self.lanes[lane].turns.cost_of(turn)
+    }
 }
 
 impl<T> FairLane<T> {

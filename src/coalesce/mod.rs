@@ -7,8 +7,10 @@
 mod calls;
 mod fair_turns;
 mod lanes;
+mod shared_bound;
 mod turn_key;
 
 pub use calls::{CallQueue, CallQueueState, DetachedTasks, PendingWork};
 pub use lanes::{FairLanes, LargeItems};
+pub use shared_bound::{HolderShares, leaves_room};
 pub use turn_key::TurnKey;

@@ -42,7 +42,7 @@ pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
 pub const SESSION_LIST_LOOKED_AT_MAX: usize = 10_000;
 /// The longest request token of a deletion, purge, redrive, discard or update of a message, in bytes.
 pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
-/// The commands of each class that wait for one shard; past it, RETRY_LATER.
+/// The commands of each class that wait for one shard; past it, RETRY_LATER. One key may have no more of them than are free.
 pub const SHARD_CALLS_WAITING_MAX: usize = 10_000;
 /// The commands that one store call brings to a shard.
 pub const SHARD_COMMANDS_MAX: usize = 512;

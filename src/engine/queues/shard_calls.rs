@@ -7,7 +7,7 @@
 
 use tokio::sync::oneshot;
 
-use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork, TurnKey};
+use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork, TurnKey, leaves_room};
 use crate::domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
@@ -58,16 +58,22 @@ impl ShardCalls {
         debug_assert!(commands.len() <= SHARD_COMMANDS_MAX, "it fits in one store call");
         let urgency = commands.iter().map(|sent| sent.command.urgency()).min().unwrap_or(Urgency::Bulk);
         let mut waiting = self.0.lock();
+        let (lane, cost, turn) = (urgency as usize, commands.len(), TurnKey::current());
         // Each class has a bound of its own, so that waiting enqueues refuse no settlement.
-        if waiting.cost_of(urgency as usize) >= SHARD_CALLS_WAITING_MAX {
+        let held = waiting.cost_of(lane);
+        if held >= SHARD_CALLS_WAITING_MAX {
+            return Err(QueueError::RetryLater);
+        }
+        // And one caller that floods leaves room for the others.
+        let own = turn.map_or(0, |turn| waiting.cost_of_turn(lane, turn));
+        if own > 0 && !leaves_room(own, cost, held, SHARD_CALLS_WAITING_MAX) {
             return Err(QueueError::RetryLater);
         }
         let releases = commands.iter().any(|sent| match &sent.command {
             Command::Dequeue(asked) => asked.session.is_none(),
             _ => false, // no other command gives leases that were not given before
         });
-        let (cost, turn) = (commands.len(), TurnKey::current());
-        waiting.push(urgency as usize, turn, PendingCall { commands, turn, releases, answer }, cost);
+        waiting.push(lane, turn, PendingCall { commands, turn, releases, answer }, cost);
         // While few calls wait, fewer and larger store calls save more than an earlier one would gain.
         let is_piled = waiting.cost() >= SHARD_COMMANDS_PILED && waiting.in_flight() < SHARD_CALLS_OUT_MAX;
         let starts = waiting.in_flight() == 0 || is_piled;
@@ -235,6 +241,19 @@ mod tests {
         let taken: Vec<PendingCall> = calls.0.next().expect("calls wait");
         assert_eq!(taken[..3].iter().map(|call| call.commands.len()).collect::<Vec<_>>(), [1, 2, 1]);
         assert_eq!((turn_of(&taken), turn_of(&taken[1..2]), turn_of(&[])), (Some(TurnKey(1)), Some(TurnKey(2)), None));
+    }
+
+    #[test]
+    fn one_caller_that_floods_leaves_room_for_another() {
+        let calls = ShardCalls::default();
+        let waiting = |turn| {
+            let pushes = (0..SHARD_CALLS_WAITING_MAX).take_while(|_| calls.push(of_kind(&enqueue(), 1)).is_ok());
+            TurnKey::sync_scope(turn, || pushes.count())
+        };
+        assert_eq!(waiting(Some(TurnKey(1))), SHARD_CALLS_WAITING_MAX / 2);
+        assert_eq!(waiting(Some(TurnKey(2))), SHARD_CALLS_WAITING_MAX / 4, "half of what the other left");
+        assert_eq!(waiting(Some(TurnKey(1))), 0, "it has more than is free");
+        assert!(waiting(None) > 0, "work of the process itself is bounded by the whole");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::command::StoreCommand;
 use crate::adapters::embedded::limits::{
     COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, UPKEEP_BYTES_MAX,
 };
-use crate::coalesce::{FairLanes, LargeItems, TurnKey};
+use crate::coalesce::{FairLanes, HolderShares, LargeItems, TurnKey, leaves_room};
 use crate::domain::limits::{COMMIT_LANE_PART, HELD_BYTES_MAX};
 use crate::ports::{StoreError, StoreErrorKind};
 
@@ -29,12 +29,23 @@ pub struct CommitInbox {
     wake: Condvar,
 }
 
-/// Capacity that is reserved for a command which is not ready yet.
+/// Capacity that is reserved for a command which is not ready yet, on behalf of a caller.
 #[must_use = "the room is given back when the command is lined up"]
-pub struct ReservedCapacity(CommandBytes);
+pub struct ReservedCapacity(CommandBytes, Option<TurnKey>);
+
+/// A command that waits, with its bytes of new events and the caller on whose behalf it counts.
+struct WaitingCommand {
+    command: StoreCommand,
+    turn: Option<TurnKey>,
+    intake: usize,
+}
 
 struct CommitInboxState {
-    lanes: FairLanes<StoreCommand, { CommitLane::COUNT }>,
+    lanes: FairLanes<WaitingCommand, { CommitLane::COUNT }>,
+    /// The bytes of new events that wait, by caller. Those of commands that are not ready yet are among them.
+    shares: HolderShares,
+    /// The commands of a batch while it is taken.
+    taken: Vec<WaitingCommand>,
     weight: CommandBytes,
     /// Of commands that are not ready yet; they count as if they waited.
     reserved: CommandBytes,
@@ -57,6 +68,8 @@ impl Default for CommitInboxState {
     fn default() -> Self {
         Self {
             lanes: FairLanes::new(BATCH_COST_CAP, COMMIT_LANE_PART, LargeItems::Go),
+            shares: HolderShares::default(),
+            taken: Vec::new(),
             weight: CommandBytes::default(),
             reserved: CommandBytes::default(),
             closed: false,
@@ -102,14 +115,15 @@ impl AddBatchTarget {
 impl CommitInbox {
     /// Adds a command. A refused command is answered at once.
     pub fn push(&self, command: StoreCommand) {
-        let weight = command.bytes();
-        let state = self.state.lock();
+        let (weight, turn) = (command.bytes(), TurnKey::current());
+        let mut state = self.state.lock();
         let refusal = if state.closed {
             StoreErrorKind::Closed
-        } else if !state.has_capacity_for(weight) {
+        } else if !state.has_capacity_for(weight, turn) {
             StoreErrorKind::Busy
         } else {
-            return self.enqueue(state, command, weight);
+            state.shares.add(turn, weight.intake);
+            return self.enqueue(state, command, weight, turn);
         };
         drop(state);
         command.fail(|op| StoreError::not_applied(refusal, op));
@@ -128,21 +142,28 @@ impl CommitInbox {
 
     /// Adds a command with reserved capacity.
     pub fn push_reserved(&self, command: StoreCommand, reserved: ReservedCapacity) {
-        let ReservedCapacity(weight) = reserved;
+        let ReservedCapacity(weight, turn) = reserved;
         let mut state = self.state.lock();
         state.reserved -= weight;
         if state.closed {
+            state.shares.remove(turn, weight.intake);
             drop(state);
             return command.fail(|op| StoreError::not_applied(StoreErrorKind::Closed, op));
         }
-        self.enqueue(state, command, weight);
+        self.enqueue(state, command, weight, turn);
     }
 
-    fn enqueue(&self, mut state: MutexGuard<'_, CommitInboxState>, command: StoreCommand, weight: CommandBytes) {
+    fn enqueue(
+        &self,
+        mut state: MutexGuard<'_, CommitInboxState>,
+        command: StoreCommand,
+        weight: CommandBytes,
+        turn: Option<TurnKey>,
+    ) {
         state.weight += weight;
         state.batching_disabled |= !matches!(command, StoreCommand::Append(_));
-        let (cost, turn) = (cost_of(command.items(), weight), TurnKey::current());
-        state.lanes.push(command.lane() as usize, turn, command, cost);
+        let (lane, cost) = (command.lane() as usize, cost_of(command.items(), weight));
+        state.lanes.push(lane, turn, WaitingCommand { command, turn, intake: weight.intake }, cost);
         let is_awaited =
             state.wake_at_count > 0 && (state.batching_disabled || state.lanes.len() >= state.wake_at_count);
         drop(state);
@@ -153,16 +174,17 @@ impl CommitInbox {
 
     /// Reserves capacity for a command that is not ready yet.
     pub fn reserve(&self, command: &StoreCommand) -> Result<ReservedCapacity, StoreErrorKind> {
-        let weight = command.bytes();
+        let (weight, turn) = (command.bytes(), TurnKey::current());
         let mut state = self.state.lock();
         if state.closed {
             return Err(StoreErrorKind::Closed);
         }
-        if !state.has_capacity_for(weight) {
+        if !state.has_capacity_for(weight, turn) {
             return Err(StoreErrorKind::Busy);
         }
+        state.shares.add(turn, weight.intake);
         state.reserved += weight;
-        Ok(ReservedCapacity(weight))
+        Ok(ReservedCapacity(weight, turn))
     }
 
     /// Waits for commands and takes a batch of them. Returns `false` once the inbox is closed and empty.
@@ -180,7 +202,7 @@ impl CommitInbox {
             state.wake_at_count = 1;
             self.wake.wait(&mut state);
         }
-        state.lanes.take(commands);
+        state.take_batch(commands);
         // The remaining commands have waited long enough.
         (state.wake_at_count, state.batching_disabled) = (0, !state.lanes.is_empty());
         true
@@ -231,10 +253,21 @@ impl CommitInbox {
 }
 
 impl CommitInboxState {
-    fn has_capacity_for(&self, more: CommandBytes) -> bool {
+    /// Whether there is room for a command. A caller that floods leaves room for the new events of others.
+    fn has_capacity_for(&self, more: CommandBytes, turn: Option<TurnKey>) -> bool {
         let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
-        fits(self.weight.intake + self.reserved.intake, more.intake, HELD_BYTES_MAX)
+        let (intake, own) = (self.weight.intake + self.reserved.intake, self.shares.of(turn));
+        fits(intake, more.intake, HELD_BYTES_MAX)
+            && (more.intake == 0 || own == 0 || leaves_room(own, more.intake, intake, HELD_BYTES_MAX))
             && fits(self.weight.upkeep + self.reserved.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
+    }
+
+    fn take_batch(&mut self, commands: &mut Vec<StoreCommand>) {
+        self.lanes.take(&mut self.taken);
+        for WaitingCommand { command, turn, intake } in self.taken.drain(..) {
+            self.shares.remove(turn, intake);
+            commands.push(command);
+        }
     }
 }
 
@@ -484,6 +517,39 @@ mod tests {
         queue.release(commands[2].bytes());
         assert_eq!(work_off(&queue), 1);
         assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn one_caller_that_floods_leaves_room_for_another() {
+        let queue = CommitInbox::default();
+        let takes = |turn: u64, bytes| TurnKey::sync_scope(Some(TurnKey(turn)), || pushed(&queue, append(bytes)));
+        assert!(takes(1, THIRD) && !takes(1, THIRD), "it would have more than is free");
+        assert!(takes(2, THIRD), "another finds room");
+        assert!(!takes(1, 1_000), "it has more than is free");
+        assert!(takes(3, THIRD / 2), "a third one finds room too");
+        let waiting = take_all(&queue);
+        assert!(!takes(4, HELD_BYTES_MAX / 2), "what is worked on still counts");
+        waiting.iter().for_each(|command| queue.release(command.bytes()));
+        assert!(takes(1, THIRD), "what was worked off is nobody's");
+        work_off(&queue);
+        assert_eq!((queue.bytes(), queue.state.lock().shares.of(Some(TurnKey(1)))), (0, 0));
+    }
+
+    #[test]
+    fn room_that_is_set_aside_is_its_callers() {
+        let queue = CommitInbox::default();
+        let reserve = |command: &StoreCommand| TurnKey::sync_scope(Some(TurnKey(1)), || queue.reserve(command));
+        let (first, _answered) = append(THIRD);
+        let reserved = reserve(&first).expect("there is room");
+        assert_eq!(reserve(&append(THIRD).0).err(), Some(StoreErrorKind::Busy), "it has a third");
+        queue.push_reserved(first, reserved); // by another task
+        assert_eq!(reserve(&append(THIRD).0).err(), Some(StoreErrorKind::Busy), "and still while it waits");
+        work_off(&queue);
+        let (second, _answered) = append(THIRD);
+        let reserved = reserve(&second).expect("there is room again");
+        queue.close();
+        queue.push_reserved(second, reserved);
+        assert_eq!(queue.state.lock().shares.of(Some(TurnKey(1))), 0);
     }
 
     #[test]

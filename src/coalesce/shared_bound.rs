@@ -1,0 +1,113 @@
+//! A bound that many share, so that one who floods leaves room for the others.
+//!
+//! Whoever holds something may hold no more than what is free. One that floods gets half of the bound, two a third each, and one
+//! that holds nothing finds room. Nobody has to know how many there are. Source: Choudhury and Hahne, "Dynamic Queue Length
+//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998, with a factor of 1.
+
+use hashbrown::HashMap;
+
+use super::turn_key::TurnKey;
+
+/// Whether a holder of this much may take more of a bound. `held` is what all hold together, the holder included. Who holds nothing
+/// may take whatever fits.
+pub fn leaves_room(own: usize, more: usize, held: usize, most: usize) -> bool {
+    let free = most.saturating_sub(held);
+    more <= free && (own == 0 || own + more <= free)
+}
+
+/// What each holder has. The process itself has no share, and is bounded by the whole.
+#[derive(Default)]
+pub struct HolderShares(HashMap<TurnKey, usize>);
+
+impl HolderShares {
+    /// What a holder has.
+    pub fn of(&self, holder: Option<TurnKey>) -> usize {
+        holder.and_then(|holder| self.0.get(&holder).copied()).unwrap_or(0)
+    }
+
+    /// A holder takes more.
+    pub fn add(&mut self, holder: Option<TurnKey>, more: usize) {
+        if let Some(holder) = holder.filter(|_| more > 0) {
+            *self.0.entry(holder).or_default() += more;
+        }
+    }
+
+    /// A holder gives some back. Holders of nothing are forgotten.
+    pub fn remove(&mut self, holder: Option<TurnKey>, less: usize) {
+        let Some(holder) = holder else { return };
+        if let Some(own) = self.0.get_mut(&holder) {
+            *own = own.saturating_sub(less);
+            if *own == 0 {
+                self.0.remove(&holder);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: usize = 1_200;
+
+    /// Lets each flood take all that it may, a little at a time.
+    fn flood(floods: usize, piece: usize) -> Vec<usize> {
+        let mut own = vec![0; floods];
+        loop {
+            let before = own.clone();
+            for at in 0..floods {
+                if leaves_room(own[at], piece, own.iter().sum(), MOST) {
+                    own[at] += piece;
+                }
+            }
+            if own == before {
+                return own;
+            }
+        }
+    }
+
+    #[test]
+    fn floods_share_alike_and_leave_as_much_as_each_has() {
+        for (floods, each) in [(1, 600), (2, 400), (3, 300), (9, 120)] {
+            assert_eq!(flood(floods, 1), vec![each; floods]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_holds_nothing_finds_room_beside_any_floods(pieces in vec((0..5_usize, 1..50_usize), 1..500)) {
+            let mut own = [0; 5];
+            for (holder, piece) in pieces {
+                let held: usize = own.iter().sum();
+                if leaves_room(own[holder], piece, held, MOST) {
+                    own[holder] += piece;
+                }
+                let held: usize = own.iter().sum();
+                prop_assert!(held <= MOST);
+                // Each flood holds no more than what was free, so what is free is at least a share of one more.
+                prop_assert!(leaves_room(0, 1, held, MOST), "{own:?}");
+            }
+        }
+
+        #[test]
+        fn shares_are_the_sums_of_what_was_taken_and_given_back(steps in vec((0..4_u64, 0..50_usize, any::<bool>()), 0..200)) {
+            let (mut shares, mut oracle) = (HolderShares::default(), [0_usize; 4]);
+            for (holder, amount, takes) in steps {
+                let place = &mut oracle[holder as usize];
+                let amount = if takes { amount } else { amount.min(*place) };
+                match takes {
+                    true => shares.add(Some(TurnKey(holder)), amount),
+                    false => shares.remove(Some(TurnKey(holder)), amount),
+                }
+                *place = if takes { *place + amount } else { *place - amount };
+                for (holder, own) in (0..).zip(oracle) {
+                    prop_assert_eq!(shares.of(Some(TurnKey(holder))), own);
+                }
+                prop_assert_eq!(shares.0.len(), oracle.iter().filter(|own| **own > 0).count());
+            }
+        }
+    }
+}
