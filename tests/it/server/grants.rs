@@ -400,6 +400,41 @@ fn an_operation_belongs_to_the_principal_that_began_it_and_admins_of_its_queue_s
     assert_eq!(text_of(&canceled, "/details/0/reason"), "OPERATION_NOT_FOUND", "{canceled}");
 }
 
+#[test]
+fn the_same_request_token_of_two_principals_names_two_requests() {
+    let (server, admin, _folder) = furnished();
+    let keys = ["ann-purger", "bob-purger"].map(|name| key_with(&server, &admin, name, &["queue-operator:queue:own"]));
+    let call = |method: &str, key: &str, body: &Value| {
+        let answer = post(&server, &format!("/tallystone.queue.v1.QueueService/{method}"), key, body);
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+        answer.json()
+    };
+    let enqueue = || call("Enqueue", &admin, &json!({"queue": "own", "message": {"payload": "aGVsbG8="}}));
+    let purge = |key: &str| {
+        let begun = call("PurgeQueue", key, &json!({"queue": "own", "request_token": "daily"}));
+        let id = text_of(&begun, "/operation/operationId");
+        let asked = json!({"operation_id": id});
+        let state = || text_of(&call("GetOperation", key, &asked), "/operation/state");
+        assert!(eventually(Duration::from_secs(10), || state() == "OPERATION_STATE_DONE"), "{}", state());
+        id
+    };
+    let purged = keys.each_ref().map(|key| {
+        enqueue();
+        purge(key)
+    });
+    assert_ne!(purged[0], purged[1]);
+    let depth = call("GetDepth", &admin, &json!({"queue": "own"}));
+    assert_eq!(
+        depth["depth"]["pending"].as_str().unwrap_or("0"),
+        "0",
+        "none was taken for a repeat of the other: {depth}"
+    );
+    enqueue();
+    assert_eq!(purge(&keys[0]), purged[0], "a repeat of the same principal is one");
+    let depth = call("GetDepth", &admin, &json!({"queue": "own"}));
+    assert_eq!(depth["pending"], "1", "{depth}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_grants_ends_waiting_calls_and_streams_of_the_key_within_two_seconds() {
     let (server, admin, _folder) = furnished();

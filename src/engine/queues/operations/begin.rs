@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::findings::KeptFindings;
 use super::operation_rows::SharedProgress;
@@ -21,6 +21,7 @@ use crate::domain::queue::MessageState;
 use crate::domain::queue::command::Refusal;
 use crate::domain::queue::messages::message::MessageRef;
 use crate::domain::{Reason, Reject};
+use crate::engine::caller_quota::CallerId;
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::served_queue::ServedQueue;
@@ -75,9 +76,10 @@ impl Queues {
     pub(super) async fn begin(
         &self,
         queue: &Arc<ServedQueue>,
-        asked: OperationRequest,
+        mut asked: OperationRequest,
     ) -> Result<Arc<RunningOperation>, QueueError> {
         check_token(asked.token.as_deref())?;
+        asked.token = asked.token.map(|token| own_token(&token, &asked.caller));
         match asked.token.clone() {
             Some(token) if asked.work.outlives_its_server() => {
                 let (queues, queue) = (self.clone(), Arc::clone(queue));
@@ -262,6 +264,15 @@ fn token_lifetime(queue: &ServedQueue, work: &OperationSpec) -> Duration {
 
 fn longest(queue: &ServedQueue) -> Duration {
     queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT)
+}
+
+/// The token of a request of this caller. The same token of another principal is another request. Callers without a key have
+/// theirs in common, because a repeat may come from another address.
+pub(super) fn own_token(token: &str, caller: &CallerId) -> String {
+    match caller.principal() {
+        Some(name) => format!("{token}.{:016x}", xxh3_64(name.as_str().as_bytes())),
+        None => token.to_owned(),
+    }
 }
 
 /// Refuses a request token of an invalid length.

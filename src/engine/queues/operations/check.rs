@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::begin::check_token;
+use super::begin::{check_token, own_token};
 use super::findings::{FindingsPage, KeptFindings, QueueFinding};
 use super::{Operation, OperationKind, OperationSpec, OperationState, RunningOperation, name_of, reused};
 use crate::domain::queue::{QueueId, QueueName};
@@ -78,7 +78,7 @@ impl Queues {
         let (id, queue) = scope.queue.map_or((QueueId(0), None), |(id, name)| (id, Some(name)));
         let work = OperationSpec { full: asked.full, ..OperationSpec::all(OperationKind::Check) };
         let made = RunningOperation {
-            id: name_of(id, &asked.token.unwrap_or_else(unnamed)),
+            id: name_of(id, &asked.token.map_or_else(unnamed, |token| own_token(&token, &caller))),
             caller,
             queue,
             work: work.clone(),
