@@ -231,18 +231,26 @@ impl RedisQueues {
         }
     }
 
-    /// What a call says of its caller. A shard that another life of the store serves judges by it whether it lost work:
-    /// without a durable store nobody can tell, and it has.
+    /// What a call says of its caller. A shard that another life of the store serves judges by it whether it lost work.
     fn caller_of(&self, shard: ShardId, settings: &VersionedSettings) -> CallerView {
         let (now, wall) = self.caller_time();
         let rest = match settings.settings.exclusivity {
             Some(_) => settings.settings.max_run_time.min(REDIS_REST_MAX),
             None => Duration::ZERO,
         };
-        let loses_nothing = self.durability_now().is_some_and(|offered| offered >= Durability::Safe);
-        let seen = if loses_nothing { self.steps.lock().get(&shard).copied().unwrap_or(0) } else { u64::MAX };
+        let seen = if self.keeps_all_work() { self.steps.lock().get(&shard).copied().unwrap_or(0) } else { u64::MAX };
         let (epoch, life, outbox_entries) = (self.epoch.get(), self.epoch.life_of(shard), self.options.outbox_entries);
         CallerView { now, wall, slack: self.options.clock_slack, epoch, outbox_entries, rest, seen, life }
+    }
+
+    /// Whether the next life of the store has all that was answered in this one. If not, work counts as lost: this server may not
+    /// have seen the last of it. A replica that is promoted has what its primary had synced only if answers waited for it.
+    fn keeps_all_work(&self) -> bool {
+        match self.durability_now() {
+            Some(Durability::Replicated) => true,
+            Some(Durability::Safe) => !self.wire.fails_over(),
+            Some(Durability::Fast) | None => false,
+        }
     }
 
     /// The arguments that every function takes first: versions, time and caller, and the settings.

@@ -75,6 +75,10 @@ impl RedisWire for ClientWire {
         let replies = self.replicate(key, &changes, answers).await;
         replies.into_iter().map(|reply| reply.and_then(read).map_err(failure_of)).collect()
     }
+
+    fn fails_over(&self) -> bool {
+        self.client.fails_over()
+    }
 }
 
 fn read(reply: RedisReply) -> Result<WireReply, CallFailure> {

@@ -38,4 +38,7 @@ pub enum WireFailure {
 pub trait RedisWire: Send + Sync + 'static {
     /// Sends commands to the node of a key, in their order on one connection. As many answers as commands.
     async fn send(&self, key: &[u8], commands: Vec<WireCommand>) -> Vec<Result<WireReply, WireFailure>>;
+
+    /// Whether a replica may take the place of the server of a key.
+    fn fails_over(&self) -> bool;
 }

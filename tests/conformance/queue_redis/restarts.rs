@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::client::{Deployment, RedisCommand, Slot};
-use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueues};
+use tallystone::adapters::redis::client::Deployment;
+use tallystone::adapters::redis::{ClientWire, RedisQueues};
 use tallystone::domain::queue::command::LeaseGrant;
 use tallystone::domain::queue::messages::message::SessionId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::session_records::SessionCall;
 use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
 use tallystone::ports::{
-    Clock as _, EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind,
+    EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind,
 };
 
 use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_over};
@@ -209,53 +209,6 @@ async fn after_a_failover_leases_hold_and_the_epoch_rises() {
     assert_eq!(after.iter().map(|lease| lease.token.fence.epoch).collect::<Vec<_>>(), [2], "the other message");
     let settled = one(settle(before[0].token, SettleAction::Complete)).await;
     assert!(matches!(settled, Ok(Reply::Settled(now)) if now.state == MessageState::Completed), "{settled:?}");
-}
-
-/// Numbers as the functions take them.
-fn doubles(numbers: &[f64]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
-/// A sweep by a server that serves an exclusive queue: it asks for a rest of 10 s if this step was lost.
-async fn sweep_of_exclusive_queue(given: &mut Restarting, seen: f64) {
-    let client = given.server.client().await;
-    let now = given.clock.now().micros() as f64;
-    let run = given.server.server().info("run_id");
-    let versions = [doubles(&[0.0, 2.0, now, 0.0, 0.0, now, 10e6, seen]), run.as_bytes()[..16].to_vec()].concat();
-    let header = client.call_one(Slot::of(b""), RedisCommand::new("KEYS").arg("*}m")).await.expect("keys");
-    let header = header.into_list().expect("a list").remove(0).into_bytes().expect("a key");
-    let never = [&header[..header.len() - 1], b"~"].concat();
-    let function = QueueLibrary::assemble().function("swp");
-    let arguments: [Vec<u8>; 3] = [versions, doubles(&[0.0; 14]), vec![0, 64, 0]];
-    let call = RedisCommand::fcall(&function, &[header.to_vec(), never], &arguments);
-    client.call_one(Slot::of(b""), call).await.expect("the function takes it");
-}
-
-#[tokio::test]
-async fn a_shard_that_lost_work_rests_before_it_leases_again() {
-    let Some(mut given) = Restarting::start(Build::Redis7, &DURABLE).await else { return };
-    assert!(is_new(&given.one(enqueue("a", 0, b"")).await));
-    given.server.server().restart().expect("it starts");
-    sweep_of_exclusive_queue(&mut given, 1e9).await;
-    given.until_back().await;
-    let answer = given.try_one(dequeue(1)).await.expect("the store takes it");
-    assert_eq!(leases(answer.reply), [], "it rests");
-    assert_eq!((answer.view.head, answer.view.ready()), (None, 1), "so nobody asks it");
-    assert_eq!(answer.view.next_event_in, Some(10 * SECOND), "until a sweep at its end");
-    given.clock.advance(10 * SECOND);
-    let swept = given.try_one(sweep()).await.expect("the store takes it").view;
-    assert!(swept.head.is_some() && swept.step > answer.view.step, "{swept:?}");
-    assert_eq!(given.lease(1).await.len(), 1);
-}
-
-#[tokio::test]
-async fn a_shard_that_lost_nothing_goes_on_at_once() {
-    let Some(mut given) = Restarting::start(Build::Redis7, &DURABLE).await else { return };
-    let seen = given.try_one(enqueue("a", 0, b"")).await.expect("the store takes it").view.step;
-    given.server.server().restart().expect("it starts");
-    sweep_of_exclusive_queue(&mut given, seen as f64).await;
-    given.until_back().await;
-    assert_eq!(given.lease(1).await.len(), 1);
 }
 
 fn check_lost(answer: Result<ShardAnswer, StoreError>) {

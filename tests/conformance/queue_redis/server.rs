@@ -11,6 +11,7 @@ use tallystone::adapters::redis::client::{ClientOptions, Deployment, FunctionLib
 use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueueOptions, RedisQueues, RedisStores};
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::domain::Timestamp;
+use tallystone::domain::queue::setup::queue_spec::Durability;
 use tallystone::ports::{Clock, Entropy, QueueStores, SharedQueues};
 
 use crate::given;
@@ -76,11 +77,20 @@ impl QueueServer {
         Self::stores_of(self.client().await, clock)
     }
 
+    /// The same of a server that syncs every write.
+    pub async fn durable_stores(&self, clock: &ManualClock) -> QueueStores {
+        let options = RedisQueueOptions { durability: Some(Durability::Safe), ..OPTIONS };
+        RedisStores::on(self.client().await, sources(clock), options, "the test".to_owned()).queues
+    }
+
     /// All stores behind a client.
     pub fn stores_of(client: Arc<RedisClient>, clock: &ManualClock) -> QueueStores {
-        let sources: (Arc<dyn Clock>, Arc<dyn Entropy>) = (Arc::new(clock.clone()), Arc::new(SystemEntropy));
-        RedisStores::on(client, sources, OPTIONS, "the test".to_owned()).queues
+        RedisStores::on(client, sources(clock), OPTIONS, "the test".to_owned()).queues
     }
+}
+
+fn sources(clock: &ManualClock) -> (Arc<dyn Clock>, Arc<dyn Entropy>) {
+    (Arc::new(clock.clone()), Arc::new(SystemEntropy))
 }
 
 const OPTIONS: RedisQueueOptions =
@@ -126,6 +136,12 @@ pub async fn client_at(deployment: Deployment) -> Arc<RedisClient> {
 /// The queues behind a connection, at the time of the clock.
 pub fn queues_over(wire: ClientWire, clock: &ManualClock) -> Arc<RedisQueues> {
     RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), OPTIONS)
+}
+
+/// The same on a store of a declared durability.
+pub fn queues_of(durability: Durability, wire: ClientWire, clock: &ManualClock) -> Arc<RedisQueues> {
+    let options = RedisQueueOptions { durability: Some(durability), ..OPTIONS };
+    RedisQueues::new(Arc::new(wire), Arc::new(clock.clone()), options)
 }
 
 /// The server that the tests which run at once share; each test has queues of its own. It ends with the last of them.

@@ -13,7 +13,8 @@ use super::server::{QueueServer, next_queue, past_clock};
 use crate::queue_given::{dequeue, enqueue, is_new, settings, settle};
 use crate::servers::redis::{Build, or_skip};
 
-fn of_value(id: &str, priority: i64, value: &str) -> ShardCommand {
+/// An enqueue of a message with a value of the key `title`.
+pub fn of_value(id: &str, priority: i64, value: &str) -> ShardCommand {
     let mut sent = enqueue(id, priority, b"work");
     let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
     message.metadata = Metadata::new([("title", value)]).expect("a legal pair");

@@ -107,6 +107,10 @@ impl Directory {
         matches!(self.deployment, Deployment::Cluster { .. })
     }
 
+    pub(super) fn fails_over(&self) -> bool {
+        !matches!(self.deployment, Deployment::Single { .. })
+    }
+
     /// The node that serves a slot, as far as is known.
     pub(super) fn node_of(&self, slot: Slot) -> Option<Arc<Node>> {
         let owner = self.map.read().owner(slot).cloned()?;
@@ -154,7 +158,7 @@ impl Directory {
 
     /// Looks for owners anew, unless somebody has since `seen` look-ups had ended. A look-up that fails changes nothing.
     pub(super) async fn look_up(&self, seen: u64) -> Result<(), CallFailure> {
-        if matches!(self.deployment, Deployment::Single { .. }) {
+        if !self.fails_over() {
             return Ok(());
         }
         let _turn = self.looking.acquire().await.expect("the semaphore is never closed");

@@ -175,6 +175,11 @@ impl RedisClient {
         if self.directory.is_cluster() { "SPUBLISH" } else { "PUBLISH" }
     }
 
+    /// Whether a replica may take the place of a primary: a Sentinel or a cluster may promote one.
+    pub fn fails_over(&self) -> bool {
+        self.directory.fails_over()
+    }
+
     /// Reads how each primary is, by address.
     pub async fn health(&self) -> Vec<NodeReading> {
         let deadline = Deadline::after(self.timeout, &self.clock);
