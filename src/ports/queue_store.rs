@@ -205,7 +205,9 @@ impl ShardCapabilities {
 /// 1. A command is one atomic step of its shard: shards are linearizable, and the commands of one call are steps in their
 ///    order. Its answer comes when the step is durable.
 /// 2. A shard answers as `domain::queue::Shard` does (except for law 11), at the store's time of the step. That time never
-///    goes backwards, even across restarts.
+///    goes backwards, even across restarts. A store outside this process that was restarted lets nothing expire for 15 s, and
+///    gives out nothing of an exclusive queue for as long if it may have lost work. The next event of a status may be told too
+///    early, never too late.
 /// 3. A command refused with `EffectOutcome::NotApplied` left no trace. The other commands of its call are unaffected.
 /// 4. A message has the body of its first enqueue, byte by byte, for as long as it exists. The body of a repeated or
 ///    refused enqueue is not kept. If the store's `capabilities` say so, the payload goes when the message is completed or

@@ -304,7 +304,7 @@ async fn catalog_law_1_commits_outlive_the_process() {
     .await;
     on_every_durable_queue_store(async |bench, ending| {
         let live = before::<CatalogQueue>(bench.stores.catalog.clone()).await;
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         after(bench.stores.catalog.clone(), live).await;
     })
     .await;

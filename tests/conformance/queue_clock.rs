@@ -15,7 +15,7 @@ use crate::backends::Ending;
 use crate::given::T0;
 use crate::queue_given::{
     QueueBench, SHARD, configure, dequeue, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store,
-    settings, settle,
+    on_the_embedded_store, settings, settle,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -62,7 +62,7 @@ async fn queue_store_law_2_tokens_of_now_are_taken_whichever_way_the_wall_clock_
 
 #[tokio::test]
 async fn queue_store_law_13_a_reset_takes_tokens_of_now_again_and_refuses_all_of_before() {
-    on_every_durable_queue_store(async |bench, ending| {
+    on_the_embedded_store(async |bench, ending| {
         assert!(is_new(&answered(&bench, "first", T0).await));
         assert_eq!(reset(&bench).await, None, "nothing to reset");
         let real = T0 - 5 * HOUR;
@@ -76,7 +76,7 @@ async fn queue_store_law_13_a_reset_takes_tokens_of_now_again_and_refuses_all_of
         assert_eq!(reset(&bench).await, Some(real + MINUTE));
         assert_eq!(bench.stores.time.clock().await.expect("the times").token_age_clock, real);
         bench.clock.advance(2 * MINUTE);
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(answered(&bench, "locked out", real).await, Err(Refusal::TokenExpired), "over a restart too");
         let now = bench.clock.now();
         assert!(is_new(&answered(&bench, "new", now).await));
@@ -108,7 +108,7 @@ async fn queue_store_law_13_a_reset_takes_no_token_that_is_ahead_of_the_clock_wh
             bench.clock.advance(2 * MINUTE);
             let now = bench.clock.now();
             assert!(is_new(&answered(&bench, &format!("at {}", now.micros()), now).await));
-            bench = bench.reopen(ending);
+            bench = bench.reopen(ending).await;
         }
     })
     .await;
@@ -186,7 +186,7 @@ async fn queue_store_law_2_a_token_that_was_refused_for_its_age_is_refused_after
         bench.clock.advance(3 * HOUR);
         assert_eq!(answered(&bench, "late", T0).await, Err(Refusal::TokenExpired));
         bench.clock.set_wall(T0);
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(answered(&bench, "late", T0).await, Err(Refusal::TokenExpired));
     })
     .await;
@@ -206,12 +206,12 @@ async fn queue_store_law_1_an_answer_that_went_by_a_wrong_clock_is_never_given_a
         assert!(is_repeat(&answered(&bench, "done", T0).await));
         // A server starts while the clock is a day ahead, and only reads.
         bench.clock.set_wall(T0 + 24 * HOUR);
-        let bench = bench.reopen(Ending::Closed);
+        let bench = bench.reopen(Ending::Closed).await;
         for _ in 0..2 {
             bench.stores.time.clock().await.expect("the times");
         }
         bench.clock.set_wall(T0 + MINUTE / 2);
-        let bench = bench.reopen(Ending::Closed);
+        let bench = bench.reopen(Ending::Closed).await;
         let again = answered(&bench, "done", T0).await;
         assert!(is_repeat(&again) || again == Err(Refusal::TokenExpired), "{again:?}");
     })
@@ -220,11 +220,11 @@ async fn queue_store_law_1_an_answer_that_went_by_a_wrong_clock_is_never_given_a
 
 #[tokio::test]
 async fn queue_store_law_9_without_room_nothing_comes_in_and_what_is_there_goes_out() {
-    on_every_durable_queue_store(async |bench, ending| {
+    on_the_embedded_store(async |bench, ending| {
         for sent in [enqueue("a", 1, b"1"), enqueue("b", 2, b"2")] {
             assert!(is_new(&bench.one(SHARD, sent).await.reply));
         }
-        let bench = bench.reopen_without_room(ending);
+        let bench = bench.reopen_without_room(ending).await;
         let mut both = bench.apply(SHARD, vec![enqueue("c", 0, b"3"), dequeue(2)]).await;
         let (leased, refused) = (both.remove(1).expect("leases go on"), both.remove(0).expect_err("no room"));
         assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
@@ -232,7 +232,7 @@ async fn queue_store_law_9_without_room_nothing_comes_in_and_what_is_there_goes_
         assert_eq!(leases.len(), 2);
         bench.one(SHARD, settle(leases[0].token, SettleAction::Complete)).await.reply.expect("settlements go on");
         bench.one(SHARD, settle(leases[1].token, SettleAction::Release)).await.reply.expect("settlements go on");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert!(is_new(&bench.one(SHARD, enqueue("c", 0, b"3")).await.reply), "the refused one left nothing");
         assert_eq!(bench.dequeue(SHARD, 9).await.len(), 2);
     })

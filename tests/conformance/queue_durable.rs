@@ -17,7 +17,7 @@ use crate::given::{T0, at};
 use crate::queue_catalog::request;
 use crate::queue_given::{
     OTHER_SHARD, QUEUE, QueueBench, SHARD, body, configure, dequeue, enqueue, enqueue_later, is_new,
-    on_every_durable_queue_store, settings, settle,
+    on_every_durable_queue_store, on_the_embedded_store, settings, settle,
 };
 
 fn by_id(id: &str) -> MessageRef {
@@ -39,12 +39,12 @@ async fn state_of(bench: &QueueBench, id: &str) -> Option<MessageState> {
 
 #[tokio::test]
 async fn queue_store_laws_1_and_2_a_shard_answers_as_the_core_does_over_restarts() {
-    on_every_durable_queue_store(async |mut bench, ending| {
+    on_the_embedded_store(async |mut bench, ending| {
         let mut core = Shard::new(0, 1, settings()).expect("valid settings");
         let mut random = 20_261_122_u64;
         for step in 0..1_200 {
             if step % 100 == 99 {
-                bench = bench.reopen(ending);
+                bench = bench.reopen(ending).await;
             }
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let draw = random >> 40;
@@ -80,7 +80,7 @@ async fn queue_store_laws_1_and_2_a_shard_answers_as_the_core_does_over_restarts
             assert_eq!((answer.reply, answer.transitions), (applied.reply, applied.transitions), "step {step}");
             assert_eq!(answer.view.next_event_in, core.next_event_in(answer.at), "step {step}");
         }
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         let reader = &bench.stores.reader;
         assert_eq!(reader.totals(SHARD).await.expect("totals").totals, *core.totals());
         for state in MessageState::ALL {
@@ -98,13 +98,13 @@ async fn queue_store_law_1_a_lease_outlives_the_store_and_attempts_are_exact() {
         bench.one(SHARD, enqueue("a", 0, b"work")).await;
         bench.one(SHARD, enqueue("b", 1, b"more")).await;
         let (kept, _) = bench.dequeue(SHARD, 1).await.remove(0);
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         let (other, message) = bench.dequeue(SHARD, 9).await.remove(0);
         assert_eq!((&*message.head.id.text(), message.body), ("b", body(b"more")), "what is leased is not served");
         assert!(other.token.fence > kept.token.fence, "fences grow over a restart");
         let done = bench.one(SHARD, settle(kept.token, SettleAction::Complete)).await.reply;
         assert!(matches!(&done, Ok(Reply::Settled(answer)) if answer.state == MessageState::Completed), "{done:?}");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(
             bench.one(SHARD, settle(kept.token, SettleAction::Complete)).await.reply,
             done,
@@ -120,7 +120,7 @@ async fn queue_store_law_1_a_lease_outlives_the_store_and_attempts_are_exact() {
 
 #[tokio::test]
 async fn queue_store_law_2_no_step_of_the_wall_and_no_restart_moves_a_lease() {
-    on_every_durable_queue_store(async |bench, ending| {
+    on_the_embedded_store(async |bench, ending| {
         for (id, step) in [("forward", 3_600_i64), ("back", -3_600)] {
             bench.one(SHARD, enqueue(id, 0, b"")).await;
             let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
@@ -135,12 +135,12 @@ async fn queue_store_law_2_no_step_of_the_wall_and_no_restart_moves_a_lease() {
         bench.dequeue(SHARD, 1).await;
         bench.clock.advance(Duration::from_secs(20));
         bench.clock.set_wall(Timestamp::from_secs(0));
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(bench.dequeue(SHARD, 1).await.len(), 0, "20 of 30 s are no 30 s");
         bench.clock.advance(Duration::from_secs(12));
         assert_eq!(bench.dequeue(SHARD, 1).await.len(), 1, "nor is it frozen");
         bench.clock.reboot();
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         bench.clock.advance(Duration::from_secs(32));
         assert_eq!(bench.dequeue(SHARD, 1).await.len(), 1, "after a boot time goes on from the last commit");
     })
@@ -153,14 +153,14 @@ async fn queue_store_law_1_a_token_is_known_over_restarts_until_its_window_is_ov
         assert!(is_new(&bench.one(SHARD, enqueue_at("t", T0)).await.reply));
         let first = bench.one(SHARD, enqueue_at("t", T0)).await.reply;
         assert!(matches!(first, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{first:?}");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         bench.clock.advance(Duration::from_secs(3_500));
         assert_eq!(bench.one(SHARD, enqueue_at("t", T0)).await.reply, first);
         // A token of the next day makes a bucket of its own, and the first one goes.
         bench.clock.advance(Duration::from_secs(26 * 3_600));
         assert!(is_new(&bench.one(SHARD, enqueue_at("u", T0 + Duration::from_secs(26 * 3_600))).await.reply));
         // Files that are being deleted cannot be copied, so this time it is not killed.
-        let bench = bench.reopen(Ending::Closed);
+        let bench = bench.reopen(Ending::Closed).await;
         assert_eq!(bench.one(SHARD, enqueue_at("t", T0)).await.reply, Err(Refusal::TokenExpired));
     })
     .await;
@@ -178,13 +178,13 @@ async fn queue_store_law_1_settings_and_limits_of_values_outlive_the_store() {
             ..settings()
         };
         bench.one(SHARD, configure(1, exclusive)).await;
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         for (value, limit) in [("ada", Some(2)), ("bob", Some(3)), ("bob", None)] {
             let value = RoutingValue::new(value).expect("a valid value");
             let set = bench.one(SHARD, ShardCommand::of(Command::SetValueLimit { value, limit })).await;
             assert_eq!(set.reply, Ok(Reply::ValueLimitSet));
         }
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         for number in 0..6 {
             let value = if number % 2 == 0 { "ada" } else { "bob" };
             let mut sent = enqueue(&format!("m-{number}"), number, b"");
@@ -193,11 +193,11 @@ async fn queue_store_law_1_settings_and_limits_of_values_outlive_the_store() {
             message.routing = Some(RoutingValue::new(value).expect("a valid value"));
             assert!(is_new(&bench.one(SHARD, sent).await.reply));
         }
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         let served = bench.dequeue(SHARD, 9).await;
         let ids: Vec<_> = served.iter().map(|(_, message)| message.head.id.to_string()).collect();
         assert_eq!(ids, ["m-0", "m-1", "m-2"], "two of one value, one of the other");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(bench.dequeue(SHARD, 9).await.len(), 0, "what is in flight counts after a restart");
     })
     .await;
@@ -214,7 +214,7 @@ async fn queue_store_law_1_a_deleted_shard_stays_deleted_and_answers_repeats() {
         assert_eq!(deleted, Ok(Reply::Deleted { messages: 2 }));
         let mut bench = bench;
         for _ in 0..2 {
-            bench = bench.reopen(ending);
+            bench = bench.reopen(ending).await;
             assert_eq!(bench.one(SHARD, ShardCommand::of(Command::Delete)).await.reply, deleted);
             assert_eq!(bench.one(SHARD, dequeue(1)).await.reply, Err(Refusal::Deleted));
             let repeat = bench.one(SHARD, enqueue_at("t", T0)).await.reply;
@@ -236,7 +236,7 @@ async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_st
         }
         bench.one(OTHER_SHARD, enqueue("stays", 0, b"here")).await;
         bench.stores.shards.drop_queue(gone).await.expect("it is there");
-        let mut bench = bench.reopen(ending);
+        let mut bench = bench.reopen(ending).await;
         for _ in 0..2 {
             let queues = bench.stores.shards.queues().await.expect("a list");
             assert_eq!(queues, [CreatedQueue { id: QUEUE, shards: 2, created: T0 }]);
@@ -244,7 +244,7 @@ async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_st
             assert_eq!(refused.kind, StoreErrorKind::Conflict);
             let refused = bench.apply(shard, vec![dequeue(1)]).await.remove(0).expect_err("it was dropped");
             assert_eq!(refused.kind, StoreErrorKind::Conflict);
-            bench = bench.reopen(ending);
+            bench = bench.reopen(ending).await;
         }
         assert_eq!(bench.dequeue(OTHER_SHARD, 9).await[0].1.body, body(b"here"));
     })
@@ -253,7 +253,7 @@ async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_st
 
 #[tokio::test]
 async fn queue_store_law_11_an_id_is_one_message_of_its_queue_over_restarts() {
-    on_every_durable_queue_store(async |bench, ending| {
+    on_the_embedded_store(async |bench, ending| {
         let routed = |id: &str, by: &str| {
             let mut sent = enqueue_at(id, T0);
             let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
@@ -261,7 +261,7 @@ async fn queue_store_law_11_an_id_is_one_message_of_its_queue_over_restarts() {
             sent
         };
         assert!(is_new(&bench.one(SHARD, routed("a", "eu")).await.reply));
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         for sent in [routed("a", "us"), enqueue_at("a", T0), enqueue("a", 0, b"timed")] {
             assert_eq!(bench.one(OTHER_SHARD, sent).await.reply, Err(Refusal::TokenReused));
         }
@@ -272,11 +272,11 @@ async fn queue_store_law_11_an_id_is_one_message_of_its_queue_over_restarts() {
 
 #[tokio::test]
 async fn queue_store_law_12_what_was_answered_survives_what_the_store_says() {
-    on_every_durable_queue_store(async |bench, ending| {
+    on_the_embedded_store(async |bench, ending| {
         let said = bench.stores.shards.durability();
         assert!(said >= Some(Durability::Fast), "a kill takes nothing from it: {said:?}");
         assert!(is_new(&bench.one(SHARD, enqueue("a", 0, b"x")).await.reply));
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(state_of(&bench, "a").await, Some(MessageState::Pending));
         assert_eq!(bench.stores.shards.durability(), said);
     })
@@ -288,7 +288,7 @@ async fn queue_catalog_law_3_the_lease_key_is_the_same_over_restarts() {
     on_every_durable_queue_store(async |bench, ending| {
         let (first, other) = (LeaseKey([1; LEASE_KEY_BYTES]), LeaseKey([2; LEASE_KEY_BYTES]));
         bench.stores.catalog.lease_key(first).await.expect("a key");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(bench.stores.catalog.lease_key(other).await.expect("a key"), first);
     })
     .await;
@@ -300,7 +300,7 @@ async fn queue_catalog_law_2_a_request_is_known_over_restarts() {
         let kept = request(7, "once", 12, 60);
         bench.stores.catalog.save_request(request(7, "over", 1, 30), T0).await.expect("room");
         bench.stores.catalog.save_request(kept.clone(), at(30)).await.expect("room");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(bench.stores.catalog.saved_request(kept.queue, "once").await.expect("a read"), Some(kept.clone()));
         assert_eq!(bench.stores.catalog.saved_request(kept.queue, "over").await.expect("a read"), None);
     })

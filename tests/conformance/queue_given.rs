@@ -67,7 +67,7 @@ pub struct QueueBench {
     /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
     kept: Option<(Embedded, TempDir)>,
     /// The server, where there is one.
-    _server: Option<QueueServer>,
+    server: Option<QueueServer>,
 }
 
 impl QueueBench {
@@ -75,10 +75,10 @@ impl QueueBench {
         let clock = ManualClock::at(given::T0);
         let stores = memory::queue_stores(Arc::new(clock.clone()));
         match backend {
-            QueueBackend::Memory => Ok(Self { stores, clock, kept: None, _server: None }),
+            QueueBackend::Memory => Ok(Self { stores, clock, kept: None, server: None }),
             QueueBackend::SharedMemory => {
                 let stores = memory::shared_queue_stores(Arc::new(clock.clone()));
-                Ok(Self { stores, clock, kept: None, _server: None })
+                Ok(Self { stores, clock, kept: None, server: None })
             }
             QueueBackend::Embedded => Ok(Self::open_embedded(clock, directory().expect("a temporary folder"), 0)),
             QueueBackend::Redis(build) => {
@@ -87,9 +87,17 @@ impl QueueBench {
                 }
                 let server = QueueServer::start(build)?;
                 let stores = server.stores(&clock).await;
-                Ok(Self { stores, clock, kept: None, _server: Some(server) })
+                Ok(Self { stores, clock, kept: None, server: Some(server) })
             }
         }
+    }
+
+    /// A Redis that syncs every write before it answers.
+    async fn open_durable_redis() -> Result<Self, String> {
+        let clock = ManualClock::at(given::T0);
+        let server = QueueServer::start_with(Build::Redis7, &["appendonly yes", "appendfsync always"])?;
+        let stores = server.durable_stores(&clock).await;
+        Ok(Self { stores, clock, kept: None, server: Some(server) })
     }
 
     /// Where the store narrows the laws.
@@ -97,26 +105,36 @@ impl QueueBench {
         self.stores.shards.capabilities()
     }
 
+    /// Whether the store is in this process, on a disk.
+    pub fn is_embedded(&self) -> bool {
+        self.kept.is_some()
+    }
+
     fn open_embedded(clock: ManualClock, dir: TempDir, reserve_bytes: u64) -> Self {
         let options = Options { reserve_bytes, block_bytes: 1 << 20, ..Options::new(dir.path()) };
         let store = open_store(&options).expect("the store opens");
         let stores = store.queue_stores(Arc::new(clock.clone()));
-        Self { stores, clock, kept: Some((store, dir)), _server: None }
+        Self { stores, clock, kept: Some((store, dir)), server: None }
     }
 
     /// Ends a durable store and opens it again where what is free is kept for what takes messages out.
-    pub fn reopen_without_room(self, ending: Ending) -> Self {
+    pub async fn reopen_without_room(self, ending: Ending) -> Self {
         let (store, _) = self.kept.as_ref().expect("a durable bench has a store");
         let free = store.health().free_bytes.expect("a file system that answers");
-        self.reopen_with(ending, free * 2)
+        self.reopen_with(ending, free * 2).await
     }
 
     /// Ends a durable store and opens it again.
-    pub fn reopen(self, ending: Ending) -> Self {
-        self.reopen_with(ending, 0)
+    pub async fn reopen(self, ending: Ending) -> Self {
+        self.reopen_with(ending, 0).await
     }
 
-    fn reopen_with(self, ending: Ending, reserve_bytes: u64) -> Self {
+    async fn reopen_with(mut self, ending: Ending, reserve_bytes: u64) -> Self {
+        if let Some(mut server) = self.server.take() {
+            server.server().restart().expect("it starts on what it had synced");
+            let stores = server.durable_stores(&self.clock).await;
+            return Self { stores, server: Some(server), ..self };
+        }
         let (store, dir) = self.kept.expect("a durable bench has a directory");
         let dir = match ending {
             Ending::Closed => {
@@ -161,8 +179,18 @@ pub async fn on_every_queue_store(law: impl AsyncFn(QueueBench)) {
     }
 }
 
-/// Runs a law of durable stores of queues, with both ways to end.
+/// Runs a law of durable stores of queues, with each way to end.
 pub async fn on_every_durable_queue_store(law: impl AsyncFn(QueueBench, Ending)) {
+    on_the_embedded_store(&law).await;
+    println!("on Redis, {:?}", Ending::Killed);
+    let Some(bench) = or_skip(QueueBench::open_durable_redis().await) else { return };
+    bench.stores.shards.create(QUEUE, 2, settings().into()).await.expect("a new queue");
+    law(bench, Ending::Killed).await;
+}
+
+/// The same of what only the embedded store promises: exact time over a restart, ids of a whole queue, room on its disk, and one
+/// clock of the store. `queue_redis` has what Redis does instead.
+pub async fn on_the_embedded_store(law: impl AsyncFn(QueueBench, Ending)) {
     for ending in [Ending::Closed, Ending::Killed] {
         println!("on {:?}, {ending:?}", QueueBackend::Embedded);
         let bench = QueueBench::open(QueueBackend::Embedded).await.expect("a store inside the process opens");

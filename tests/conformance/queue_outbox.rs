@@ -149,20 +149,28 @@ async fn shard_outbox_laws_16_and_18_counts_and_rows_outlive_the_store() {
         let mut applied = work(&bench, SHARD, "abc").await;
         let before = bench.stores.outbox.report(SHARD, None).await.expect("a report");
         let fill = bench.stores.outbox.outbox_usage();
-        assert!(fill.bytes > 0 && fill.bytes < fill.capacity, "{fill:?}");
-        let bench = bench.reopen(ending);
+        // Redis is asked for it once in a while, by the loops of a server.
+        assert!(!bench.is_embedded() || fill.bytes > 0 && fill.bytes < fill.capacity, "{fill:?}");
+        let bench = bench.reopen(ending).await;
         let after = bench.stores.outbox.report(SHARD, None).await.expect("a report");
-        assert_eq!((&after.counts, after.position, after.totals), (&before.counts, before.position, before.totals));
+        assert_eq!((&after.counts, after.totals), (&before.counts, before.totals));
+        let (now, then) = (after.position, before.position);
+        assert!(now.position == then.position && now.epoch >= then.epoch, "a restart may raise the epoch: {now:?}");
         assert_eq!((after.values, after.signatures), (before.values, before.signatures));
         assert_eq!(bench.stores.outbox.outbox_usage(), fill);
         applied.extend(bench.one(SHARD, enqueue("d", 0, b"x")).await.transitions);
         let rows: Vec<_> = rows_after(&bench, SHARD, START).await.into_iter().map(|row| row.transition).collect();
         assert_eq!(rows, applied);
         bench.stores.shards.drop_queue(QUEUE).await.expect("dropped");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert_eq!(rows_after(&bench, SHARD, START).await.len(), applied.len(), "a dropped queue keeps its rows");
-        bench.stores.outbox.forget_outbox(SHARD, RowPosition { epoch: 9, position: 0 }).await.expect("forgotten");
-        let bench = bench.reopen(ending);
+        bench
+            .stores
+            .outbox
+            .forget_outbox(SHARD, RowPosition { epoch: u32::MAX, position: 0 })
+            .await
+            .expect("forgotten");
+        let bench = bench.reopen(ending).await;
         assert_eq!(bench.stores.outbox.outboxes().await.expect("a list"), []);
         bench.stores.shards.create(QueueId(8), 1, settings().into()).await.expect("a new queue");
     })

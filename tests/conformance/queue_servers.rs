@@ -67,11 +67,11 @@ async fn queue_store_law_19_blocks_come_and_go_with_their_version() {
 async fn queue_store_law_19_settings_do_not_go_back_over_restarts() {
     on_every_durable_queue_store(async |bench, ending| {
         bench.stores.shards.create(VERSIONED, 2, version(4, 40)).await.expect("a new queue");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         configure(&bench, version(3, 30)).await;
         assert_eq!(attempts_given(&bench, "older than at the creation").await, 40);
         configure(&bench, version(6, 40)).await;
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         configure(&bench, version(5, 50)).await;
         assert_eq!(attempts_given(&bench, "older, though the newest changed only the version").await, 40);
     })
@@ -88,7 +88,7 @@ async fn queue_store_law_7_arrivals_are_part_of_the_shard() {
         let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
         let released = bench.one(SHARD, settle(lease.token, SettleAction::Release)).await;
         assert_eq!(released.view.arrived, 3, "two enqueues and a release");
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         let totals = bench.stores.reader.totals(SHARD).await.expect("totals");
         assert_eq!(totals.view.arrived, 3, "the process does not count");
     })

@@ -44,7 +44,7 @@ async fn item_62_what_a_crashed_worker_had_returns_when_its_lease_is_over() {
     on_every_durable_queue_store(async |bench, ending| {
         bench.one(SHARD, enqueue("a", 0, b"work")).await;
         bench.lease(SHARD).await;
-        let bench = bench.reopen(ending);
+        let bench = bench.reopen(ending).await;
         assert!(bench.served(SHARD, 1).await.is_empty());
         bench.clock.advance(secs(30));
         let (lease, message) = bench.dequeue(SHARD, 1).await.remove(0);

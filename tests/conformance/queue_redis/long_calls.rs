@@ -6,7 +6,7 @@ use tallystone::domain::queue::counter_names::CountedValue;
 use tallystone::domain::queue::messages::message::Metadata;
 use tallystone::domain::queue::transition::RowPosition;
 use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId, ShardSettings};
-use tallystone::ports::{ShardCommand, ShardOutbox, ShardReader, ShardStore};
+use tallystone::ports::{Clock as _, ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardStore};
 
 use super::server::{QueueServer, eventually, next_queue, past_clock, shared};
 use crate::queue_given::{dequeue, enqueue, settings};
@@ -130,4 +130,44 @@ async fn the_fill_of_outboxes_is_what_the_server_keeps() {
     queues.forget_outbox(shard, through).await.expect("forgotten");
     queues.outboxes().await.expect("a list");
     assert!(queues.outbox_usage().bytes < fill.bytes);
+}
+
+/// How many calls of functions that write the server has run.
+fn calls_of_functions(server: &mut QueueServer) -> u64 {
+    let info = server.server().cli(&["INFO", "commandstats"]);
+    let calls = info.split("cmdstat_fcall:calls=").nth(1).and_then(|rest| rest.split(',').next());
+    calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_deletion_takes_64_messages_a_call_and_keeps_the_answers_to_their_tokens() {
+    const MESSAGES: i64 = 300;
+    for build in Build::ALL {
+        let Some(mut server) = or_skip(QueueServer::start(build)) else { continue };
+        println!("on {}", build.name());
+        let clock = past_clock();
+        let queues = server.queues(&clock).await;
+        let shard = new_shard();
+        queues.create(shard.queue, 1, settings().into()).await.expect("a new queue");
+        let with_times = || {
+            let mut sent = enqueues(0..MESSAGES);
+            for sent in &mut sent {
+                let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
+                message.token_time = Some(past_clock().now());
+            }
+            sent
+        };
+        assert!(queues.apply(shard, with_times()).await.iter().all(Result::is_ok));
+        let before = calls_of_functions(&mut server);
+        let deleted = queues.apply(shard, vec![ShardCommand::of(Command::Delete)]).await.remove(0);
+        assert_eq!(deleted.expect("the store takes it").reply, Ok(Reply::Deleted { messages: MESSAGES as u64 }));
+        let calls = calls_of_functions(&mut server) - before;
+        assert!(calls >= 1 + 5, "one call, then 300 messages in fives of at most 64: {calls}");
+        let keys = server.server().cli(&["DBSIZE"]);
+        let repeats = queues.apply(shard, with_times()).await;
+        let is_repeat =
+            |answer: &ShardAnswer| matches!(answer.reply, Ok(Reply::Enqueued { already_enqueued: true, .. }));
+        assert!(repeats.iter().all(|answer| answer.as_ref().is_ok_and(is_repeat)));
+        assert!(keys.trim().parse::<u64>().is_ok_and(|keys| keys < 50), "the messages are gone: {keys}");
+    }
 }

@@ -312,4 +312,40 @@ async fn audit_sizes(client: &RedisClient, shard: ShardId, core: &Shard, told: &
         assert_eq!(in_groups, expected as i64, "messages in the groups of shapes, {told}");
     }
     assert_eq!([size("l").await, size("r").await, size("b").await], [lanes, running, blocking], "{told}");
+    audit_storage(client, shard, core, told).await;
+}
+
+/// Compares how many messages, ids and sessions are stored with those that there are: nothing is left of those that are gone.
+async fn audit_storage(client: &RedisClient, shard: ShardId, core: &Shard, told: &str) {
+    let prefix = keys_of(shard);
+    let length = async |command: &'static str, key: String| {
+        let asked = RedisCommand::new(command).arg(&key);
+        client.call_one(Slot::of(key.as_bytes()), asked).await.and_then(RedisReply::into_int).expect("a length")
+    };
+    let (mut live, mut finished, mut ids) = (0, 0, 0);
+    for key in keys(client, shard).await {
+        let Some(name) = key.strip_prefix(&prefix) else { continue };
+        let is_numbered = |kind: &str| {
+            name.strip_prefix(kind)
+                .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        live += i64::from(is_numbered("h"));
+        if is_numbered("fm") {
+            finished += length("HLEN", key.clone()).await;
+        } else if is_numbered("i") {
+            ids += length("HLEN", key.clone()).await;
+        }
+    }
+    let count =
+        |states: &[MessageState]| -> i64 { states.iter().map(|state| core.list(*state, 0).count() as i64).sum() };
+    let ended = [MessageState::Completed, MessageState::Canceled];
+    let open = [MessageState::Pending, MessageState::Invisible, MessageState::Running, MessageState::Errored];
+    assert_eq!(
+        [live, finished, ids],
+        [count(&open), count(&ended), count(&MessageState::ALL)],
+        "stored messages, {told}"
+    );
+    let (pending, sessions) = (count(&[MessageState::Pending]), core.sessions().count() as i64);
+    let found = [length("ZCARD", format!("{prefix}p")).await, length("HLEN", format!("{prefix}s")).await];
+    assert_eq!(found, [pending, sessions], "pending messages and sessions, {told}");
 }

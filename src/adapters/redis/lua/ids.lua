@@ -106,10 +106,22 @@ local function token_key(time)
   return S.tag .. 't' .. fmt('%.0f', floor(time / BUCKET_MICROS))
 end
 
--- Whether the answer to a token of this time may have been dropped.
-function F.may_be_dropped(time)
+-- Whether the answer to a token of this time may have been dropped, by this time of the shard.
+local function is_too_old(time, age)
   local H = S.H
-  return time < S.age - S.P.window or (H.floor >= 0 and time < H.floor)
+  return time < age - S.P.window or (H.floor >= 0 and time < H.floor)
+end
+
+-- The same by the present time. A token that is refused for it stays refused, also by a server whose clock is behind and after a
+-- restart: so the time is stored, unless what is stored refuses it already.
+function F.may_be_dropped(time)
+  if not is_too_old(time, S.age) then
+    return false
+  end
+  if not is_too_old(time, S.H.age) then
+    S.changed, S.clocked = true, true
+  end
+  return true
 end
 
 -- The answer that outlived its message; nil if there is none.
