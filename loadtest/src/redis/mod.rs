@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tallystone::proto::queue::v1::{FilterShape, Queue, Retention};
+use tallystone::proto::queue::v1::{DeleteQueueRequest, FilterShape, Queue, Retention};
 use tempfile::TempDir;
 
 use crate::client::Connections;
 use crate::figures::{Figure, figure, print_table, tell};
 use crate::load::{Span, closed, open};
 use crate::queues::calls::{Enqueue, Pair, Take};
-use crate::queues::messages::{self, Kind, Queues, create, fill};
+use crate::queues::messages::{self, Kind, Queues, client, create, fill};
 use crate::queues::{CONNECTIONS, cycles};
 use crate::report::Report;
 use crate::target::Target;
@@ -67,6 +67,8 @@ enum Part {
     Safe,
     /// Dequeues with blocked messages ahead, and by a declared filter
     Backlog,
+    /// The deletion of a queue with all its pending messages
+    Deletion,
     /// Two servers and many queues, each with a worker that waits
     Many,
     /// Queue libraries on the same machine: BullMQ and asynq, where Node.js and Go are installed
@@ -118,6 +120,9 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
     }
     if wanted(Part::Backlog) {
         table.extend(backlog(&Bench::start(binary, &folder, &scale, "everysec").await?, &scale).await?);
+    }
+    if wanted(Part::Deletion) {
+        table.extend(deletion(&Bench::start(binary, &folder, &scale, "everysec").await?, &scale).await?);
     }
     if wanted(Part::Many) {
         let redis = Redis::start(&scale.redis_server, folder()?, "everysec")?;
@@ -261,4 +266,21 @@ async fn backlog(bench: &Bench, scale: &Scale) -> Result<Vec<Figure>> {
         figures.push(figure(&format!("{what}: p99"), text, "< 0.5 ms in Redis", inside < 0.5));
     }
     Ok(figures)
+}
+
+/// How long Redis serves nobody else while a large queue goes.
+async fn deletion(bench: &Bench, scale: &Scale) -> Result<Vec<Figure>> {
+    let Bench { connections, redis, .. } = bench;
+    create(connections, Queues::simple("deleted")).await?;
+    fill(connections, "deleted", Kind::Plain, scale.pending).await?;
+    redis.forget_latencies()?;
+    let begun = std::time::Instant::now();
+    let request = DeleteQueueRequest { queue: "deleted".to_owned(), ..DeleteQueueRequest::default() };
+    client(connections, 0).delete_queue(request).await?;
+    let (took, longest) = (begun.elapsed().as_secs_f64(), redis.fcall_ms(0.999)?);
+    let what = format!("deletion of {} messages", scale.pending);
+    Ok(vec![
+        figure(&format!("{what}: p99.9 of fcall"), format!("<= {longest:.2} ms"), "< 5 ms", longest < 5.0),
+        figure(&format!("{what}: until it was answered"), format!("{took:.1} s"), "(reported)", true),
+    ])
 }

@@ -165,6 +165,7 @@ fn limits() -> String {
             of("rechecked", REDIS_FUNCTION_ITEMS_MAX as u64),
             of("value_limits", VALUE_LIMITS_MAX as u64),
             of("holders", EXPLAIN_HOLDERS_MAX as u64),
+            of("items", REDIS_FUNCTION_ITEMS_MAX as u64),
             of("quiet", micros(REDIS_QUIET_TIME)),
         ],
     )

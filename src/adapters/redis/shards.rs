@@ -185,7 +185,7 @@ fn fail_all(error: StoreError, count: usize) -> Vec<Result<ShardAnswer, StoreErr
 }
 
 impl RedisQueues {
-    /// Removes what a deletion (`1`) or a drop (`0`) leaves behind, a page of messages at a time.
+    /// Removes what a deletion (`1`) or a drop (`0`) leaves behind, some messages at a time.
     async fn remove_data(&self, shard: ShardId, what: &[u8], op: &'static str) -> Result<(), StoreError> {
         loop {
             match self.call((shard, op), "del", vec![what.to_vec()]).await {

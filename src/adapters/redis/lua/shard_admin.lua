@@ -1,5 +1,5 @@
--- new: creates a shard. cfg: its settings, deletion. del: removes the data of a deleted or dropped shard, a page of 1,024
--- sequences a call.
+-- new: creates a shard. cfg: its settings, deletion. del: removes the data of a deleted or dropped shard, some
+-- messages at a time.
 --
 -- new. keys: header, a key that never exists. args: 1 number, epoch, version, blocks; 2 settings as Rust stores them; 3 counted
 -- keys; 4 and 5 reasons of the blocks; 6 shapes. Reply: 1 created, 0 it is there already; DROPPED if it was there once. The header comes
@@ -8,12 +8,14 @@
 -- their version, they as Rust stores them, counted keys, reasons of the blocks, shapes; for the limit of a value its hash. Reply: the
 -- status, then the answer. O(1), and O(sets) for new counted keys.
 -- del. args: 1 what: 0 drop the shard, 1 remove what a deletion left. Reply: 1 done, 0 call again. A drop first says so in the
--- header, so that it only goes on from where an error ended it. O(1,024).
+-- header, so that it only goes on from where an error ended it. It looks at a page of 1,024 sequences a call and removes at most
+-- 256 messages. A deletion reads each message, because answers to tokens stay, so it removes at most 64.
 
 local CONFIG_REQUEST = '<BBBBd'
 local DELETE, RESET, VALUE_LIMIT, DROP_SHAPES = 1, 2, 3, 4 -- 0: new settings
 local CHANGES_KIND, RAISES_LIMIT, HAS_LIMIT = 1, 2, 4 -- what changes
 local PAGE_KEYS = 256 -- keys without an index of their own that one call of del removes
+local DROPPED_AT_ONCE = 256 -- messages without answers to keep that one call of del removes
 
 -- Notes which blocks there are, and the reason of each.
 local function set_blocks(H, blocks, reasons)
@@ -166,13 +168,20 @@ function F.cfg(keys, args)
   return F.finish()
 end
 
--- Removes the messages of one page. keep says whether the answers to their tokens stay.
-local function drop_page(page, keep)
+-- Removes some messages of one page. keep says whether the answers to their tokens stay. The states of those that are gone become
+-- 0, so that the next call begins after them; the last one removes the page.
+local function drop_messages(page, keep)
   local tag = S.tag
   local raw = call('GET', tag .. 'st' .. page) or ''
-  local gone = {'UNLINK', tag .. 'st' .. page}
+  local most = keep and LIMIT.items or DROPPED_AT_ONCE
+  local gone = {'UNLINK'}
   for at = PAGE_HEAD + 1, #raw do
     if byte(raw, at) ~= 0 then
+      if #gone > most then
+        F.write(spread(gone))
+        F.write('SETRANGE', tag .. 'st' .. page, PAGE_HEAD, string.rep('\0', at - PAGE_HEAD - 1))
+        return
+      end
       local seq = tonumber(page) * PAGE + at - PAGE_HEAD - 1
       if keep then
         local M = F.message(seq)
@@ -183,6 +192,7 @@ local function drop_page(page, keep)
       gone[#gone + 1] = F.key_of(seq)
     end
   end
+  gone[#gone + 1] = tag .. 'st' .. page
   F.write(spread(gone))
   F.write('UNLINK', spread(F.finished_keys(tonumber(page))))
   F.write('ZREM', tag .. 'pg', page)
@@ -259,7 +269,7 @@ function F.del(keys, args)
   local page = call('ZRANGE', S.tag .. 'pg', 0, 0)[1]
   local more = true
   if page then
-    drop_page(page, keeps_answers)
+    drop_messages(page, keeps_answers)
   elseif not F.abandon_shapes(H) and not drop_sessions() and not F.drop_groups(H) then
     more = not keeps_answers and drop_rest(H)
   end
