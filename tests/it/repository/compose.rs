@@ -211,3 +211,30 @@ fn check_metrics(path: &Path, text: &str, documented: &str) -> usize {
     }
     names.len()
 }
+
+/// The settings that the manual asks for: each with its value, which is a word in backquotes, or none where it depends.
+fn settings_of_redis() -> Vec<(String, Option<String>)> {
+    let manual = text("docs/operating.md");
+    let table = manual.split("Settings of Redis itself:").nth(1).expect("there is a table");
+    let rows = table.trim_start().lines().take_while(|line| line.starts_with('|')).skip(2);
+    let word = |cell: &str| cell.split('`').nth(1).map(str::to_owned);
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        (word(cells[0]).expect("a setting"), word(cells[1]))
+    })
+    .collect()
+}
+
+#[test]
+fn redis_and_valkey_have_the_settings_that_the_manual_asks_for() {
+    let (services, settings) = (services(), settings_of_redis());
+    assert!(settings.len() >= 5, "{settings:?}");
+    for name in ["redis", "valkey"] {
+        let command = words(&services[name]["command"]);
+        for (setting, value) in &settings {
+            let given = command.iter().position(|word| *word == format!("--{setting}")).map(|at| &command[at + 1]);
+            let given = given.unwrap_or_else(|| panic!("{name} lacks {setting}"));
+            assert!(value.as_ref().is_none_or(|value| value == given), "{name}: {setting} {given}");
+        }
+    }
+}
