@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tallystone::adapters::memory;
-use tallystone::adapters::redis::client::Deployment;
+use tallystone::adapters::redis::client::{Deployment, Login};
 use tallystone::adapters::redis::{self, AskedOfServers, RedisQueueOptions, RedisStoreOptions, RedisStores};
 use tallystone::adapters::system::SystemEntropy;
 use tallystone::api::serve::ServeLimits;
 use tallystone::ports::{Clock, HistoryStore, Stores};
 
 use super::Wire;
+use crate::redis::access::{PASSWORD, documented_user};
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
 
 /// Set in the process that runs the tests of queues on two servers.
@@ -50,7 +51,7 @@ impl Partner {
         if !alternates() {
             return None;
         }
-        let settings = RedisSettings::of(&["appendonly yes", "appendfsync everysec"]);
+        let settings = RedisSettings::of(&["appendonly yes", "appendfsync everysec", &documented_user()]);
         let redis = RedisServer::start_with(Build::Redis7, settings).expect("Redis starts");
         let history: Arc<dyn HistoryStore> = Arc::new(memory::MemoryHistory::default());
         let first = open(&redis, clock).await;
@@ -87,7 +88,9 @@ async fn open(redis: &RedisServer, clock: &Arc<dyn Clock>) -> RedisStores {
     let queues = RedisQueueOptions { epoch: 1, clock_slack: Duration::ZERO, outbox_entries: 100, durability: None };
     let deployment = Deployment::Single { address: redis.address().to_string() };
     let asked = AskedOfServers { replicas: 0, declared: None };
-    let options = RedisStoreOptions { deployment, login: None, tls: None, timeout: TIMEOUT, queues, asked };
+    // All that the calls of queues need is within the rights that the manual names.
+    let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.to_owned() });
+    let options = RedisStoreOptions { deployment, login, tls: None, timeout: TIMEOUT, queues, asked };
     redis::open(options, Arc::clone(clock), Arc::new(SystemEntropy)).await.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -1,9 +1,11 @@
 //! The whole service as a fleet: two servers with queues on Redis, counters on Cassandra and a cache on memcached.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::load::{Ledger, Pace, under_load};
 use super::on_cassandra::messages;
 use super::{
     QUEUE, QUEUES, answer, call, check_levels, check_series, complete_all, count, create, depths, enqueue, lease_all,
@@ -11,6 +13,7 @@ use super::{
 };
 use crate::engines::cassandra::node;
 use crate::servers::Memcached;
+use crate::servers::cassandra::Cassandra;
 use crate::servers::redis::{Build, RedisServer, RedisSettings};
 use crate::support::harness::{Launch, Server, eventually};
 
@@ -25,16 +28,18 @@ fn redis() -> RedisServer {
 struct Fleet {
     redis: RedisServer,
     memcached: Memcached,
+    cassandra: SocketAddr,
     keyspace: &'static str,
 }
 
 impl Fleet {
-    fn on(keyspace: &'static str) -> Self {
-        Self { redis: redis(), memcached: Memcached::start().unwrap_or_else(|why| panic!("{why}")), keyspace }
+    fn on(keyspace: &'static str, cassandra: SocketAddr) -> Self {
+        let memcached = Memcached::start().unwrap_or_else(|why| panic!("{why}"));
+        Self { redis: redis(), memcached, cassandra, keyspace }
     }
 
     fn server(&self) -> Server {
-        let launch = Launch::dev_on_cassandra(node())
+        let launch = Launch::dev_on_cassandra(self.cassandra)
             .arg("--set")
             .arg(&format!("clusters.cassandra.keyspace={}", self.keyspace))
             .arg("--redis")
@@ -54,7 +59,7 @@ fn trace(server: &Server, message: &str) -> Vec<Value> {
 
 #[test]
 fn two_servers_on_redis_cassandra_and_memcached_are_one_service() {
-    let fleet = Fleet::on("one_service");
+    let fleet = Fleet::on("one_service", node());
     let (one, other) = (fleet.server(), fleet.server());
     create(&one, json!({"shards": 2, "count_by": ["tenant"]}));
     // The other one has not followed the catalog yet.
@@ -88,6 +93,63 @@ fn two_servers_on_redis_cassandra_and_memcached_are_one_service() {
     check_series(&third, "enqueued");
     assert!(eventually(CAUGHT_UP_WITHIN, || trace(&third, "m70").len() >= 3), "{:?}", trace(&third, "m70"));
     assert!(third.stop().success() && other.stop().success());
+}
+
+/// How long Cassandra stands still.
+fn stands_still_for() -> Duration {
+    let is_long = std::env::var_os("TALLYSTONE_LONG_TESTS").is_some();
+    if is_long { Duration::from_secs(120) } else { Duration::from_secs(15) }
+}
+
+/// Waits for this long, which is what the test is about.
+fn pass(time: Duration) {
+    let began = Instant::now();
+    assert!(eventually(2 * time, || began.elapsed() >= time));
+}
+
+#[test]
+fn a_fleet_whose_engines_stand_still_and_one_of_whose_servers_is_killed_counts_all_that_was_taken() {
+    let cassandra = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let fleet = Fleet::on("stands_still", cassandra.address());
+    let (one, other) = (fleet.server(), fleet.server());
+    let ledger = Ledger::default();
+    create(&one, Ledger::queue());
+    let pace = Pace { messages: 2, turn: Duration::from_millis(50) };
+    under_load(&other, &ledger, pace, || {
+        under_load(&one, &ledger, pace, || {
+            ledger.wait_for_more(200);
+            // Shorter than a call waits, so none has an unknown outcome.
+            fleet.redis.pause();
+            pass(Duration::from_millis(500));
+            fleet.redis.resume();
+            ledger.wait_for_more(200);
+            cassandra.pause();
+            let before = ledger.mutations();
+            pass(stands_still_for());
+            assert!(ledger.mutations() > before + 100, "queues go on: {:?}", ledger.refused());
+            cassandra.resume();
+            ledger.wait_for_more(200);
+        });
+        one.kill();
+        ledger.wait_for_more(200);
+    });
+    ledger.check_healed(&other);
+
+    // Longer than a call waits: outcomes are unknown, and a repeat counts once.
+    let counted = ledger.enqueued();
+    fleet.redis.pause();
+    let next =
+        json!({"queue": QUEUE, "message": {"message_id": "last", "payload": "aGVsbG8=", "metadata": {"tenant": "t0"}}});
+    let began = Instant::now();
+    let late = answer(&other, QUEUES, "Enqueue", &next);
+    assert!(late.body.contains("OUTCOME_UNKNOWN") || late.body.contains("STORE_UNAVAILABLE"), "{}", late.body);
+    assert!(eventually(CAUGHT_UP_WITHIN, || began.elapsed() >= Duration::from_secs(5)));
+    fleet.redis.resume();
+    assert!(eventually(CAUGHT_UP_WITHIN, || answer(&other, QUEUES, "Enqueue", &next).status == 200));
+    wait_until_reported(&other, CAUGHT_UP_WITHIN);
+    check_levels(&other);
+    assert!(eventually(CAUGHT_UP_WITHIN, || count(&other, "enqueued") == counted + 1), "{}", other.printed());
+    assert!(other.stop().success());
 }
 
 #[test]

@@ -49,7 +49,11 @@ fn what_callers_saw_over_kills_and_power_cuts_of_a_safe_redis_is_one_story() {
             let (seed, calls) = (test.rng.below(u64::MAX), 20 + test.rng.below(40));
             on_runtime(call_until_redis_is_gone(&told, &member, &mut redis, cut.is_some(), (seed, calls)));
             told.recorder.cut();
-            redis.restart_under(&[]).expect("it starts on what it had synced");
+            redis.restart_after_a_power_cut().expect("it starts on what it had synced");
+            if let Some(report) = cut {
+                let report = std::fs::read_to_string(report.path().join("report"));
+                assert!(report.is_ok_and(|report| report.starts_with("syncs ")), "the power was cut");
+            }
         }
         on_runtime(look_at_what_is_left(&told, &member));
         if let Err(unfit) = check(&told.recorder.history()) {

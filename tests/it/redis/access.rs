@@ -6,10 +6,10 @@ use super::*;
 use crate::support::harness::{Launch, Server};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
-const PASSWORD: &str = "hunter2";
+pub const PASSWORD: &str = "hunter2";
 
 /// The line of the page that makes the user.
-fn documented_user() -> String {
+pub fn documented_user() -> String {
     let page = include_str!("../../../docs/redis-keys.md");
     let line = page.lines().find(|line| line.starts_with("user tallystone on >PASSWORD "));
     line.expect("the page names the rights of the user").replace("PASSWORD", PASSWORD)

@@ -2,8 +2,9 @@
 //!
 //! Tests run on each server in turn; the last line `on NAME` of a failing one names the server.
 
-mod access;
+pub mod access;
 mod cluster;
+mod durability;
 mod faults;
 mod lost_store;
 mod news;

@@ -9,7 +9,7 @@ use crate::domain::time::Timestamp;
 /// The durability of acknowledged changes, from weaker to stronger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Durability {
-    /// They survive a kill of the server. A power cut may lose the last second.
+    /// They survive a kill of the server. A power cut may lose the last second, on Redis the last two.
     Fast,
     /// They survive a power cut: every response comes after an fsync.
     Safe,
