@@ -132,7 +132,11 @@ pub async fn serve(
         }
     }
     drop(listener);
-    drain_connections(connections, deadline).await
+    let stopped = gateway.clock().elapsed();
+    let ended = drain_connections(connections, deadline).await;
+    let used = gateway.clock().elapsed().saturating_sub(stopped);
+    gateway.drain_recorded(deadline.saturating_sub(used)).await;
+    ended
 }
 
 fn refuse(gateway: &Gateway, peer: SocketAddr, full: ConnectionRefusal) {

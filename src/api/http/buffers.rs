@@ -18,8 +18,8 @@ use crate::api::tls::ClientCertificate;
 use crate::domain::Reason;
 use crate::domain::access::{KeyQuota, QuotaRefusal};
 use crate::domain::limits::{
-    ANSWER_PAYLOADS_BYTES, BODY_BYTES_MAX, CONNECTION_ANSWER_BYTES_MAX, CONNECTION_REQUEST_BYTES_MAX,
-    REQUEST_ROOM_WITHIN,
+    ANSWER_PAYLOADS_BYTES, BODY_BYTES_MAX, CONNECTION_ANSWER_BYTES_MAX, CONNECTION_CALLS_MAX,
+    CONNECTION_REQUEST_BYTES_MAX, REQUEST_ROOM_WITHIN,
 };
 use crate::engine::access::{AccountPermit, PrincipalAccount};
 
@@ -67,6 +67,7 @@ pub struct Caller {
     claim: Mutex<()>,
     requests: Arc<Semaphore>,
     answers: Arc<Semaphore>,
+    recorded: Arc<Semaphore>,
     server: Arc<Buffers>,
 }
 
@@ -75,9 +76,10 @@ impl Caller {
     pub fn new(peer: SocketAddr, server: Arc<Buffers>, unfinished_max: Duration) -> Self {
         let requests = Arc::new(Semaphore::new(CONNECTION_REQUEST_BYTES_MAX));
         let answers = Arc::new(Semaphore::new(CONNECTION_ANSWER_BYTES_MAX));
+        let recorded = Arc::new(Semaphore::new(CONNECTION_CALLS_MAX as usize));
         let (no_place, owner) = (CancellationToken::new(), OnceLock::new());
         let (is_tls, certificate, claim) = (false, None, Mutex::default());
-        Self { peer, is_tls, certificate, unfinished_max, no_place, owner, claim, requests, answers, server }
+        Self { peer, is_tls, certificate, unfinished_max, no_place, owner, claim, requests, answers, recorded, server }
     }
 
     /// How addresses of this server begin for the other end.
@@ -97,6 +99,11 @@ impl Caller {
             let _ = self.owner.set(place);
         }
         Ok(())
+    }
+
+    /// Waits until the connection may have one more recorded call in progress.
+    pub async fn begin_recorded(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.recorded).acquire_owned().await.expect("it is never closed")
     }
 
     /// Waits for capacity for a request of a number of bytes. Refused after a while, because an unread request blocks the

@@ -21,6 +21,7 @@ use crate::api::grpc::CallTime;
 use crate::api::http::audit::{self, ActSlot, AnswerNote};
 use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::api::http::methods::{GrpcService, Method};
+use crate::api::http::recorded_calls::RecordedCalls;
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
 use crate::api::http::response_body::ResponseBody;
 use crate::api::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
@@ -39,6 +40,8 @@ pub struct CallContext {
     pub drain: CancellationToken,
     /// Where acts of operators are recorded, once the server is open.
     pub audit: OnceLock<Audit>,
+    /// The calls that are recorded, in progress.
+    pub recorded: RecordedCalls,
 }
 
 impl CallContext {
@@ -79,8 +82,25 @@ impl CallContext {
     }
 }
 
-/// Calls a method of a mounted service.
+/// Calls a method of a mounted service. A call that the audit records goes on if its caller goes away.
 pub async fn call(
+    context: &Arc<CallContext>,
+    method: &Arc<Method>,
+    request: Request<Body>,
+    caller: &Arc<Caller>,
+) -> Response<Body> {
+    if !method.recorded || context.audit.get().is_none() {
+        return answered(context, method, request, caller).await;
+    }
+    let held = (Arc::clone(context), Arc::clone(method), Arc::clone(caller));
+    let whole = Box::pin(async move { answered(&held.0, &held.1, request, &held.2).await });
+    match context.recorded.run(caller, whole).await {
+        Some(response) => response,
+        None => answer_to_panic(method),
+    }
+}
+
+async fn answered(
     context: &CallContext,
     method: &Method,
     mut request: Request<Body>,
@@ -269,11 +289,13 @@ type CaughtCallResult = Result<Result<Response<Body>, std::convert::Infallible>,
 fn into_response(outcome: CaughtCallResult, method: &Method) -> Response<Body> {
     match outcome {
         Ok(Ok(response)) => with_error_reason(response, method),
-        Err(_panic) => {
-            method.metrics.panicked();
-            Status::from(panicked(method)).into_http()
-        }
+        Err(_panic) => answer_to_panic(method),
     }
+}
+
+fn answer_to_panic(method: &Method) -> Response<Body> {
+    method.metrics.panicked();
+    Status::from(panicked(method)).into_http()
 }
 
 /// Adds our reason to an error of the gRPC library.

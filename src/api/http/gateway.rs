@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, Version, header};
 use hyper::body::Incoming;
@@ -41,6 +42,7 @@ use crate::api::http::identity::{Authentication, IdentityCheck};
 use crate::api::http::metered_body::ByteMeter;
 use crate::api::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
+use crate::api::http::recorded_calls::RecordedCalls;
 use crate::api::http::{audit, json, pages};
 use crate::domain::Reason;
 use crate::domain::access::AccessResource;
@@ -114,7 +116,7 @@ impl Gateway {
             methods: Arc::new(methods),
             metrics,
             registry,
-            calls: Arc::new(CallContext { clock, drain, audit: OnceLock::new() }),
+            calls: Arc::new(CallContext { clock, drain, audit: OnceLock::new(), recorded: RecordedCalls::default() }),
             health: Arc::new(ServerHealth::new(health)),
             hosts: AllowedHosts::default(),
             identity,
@@ -217,6 +219,11 @@ impl Gateway {
     /// The clock of the server.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.calls.clock
+    }
+
+    /// Waits for recorded calls whose callers went away, no longer than a time. Call it once, after the connections have ended.
+    pub async fn drain_recorded(&self, deadline: Duration) {
+        self.calls.recorded.drain(deadline).await;
     }
 
     /// Whether a request is for a page of operations, such as `/healthz`.

@@ -34,7 +34,7 @@ const JSON_ON_RUNTIME_BYTES: usize = 64 * 1024;
 /// Answers a request that is not gRPC.
 pub async fn answer(
     methods: &Methods,
-    calls: &CallContext,
+    calls: &Arc<CallContext>,
     request: Request<Body>,
     caller: &Arc<Caller>,
 ) -> Response<Body> {
@@ -46,7 +46,7 @@ pub async fn answer(
 
 async fn transcoded(
     methods: &Methods,
-    calls: &CallContext,
+    calls: &Arc<CallContext>,
     request: Request<Body>,
     caller: &Arc<Caller>,
 ) -> Result<Response<Body>, ApiError> {

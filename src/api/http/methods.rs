@@ -111,7 +111,7 @@ pub struct Method {
 
 /// All methods by path.
 pub struct Methods {
-    by_path: HashMap<Box<str>, Method>,
+    by_path: HashMap<Box<str>, Arc<Method>>,
     mounts: HashMap<Box<str>, ServiceSlot>,
     /// Calls of methods that do not exist.
     unknown: MethodMetrics,
@@ -154,7 +154,7 @@ impl Methods {
                 waits: own && descriptor.name() == "Dequeue",
                 descriptor,
             };
-            self.by_path.insert(format!("/{name}").into(), method);
+            self.by_path.insert(format!("/{name}").into(), Arc::new(method));
         }
         self.mounts.insert(service.full_name().into(), mount);
     }
@@ -166,18 +166,18 @@ impl Methods {
     }
 
     /// A method that every caller may call, by its path. O(1).
-    pub fn known(&self, path: &str) -> Option<&Method> {
+    pub fn known(&self, path: &str) -> Option<&Arc<Method>> {
         self.by_path.get(path).filter(|_| !Self::is_internal(path))
     }
 
     /// Finds a method that every caller may call, by its path, or says which one may be meant.
-    pub fn public(&self, path: &str) -> Result<&Method, ApiError> {
+    pub fn public(&self, path: &str) -> Result<&Arc<Method>, ApiError> {
         self.known(path).ok_or_else(|| self.no_method(path))
     }
 
     /// Finds a method by its path; those between servers only where they are served.
-    pub fn served(&self, path: &str) -> Result<&Method, ApiError> {
-        let is_served = |method: &&Method| !Self::is_internal(path) || method.service.get().is_some();
+    pub fn served(&self, path: &str) -> Result<&Arc<Method>, ApiError> {
+        let is_served = |method: &&Arc<Method>| !Self::is_internal(path) || method.service.get().is_some();
         self.by_path.get(path).filter(is_served).ok_or_else(|| self.no_method(path))
     }
 

@@ -26,7 +26,7 @@ const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// A raw HTTP/2 connection; its tasks end with the set.
-async fn raw(address: SocketAddr, window: u32, tasks: &mut JoinSet<()>) -> SendRequest<Bytes> {
+pub(super) async fn raw(address: SocketAddr, window: u32, tasks: &mut JoinSet<()>) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.expect("the server takes connections");
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(window);
@@ -37,7 +37,7 @@ async fn raw(address: SocketAddr, window: u32, tasks: &mut JoinSet<()>) -> SendR
     calls
 }
 
-fn begin(calls: &mut SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
+pub(super) fn begin(calls: &mut SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
     let request = http::Request::post(format!("http://localhost{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -46,7 +46,7 @@ fn begin(calls: &mut SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStr
     calls.send_request(request, false).expect("a stream is free")
 }
 
-fn framed(message: &[u8]) -> Bytes {
+pub(super) fn framed(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(message.len() + 5);
     frame.put_u8(0);
     frame.put_u32(u32::try_from(message.len()).expect("a small message"));
@@ -55,7 +55,7 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 /// Sends a message and answers the status, in the head or in trailers.
-async fn call(calls: &mut SendRequest<Bytes>, path: &str, message: &[u8]) -> tonic::Status {
+pub(super) async fn call(calls: &mut SendRequest<Bytes>, path: &str, message: &[u8]) -> tonic::Status {
     *calls = calls.clone().ready().await.expect("a stream is free");
     let (response, mut body) = begin(calls, path);
     body.send_data(framed(message), true).expect("the stream is open");
@@ -81,7 +81,7 @@ async fn on_time(within: Duration, mut is_so: impl AsyncFnMut() -> bool) -> bool
     tokio::time::timeout(within, async { while !is_so().await {} }).await.is_ok()
 }
 
-async fn metric(server: &Wire, name: &str) -> i64 {
+pub(super) async fn metric(server: &Wire, name: &str) -> i64 {
     let page = server.http("GET", "/metrics", &[], "").await.body;
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}"))

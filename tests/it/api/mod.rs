@@ -9,6 +9,7 @@ mod life;
 mod partner;
 mod queues;
 mod readiness;
+mod recorded_calls;
 mod rules;
 mod shares;
 mod stores;
