@@ -23,6 +23,7 @@ use crate::api::http::methods::Method;
 use crate::api::http::recorded_methods::CLEAR;
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
+use crate::domain::reason::Effect;
 use crate::engine::access::Identity;
 use crate::engine::audit::{Audit, OperatorAct};
 
@@ -72,9 +73,19 @@ fn outcome_of(response: &Response<Body>) -> String {
     }
 }
 
+/// Whether an answer says that its call surely changed nothing. Anybody can have such answers, at any rate.
+fn is_without_effect(response: &Response<Body>) -> bool {
+    let Some(details) = response.extensions().get::<Status>().map(Status::get_error_details) else { return false };
+    let Some(info) = details.error_info() else { return false };
+    let is_said = info.metadata.get("effect").is_some_and(|effect| effect == "nothing");
+    is_said || Reason::from_name(&info.reason).is_some_and(|reason| reason.info().effect == Effect::Nothing)
+}
+
 /// What the audit says of an answer.
 pub struct AnswerNote {
     act: Option<OperatorAct>,
+    /// Whether the act surely had no effect.
+    is_refused: bool,
     /// Whether the caller lacks a role.
     is_role_missing: bool,
 }
@@ -86,11 +97,12 @@ impl AnswerNote {
         // Other answers, which are nearly all, cost nothing.
         let may_lack_role = status.is_some_and(|status| status.code() == Code::PermissionDenied);
         let is_role_missing = may_lack_role && outcome_of(response) == Reason::RoleMissing.info().name;
+        let is_refused = act.is_some() && is_without_effect(response);
         let act = act.map(|act| {
             let detail = response.extensions().get::<ActDetail>().map(|detail| detail.0.clone());
             OperatorAct { outcome: outcome_of(response), part: detail.unwrap_or(act.part), ..act }
         });
-        Self { act, is_role_missing }
+        Self { act, is_refused, is_role_missing }
     }
 }
 
@@ -98,7 +110,7 @@ impl AnswerNote {
 pub async fn note(audit: Option<&Audit>, method: &Method, identity: Option<&Arc<Identity>>, note: AnswerNote) {
     let Some(audit) = audit else { return };
     match (note.act, identity) {
-        (Some(act), _) => Box::pin(record(audit, act, note.is_role_missing)).await,
+        (Some(act), _) => Box::pin(record(audit, act, note.is_refused)).await,
         (None, Some(identity)) if note.is_role_missing => {
             let actor = identity.principal.name.to_string();
             Box::pin(record_refusal(Some(audit), actor, method.descriptor.name(), Reason::RoleMissing)).await;
@@ -107,10 +119,10 @@ pub async fn note(audit: Option<&Audit>, method: &Method, identity: Option<&Arc<
     }
 }
 
-/// Writes an act down. A line that cannot be written is told in the log: the act is done.
-async fn record(audit: &Audit, act: OperatorAct, is_role_missing: bool) {
+/// Writes an act down; of those that were refused a sample. A line that cannot be written is told in the log: the act is done.
+async fn record(audit: &Audit, act: OperatorAct, is_refused: bool) {
     let (action, target) = (act.action.clone(), act.target.clone());
-    let written = if is_role_missing { audit.record_refusal(act).await } else { audit.record(act).await };
+    let written = if is_refused { audit.record_refusal(act).await } else { audit.record(act).await };
     if let Err(error) = written {
         tracing::error!(%error, action, target, "an admin action cannot be recorded");
     }

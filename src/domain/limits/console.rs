@@ -39,6 +39,8 @@ pub const ADMIN_REPEATS_MAX: usize = 1_000;
 pub const ADMIN_PAGE_ACTS_MAX: usize = 10_000;
 /// The length of each text of an admin action; longer ones are cut.
 pub const ADMIN_TEXT_BYTES_MAX: usize = 1_024;
+/// The length of each text of a refused call in the audit, and of what an act that had no effect was about; longer ones are cut.
+pub const REFUSED_TEXT_BYTES_MAX: usize = 128;
 /// The time in which a refused call is written down once for each caller, method and reason.
 pub const REFUSALS_WINDOW: Duration = Duration::from_secs(60);
 /// The refused calls that are written down in that time.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::limits::{ADMIN_PAGE_ACTS_MAX, ADMIN_REPEATS_MAX, ADMIN_TEXT_BYTES_MAX};
+use crate::domain::limits::{ADMIN_PAGE_ACTS_MAX, ADMIN_REPEATS_MAX, ADMIN_TEXT_BYTES_MAX, REFUSED_TEXT_BYTES_MAX};
 use crate::ports::{AdminAction, AdminLog, Clock, StoreError};
 
 use refusals::RefusalSample;
@@ -80,16 +80,23 @@ impl Audit {
         Ok(())
     }
 
-    /// Writes down that a call was refused: the first of an actor, a call and an outcome in a minute, and at most
-    /// `REFUSALS_WRITTEN_MAX` in all. Of the others the next line tells the number.
+    /// Writes down that a call was refused, or that an act had no effect: the first of an actor, a call and an outcome in a minute,
+    /// and at most `REFUSALS_WRITTEN_MAX` in all. Of the others the next line tells the number. Its texts are cut short, since
+    /// callers choose them.
     pub async fn record_refusal(&self, refused: OperatorAct) -> Result<(), StoreError> {
         let Some(unwritten) = self.refusals.note(&refused, self.clock.elapsed()) else { return Ok(()) };
-        let part = match (unwritten, refused.part.is_empty()) {
-            (0, _) => refused.part,
+        let short = |text| cut(text, REFUSED_TEXT_BYTES_MAX);
+        let OperatorAct { actor, action, target, part, reason, outcome, request_token: _ } = refused;
+        let part = short(part);
+        let part = match (unwritten, part.is_empty()) {
+            (0, _) => part,
             (more, true) => format!("and {more} more in the minute before"),
-            (more, false) => format!("{}, and {more} more in the minute before", refused.part),
+            (more, false) => format!("{part}, and {more} more in the minute before"),
         };
-        self.record(OperatorAct { part, ..refused }).await
+        let (target, reason) = (short(target), short(reason));
+        // Without its token: what had no effect is no repeat, and takes no place of one.
+        let request_token = String::new();
+        self.record(OperatorAct { actor, action, target, part, reason, outcome, request_token }).await
     }
 
     /// The acts with numbers below `below` whose target begins with a prefix, newest first, and whether there may be more.
@@ -126,6 +133,7 @@ fn call_of(act: &OperatorAct) -> u64 {
 
 fn numbered(act: OperatorAct, number: u64, request: u64, time: crate::domain::Timestamp) -> AdminAction {
     let OperatorAct { actor, action, target, part, reason, outcome, request_token: _ } = act;
+    let cut = |text| cut(text, ADMIN_TEXT_BYTES_MAX);
     let (actor, action, target) = (cut(actor), cut(action), cut(target));
     AdminAction {
         number,
@@ -141,7 +149,7 @@ fn numbered(act: OperatorAct, number: u64, request: u64, time: crate::domain::Ti
 }
 
 /// The start of a text.
-fn cut(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(ADMIN_TEXT_BYTES_MAX));
+fn cut(mut text: String, bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(bytes));
     text
 }

@@ -45,7 +45,9 @@ impl RefusalSample {
             };
         }
         let OperatorAct { actor, action, outcome, .. } = refused;
-        let kind = SampledRefusal { actor: actor.clone(), action: action.clone(), outcome: outcome.clone() };
+        // Without what the caller named in brackets, which may differ with each call.
+        let actor = actor.split_once(" (").map_or(&**actor, |(principal, _)| principal).to_owned();
+        let kind = SampledRefusal { actor, action: action.clone(), outcome: outcome.clone() };
         if let Some(left_out) = window.left_out.get_mut(&kind) {
             *left_out += 1;
             return None;
@@ -78,6 +80,8 @@ mod tests {
         assert_eq!((note("A", 60), note("B", 61)), (Some(2), Some(0)));
         assert_eq!(note("A", 62), None);
         assert_eq!(note("A", 200), Some(0), "what was left out is older than a minute");
+        let claimed = |word: &str| sample.note(&refused(&format!("ann ({word})"), "A"), Duration::from_secs(300));
+        assert_eq!((claimed("x"), claimed("y")), (Some(0), None), "a claim makes no other caller");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -69,6 +70,41 @@ fn each_act_of_an_operator_is_one_line_that_only_the_owner_can_read() {
     let purge = json!({"queue": "mail", "requestToken": "once"});
     assert_eq!(call(&server, &format!("{QUEUES}/PurgeQueue"), "ben", &purge).status, 200);
     assert_eq!(acts(&server, &json!({})), all, "a repeat after a restart leaves no line");
+}
+
+#[test]
+fn acts_without_an_effect_are_sampled_and_leave_the_room_to_others() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    let made = call(&server, &format!("{QUEUES}/CreateQueue"), "ada", &json!({"queue": {"name": "mail"}}));
+    assert_eq!(made.status, 200, "{}", made.body);
+    let began = Instant::now();
+    for number in 0..1_000 {
+        let missing = json!({"queue": format!("none-{number}"), "requestToken": format!("t{number}")}).to_string();
+        let actor = if number < 500 { "ben".to_owned() } else { format!("ben (as {number})") };
+        let long = "x".repeat(900);
+        let headers =
+            [("content-type", "application/json"), ("tallystone-actor", &*actor), ("tallystone-reason", &*long)];
+        let refused = http(server.address, "POST", &format!("{QUEUES}/PurgeQueue"), &headers, &missing);
+        let refused = refused.expect("the server answers");
+        assert_eq!(refused.status, 404, "{}", refused.body);
+    }
+    let minutes = began.elapsed().as_secs() / 60 + 1;
+    let text = fs::read_to_string(data.path().join("audit/actions.jsonl")).expect("the file can be read");
+    let lines = text.lines().count() as u64;
+    assert!((2..=1 + minutes + 1).contains(&lines), "{lines} lines in {minutes} minutes");
+    assert!(text.len() as u64 / lines < 500, "{text}");
+    let all = acts(&server, &json!({}));
+    assert_eq!(shown(all.last().expect("a line")), ["CreateQueue", "mail", "ada", "", "OK"]);
+    assert_eq!(all[0]["outcome"], "QUEUE_NOT_FOUND");
+    assert!(all[0]["target"].as_str().is_some_and(|target| target.starts_with("none-")), "{}", all[0]);
+    // An act that is in doubt, or done, is always written.
+    for number in 0..50 {
+        let done = call(&server, &format!("{QUEUES}/PurgeQueue"), "ben", &json!({"queue": "mail"}));
+        assert_eq!(done.status, 200, "{number}: {}", done.body);
+    }
+    let text = fs::read_to_string(data.path().join("audit/actions.jsonl")).expect("the file can be read");
+    assert_eq!(text.lines().filter(|line| line.contains("\"OK\"")).count(), 51, "{text}");
 }
 
 fn acts_for(server: &Server, key: &str) -> Vec<Value> {
