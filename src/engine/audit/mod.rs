@@ -1,7 +1,7 @@
 //! Records what operators did, each act once; and of calls that are refused a sample.
 //!
-//! A call with the request token of an earlier one for the same target is a repeat and leaves no second line. Acts are
-//! numbered here; one is written after the other.
+//! A call with the request token of an earlier one for the same target, by the same actor, is a repeat and leaves no second line,
+//! as long as tokens are kept. Acts are numbered here; one is written after the other.
 
 mod refusals;
 
@@ -11,7 +11,10 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::limits::{ADMIN_PAGE_ACTS_MAX, ADMIN_REPEATS_MAX, ADMIN_TEXT_BYTES_MAX, REFUSED_TEXT_BYTES_MAX};
+use crate::domain::Timestamp;
+use crate::domain::limits::{
+    ADMIN_PAGE_ACTS_MAX, ADMIN_REPEATS_MAX, ADMIN_TEXT_BYTES_MAX, OPERATION_KEPT, REFUSED_TEXT_BYTES_MAX,
+};
 use crate::ports::{AdminAction, AdminLog, Clock, StoreError};
 
 use refusals::RefusalSample;
@@ -42,8 +45,15 @@ pub struct Audit {
 struct WrittenActs {
     /// The number of the newest act; none before the log was read.
     last: Option<u64>,
-    /// The newest hashes of calls with a request token.
-    calls: VecDeque<u64>,
+    /// The newest calls with a request token, oldest first: their hashes and when they were written down.
+    calls: VecDeque<(u64, Timestamp)>,
+}
+
+impl WrittenActs {
+    /// Whether a call is a repeat. A token that is not kept any more may have been used for another act.
+    fn has(&self, call: u64, now: Timestamp) -> bool {
+        self.calls.iter().any(|(known, at)| *known == call && now.since(*at) < OPERATION_KEPT)
+    }
 }
 
 impl Audit {
@@ -59,20 +69,21 @@ impl Audit {
             Some(last) => last,
             None => {
                 let newest = self.log.newest(None, ADMIN_REPEATS_MAX).await?;
-                written.calls = newest.iter().rev().map(|act| act.request).filter(|call| *call != 0).collect();
+                let calls = newest.iter().rev().map(|act| (act.request, act.time));
+                written.calls = calls.filter(|(call, _)| *call != 0).collect();
                 newest.first().map_or(0, |act| act.number)
             }
         };
         written.last = Some(last);
-        let call = call_of(&act);
-        if call != 0 && written.calls.contains(&call) {
+        let (call, now) = (call_of(&act), self.clock.now());
+        if call != 0 && written.has(call, now) {
             return Ok(());
         }
         let number = last + 1;
-        self.log.append(&numbered(act, number, call, self.clock.now())).await?;
+        self.log.append(&numbered(act, number, call, now)).await?;
         written.last = Some(number);
         if call != 0 {
-            written.calls.push_back(call);
+            written.calls.push_back((call, now));
             if written.calls.len() > ADMIN_REPEATS_MAX {
                 written.calls.pop_front();
             }
@@ -121,17 +132,17 @@ impl Audit {
     }
 }
 
-/// The hash by which a repeat of a call is known; 0 for a call without a request token.
+/// The hash by which a repeat of a call of its actor is known; 0 for a call without a request token.
 fn call_of(act: &OperatorAct) -> u64 {
     if act.request_token.is_empty() {
         return 0;
     }
-    let parts = [&act.action, &act.target, &act.part, &act.request_token, &act.outcome];
+    let parts = [&act.actor, &act.action, &act.target, &act.part, &act.request_token, &act.outcome];
     let text: Vec<String> = parts.map(|part| format!("{}:{part}", part.len())).into();
     xxh3_64(text.concat().as_bytes()).max(1)
 }
 
-fn numbered(act: OperatorAct, number: u64, request: u64, time: crate::domain::Timestamp) -> AdminAction {
+fn numbered(act: OperatorAct, number: u64, request: u64, time: Timestamp) -> AdminAction {
     let OperatorAct { actor, action, target, part, reason, outcome, request_token: _ } = act;
     let cut = |text| cut(text, ADMIN_TEXT_BYTES_MAX);
     let (actor, action, target) = (cut(actor), cut(action), cut(target));

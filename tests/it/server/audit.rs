@@ -2,9 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tallystone::adapters::manual::ManualClock;
+use tallystone::adapters::memory::AdminLogTable;
+use tallystone::domain::Timestamp;
+use tallystone::domain::limits::OPERATION_KEPT;
+use tallystone::engine::audit::{Audit, OperatorAct};
 
 use super::keys::{command_with, keyed, post};
 use crate::support::harness::{HttpAnswer, Launch, Server, http};
@@ -105,6 +111,38 @@ fn acts_without_an_effect_are_sampled_and_leave_the_room_to_others() {
     }
     let text = fs::read_to_string(data.path().join("audit/actions.jsonl")).expect("the file can be read");
     assert_eq!(text.lines().filter(|line| line.contains("\"OK\"")).count(), 51, "{text}");
+}
+
+#[tokio::test]
+async fn a_request_token_hides_no_act_of_others_nor_one_after_its_time() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_000_000));
+    let log = Arc::new(AdminLogTable::default());
+    let audit = Audit::new(log.clone(), Arc::new(clock.clone()));
+    let act = |actor: &str| OperatorAct {
+        actor: actor.to_owned(),
+        action: "PurgeQueue".to_owned(),
+        target: "mail".to_owned(),
+        outcome: "OK".to_owned(),
+        request_token: "once".to_owned(),
+        ..OperatorAct::default()
+    };
+    let actors = async || -> Vec<String> {
+        let (acts, _) = audit.list("", None, 100).await.expect("a list");
+        acts.into_iter().map(|act| act.actor).collect()
+    };
+    for actor in ["ann", "bob", "ann", "bob"] {
+        audit.record(act(actor)).await.expect("it is written");
+    }
+    assert_eq!(actors().await, ["bob", "ann"], "a repeat leaves no line, the act of another does");
+    clock.advance(OPERATION_KEPT - Duration::from_secs(1));
+    audit.record(act("ann")).await.expect("it is written");
+    // As a server that has started again: it knows the calls from the log.
+    let restarted = Audit::new(log.clone(), Arc::new(clock.clone()));
+    restarted.record(act("bob")).await.expect("it is written");
+    assert_eq!(actors().await, ["bob", "ann"], "the token is still known");
+    clock.advance(Duration::from_secs(1));
+    audit.record(act("ann")).await.expect("it is written");
+    assert_eq!(actors().await, ["ann", "bob", "ann"], "the token is forgotten, so this is another act");
 }
 
 fn acts_for(server: &Server, key: &str) -> Vec<Value> {
