@@ -116,9 +116,13 @@ impl IdentityCheck {
         if self.mode == Authentication::Off {
             return Ok(None);
         }
-        self.known()?.keys.named(name).map(Some).ok_or_else(|| {
-            self.metrics.unauthenticated(UnauthenticatedCall::Invalid);
-            let what = format!("no API key has the name {name} of the certificate of the call; nothing was applied");
+        self.known()?.keys.named(name).map(Some).map_err(|why| {
+            self.metrics.unauthenticated(match why {
+                KeyRefusal::Unknown => UnauthenticatedCall::Invalid,
+                KeyRefusal::Expired => UnauthenticatedCall::Expired,
+            });
+            let what =
+                format!("no valid API key has the name {name} of the certificate of the call; nothing was applied");
             ApiError::new(Reason::Unauthenticated, what).without_effect()
         })
     }

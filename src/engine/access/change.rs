@@ -335,12 +335,14 @@ impl AccessKeysInner {
     fn serve(&self, record: KeyRecord, before: &AccessKey) {
         let KeyRecord { entry, change, .. } = record;
         let (name, version, actor, is_deleted) = (&change.name, change.version, &change.actor, entry.is_none());
+        let no_end = self.changing.lock();
         let ring = self.ring.load();
         let after = match entry {
             Some(key) => ring.with(key),
             None => ring.without(before),
         };
         self.replace(Arc::new(after));
+        drop(no_end);
         let action = if is_deleted {
             "deleted"
         } else if version == FIRST_VERSION {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -94,9 +95,9 @@ impl Identity {
 /// Why a shown key is refused. Callers are told no more than that it is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyRefusal {
-    /// No key has this id, or it has another secret.
+    /// No key has this id or name, or it has another secret.
     Unknown,
-    /// The secret was valid, and is not any more.
+    /// What was shown was valid, and is not any more.
     Expired,
 }
 
@@ -122,6 +123,8 @@ struct AccessKeysInner {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     ring: ArcSwap<KeyRing>,
+    /// Held while a ring is made of the one before, and while identities of it end by time: the new one takes none that has ended.
+    changing: Mutex<()>,
     /// Changes in flight, including those whose callers went away.
     tasks: TaskTracker,
 }
@@ -141,6 +144,7 @@ impl AccessKeys {
             clock,
             entropy,
             ring: ArcSwap::from_pointee(ring),
+            changing: Mutex::default(),
             tasks: TaskTracker::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -159,16 +163,16 @@ impl AccessKeys {
         }
     }
 
-    /// Who has the name of a key, for callers that prove it with a certificate. Ends with the key, and with a change of its grants,
-    /// but not with its secrets.
-    pub fn named(&self, name: &PrincipalName) -> Option<Arc<Identity>> {
+    /// Who has the name of a key, for callers that prove it with a certificate. Ends with the key, with a change of its grants, and
+    /// when the last of its secrets is over.
+    pub fn named(&self, name: &PrincipalName) -> Result<Arc<Identity>, KeyRefusal> {
         loop {
-            let identity = self.shared.ring.load().of_name(name)?;
+            let identity = self.shared.ring.load().of_name(name, self.shared.clock.now())?;
             if !identity.has_ended() {
-                return Some(identity);
+                return Ok(identity);
             }
             if !identity.is_regranted() {
-                return None;
+                return Err(KeyRefusal::Expired);
             }
         }
     }
@@ -188,8 +192,9 @@ impl AccessKeys {
         self.shared.ring.load().accounts().refusals()
     }
 
-    /// Ends the calls of secrets that are over by now.
+    /// Ends the calls of secrets that are over by now, and of certificates whose key has no other.
     pub fn end_expired(&self) {
+        let _no_change = self.shared.changing.lock();
         self.shared.ring.load().end_expired(self.shared.clock.now());
     }
 
@@ -240,6 +245,7 @@ impl AccessKeysInner {
 impl CatalogView<AccessKey> for AccessKeysInner {
     fn take_in(&self, keys: Vec<AccessKey>) {
         // Nothing else changes the ring meanwhile: `take_in` runs only between changes.
+        let _no_end = self.changing.lock();
         self.replace(Arc::new(self.ring.load().replaced(keys)));
     }
 }

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use crate::domain::Timestamp;
 use crate::domain::access::{AccessKey, AccessKeySecret, KeyId, Principal, PrincipalName, SecretHash};
-use crate::engine::access::{CredentialKind, Identity, PrincipalAccounts};
+use crate::engine::access::{CredentialKind, Identity, KeyRefusal, PrincipalAccounts};
 
 /// All live keys, indexed.
 #[derive(Clone, Default)]
@@ -57,7 +57,9 @@ impl HeldKey {
             HeldSecret { hash: secret.hash, expires: secret.expires, identity }
         };
         let secrets = key.spec.secrets.iter().map(held).collect();
-        let named = before.map(|before| &before.named).filter(|known| known.grants == key.spec.grants);
+        // It has ended if every secret was over: another secret opens the name again.
+        let lasts = |known: &&Arc<Identity>| known.grants == key.spec.grants && !known.has_ended();
+        let named = before.map(|before| &before.named).filter(lasts);
         let named = named.map_or_else(|| new(CredentialKind::Certificate), Arc::clone);
         Self { key: Arc::new(key), secrets, named }
     }
@@ -91,10 +93,11 @@ impl KeyRing {
         &self.accounts
     }
 
-    /// What is known of those who prove a name without a secret.
-    pub fn of_name(&self, name: &PrincipalName) -> Option<Arc<Identity>> {
-        let key = self.by_name.get(name)?;
-        self.by_id.get(&key.id).map(|held| Arc::clone(&held.named))
+    /// What is known of those who prove a name without a secret. Refused once every secret of its key is over.
+    pub fn of_name(&self, name: &PrincipalName, now: Timestamp) -> Result<Arc<Identity>, KeyRefusal> {
+        let key = self.by_name.get(name).ok_or(KeyRefusal::Unknown)?;
+        let held = self.by_id.get(&key.id).filter(|held| held.key.is_valid(now)).ok_or(KeyRefusal::Expired)?;
+        Ok(Arc::clone(&held.named))
     }
 
     pub fn by_id(&self, id: KeyId) -> Option<&HeldKey> {
@@ -152,11 +155,18 @@ impl KeyRing {
         after
     }
 
-    /// Cancels the secrets that are over by now. O(keys).
+    /// Cancels the secrets that are over by now, and the names whose every secret is. O(keys).
     pub fn end_expired(&self, now: Timestamp) {
-        for secret in self.by_id.values().flat_map(|held| &held.secrets) {
-            if secret.expires.is_some_and(|expires| now >= expires) && !secret.identity.has_ended() {
-                secret.identity.ended().cancel();
+        let end = |identity: &Identity| {
+            if !identity.has_ended() {
+                identity.ended().cancel();
+            }
+        };
+        for held in self.by_id.values() {
+            let is_over = |secret: &&HeldSecret| secret.expires.is_some_and(|expires| now >= expires);
+            held.secrets.iter().filter(is_over).for_each(|secret| end(&secret.identity));
+            if !held.key.is_valid(now) {
+                end(&held.named);
             }
         }
     }
@@ -242,22 +252,44 @@ mod tests {
 
     #[test]
     fn a_name_lasts_as_long_as_its_key_and_its_grants() {
-        let ann = PrincipalName::new("ann").expect("a valid name");
-        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, Some(9))]));
-        let first = ring.of_name(&ann).expect("ann");
-        ring.end_expired(Timestamp::from_secs(9));
-        let rotated = ring.with(key(1, "ann", 2, vec![secret(2, None)]));
+        let (ann, now) = (PrincipalName::new("ann").expect("a valid name"), Timestamp::from_secs(9));
+        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, Some(9)), secret(2, None)]));
+        let first = ring.of_name(&ann, now).expect("ann");
+        ring.end_expired(now);
+        let rotated = ring.with(key(1, "ann", 2, vec![secret(3, None)]));
         ring.end_all_but(&rotated);
-        assert!(!first.has_ended(), "neither the end of a secret nor another one is its end");
-        let mut changed = key(1, "ann", 3, vec![secret(2, None)]);
+        assert!(!first.has_ended(), "neither the end of one secret nor another one is its end");
+        let mut changed = key(1, "ann", 3, vec![secret(3, None)]);
         changed.spec.grants = [Grant::everywhere(AccessRole::Worker)].into_iter().collect();
         let changed = rotated.with(changed);
         rotated.end_all_but(&changed);
         assert!(first.has_ended() && first.is_regranted());
-        let second = changed.of_name(&ann).expect("ann");
-        let gone = changed.without(&key(1, "ann", 3, vec![secret(2, None)]));
+        let second = changed.of_name(&ann, now).expect("ann");
+        let gone = changed.without(&key(1, "ann", 3, vec![secret(3, None)]));
         changed.end_all_but(&gone);
-        assert!(second.has_ended() && !second.is_regranted() && gone.of_name(&ann).is_none());
+        assert!(second.has_ended() && !second.is_regranted());
+        assert_eq!(gone.of_name(&ann, now).err(), Some(KeyRefusal::Unknown));
+    }
+
+    #[test]
+    fn a_name_ends_when_the_last_secret_of_its_key_is_over_and_another_opens_it_again() {
+        let ann = PrincipalName::new("ann").expect("a valid name");
+        let (before, over) = (Timestamp::from_micros(19_999_999), Timestamp::from_secs(20));
+        let ring = KeyRing::default().with(key(1, "ann", 1, vec![secret(1, Some(9)), secret(2, Some(20))]));
+        let first = ring.of_name(&ann, before).expect("ann");
+        ring.end_expired(before);
+        assert!(!first.has_ended(), "one of its secrets is valid");
+        assert_eq!(ring.of_name(&ann, over).err(), Some(KeyRefusal::Expired), "it is refused before anything ends it");
+        ring.end_expired(over);
+        assert!(first.has_ended() && !first.is_regranted());
+        let rotated = ring.with(key(1, "ann", 2, vec![secret(3, Some(40))]));
+        ring.end_all_but(&rotated);
+        let second = rotated.of_name(&ann, over).expect("ann");
+        assert!(!second.has_ended());
+        let lasting = rotated.with(key(1, "ann", 3, vec![secret(3, Some(40)), secret(4, None)]));
+        rotated.end_all_but(&lasting);
+        lasting.end_expired(Timestamp::from_secs(1_000_000));
+        assert!(Arc::ptr_eq(&second, &lasting.of_name(&ann, over).expect("ann")) && !second.has_ended());
     }
 
     #[test]

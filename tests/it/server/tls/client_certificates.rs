@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tallystone::client::{Client, ClientTls, TlsFailure};
 use tallystone::proto::admin::v1::{DeleteKeyRequest, ListKeysRequest};
@@ -145,6 +145,43 @@ async fn the_name_in_a_certificate_has_the_grants_of_its_key_until_the_key_goes(
     });
     assert_eq!(ended.await.expect("it ends in time"), Some(Code::Unauthenticated));
     assert_eq!(refusal(&boss).await, Some(Code::Unauthenticated));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_expiry_of_a_key_ends_what_its_name_in_a_certificate_opens() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let authority = Authority::new(folder.path(), "one");
+    let (server, ann) = keyed(folder.path(), &authority, "optional");
+    let ca = authority.file.to_str().expect("UTF-8");
+    let command = |arguments: &[&str]| {
+        let at = url(&server);
+        let (code, key, told) = run(&[arguments, &["--server", &at, "--ca-file", ca, "--key", &ann]].concat());
+        assert_eq!(code, 0, "{told}");
+        key.trim().to_owned()
+    };
+    let of = |name| client(&server, &showing(&authority, &authority.issue(name, vec![dns(name)], None)));
+    let (short, lasting) = (of("short"), of("lasting"));
+    command(&["key", "create", "lasting", "--grant", "admin"]);
+    let lasts = Duration::from_secs(6);
+    command(&["key", "create", "short", "--grant", "admin", "--expires", "6s"]);
+    let made = Instant::now();
+    assert_eq!(refusal(&short).await, None);
+    let request = WatchCountsRequest { namespace: "tallystone.queues".to_owned(), ..watched() };
+    let mut open = short.counters().watch_counts(request).await.expect("it may watch").into_inner();
+    let ended = tokio::time::timeout(lasts.saturating_sub(made.elapsed()) + ENDED_WITHIN, async {
+        loop {
+            match open.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(status) => return Some(status.code()),
+            }
+        }
+    });
+    assert_eq!(ended.await.expect("it ends in time"), Some(Code::Unauthenticated));
+    assert_eq!(refusal(&short).await, Some(Code::Unauthenticated), "nor does it open another call");
+    assert_eq!(refusal(&lasting).await, None, "a key without an expiry stays");
+    command(&["key", "rotate", "short"]);
+    assert_eq!(refusal(&short).await, None, "a new secret makes the key valid again");
 }
 
 fn watched() -> WatchCountsRequest {
