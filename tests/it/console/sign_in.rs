@@ -80,6 +80,32 @@ fn a_key_opens_the_console_until_it_ends() {
 }
 
 #[test]
+fn refused_sign_ins_and_visits_without_a_key_stand_in_the_audit_as_a_sample() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let key = key_of("ann", data.path());
+    let server = keyed(data.path(), &key);
+    for number in 0..30 {
+        assert_eq!(sign_in(&server, &format!("to=./&key={}{number:02}", &key[..key.len() - 2])).status, 401);
+        assert_eq!(get(&server, &format!("/console/queue?name=secret-{number}"), &[]).status, 303);
+    }
+    assert_eq!(get(&server, "/console/sign-in", &[]).status, 200, "to ask for the page is no refusal");
+    let lines = call(&server, &key, "/tallystone.admin.v1.AuditService/ListAdminActions", &json!({}));
+    assert!(!lines.body.contains("secret") && !lines.body.contains("ts_"), "{}", lines.body);
+    let lines = lines.json();
+    let refused = lines["actions"].as_array().expect("a list").iter().filter(|act| act["outcome"] != "OK");
+    let mut refused: Vec<_> = refused
+        .map(|act| ["action", "actor", "outcome"].map(|field| act[field].as_str().expect("a text").to_owned()))
+        .collect();
+    refused.sort();
+    refused.dedup();
+    let told =
+        ["/console/", "/console/sign-in"].map(|place| [place, "127.0.0.1", "UNAUTHENTICATED"].map(str::to_owned));
+    assert_eq!(refused, told);
+    let count = lines["actions"].as_array().expect("a list").len();
+    assert!(count <= 1 + 2 * 2, "one of each in a minute: {lines}");
+}
+
+#[test]
 fn an_act_is_that_of_the_principal_and_nothing_is_done_without_a_key() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let key = key_of("ann", data.path());

@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::api::http::audit;
 use crate::api::http::buffers::Caller;
 use crate::api::http::call::CallContext;
 use crate::api::http::health::ServerHealth;
@@ -47,6 +48,8 @@ const FORM_WAIT: Duration = Duration::from_secs(10);
 /// Where the pages lie.
 pub const CONSOLE_ROOT: &str = "/console/";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+/// Where a key is shown, as the audit names it.
+const SIGN_IN: &str = "/console/sign-in";
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// The places that take forms.
 const FORMS: [&str; 4] = ["act", "payload", "sign-in", "sign-out"];
@@ -132,7 +135,7 @@ impl Console {
         }
         let query = PageQuery::of(request.uri().query());
         match (is_post, place) {
-            (true, "sign-in") => return sign_in(&context, request).await,
+            (true, "sign-in") => return sign_in(&context, request, caller).await,
             (true, "sign-out") => return sign_out(&request),
             (false, "sign-in") => return html(&session::page(query.text("to"), None)),
             (_, _) => {} // each other place wants to know who asks
@@ -143,7 +146,10 @@ impl Console {
         });
         let identity = match admitted {
             Ok(identity) => identity,
-            Err(refusal) if refusal.reason == Reason::Unauthenticated => return unknown_caller(&request, place),
+            Err(refusal) if refusal.reason == Reason::Unauthenticated => {
+                note_stranger(&context, CONSOLE_ROOT, caller).await;
+                return unknown_caller(&request, place);
+            }
             Err(refusal) => return html(&PageFailure::from(Status::from(refusal)).page()),
         };
         let calls = ConsoleCalls::new(context, identity, request.headers(), caller);
@@ -242,7 +248,7 @@ fn no_form() -> Response<Body> {
 }
 
 /// Keeps the key of a form in a cookie, and leads to the page that was wanted.
-async fn sign_in(context: &ConsoleContext, request: Request<Body>) -> Response<Body> {
+async fn sign_in(context: &ConsoleContext, request: Request<Body>, caller: &Caller) -> Response<Body> {
     let headers = request.headers().clone();
     let Some(form) = form_of(request).await else { return no_form() };
     match session::sign_in(&context.identity, &form, &headers).await {
@@ -264,6 +270,7 @@ fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Res
     if let Some(cookie) = cookie {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
+            note_stranger(context, SIGN_IN, caller).await;
     response
 }
 
@@ -272,6 +279,12 @@ fn unknown_caller(request: &Request<Body>, place: &str) -> Response<Body> {
     if place == "live" || request.method() == Method::POST {
         return text(StatusCode::UNAUTHORIZED, "sign in first; nothing was done\n".to_owned());
     }
+/// Notes in the audit that somebody without a valid key was refused. No text of a stranger gets into it.
+async fn note_stranger(context: &ConsoleContext, place: &str, caller: &Caller) {
+    let actor = caller.peer.ip().to_string();
+    Box::pin(audit::record_refusal(context.calls.audit.get(), actor, place, Reason::Unauthenticated)).await;
+}
+
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
     see_other(&link("sign-in", &[("to", &format!("{place}{query}"))]))
 }
