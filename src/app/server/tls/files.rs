@@ -23,6 +23,7 @@ use crate::domain::limits::TLS_FILE_BYTES_MAX;
 const CERT_FILE: &str = "tls.cert_file";
 const KEY_FILE: &str = "tls.key_file";
 const CLIENT_CA_FILE: &str = "tls.client_ca_file";
+const PEER_CA_FILE: &str = "tls.peer_ca_file";
 
 /// The files that the settings name.
 #[derive(Clone, Debug)]
@@ -81,11 +82,23 @@ pub enum TlsFileError {
 
 /// Checks that the files of the settings can be served, as a start does.
 pub fn check(config: &TlsConfig) -> Result<(), TlsFileError> {
+    check_peers(config)?;
     if !config.is_on() {
         return Ok(());
     }
     let files = TlsFiles::of(config);
     files.judge(&files.read()?).map(drop)
+}
+
+/// Checks the authorities of other servers, if the settings name a file of them: calls to the others read it only then. A server
+/// without TLS of its own may call others that have it.
+pub(super) fn check_peers(config: &TlsConfig) -> Result<(), TlsFileError> {
+    let path = &config.peer_ca_file;
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let invalid = |what| TlsFileError::Invalid { setting: PEER_CA_FILE, path: path.clone(), what };
+    roots(&read(PEER_CA_FILE, path)?).map(drop).map_err(invalid)
 }
 
 impl FilesFingerprint {
@@ -172,12 +185,7 @@ impl TlsFiles {
         if self.client_auth == ClientAuth::Off {
             return Ok(WebPkiClientVerifier::no_client_auth());
         }
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&contents.client_ca).map_err(invalid)? {
-            roots
-                .add(certificate)
-                .map_err(|error| invalid(format!("has a certificate that cannot be used: {error}")))?;
-        }
+        let roots = roots(&contents.client_ca).map_err(invalid)?;
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
         let builder = match self.client_auth {
             ClientAuth::Optional => builder.allow_unauthenticated(),
@@ -214,6 +222,15 @@ fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
         return Err("has no certificate in PEM form".to_owned());
     }
     Ok(found)
+}
+
+/// The authorities of a file, at least one.
+fn roots(bytes: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(bytes)? {
+        roots.add(certificate).map_err(|error| format!("has a certificate that cannot be used: {error}"))?;
+    }
+    Ok(roots)
 }
 
 fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {

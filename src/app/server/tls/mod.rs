@@ -15,7 +15,7 @@ use crate::app::server::keyspace::UnusableSetting;
 use crate::ports::Clock;
 
 pub use files::{TlsFileError, check};
-use files::{TlsFiles, describe};
+use files::{TlsFiles, check_peers, describe};
 pub use watch::CertificateWatch;
 
 /// Reads the certificate that the settings name, and answers the port that shows it, with who keeps it up to date. None: the
@@ -26,13 +26,14 @@ pub fn open(
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<Option<(Arc<TlsPort>, CertificateWatch)>> {
     let metrics = TlsMetrics::register(registry);
+    let unusable = |error: &TlsFileError| UnusableSetting(describe(error));
+    check_peers(config).map_err(|error| unusable(&error))?;
     if !config.is_on() {
         return Ok(None);
     }
     let hangups = signal(SignalKind::hangup())?;
     let files = TlsFiles::of(config);
     let read = files.read();
-    let unusable = |error: &TlsFileError| UnusableSetting(describe(error));
     let served = files.judge(read.as_ref().map_err(unusable)?).map_err(|error| unusable(&error))?;
     if served.expires <= clock.now() {
         tracing::warn!("the certificate in tls.cert_file has expired; clients will refuse it");

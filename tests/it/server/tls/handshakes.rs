@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tallystone::proto::counter::v1::AddCountRequest;
 
-use super::{client, curl, handshake, in_memory, metric, trusting, url};
+use super::{client, curl, handshake, in_memory, metric, run, trusting, url};
 use crate::support::certificates::Authority;
 use crate::support::harness::{Launch, eventually, http};
 
@@ -127,4 +127,42 @@ fn files_that_do_not_fit_keep_a_server_from_starting_and_say_why() {
     let launch = in_memory(&pair).arg("--set").arg("tls.client_auth=required");
     let (status, printed) = refused(launch);
     assert!(status.code() == Some(2) && printed.contains("tls.client_ca_file must name"), "{printed}");
+}
+
+#[test]
+fn a_file_of_other_servers_authorities_that_cannot_be_used_keeps_a_server_from_starting() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let authority = Authority::new(folder.path(), "one");
+    let pair = authority.local("server");
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("it can be written");
+        file
+    };
+    let no_certificate = write("none.pem", "no PEM");
+    let broken = write("broken.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let missing = folder.path().join("missing.pem");
+    let clear_text = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        command.args(["server", "start", "--listen", "127.0.0.1:0", "--set", "auth.mode=off"]);
+        command.args(["--set", "counters.engine=memory", "--set", "queues.engine=memory"]);
+        Launch::of(command)
+    };
+    for (file, words) in [
+        (&missing, "cannot be read"),
+        (&no_certificate, "has no certificate in PEM form"),
+        (&broken, "has a certificate that cannot be used"),
+    ] {
+        let setting = format!("tls.peer_ca_file={}", file.display());
+        let told = format!("tls.peer_ca_file {} {words}", file.display());
+        for launch in [clear_text(), in_memory(&pair)] {
+            let (status, printed) = launch.arg("--set").arg(&setting).try_start().err().expect("it is refused");
+            assert!(status.code() == Some(2) && printed.contains(&told), "{told}: {printed}");
+        }
+        let memory = ["--set", "counters.engine=memory", "--set", "queues.engine=memory", "--set", "auth.mode=off"];
+        let (code, _, printed) = run(&[&["server", "check-config", "--set", &setting], &memory[..]].concat());
+        assert!(code == 2 && printed.contains(&told), "{told}: {printed}");
+    }
+    let good = format!("tls.peer_ca_file={}", authority.file.display());
+    drop(in_memory(&pair).arg("--set").arg(&good).start());
 }
