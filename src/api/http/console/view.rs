@@ -321,6 +321,7 @@ impl From<Status> for PageFailure {
             Code::InvalidArgument | Code::FailedPrecondition => (StatusCode::BAD_REQUEST, "Cannot be shown"),
             Code::PermissionDenied => (StatusCode::FORBIDDEN, "Not allowed"),
             Code::Unauthenticated => (StatusCode::UNAUTHORIZED, "Sign in first"),
+            Code::ResourceExhausted => (StatusCode::TOO_MANY_REQUESTS, "Too much at once"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "No answer"), // the store or the server is away
         };
         Self { status: code, heading, text: status.message().to_owned() }
