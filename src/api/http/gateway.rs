@@ -341,12 +341,17 @@ impl Gateway {
             Box::pin(audit::record_refusal(self.calls.audit.get(), actor, page, Reason::RoleMissing)).await;
             return json::refused(&Status::from(role_missing(&identity.principal, role, "this page")));
         }
+        let meter = ByteMeter::of(&request, false, &self.calls.clock);
         if pages::exists(request.uri().path()) {
             let request = Request::from_parts(request.into_parts().0, ());
-            return pages::answer(&request, &self.health, &self.registry, caller).await;
+            let page = pages::answer(&request, &self.health, &self.registry, caller).await;
+            return match meter {
+                Some(meter) => page.map(|body| meter.count_answer(body)),
+                None => page,
+            };
         }
         request.extensions_mut().insert(connect_info(caller.peer));
-        let Some(meter) = ByteMeter::of(&request, false, &self.calls.clock) else {
+        let Some(meter) = meter else {
             return json::answer(&self.methods, &self.calls, request, caller).await;
         };
         let request = request.map(|body| meter.clone().count_request(body, false));

@@ -37,7 +37,12 @@ struct MeteredBody {
 impl ByteMeter {
     /// The meter of a call; none if nothing is to be counted. A stream has one in case its quota changes.
     pub fn of(request: &Request<Body>, streaming: bool, clock: &Arc<dyn Clock>) -> Option<Self> {
-        let account = &request.extensions().get::<Arc<Identity>>()?.account;
+        Self::of_caller(request.extensions().get::<Arc<Identity>>()?, streaming, clock)
+    }
+
+    /// The meter of what a caller is known to ask for.
+    pub fn of_caller(identity: &Identity, streaming: bool, clock: &Arc<dyn Clock>) -> Option<Self> {
+        let account = &identity.account;
         let is_limited = streaming || account.limit(KeyQuota::BytesPerSecond).is_some();
         is_limited.then(|| Self { account: Arc::clone(account), clock: Arc::clone(clock) })
     }

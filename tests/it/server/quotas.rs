@@ -183,6 +183,55 @@ async fn answers_count_as_bytes_too() {
     assert!(delay > Duration::from_secs(30), "{delay:?}");
 }
 
+#[test]
+fn pages_of_the_console_and_of_metrics_count_as_bytes() {
+    let tenants = Tenants::with("bytes-per-second=100");
+    let bearer = format!("Bearer {}", tenants.greedy);
+    let get =
+        |path: &str| http(tenants.server.address, "GET", path, &[("authorization", &bearer)], "").expect("an answer");
+    for path in ["/console/", "/metrics"] {
+        let page = get(path);
+        assert_eq!(page.status, 200, "{path}: {}", page.body);
+        let waits = tenants.refused(&tenants.greedy, "GetDepth", &json!({"queue": "mail"}), "bytes-per-second");
+        let costs = Duration::from_millis(10 * page.body.len() as u64);
+        assert!(costs > Duration::from_secs(20), "{path} has {} bytes", page.body.len());
+        assert!(waits <= costs && waits + Duration::from_secs(10) > costs, "{path}: {waits:?} of {costs:?}");
+        assert_eq!(get(path).status, 429, "{path}");
+        // A rate that changes begins anew.
+        tenants.update(&["--quota", "bytes-per-second=unlimited"]);
+        tenants.update(&["--quota", "bytes-per-second=100"]);
+    }
+}
+
+/// Opens the live numbers of the console, and reads the status of the answer. The rest is not read: it has no end.
+fn live(tenants: &Tenants, key: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(tenants.server.address).expect("the server listens");
+    stream.set_read_timeout(Some(WITHIN)).expect("a time");
+    let head = format!("GET /console/live HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("it is sent");
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).expect("an answer");
+    (stream, String::from_utf8_lossy(&first).into_owned())
+}
+
+#[test]
+fn live_pages_of_the_console_count_as_streams() {
+    let tenants = Tenants::with("streams=1");
+    tenants.done(&tenants.admin, "CreateQueue", &json!({"queue": {"name": "mail"}}));
+    let (shown, refused) = ("HTTP/1.1 200".to_owned(), "HTTP/1.1 429".to_owned());
+    let (held, first) = live(&tenants, &tenants.greedy);
+    let second = live(&tenants, &tenants.greedy).1;
+    assert_eq!([first, second, live(&tenants, &tenants.modest).1], [shown.clone(), refused, shown]);
+    let bearer = format!("Bearer {}", tenants.greedy);
+    let refused = http(tenants.server.address, "GET", "/console/live", &[("authorization", &bearer)], "");
+    let refused = refused.expect("an answer");
+    assert!(delay_of_refusal(&refused, "streams").is_some(), "{refused:?}");
+    tenants.refused(&tenants.greedy, "Dequeue", &json!({"queue": "mail"}), "streams");
+    drop(held);
+    let comes_back = || tenants.ask(&tenants.greedy, "Dequeue", &json!({"queue": "mail"})).status == 200;
+    assert!(eventually(WITHIN, comes_back), "a stream that ends gives way");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_of_a_key_end_at_its_quota_and_come_back() {
     let tenants = Tenants::with("streams=2");

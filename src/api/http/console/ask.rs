@@ -16,8 +16,8 @@ use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
 use crate::api::http::audit::REASON_METADATA;
 use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES};
 use crate::api::http::call::call;
-use crate::domain::access::{AccessResource, AccessRole};
-use crate::engine::access::Identity;
+use crate::domain::access::{AccessResource, AccessRole, KeyQuota, QuotaRefusal};
+use crate::engine::access::{AccountPermit, Identity};
 
 /// How long a panel of a page waits for its numbers.
 const PANEL_WAIT: Duration = Duration::from_millis(700);
@@ -50,6 +50,11 @@ impl ConsoleCalls {
     /// The name of the principal who asks; empty where callers need not say.
     pub fn user(&self) -> String {
         self.identity.as_ref().map_or_else(String::new, |identity| identity.principal.name.to_string())
+    }
+
+    /// Takes a place within the caller's quota of streams; none where callers need not say who they are.
+    pub fn take_stream(&self) -> Result<Option<AccountPermit>, QuotaRefusal> {
+        self.identity.as_ref().map(|identity| identity.account.take(KeyQuota::Streams)).transpose()
     }
 
     /// Who acts, as the audit names callers.

@@ -9,7 +9,7 @@ use futures_util::stream;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -18,7 +18,10 @@ use super::ask::ConsoleCalls;
 use super::pages::{overview, queue};
 use super::query::PageQuery;
 use super::{text, words};
+use crate::api::errors::ApiError;
+use crate::api::http::json;
 use crate::api::http::response_body::with_type;
+use crate::engine::access::AccountPermit;
 use crate::proto::queue::v1 as pb;
 
 /// The pause between two events.
@@ -34,6 +37,7 @@ struct LiveStream {
     sent: BTreeMap<String, LiveNumbers>,
     has_begun: bool,
     _permit: OwnedSemaphorePermit,
+    _place: Option<AccountPermit>,
 }
 
 /// What an event says.
@@ -45,14 +49,18 @@ struct LiveReading {
     rows: BTreeMap<String, LiveNumbers>,
 }
 
-/// Answers the stream of a page, or 503 when there are too many streams.
+/// Answers the stream of a page, or 503 when there are too many streams, or 429 when the caller has as many as its quota allows.
 pub fn answer(calls: ConsoleCalls, query: PageQuery, streams: &Arc<Semaphore>) -> Response<Body> {
     let Ok(permit) = Arc::clone(streams).try_acquire_owned() else {
         let mut response = text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are live; try again\n".to_owned());
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
         return response;
     };
-    let live = LiveStream { calls, query, sent: BTreeMap::new(), has_begun: false, _permit: permit };
+    let place = match calls.take_stream() {
+        Ok(place) => place,
+        Err(refusal) => return json::refused(&ApiError::from(refusal).into()),
+    };
+    let live = LiveStream { calls, query, sent: BTreeMap::new(), has_begun: false, _permit: permit, _place: place };
     let events = stream::unfold(live, |mut live| async move {
         let event = live.next().await?;
         Some((Ok::<_, Status>(Frame::data(Bytes::from(event))), live))
@@ -84,7 +92,7 @@ impl LiveStream {
         let LiveReading { as_of, server_time, page, rows } = reading;
         let is_new = |name: &String, row: &LiveNumbers| self.sent.get(name) != Some(row);
         let changed: BTreeMap<&String, &LiveNumbers> = rows.iter().filter(|(name, row)| is_new(name, row)).collect();
-        let news: Value = json!({
+        let news: Value = serde_json::json!({
             "serverTime": server_time.as_ref().map(words::millis),
             "asOf": as_of.as_ref().map(words::millis),
             "isAway": is_away,

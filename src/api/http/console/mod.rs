@@ -32,6 +32,7 @@ use crate::api::http::call::CallContext;
 use crate::api::http::health::ServerHealth;
 use crate::api::http::hosts::AllowedHosts;
 use crate::api::http::identity::IdentityCheck;
+use crate::api::http::metered_body::ByteMeter;
 use crate::api::http::methods::Methods;
 use crate::api::http::response_body::with_type;
 use crate::domain::Reason;
@@ -47,9 +48,9 @@ use view::{Page, PageFailure};
 const FORM_WAIT: Duration = Duration::from_secs(10);
 /// Where the pages lie.
 pub const CONSOLE_ROOT: &str = "/console/";
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
 /// Where a key is shown, as the audit names it.
 const SIGN_IN: &str = "/console/sign-in";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// The places that take forms.
 const FORMS: [&str; 4] = ["act", "payload", "sign-in", "sign-out"];
@@ -152,11 +153,26 @@ impl Console {
             }
             Err(refusal) => return html(&PageFailure::from(Status::from(refusal)).page()),
         };
+        let is_live = place == "live";
+        let meter = identity.as_ref().and_then(|known| ByteMeter::of_caller(known, is_live, &context.calls.clock));
         let calls = ConsoleCalls::new(context, identity, request.headers(), caller);
+        let Some(meter) = meter else { return self.answer_known(calls, place, query, request).await };
+        let request = request.map(|body| meter.clone().count_request(body, false));
+        self.answer_known(calls, place, query, request).await.map(|body| meter.count_answer(body))
+    }
+
+    /// Answers a caller that may call.
+    async fn answer_known(
+        &self,
+        calls: ConsoleCalls,
+        place: &str,
+        query: PageQuery,
+        request: Request<Body>,
+    ) -> Response<Body> {
         if place == "live" {
             return live::answer(calls, query, &self.streams);
         }
-        if is_post {
+        if request.method() == Method::POST {
             return self.post(&calls, place, request).await;
         }
         shown(self.page(&calls, place, &query).await, &calls)
@@ -254,12 +270,19 @@ async fn sign_in(context: &ConsoleContext, request: Request<Body>, caller: &Call
     match session::sign_in(&context.identity, &form, &headers).await {
         Ok(cookie) => with_cookie(see_other(&session::place_of(form.text("to"))), cookie),
         Err(refusal) if refusal.reason == Reason::Unauthenticated => {
+            note_stranger(context, SIGN_IN, caller).await;
             let mut page = session::page(form.text("to"), Some("This key is not valid."));
             page.status = StatusCode::UNAUTHORIZED;
             html(&page)
         }
         Err(refusal) => html(&PageFailure::from(Status::from(refusal)).page()),
     }
+}
+
+/// Notes in the audit that somebody without a valid key was refused. No text of a stranger gets into it.
+async fn note_stranger(context: &ConsoleContext, place: &str, caller: &Caller) {
+    let actor = caller.peer.ip().to_string();
+    Box::pin(audit::record_refusal(context.calls.audit.get(), actor, place, Reason::Unauthenticated)).await;
 }
 
 fn sign_out(request: &Request<Body>) -> Response<Body> {
@@ -270,7 +293,6 @@ fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Res
     if let Some(cookie) = cookie {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
-            note_stranger(context, SIGN_IN, caller).await;
     response
 }
 
@@ -279,12 +301,6 @@ fn unknown_caller(request: &Request<Body>, place: &str) -> Response<Body> {
     if place == "live" || request.method() == Method::POST {
         return text(StatusCode::UNAUTHORIZED, "sign in first; nothing was done\n".to_owned());
     }
-/// Notes in the audit that somebody without a valid key was refused. No text of a stranger gets into it.
-async fn note_stranger(context: &ConsoleContext, place: &str, caller: &Caller) {
-    let actor = caller.peer.ip().to_string();
-    Box::pin(audit::record_refusal(context.calls.audit.get(), actor, place, Reason::Unauthenticated)).await;
-}
-
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
     see_other(&link("sign-in", &[("to", &format!("{place}{query}"))]))
 }
