@@ -1,8 +1,9 @@
 //! What is shipped for those on call: dashboards, alerts and their runbook, held to what a real server shows.
 //!
-//! `files` has what can be said of the files themselves, `prometheus` what a real one makes of them, `firing` and
-//! `queue_alerts` which trouble raises which alerts, `pages` what a server says of itself.
+//! `files` has what can be said of the files themselves, `prometheus` what a real one makes of them, `firing`, `queue_alerts`
+//! and `access_alerts` which trouble raises which alerts, `pages` what a server says of itself.
 
+mod access_alerts;
 mod files;
 mod firing;
 mod pages;

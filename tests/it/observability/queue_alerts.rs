@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(12 * 60);
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// The page with another number for a series that it has.
-fn with(page: &str, series: &str, number: f64) -> String {
+pub(super) fn with(page: &str, series: &str, number: f64) -> String {
     let is_it = |line: &&str| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' '));
     assert_eq!(page.lines().filter(is_it).count(), 1, "no {series} in\n{page}");
     let lines =
