@@ -200,6 +200,24 @@ fn a_change_of_a_key_says_which_grants_changed_and_a_document_which_namespaces()
 }
 
 #[test]
+fn an_act_shows_the_true_principal_despite_a_forged_actor() {
+    let (server, admin, _folder) = keyed();
+    let bearer = format!("Bearer {admin}");
+    for (name, forged) in [("a", "root"), ("b", "bob (root)")] {
+        let headers = [("content-type", "application/json"), ("authorization", &*bearer), ("tallystone-actor", forged)];
+        let body = json!({"queue": {"name": name}}).to_string();
+        let made = http(server.address, "POST", &format!("{QUEUES}/CreateQueue"), &headers, &body);
+        assert_eq!(made.expect("the server answers").status, 200);
+    }
+    let lines = acts_for(&server, &admin);
+    let lines: Vec<_> = lines.iter().map(shown).collect();
+    assert_eq!(
+        lines,
+        [["CreateQueue", "b", "ann (bob (root))", "", "OK"], ["CreateQueue", "a", "ann (root)", "", "OK"]]
+    );
+}
+
+#[test]
 fn refused_calls_are_sampled_with_the_true_principal() {
     let (server, admin, _folder) = keyed();
     let (code, key, told) = command_with(&server, &admin, &["key", "create", "bob", "--grant", "worker:queue:own"]);

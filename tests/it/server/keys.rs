@@ -1,5 +1,7 @@
 //! API keys: nobody calls without one, on any protocol; a key that ends takes its calls with it; no secret is kept.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -407,6 +409,25 @@ fn a_history_names_the_principal_beside_what_the_caller_claims() {
     assert_eq!(create("plain", &[]), "ann");
     assert_eq!(create("claimed", &[("tallystone-actor", "root")]), "ann (root)");
     assert_eq!(create("forged", &[("tallystone-actor", "bob (root)")]), "ann (bob (root))");
+}
+
+#[test]
+fn a_stranger_is_refused_before_the_body_of_the_request() {
+    let (server, _, _folder) = keyed();
+    for kind in ["application/json", "application/grpc-web+proto"] {
+        let head = format!(
+            "POST {CREATE_NAMESPACE} HTTP/1.1\r\nhost: {}\r\ncontent-type: {kind}\r\ncontent-length: 1000000\r\n\r\n",
+            server.address
+        );
+        let mut stream = TcpStream::connect(server.address).expect("the server listens");
+        stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a time");
+        stream.write_all(head.as_bytes()).expect("it is sent");
+        let mut answer = [0; 1_024];
+        let bytes = stream.read(&mut answer).expect("an answer within a second, though no body came");
+        let answer = String::from_utf8_lossy(&answer[..bytes]).to_ascii_lowercase().replace(": ", ":");
+        let is_told = answer.starts_with("http/1.1 401 ") || answer.contains("grpc-status:16");
+        assert!(is_told, "{kind}: {answer}");
+    }
 }
 
 /// Whether any file below a folder holds a text.
