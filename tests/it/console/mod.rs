@@ -3,7 +3,9 @@
 mod actions;
 mod away;
 mod browser;
+mod chromium;
 mod experiments;
+mod live_pages;
 mod many;
 mod pages;
 mod payloads;
