@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::browser::shown_server;
 use super::chromium::{Browser, WAIT};
-use super::{done, get, text_of, used_server};
-use crate::support::harness::eventually;
+use super::{done, fill, get, text_of, used_server};
+use crate::servers::redis::{Build, RedisServer, or_skip};
+use crate::support::harness::{Launch, eventually};
 
 /// Watches the page for ten seconds. Answers whether the focus or the order of rows changed, and whether a number did.
 const WATCH: &str = r#"
@@ -78,5 +79,97 @@ async fn a_page_held_by_pause_keeps_its_numbers() {
                    document.querySelector('[data-testid=\"depth-pending\"]').textContent === '12' ? done(true) \
                    : setTimeout(look, 50); look();";
     browser.session.execute_async(follows, Vec::new()).await.expect("the page follows again");
+    browser.end().await;
+}
+
+/// Waits until a script answers true.
+async fn until(browser: &Browser, what: &str, script: &str) {
+    let look = format!(
+        "const done = arguments[arguments.length - 1]; const end = Date.now() + 30000; \
+         const look = () => {{ if ((() => {{ {script} }})()) done(true); \
+         else if (Date.now() > end) done(false); else setTimeout(look, 50); }}; look();"
+    );
+    let met = browser.session.execute_async(look, Vec::new()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let shown = browser.session.source().await.unwrap_or_default();
+    assert_eq!(met.json(), &json!(true), "{what}: {shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reasons_for_attention_come_and_go_on_an_open_overview() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = shown_server(data.path());
+    let browser = Browser::start().await;
+    browser.open(&server, "").await;
+    browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+    let rows =
+        "const rows = [...document.querySelectorAll('[data-testid=\"attention-row\"]')].map((row) => row.dataset.key);";
+    let is = |keys: &str| format!("{rows} return rows.join() === '{keys}';");
+    until(&browser, "the first reason", &is("MESSAGES_ERRORED mail")).await;
+    let bad = "const cell = document.querySelector('tr[data-queue=\"mail\"] [data-testid=\"depth-errored\"]');";
+    until(&browser, "errored messages are marked", &format!("{bad} return cell.classList.contains('bad-text');")).await;
+    let focus = "document.querySelector('[data-testid=\"attention-row\"] a').focus();";
+    browser.session.execute(focus, Vec::new()).await.expect("a row has a link");
+
+    let blocked = |is: bool| {
+        let queue = json!({"name": "odd/name:50", "enqueue_blocked": is, "enqueue_blocked_reason": if is { "<b>" } else { "" }});
+        done(&server, "UpdateQueue", &json!({"queue": queue}))
+    };
+    blocked(true);
+    until(&browser, "a second reason", &is("MESSAGES_ERRORED mail,ENQUEUE_BLOCKED odd/name:50")).await;
+    let kept = "return document.activeElement.closest('[data-testid=\"attention-row\"]')?.dataset.key === 'MESSAGES_ERRORED mail';";
+    until(&browser, "the focus stays in its row", kept).await;
+    blocked(false);
+    until(&browser, "it is gone again", &is("MESSAGES_ERRORED mail")).await;
+    until(&browser, "the focus stays", kept).await;
+
+    done(&server, "RedriveMessages", &json!({"queue": "mail"}));
+    until(&browser, "no reason is left", &is("")).await;
+    let calm = "return document.querySelector('[data-part=\"attention\"] [data-testid=\"empty\"]')?.textContent === 'Nothing needs attention.';";
+    until(&browser, "the page says so", calm).await;
+    until(&browser, "nothing is marked", &format!("{bad} return cell.className === '' && cell.textContent === '0';"))
+        .await;
+    assert_eq!(browser.findings().await, [""; 0]);
+    browser.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_verdict_and_the_reasons_of_an_open_queue_follow_it() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let browser = Browser::start().await;
+    browser.open(&server, "queue?name=odd%2Fname%3A50").await;
+    browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+    let lead = |text: &str| format!("return document.querySelector('.lead').textContent === '{text}';");
+    until(&browser, "nothing waits", &lead("Nothing waits.")).await;
+    let message = json!({"messageId": "late", "metadata": {"tenant": "acme"}});
+    done(&server, "UpdateQueue", &json!({"queue": {"name": "odd/name:50", "dequeue_blocked": true}}));
+    done(&server, "Enqueue", &json!({"queue": "odd/name:50", "message": message}));
+    let blocked = "return document.querySelectorAll('[data-reason=\"DEQUEUE_BLOCKED\"]').length === 1;";
+    until(&browser, "a reason", blocked).await;
+    let waits = "return document.querySelector('.lead').textContent.includes('1 wait');";
+    until(&browser, "the sentence says what waits", waits).await;
+    done(&server, "PurgeQueue", &json!({"queue": "odd/name:50"}));
+    until(&browser, "no reason", "return !document.querySelector('[data-testid=\"attention-row\"]');").await;
+    until(&browser, "nothing waits again", &lead("Nothing waits.")).await;
+    browser.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_page_says_that_the_store_is_away_and_takes_it_back() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let Some(redis) = or_skip(RedisServer::start(Build::ALL[0])) else { return };
+    let server = Launch::dev(data.path()).arg("--redis").arg(&redis.address().to_string()).start();
+    fill(&server);
+    let browser = Browser::start().await;
+    browser.open(&server, "queue?name=mail").await;
+    browser.wait_for("[data-testid='age'][data-age-state='fresh']").await;
+    let off = "const off = document.querySelectorAll('[data-part=\"actions\"] [aria-disabled]').length;";
+    let told = "const told = document.querySelectorAll('[data-part=\"away\"] .notice').length;";
+    until(&browser, "actions are on", &format!("{off}{told} return off === 0 && told === 0;")).await;
+    redis.pause();
+    until(&browser, "the page says it", &format!("{off}{told} return off > 3 && told === 1;")).await;
+    redis.resume();
+    until(&browser, "the page takes it back", &format!("{off}{told} return off === 0 && told === 0;")).await;
+    browser.wait_for("[data-testid='age'][data-age-state='fresh']").await;
     browser.end().await;
 }

@@ -1,4 +1,7 @@
-//! Live numbers of a page as one stream of events: once a second the age, and the rows that changed.
+//! What changes on a page as one stream of events: once a second the age, and the rows and parts that changed.
+//!
+//! A part is a section as the page has it, rendered and escaped here too. An event of a stream says all that it follows, or
+//! what is new since the event before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +20,8 @@ use tonic::{Code, Status};
 use super::ask::ConsoleCalls;
 use super::pages::{overview, queue};
 use super::query::PageQuery;
-use super::{text, words};
+use super::view::Section;
+use super::{render, text, words};
 use crate::api::errors::ApiError;
 use crate::api::http::json;
 use crate::api::http::response_body::with_type;
@@ -27,14 +31,18 @@ use crate::proto::queue::v1 as pb;
 /// The pause between two events.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The name under which a row or page lists its bad numbers, with spaces between.
+const BAD: &str = "bad";
+
 /// The numbers of a row or page, by the names of their cells.
 type LiveNumbers = BTreeMap<&'static str, String>;
 
 struct LiveStream {
     calls: ConsoleCalls,
     query: PageQuery,
-    /// The rows as they were sent last.
-    sent: BTreeMap<String, LiveNumbers>,
+    read_only: bool,
+    /// What was sent last; none before the first event.
+    sent: Option<LiveReading>,
     has_begun: bool,
     _permit: OwnedSemaphorePermit,
     _place: Option<AccountPermit>,
@@ -47,10 +55,12 @@ struct LiveReading {
     server_time: Option<prost_types::Timestamp>,
     page: LiveNumbers,
     rows: BTreeMap<String, LiveNumbers>,
+    /// The markup of each part, by its name.
+    parts: BTreeMap<&'static str, String>,
 }
 
 /// Answers the stream of a page, or 503 when there are too many streams, or 429 when the caller has as many as its quota allows.
-pub fn answer(calls: ConsoleCalls, query: PageQuery, streams: &Arc<Semaphore>) -> Response<Body> {
+pub fn answer(calls: ConsoleCalls, query: PageQuery, read_only: bool, streams: &Arc<Semaphore>) -> Response<Body> {
     let Ok(permit) = Arc::clone(streams).try_acquire_owned() else {
         let mut response = text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are live; try again\n".to_owned());
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
@@ -60,7 +70,8 @@ pub fn answer(calls: ConsoleCalls, query: PageQuery, streams: &Arc<Semaphore>) -
         Ok(place) => place,
         Err(refusal) => return json::refused(&ApiError::from(refusal).into()),
     };
-    let live = LiveStream { calls, query, sent: BTreeMap::new(), has_begun: false, _permit: permit, _place: place };
+    let (has_begun, sent) = (false, None);
+    let live = LiveStream { calls, query, read_only, sent, has_begun, _permit: permit, _place: place };
     let events = stream::unfold(live, |mut live| async move {
         let event = live.next().await?;
         Some((Ok::<_, Status>(Frame::data(Bytes::from(event))), live))
@@ -89,36 +100,69 @@ impl LiveStream {
                 return Some(": no answer\n\n".to_owned());
             }
         };
-        let LiveReading { as_of, server_time, page, rows } = reading;
-        let is_new = |name: &String, row: &LiveNumbers| self.sent.get(name) != Some(row);
-        let changed: BTreeMap<&String, &LiveNumbers> = rows.iter().filter(|(name, row)| is_new(name, row)).collect();
+        let event = reading.event(self.sent.as_ref(), is_away);
+        self.sent = Some(reading);
+        Some(event)
+    }
+
+    async fn read(&self) -> Result<LiveReading, Status> {
+        let name = self.query.text("name");
+        if name.is_empty() {
+            let read = overview::read(&self.calls, &self.query).await?;
+            let parts = marked(overview::parts(&read, self.calls.queues_away().as_deref()));
+            let totals = read.listed.totals.unwrap_or_default();
+            let sums = overview::sums(&totals).into_iter();
+            let page = live_numbers(sums.map(|fact| (fact.live, fact.value, !fact.class.is_empty())));
+            let rows = read.listed.queues.iter().map(|row| (row.queue.clone(), numbers(row))).collect();
+            return Ok(LiveReading { as_of: totals.as_of, server_time: read.listed.server_time, page, rows, parts });
+        }
+        let read = queue::activity(&self.calls, name).await?;
+        let activity = read.activity.unwrap_or_default();
+        let mut page = numbers(&activity);
+        page.insert("lead", queue::verdict(&activity));
+        let parts = marked(queue::parts(&self.calls, &activity, self.read_only));
+        let rows = BTreeMap::new();
+        Ok(LiveReading { as_of: activity.as_of, server_time: read.server_time, page, rows, parts })
+    }
+}
+
+impl LiveReading {
+    /// The event that tells it to a page that knows another reading, or none.
+    fn event(&self, known: Option<&Self>, is_away: bool) -> String {
+        let Self { as_of, server_time, page, rows, parts } = self;
+        let is_new_row = |name: &String, row: &LiveNumbers| known.is_none_or(|known| known.rows.get(name) != Some(row));
+        let changed: BTreeMap<_, _> = rows.iter().filter(|(name, row)| is_new_row(name, row)).collect();
+        let is_new_part = |name: &str, part: &String| known.is_none_or(|known| known.parts.get(name) != Some(part));
+        let parts: BTreeMap<_, _> = parts.iter().filter(|(name, part)| is_new_part(name, part)).collect();
         let news: Value = serde_json::json!({
             "serverTime": server_time.as_ref().map(words::millis),
             "asOf": as_of.as_ref().map(words::millis),
             "isAway": is_away,
             "page": page,
             "rows": changed,
+            "parts": parts,
         });
-        self.sent = rows;
-        Some(format!("event: numbers\ndata: {news}\n\n"))
-    }
-
-    async fn read(&self) -> Result<LiveReading, Status> {
-        let name = self.query.text("name");
-        if name.is_empty() {
-            let listed = overview::activities(&self.calls, &self.query).await?;
-            let totals = listed.totals.unwrap_or_default();
-            let page = overview::sums(&totals).into_iter().map(|fact| (fact.live, fact.value)).collect();
-            let rows = listed.queues.iter().map(|row| (row.queue.clone(), numbers(row))).collect();
-            return Ok(LiveReading { as_of: totals.as_of, server_time: listed.server_time, page, rows });
-        }
-        let read = queue::activity(&self.calls, name).await?;
-        let activity = read.activity.unwrap_or_default();
-        let page = numbers(&activity);
-        Ok(LiveReading { as_of: activity.as_of, server_time: read.server_time, page, rows: BTreeMap::new() })
+        format!("event: numbers\ndata: {news}\n\n")
     }
 }
 
 fn numbers(row: &pb::QueueActivity) -> LiveNumbers {
-    overview::numbers(row).into_iter().map(|(_, _, live, text)| (live, text)).collect()
+    live_numbers(overview::numbers(row).into_iter().map(|number| (number.live, number.text, number.is_bad)))
+}
+
+/// Numbers by their names: name, text, and whether it is bad.
+fn live_numbers(numbers: impl Iterator<Item = (&'static str, String, bool)>) -> LiveNumbers {
+    let mut bad = Vec::new();
+    let mut by_name = LiveNumbers::new();
+    for (name, text, is_bad) in numbers {
+        by_name.insert(name, text);
+        bad.extend(is_bad.then_some(name));
+    }
+    by_name.insert(BAD, bad.join(" "));
+    by_name
+}
+
+/// The markup of some parts, by their names.
+fn marked(parts: impl IntoIterator<Item = Section>) -> BTreeMap<&'static str, String> {
+    parts.into_iter().map(|part| (part.part, render::part(&part))).collect()
 }

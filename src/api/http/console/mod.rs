@@ -170,7 +170,7 @@ impl Console {
         request: Request<Body>,
     ) -> Response<Body> {
         if place == "live" {
-            return live::answer(calls, query, &self.streams);
+            return live::answer(calls, query, self.settings.read_only, &self.streams);
         }
         if request.method() == Method::POST {
             return self.post(&calls, place, request).await;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::view::{
-    ActionForm, ActionLink, AgeChip, AttentionRow, ChartView, Fact, FilterForm, FormField, IntervalMark, Page, Section,
-    Sparkline, TableCell, TableRow, TableView,
+    ActionForm, ActionLink, AgeChip, AttentionRow, ChartView, Fact, FilterForm, FormField, IntervalMark, Page,
+    PageNotice, Section, Sparkline, TableCell, TableRow, TableView,
 };
 
 const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
@@ -114,17 +114,10 @@ pub fn page(page: &Page) -> String {
     }
     html.raw("</div>");
     if !page.lead.is_empty() {
-        html.element("p", &[("class", "lead")], &page.lead);
+        html.element("p", &[("class", "lead"), ("data-live", "lead")], &page.lead);
     }
     html.raw("</div>\n");
-    for notice in &page.notices {
-        let class = format!("notice {}", notice.class);
-        html.element(
-            "p",
-            &[("class", class.trim_end()), ("role", "status"), ("data-testid", notice.testid)],
-            &notice.text,
-        );
-    }
+    page.notices.iter().for_each(|one| notice(&mut html, one));
     page.sections.iter().for_each(|part| section(&mut html, part));
     html.raw("</main>\n<footer>");
     html.element("p", &[], &page.footer);
@@ -193,8 +186,27 @@ fn age(html: &mut Html, chip: &AgeChip) {
     html.raw("</span>");
 }
 
+/// What is inside a section, for live updates.
+pub fn part(section: &Section) -> String {
+    let mut html = Html::default();
+    content(&mut html, section);
+    html.0
+}
+
+fn notice(html: &mut Html, notice: &PageNotice) {
+    let class = format!("notice {}", notice.class);
+    let attributes = [("class", class.trim_end()), ("role", "status"), ("data-testid", notice.testid)];
+    html.element("p", &attributes, &notice.text);
+}
+
 fn section(html: &mut Html, section: &Section) {
-    html.open("section", &[("id", section.id)]);
+    html.open("section", &[("id", section.id), ("data-part", section.part)]);
+    content(html, section);
+    html.raw("</section>\n");
+}
+
+fn content(html: &mut Html, section: &Section) {
+    section.notices.iter().for_each(|one| notice(html, one));
     if !section.title.is_empty() {
         html.raw("<div class=\"section-head\">");
         html.element("h2", &[], &section.title);
@@ -245,7 +257,6 @@ fn section(html: &mut Html, section: &Section) {
         section.links.iter().for_each(|link| button(html, link));
         html.raw("</p>");
     }
-    html.raw("</section>\n");
 }
 
 /// A text in which backticks mark code.
@@ -260,7 +271,9 @@ fn with_code(html: &mut Html, text: &str) {
 }
 
 fn attention(html: &mut Html, row: &AttentionRow) {
-    html.open("li", &[("data-testid", "attention-row"), ("data-reason", row.reason)]);
+    // Live updates know a row by its key, so that it stays in its place.
+    let key = format!("{} {}", row.reason, row.queue);
+    html.open("li", &[("data-testid", "attention-row"), ("data-reason", row.reason), ("data-key", &key)]);
     html.raw("<span class=\"mark\" aria-hidden=\"true\">!</span><span class=\"what\">");
     html.element("a", &[("href", &row.href)], &row.queue);
     html.raw(" ");

@@ -66,6 +66,9 @@ pub struct PageNotice {
 pub struct Section {
     /// Its name in links; empty for none.
     pub id: &'static str,
+    /// Its name in live updates, which replace all of it; empty for none. A part is there also while it is empty.
+    pub part: &'static str,
+    pub notices: Vec<PageNotice>,
     pub title: String,
     pub note: String,
     pub class: &'static str,

@@ -47,10 +47,46 @@
     pause.addEventListener("click", () => setPaused(!isPaused));
   }
   const put = (scope, values) => {
+    const bad = (values.bad ?? "").split(" ");
     for (const [key, text] of Object.entries(values)) {
       const cell = scope.querySelector(`[data-live="${key}"]`);
-      if (cell && cell.textContent !== text) cell.textContent = text;
+      if (!cell) continue;
+      if (cell.textContent !== text) cell.textContent = text;
+      const fact = cell.closest(".facts > div");
+      (fact ?? cell).classList.toggle(fact ? "bad" : "bad-text", bad.includes(key));
     }
+  };
+  // A part comes as the server renders it into pages. What did not change stays the same node, so that focus and clicks are
+  // not lost: nodes with a key by their key, others by their place.
+  const morph = (old, fresh) => {
+    if (old.nodeType === Node.TEXT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    morphChildren(old, fresh);
+  };
+  const keyOf = (node) => node.dataset?.key;
+  const morphChildren = (old, fresh) => {
+    const wanted = new Set([...fresh.children].map(keyOf));
+    for (const child of [...old.children]) if (keyOf(child) && !wanted.has(keyOf(child))) child.remove();
+    let at = old.firstChild;
+    for (const child of [...fresh.childNodes]) {
+      const isSame = (node) => node.nodeName === child.nodeName && keyOf(node) === keyOf(child);
+      const same = keyOf(child) ? [...old.children].find(isSame) : at && isSame(at) ? at : null;
+      if (same && same === at) at = at.nextSibling;
+      else old.insertBefore(same ?? child, at);
+      if (same) morph(same, child);
+    }
+    while (at) { const next = at.nextSibling; at.remove(); at = next; }
+  };
+  const putPart = (name, markup) => {
+    const part = main.querySelector(`[data-part="${name}"]`);
+    if (!part) return;
+    const fresh = document.createElement("template");
+    fresh.innerHTML = markup;
+    const focused = document.activeElement;
+    morphChildren(part, fresh.content);
+    // A row that moved has lost the focus.
+    if (focused !== document.activeElement && part.contains(focused)) focused.focus({ preventScroll: true });
   };
   if (main && state) {
     const take = (event) => {
@@ -59,6 +95,7 @@
       isAway = news.isAway;
       if (chip) { chip.dataset.asOf = news.asOf ?? ""; chip.dataset.serverTime = news.serverTime; tick(); }
       put(main, news.page);
+      for (const [name, markup] of Object.entries(news.parts)) putPart(name, markup);
       // Rows keep their places; one that is not on the page waits for the next load.
       for (const row of document.querySelectorAll("tr[data-queue]")) {
         const values = news.rows[row.dataset.queue];

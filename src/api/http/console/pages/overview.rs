@@ -9,8 +9,8 @@ use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};
 use crate::api::http::console::view::{
-    ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, Section, Sparkline,
-    TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
+    ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, PageNotice, Section,
+    Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
 };
 use crate::api::http::console::words::{UNKNOWN, count, rate, span};
 use crate::domain::shell_word::shell_word;
@@ -20,6 +20,9 @@ use crate::proto::queue::v1 as pb;
 const PAGE_ROWS: i32 = 100;
 /// The queues that need attention and are shown before the table.
 const ATTENTION_ROWS: i32 = 20;
+
+/// The part with the reasons for attention, in live updates.
+pub const ATTENTION_PART: &str = "attention";
 
 /// The column of the lines over the last hour.
 const LAST_HOUR: &str = "In, last hour";
@@ -36,8 +39,34 @@ const ORDERS: [(&str, pb::ActivityOrder); 8] = [
     ("oldest", pb::ActivityOrder::Oldest),
 ];
 
+/// What a page shows of all queues.
+pub struct OverviewReading {
+    /// The rows that the query names.
+    pub listed: pb::ListQueueActivityResponse,
+    /// The first rows of those that need attention.
+    urgent: pb::ListQueueActivityResponse,
+}
+
+/// A number of a queue, as a cell or a fact shows it.
+pub struct QueueNumber {
+    pub label: &'static str,
+    pub testid: &'static str,
+    /// Its name in live updates.
+    pub live: &'static str,
+    pub text: String,
+    /// Whether it says that something went wrong.
+    pub is_bad: bool,
+}
+
+/// Asks for what the page shows.
+pub async fn read(calls: &ConsoleCalls, query: &PageQuery) -> Result<OverviewReading, Status> {
+    let wanted = pb::ListQueueActivityRequest { page_size: ATTENTION_ROWS, ..Default::default() };
+    let (listed, urgent) = tokio::join!(activities(calls, query), calls.ask(LIST_ACTIVITY, &wanted));
+    Ok(OverviewReading { listed: listed?, urgent: urgent? })
+}
+
 /// Asks for the rows that a query names.
-pub async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQueueActivityResponse, Status> {
+async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQueueActivityResponse, Status> {
     let order = ORDERS
         .iter()
         .find(|(name, _)| *name == query.text("sort"))
@@ -53,23 +82,19 @@ pub async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::L
 
 /// The page.
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
-    let wanted = pb::ListQueueActivityRequest { page_size: ATTENTION_ROWS, ..Default::default() };
-    let (listed, urgent) =
-        tokio::join!(activities(calls, query), calls.ask::<pb::ListQueueActivityResponse>(LIST_ACTIVITY, &wanted));
-    let (listed, urgent) = (listed?, urgent?);
+    let read = read(calls, query).await?;
+    let parts = parts(&read, calls.queues_away().as_deref());
+    let listed = read.listed;
     let totals = listed.totals.unwrap_or_default();
     let mut page = Page::new("./", "Queues");
-    let away = calls.queues_away();
-    page.age = Some(AgeChip::of("store totals", totals.as_of.as_ref(), listed.server_time.as_ref(), away.is_some()));
+    let is_away = calls.queues_away().is_some();
+    page.age = Some(AgeChip::of("store totals", totals.as_of.as_ref(), listed.server_time.as_ref(), is_away));
     if let Some(done) = act::done(query) {
         page.notice("", done);
     }
-    if let Some(why) = away {
-        page.notice("bad", format!("The numbers are the last ones known: {why}"));
-    }
     let (filter, sort) = (query.text("filter"), query.text("sort"));
     page.live = Some(link("live", &[("filter", filter), ("sort", sort), ("page", query.text("page"))]));
-    page.sections.push(attention(&urgent));
+    page.sections.extend(parts);
     page.sections.push(Section { facts: sums(&totals), ..Section::default() });
     let mut section =
         Section { title: "All queues".to_owned(), filter: Some(filter_form(filter, sort)), ..Section::default() };
@@ -99,6 +124,18 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     Ok(page)
 }
 
+/// What live updates replace.
+pub fn parts(read: &OverviewReading, away: Option<&str>) -> [Section; 2] {
+    [away_part(away), attention(&read.urgent)]
+}
+
+/// Says that the numbers are old, while the store of the queues is away.
+pub fn away_part(away: Option<&str>) -> Section {
+    let notice =
+        |why| PageNotice { class: "bad", testid: "", text: format!("The numbers are the last ones known: {why}") };
+    Section { part: "away", notices: away.map(notice).into_iter().collect(), ..Section::default() }
+}
+
 fn attention(urgent: &pb::ListQueueActivityResponse) -> Section {
     let rows = urgent.queues.iter().flat_map(|queue| queue.attention.iter().map(move |reason| (queue, reason)));
     let attention: Vec<AttentionRow> = rows.map(|(queue, reason)| attention_row(&queue.queue, reason)).collect();
@@ -109,7 +146,7 @@ fn attention(urgent: &pb::ListQueueActivityResponse) -> Section {
         all => format!("{all} queues"),
     };
     let empty = if attention.is_empty() { "Nothing needs attention.".to_owned() } else { String::new() };
-    Section { title: "Attention".to_owned(), note, attention, empty, ..Section::default() }
+    Section { part: ATTENTION_PART, title: "Attention".to_owned(), note, attention, empty, ..Section::default() }
 }
 
 /// A reason, with the next step.
@@ -188,26 +225,26 @@ fn columns(filter: &str, sort: &str) -> Vec<ColumnHead> {
     .into()
 }
 
-/// The numbers of a row: label, test id, live name, text.
-pub fn numbers(queue: &pb::QueueActivity) -> [(&'static str, &'static str, &'static str, String); 9] {
+/// The numbers of a queue.
+pub fn numbers(queue: &pb::QueueActivity) -> [QueueNumber; 9] {
+    let number = |label, testid, live, text| QueueNumber { label, testid, live, text, is_bad: false };
+    let (errored, fail) = (queue.errored > Some(0), queue.fail_per_second > Some(0.0));
     [
-        ("Ready", "depth-pending", "pending", count(queue.pending)),
-        ("Invisible", "depth-invisible", "invisible", count(queue.invisible)),
-        ("Running", "depth-running", "running", count(queue.running)),
-        ("Errored", "depth-errored", "errored", count(queue.errored)),
-        ("In/s", "rate-in", "in", rate(queue.in_per_second)),
-        ("Out/s", "rate-out", "out", rate(queue.out_per_second)),
-        ("Fail/s", "rate-fail", "fail", rate(queue.fail_per_second)),
-        ("Oldest", "oldest-age", "oldest", span(queue.oldest_ready_age.as_ref())),
-        ("Drains in", "drain-time", "drain", span(queue.time_to_drain.as_ref())),
+        number("Ready", "depth-pending", "pending", count(queue.pending)),
+        number("Invisible", "depth-invisible", "invisible", count(queue.invisible)),
+        number("Running", "depth-running", "running", count(queue.running)),
+        QueueNumber { is_bad: errored, ..number("Errored", "depth-errored", "errored", count(queue.errored)) },
+        number("In/s", "rate-in", "in", rate(queue.in_per_second)),
+        number("Out/s", "rate-out", "out", rate(queue.out_per_second)),
+        QueueNumber { is_bad: fail, ..number("Fail/s", "rate-fail", "fail", rate(queue.fail_per_second)) },
+        number("Oldest", "oldest-age", "oldest", span(queue.oldest_ready_age.as_ref())),
+        number("Drains in", "drain-time", "drain", span(queue.time_to_drain.as_ref())),
     ]
 }
 
 fn row(queue: &pb::QueueActivity, last_hour: Option<Sparkline>) -> TableRow {
     let name = TableCell { href: link("queue", &[("name", &queue.queue)]), ..cell("Queue", &queue.queue) };
-    let cells = numbers(queue).map(|(label, testid, live, text)| {
-        let is_bad =
-            (live == "errored" && queue.errored > Some(0)) || (live == "fail" && queue.fail_per_second > Some(0.0));
+    let cells = numbers(queue).map(|QueueNumber { label, testid, live, text, is_bad }| {
         let class = if is_bad { "bad-text" } else { "" };
         TableCell { testid, live, class, ..number(label, text) }
     });

@@ -5,7 +5,7 @@ use tonic::Status;
 use super::chart::{self, DrawnCounter};
 use super::errors;
 use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_QUEUE, LIST_SESSIONS};
-use super::overview::{attention_row, numbers};
+use super::overview::{ATTENTION_PART, QueueNumber, attention_row, away_part, numbers};
 use super::queue_counts::QUEUE_COUNTERS;
 use super::times;
 use crate::api::http::console::act;
@@ -43,22 +43,17 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     let activity = read.activity.unwrap_or_default();
     let mut page = Page::new("./", name);
     page.crumbs.push(crate::api::http::console::view::TextLink { href: "./".to_owned(), text: "Queues".to_owned() });
-    let away = calls.queues_away();
-    page.age = Some(AgeChip::of("store totals", activity.as_of.as_ref(), read.server_time.as_ref(), away.is_some()));
+    let is_away = calls.queues_away().is_some();
+    page.age = Some(AgeChip::of("store totals", activity.as_of.as_ref(), read.server_time.as_ref(), is_away));
     page.live = Some(link("live", &[("name", name)]));
     page.lead = verdict(&activity);
     if let Some(done) = act::done(query) {
         page.notice("", done);
     }
-    if let Some(why) = &away {
-        page.notice("bad", format!("The numbers are the last ones known: {why}"));
-    }
-    if !activity.attention.is_empty() {
-        let attention = activity.attention.iter().map(|reason| attention_row(name, reason)).collect();
-        page.sections.push(Section { attention, ..Section::default() });
-    }
-    let facts = numbers(&activity).into_iter().zip(LABELS).map(|((_, testid, live, value), (label, hint))| {
-        let is_bad = live == "errored" && activity.errored > Some(0);
+    let [away, attention, actions] = parts(calls, &activity, read_only);
+    page.sections.extend([away, attention]);
+    let facts = numbers(&activity).into_iter().zip(LABELS).map(|(number, (label, hint))| {
+        let QueueNumber { testid, live, text: value, is_bad, .. } = number;
         let class = if is_bad { "bad" } else { "" };
         Fact { label, value, hint: hint.to_owned(), testid, live, class, ..Fact::default() }
     });
@@ -66,10 +61,21 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     page.sections.push(flow);
     page.sections.extend(times);
     page.sections.extend([errors, explained, workers, settings]);
-    page.sections.push(actions(calls, name, why_off(read_only, away.is_some())));
+    page.sections.push(actions);
     page.sections.push(conservation(&activity));
     page.sections.push(equal_commands(name));
     Ok(page)
+}
+
+/// What live updates replace: whether the store is away, the reasons for attention, and the actions.
+pub fn parts(calls: &ConsoleCalls, activity: &pb::QueueActivity, read_only: bool) -> [Section; 3] {
+    let (name, away) = (&activity.queue, calls.queues_away());
+    let attention = activity.attention.iter().map(|reason| attention_row(name, reason)).collect();
+    [
+        away_part(away.as_deref()),
+        Section { part: ATTENTION_PART, attention, ..Section::default() },
+        actions(calls, name, why_off(read_only, away.is_some())),
+    ]
 }
 
 /// What came in and what went out, from the counters of the queue.
@@ -95,7 +101,7 @@ const LABELS: [(&str, &str); 9] = [
 ];
 
 /// One sentence on how the queue does.
-fn verdict(activity: &pb::QueueActivity) -> String {
+pub fn verdict(activity: &pb::QueueActivity) -> String {
     let pending = activity.pending;
     match (pending, activity.time_to_drain.as_ref(), activity.in_per_second, activity.out_per_second) {
         (None, ..) => "Its numbers are not known yet.".to_owned(),
@@ -220,7 +226,7 @@ fn actions(calls: &ConsoleCalls, name: &str, off: &str) -> Section {
     };
     let links =
         acts.into_iter().map(|(link, lacked)| ActionLink { enabled: off.is_empty() && lacked.is_none(), ..link });
-    Section { title: "Actions".to_owned(), note, links: links.collect(), ..Section::default() }
+    Section { part: "actions", title: "Actions".to_owned(), note, links: links.collect(), ..Section::default() }
 }
 
 /// Why actions are off; empty if they are not.
