@@ -14,6 +14,11 @@ pub async fn queue_counts(calls: &ConsoleCalls, counter_names: Vec<String>) -> R
     let namespace = QUEUE_COUNTERS.to_owned();
     let request = pb::BatchGetCountsRequest { namespace, counter_names, ..Default::default() };
     let results = calls.ask::<pb::BatchGetCountsResponse>(BATCH_GET_COUNTS, &request).await?.results;
+    Ok(counts_of(results))
+}
+
+/// The counts of some results. None for one that cannot be read.
+pub fn counts_of(results: Vec<pb::GetResult>) -> Vec<Option<i64>> {
     let known = |read: pb::GetResult| read.reading.filter(|_| read.error.is_none()).map(|reading| reading.count);
-    Ok(results.into_iter().map(known).collect())
+    results.into_iter().map(known).collect()
 }

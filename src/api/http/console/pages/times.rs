@@ -3,45 +3,60 @@
 use super::queue_counts::queue_counts;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::view::{IntervalMark, Section, TableCell, TableRow, TableView, cell, heads, number};
-use crate::api::http::console::words::whole;
+use crate::api::http::console::words::{UNKNOWN, count};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::counter_names::counter_name;
 use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
 
 const BY_ATTEMPT: [&str; 3] = ["leased_at", "completed_at", "errored_at"];
 const BY_TIME: [&str; 2] = ["wait", "run"];
+const TITLE: &str = "Attempts and times";
 const SINCE: &str = "since the queue was created";
+
+/// The count of a step; none if it cannot be read.
+type StepCount = Option<i64>;
 
 /// Both sections. They are left out of the page of a queue from which nothing was ever leased.
 pub async fn sections(calls: &ConsoleCalls, queue: &str) -> Vec<Section> {
     let Ok(name) = QueueName::new(queue) else { return Vec::new() };
-    let by_attempt = BY_ATTEMPT.iter().flat_map(|counter| ATTEMPT_STEPS.map(|step| format!("{counter}.{step}")));
-    let by_time = BY_TIME.iter().flat_map(|counter| TIME_STEPS.map(|step| format!("{counter}.{step}")));
-    let names = by_attempt.chain(by_time).map(|counter| counter_name(&name, &counter)).collect();
+    let names = counters().map(|counter| counter_name(&name, &counter)).collect();
     match queue_counts(calls, names).await {
-        Ok(counts) => {
-            // In the order of the names. What cannot be read counts as 0 here.
-            let mut counts = counts.into_iter().map(Option::unwrap_or_default).chain(std::iter::repeat(0));
-            let tried = BY_ATTEMPT.map(|_| std::array::from_fn(|_| counts.next().unwrap_or_default()));
-            let timed = BY_TIME.map(|_| std::array::from_fn(|_| counts.next().unwrap_or_default()));
-            [attempts(&tried), times(&timed)].into_iter().flatten().collect()
-        }
+        Ok(counts) => sections_of(&counts),
         Err(status) => {
             let empty = format!("Not known: {}", status.message());
-            vec![Section { title: "Attempts and times".to_owned(), empty, ..Section::default() }]
+            vec![Section { title: TITLE.to_owned(), empty, ..Section::default() }]
         }
     }
 }
 
-fn attempts([leased, completed, errored]: &[[i64; ATTEMPT_STEPS.len()]; 3]) -> Option<Section> {
-    let last = leased.iter().rposition(|count| *count > 0)?;
-    let all = leased.iter().sum();
+/// The counters of all steps.
+fn counters() -> impl Iterator<Item = String> {
+    let by_attempt = BY_ATTEMPT.iter().flat_map(|counter| ATTEMPT_STEPS.map(|step| format!("{counter}.{step}")));
+    let by_time = BY_TIME.iter().flat_map(|counter| TIME_STEPS.map(|step| format!("{counter}.{step}")));
+    by_attempt.chain(by_time)
+}
+
+/// The sections of the counts of all steps, in the order of their counters.
+fn sections_of(counts: &[StepCount]) -> Vec<Section> {
+    if counts.iter().all(Option::is_none) {
+        let empty = "Not known: the counters of the queue cannot be read.".to_owned();
+        return vec![Section { title: TITLE.to_owned(), empty, ..Section::default() }];
+    }
+    let mut counts = counts.iter().copied().chain(std::iter::repeat(None));
+    let tried = BY_ATTEMPT.map(|_| std::array::from_fn(|_| counts.next().flatten()));
+    let timed = BY_TIME.map(|_| std::array::from_fn(|_| counts.next().flatten()));
+    [attempts(&tried), times(&timed)].into_iter().flatten().collect()
+}
+
+fn attempts([leased, completed, errored]: &[[StepCount; ATTEMPT_STEPS.len()]; 3]) -> Option<Section> {
+    let last = leased.iter().rposition(|count| *count != Some(0))?;
+    let all = sum(leased);
     let row = |at: usize| TableRow {
         cells: vec![
             cell("Attempt", ATTEMPT_STEPS[at]),
-            number("Leased", whole(leased[at])),
-            number("Completed", whole(completed[at])),
-            number("Out of attempts", whole(errored[at])),
+            number("Leased", count(leased[at])),
+            number("Completed", count(completed[at])),
+            number("Out of attempts", count(errored[at])),
             bar("Share of all leases", leased[at], all),
         ],
         ..TableRow::default()
@@ -51,17 +66,17 @@ fn attempts([leased, completed, errored]: &[[i64; ATTEMPT_STEPS.len()]; 3]) -> O
     Some(Section { title: "Attempts".to_owned(), note: SINCE.to_owned(), table, ..Section::default() })
 }
 
-fn times([waits, runs]: &[[i64; TIME_STEPS.len()]; 2]) -> Option<Section> {
-    let known = |at: &usize| waits[*at] > 0 || runs[*at] > 0;
-    let first = (0..TIME_STEPS.len()).find(known)?;
-    let last = (0..TIME_STEPS.len()).rfind(known)?;
-    let (all_waits, all_runs) = (waits.iter().sum(), runs.iter().sum());
+fn times([waits, runs]: &[[StepCount; TIME_STEPS.len()]; 2]) -> Option<Section> {
+    let is_shown = |at: &usize| waits[*at] != Some(0) || runs[*at] != Some(0);
+    let first = (0..TIME_STEPS.len()).find(is_shown)?;
+    let last = (0..TIME_STEPS.len()).rfind(is_shown)?;
+    let (all_waits, all_runs) = (sum(waits), sum(runs));
     let row = |at: usize| TableRow {
         cells: vec![
             cell("Up to", step_text(at)),
-            number("Waited", whole(waits[at])),
+            number("Waited", count(waits[at])),
             bar("Share of waits", waits[at], all_waits),
-            number("Ran", whole(runs[at])),
+            number("Ran", count(runs[at])),
             bar("Share of runs", runs[at], all_runs),
         ],
         ..TableRow::default()
@@ -78,9 +93,15 @@ fn times([waits, runs]: &[[i64; TIME_STEPS.len()]; 2]) -> Option<Section> {
     })
 }
 
-/// How long half and nearly all of them took.
-fn sentence(verb: &str, counts: &[i64]) -> Option<String> {
-    let (half, most) = (step_of_share(counts, 50)?, step_of_share(counts, 99)?);
+/// The sum of some counts; none if one of them is not known.
+fn sum(counts: &[StepCount]) -> StepCount {
+    counts.iter().copied().sum()
+}
+
+/// How long half and nearly all of them took; none without counts, and where one is not known.
+fn sentence(verb: &str, counts: &[StepCount]) -> Option<String> {
+    let counts = counts.iter().copied().collect::<Option<Vec<i64>>>()?;
+    let (half, most) = (step_of_share(&counts, 50)?, step_of_share(&counts, 99)?);
     Some(format!("Half of them {verb} up to {}, 99 of 100 up to {}.", step_text(half), step_text(most)))
 }
 
@@ -105,8 +126,9 @@ fn step_text(step: usize) -> String {
     }
 }
 
-/// A share as a line.
-fn bar(label: &'static str, part: i64, all: i64) -> TableCell {
+/// A share as a line; a dash where it is not known.
+fn bar(label: &'static str, part: StepCount, all: StepCount) -> TableCell {
+    let Some((part, all)) = part.zip(all) else { return cell(label, UNKNOWN) };
     let thousandths = i128::from(part.max(0)) * 1_000 / i128::from(all.max(1));
     let upper = i64::try_from(thousandths.min(1_000)).unwrap_or(1_000);
     let percent = format!("{:.1} %", upper as f64 / 10.0);
@@ -118,6 +140,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::api::http::console::pages::queue_counts::counts_of;
+    use crate::proto::counter::v1 as pb;
 
     #[test]
     fn steps_are_read_as_times() {
@@ -129,9 +153,38 @@ mod tests {
 
     #[test]
     fn a_queue_without_leases_has_no_sections() {
-        assert!(attempts(&[[0; ATTEMPT_STEPS.len()]; 3]).is_none());
-        assert!(times(&[[0; TIME_STEPS.len()]; 2]).is_none());
-        assert_eq!(sentence("ran", &[0; 3]), None);
+        assert!(attempts(&[[Some(0); ATTEMPT_STEPS.len()]; 3]).is_none());
+        assert!(times(&[[Some(0); TIME_STEPS.len()]; 2]).is_none());
+        assert_eq!(sentence("ran", &[Some(0); 3]), None);
+    }
+
+    /// The texts of the cells of each row.
+    fn texts(section: &Section) -> Vec<Vec<&str>> {
+        let table = section.table.as_ref().expect("a table");
+        table.rows.iter().map(|row| row.cells.iter().map(|cell| &*cell.text).collect()).collect()
+    }
+
+    #[test]
+    fn what_a_counter_that_cannot_be_read_is_part_of_is_a_dash() {
+        let failed = ["leased_at.2", "wait.10ms"];
+        let answered = |counter: String| {
+            let reading = Some(pb::GetCountResponse { count: 8, ..Default::default() });
+            let error = failed.contains(&&*counter).then(Default::default);
+            pb::GetResult { counter_name: counter, reading, error, ..Default::default() }
+        };
+        let counts = counts_of(counters().map(answered).collect());
+        assert_eq!(counts.iter().filter(|count| count.is_none()).count(), failed.len(), "both are counters of a queue");
+        let [attempts, times] = &sections_of(&counts)[..] else { panic!("two sections") };
+        let attempts = texts(attempts);
+        assert_eq!(attempts[0][1..], ["8", "8", "8", UNKNOWN], "a share of an unknown sum");
+        assert_eq!(attempts[1][1..], [UNKNOWN, "8", "8", UNKNOWN]);
+        let rows = texts(times);
+        assert_eq!((rows[0][1], rows[0][2], rows[1][2]), (UNKNOWN, UNKNOWN, UNKNOWN));
+        assert_eq!((rows[0][3], rows[0][4]), ("8", "6.2 %"), "runs are known");
+        assert_eq!(times.prose.len(), 1, "no sentence about waits: {:?}", times.prose);
+        assert!(times.prose[0].contains("ran"), "{:?}", times.prose);
+        let [none] = &sections_of(&vec![None; counts.len()])[..] else { panic!("one section") };
+        assert!(none.table.is_none() && none.empty.starts_with("Not known"), "{}", none.empty);
     }
 
     proptest! {
@@ -147,7 +200,7 @@ mod tests {
 
         #[test]
         fn a_bar_stays_within_its_scale(part in any::<i64>(), all in any::<i64>()) {
-            let mark = bar("Share", part, all).interval.expect("a bar has a mark");
+            let mark = bar("Share", Some(part), Some(all)).interval.expect("a bar has a mark");
             prop_assert!((0..=1_000).contains(&mark.upper));
         }
     }
