@@ -8,6 +8,8 @@ use super::{done, fill, get, text_of, used_server};
 use crate::servers::redis::{Build, RedisServer, or_skip};
 use crate::support::harness::{Launch, eventually};
 
+/// The rows of one page of the overview.
+const ROWS: usize = 100;
 /// Watches the page for ten seconds. Answers whether the focus or the order of rows changed, and whether a number did.
 const WATCH: &str = r#"
     const [done, queue] = [arguments[arguments.length - 1], arguments[0]];
@@ -98,6 +100,11 @@ async fn until(browser: &Browser, what: &str, script: &str) {
 async fn reasons_for_attention_come_and_go_on_an_open_overview() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = shown_server(data.path());
+    // More than fail, so that failed attempts are no reason.
+    for _ in 0..3 {
+        let lease = done(&server, "Dequeue", &json!({"queue": "mail"}))["leases"][0]["leaseToken"].clone();
+        done(&server, "Complete", &json!({"queue": "mail", "leaseToken": lease}));
+    }
     let browser = Browser::start().await;
     browser.open(&server, "").await;
     browser.wait_for("[data-testid='live-state'][data-state='live']").await;
@@ -171,5 +178,39 @@ async fn an_open_page_says_that_the_store_is_away_and_takes_it_back() {
     redis.resume();
     until(&browser, "the page takes it back", &format!("{off}{told} return off === 0 && told === 0;")).await;
     browser.wait_for("[data-testid='age'][data-age-state='fresh']").await;
+    browser.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_leaves_an_open_page_keeps_no_number() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    for number in 0..=ROWS {
+        let name = format!("q{number:03}");
+        done(&server, "CreateQueue", &json!({"queue": {"name": name}}));
+        done(&server, "Enqueue", &json!({"queue": name, "message": {"messageId": "m"}}));
+    }
+    let last = format!("q{ROWS:03}");
+    let row = |name: &str, then: &str| {
+        format!(
+            "const row = document.querySelector('tr[data-queue=\"{name}\"]'); const cell = row?.querySelector('[data-testid=\"depth-pending\"]'); {then}"
+        )
+    };
+    let browser = Browser::start().await;
+    let is_read = || done(&server, "GetQueueActivity", &json!({"queue": last}))["activity"]["pending"] == json!("1");
+    assert!(eventually(WAIT, is_read), "the numbers of the last queue are known");
+    browser.open(&server, "?sort=pending").await;
+    until(&browser, "the page is full", &row("q007", "return cell?.textContent === '1';")).await;
+    until(&browser, "without the last queue", &row(&last, "return row === null;")).await;
+    browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+    done(&server, "PurgeQueue", &json!({"queue": "q007"}));
+    let gone = row("q007", "return cell.textContent === '–' && row.classList.contains('left');");
+    until(&browser, "the last queue is before it", &gone).await;
+    until(&browser, "another one keeps its number", &row("q008", "return cell.textContent === '1';")).await;
+    for id in ["n1", "n2"] {
+        done(&server, "Enqueue", &json!({"queue": "q007", "message": {"messageId": id}}));
+    }
+    let back = row("q007", "return cell.textContent === '2' && !row.classList.contains('left');");
+    until(&browser, "it is on the page again", &back).await;
     browser.end().await;
 }

@@ -134,12 +134,17 @@ impl LiveReading {
         let changed: BTreeMap<_, _> = rows.iter().filter(|(name, row)| is_new_row(name, row)).collect();
         let is_new_part = |name: &str, part: &String| known.is_none_or(|known| known.parts.get(name) != Some(part));
         let parts: BTreeMap<_, _> = parts.iter().filter(|(name, part)| is_new_part(name, part)).collect();
+        let known_rows = known.iter().flat_map(|known| known.rows.keys());
+        let gone: Vec<&String> = known_rows.filter(|name| !rows.contains_key(*name)).collect();
         let news: Value = serde_json::json!({
             "serverTime": server_time.as_ref().map(words::millis),
             "asOf": as_of.as_ref().map(words::millis),
             "isAway": is_away,
             "page": page,
+            // The first event has all rows. Others of the page have left it.
+            "isWhole": known.is_none(),
             "rows": changed,
+            "gone": gone,
             "parts": parts,
         });
         format!("event: numbers\ndata: {news}\n\n")

@@ -56,6 +56,14 @@
       (fact ?? cell).classList.toggle(fact ? "bad" : "bad-text", bad.includes(key));
     }
   };
+  const LEFT = "No longer on this page. Load it again.";
+  const mark = (row, why) => { row.title = why; row.classList.toggle("left", why !== ""); };
+  const forget = (row) => {
+    for (const cell of row.querySelectorAll("[data-live]")) {
+      cell.textContent = "–";
+      cell.classList.remove("bad-text");
+    }
+  };
   // A part comes as the server renders it into pages. What did not change stays the same node, so that focus and clicks are
   // not lost: nodes with a key by their key, others by their place.
   const morph = (old, fresh) => {
@@ -96,10 +104,13 @@
       if (chip) { chip.dataset.asOf = news.asOf ?? ""; chip.dataset.serverTime = news.serverTime; tick(); }
       put(main, news.page);
       for (const [name, markup] of Object.entries(news.parts)) putPart(name, markup);
-      // Rows keep their places; one that is not on the page waits for the next load.
+      // Rows keep their places. Those that come to the page wait for the next load, and of those that left it no number is
+      // known any more.
       for (const row of document.querySelectorAll("tr[data-queue]")) {
-        const values = news.rows[row.dataset.queue];
-        if (values) put(row, values);
+        const name = row.dataset.queue;
+        const values = news.rows[name];
+        if (values) { put(row, values); mark(row, ""); }
+        else if (news.isWhole || news.gone.includes(name)) { forget(row); mark(row, LEFT); }
       }
       showState("live");
     };
