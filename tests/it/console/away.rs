@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::browser::PAGES;
 use super::{done, fill, get, hidden, post};
+use crate::servers::cassandra::Cassandra;
 use crate::servers::redis::{Build, RedisServer, or_skip};
 use crate::support::harness::{Launch, Server, eventually};
 
@@ -24,6 +26,22 @@ fn page(server: &Server, path: &str) -> String {
     assert!(began.elapsed() < PAGE_WITHIN, "{path} took {:?}", began.elapsed());
     assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     answer.body
+}
+
+/// Every page answers in time, also one that can show nothing, and that one says why. Answers all pages by their places.
+fn all_pages(server: &Server) -> Vec<(&'static str, String)> {
+    let look = |(_, place): (&'static str, &'static str)| {
+        let began = Instant::now();
+        let answer = get(server, &format!("/console/{place}"), &[]);
+        assert!(began.elapsed() < PAGE_WITHIN, "{place} took {:?}", began.elapsed());
+        if answer.status == 503 {
+            assert_eq!(age_of(&answer.body), "away", "{place}: {}", answer.body);
+        } else {
+            assert!([200, 403].contains(&answer.status), "{place}: {} {}", answer.status, answer.body);
+        }
+        (place, answer.body)
+    };
+    PAGES.into_iter().map(look).collect()
 }
 
 #[test]
@@ -47,6 +65,14 @@ fn while_the_store_is_away_pages_say_so_and_act_on_nothing() {
     assert_eq!(super::text_of(&shown, "depth-pending"), "11", "the last number stays");
     let is_off = || page(&server, "/console/queue?name=mail").contains("aria-disabled=\"true\"");
     assert!(eventually(WITHIN, is_off), "the actions are off");
+    for (place, page) in all_pages(&server) {
+        if ["", "queue?", "messages?", "message?", "act?"]
+            .iter()
+            .any(|of| place == *of || !of.is_empty() && place.starts_with(of))
+        {
+            assert!(["stale", "away"].contains(&age_of(&page)), "{place}: {page}");
+        }
+    }
     let refused = post(&server, &format!("{}&reason=x&typed=mail", fields.join("&")), &[]);
     assert_eq!(refused.status, 503, "{}", refused.body);
 
@@ -55,4 +81,25 @@ fn while_the_store_is_away_pages_say_so_and_act_on_nothing() {
     assert!(eventually(WITHIN, is_fresh), "the numbers are fresh again");
     assert!(back.elapsed() < Duration::from_secs(5), "it took {:?}", back.elapsed());
     assert_eq!(done(&server, "GetDepth", &json!({"queue": "mail"}))["pending"], json!("11"), "nothing was purged");
+}
+
+#[test]
+fn while_the_store_of_the_counters_stands_every_page_is_there_in_time() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let server = Launch::dev(data.path()).arg("--cassandra").arg(&node.address().to_string()).start();
+    fill(&server);
+    all_pages_are_warm(&server);
+    node.pause();
+    let pages = all_pages(&server);
+    node.resume();
+    let counter = pages.iter().find(|(place, _)| place.starts_with("counter?"));
+    assert!(counter.is_some_and(|(_, page)| age_of(page) == "away"), "{counter:?}");
+}
+
+/// Looks once at each page, so that the server knows what it keeps in memory.
+fn all_pages_are_warm(server: &Server) {
+    for (_, place) in PAGES {
+        assert!(get(server, &format!("/console/{place}"), &[]).status < 500, "{place}");
+    }
 }

@@ -11,7 +11,7 @@ use crate::support::harness::{Launch, Server, eventually};
 const WIDTHS: [u32; 2] = [1440, 390];
 const THEMES: [&str; 2] = ["light", "dark"];
 /// The pages, by the names of their screenshots.
-const PAGES: [(&str, &str); 21] = [
+pub const PAGES: [(&str, &str); 21] = [
     ("overview", ""),
     ("overview-filtered", "?filter=ma&sort=pending"),
     ("overview-none", "?filter=none"),

@@ -181,11 +181,14 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
         let why = format!("{text} needs the role {role}, which no grant of your key allows on this queue.");
         return Err(Status::permission_denied(why).into());
     }
-    let read: pb::GetQueueResponse =
-        calls.ask(&method("GetQueue"), &pb::GetQueueRequest { queue: queue.to_owned() }).await?;
-    let depth: pb::GetDepthResponse =
-        calls.ask(&method("GetDepth"), &pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() }).await?;
-    let found = read.queue.unwrap_or_default();
+    let (get_queue, get_depth) = (method("GetQueue"), method("GetDepth"));
+    let of_queue = pb::GetQueueRequest { queue: queue.to_owned() };
+    let of_depth = pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() };
+    let (read, depth) = tokio::join!(
+        calls.ask::<pb::GetQueueResponse>(&get_queue, &of_queue),
+        calls.ask::<pb::GetDepthResponse>(&get_depth, &of_depth)
+    );
+    let (found, depth) = (read?.queue.unwrap_or_default(), depth?);
     let mut page = Page::of_queue(queue, text);
     page.lead = act.effect().to_owned();
     let count = act.count(&depth).map_or_else(|| UNKNOWN.to_owned(), whole);

@@ -19,8 +19,10 @@ use crate::api::http::call::call;
 use crate::domain::access::{AccessResource, AccessRole, KeyQuota, QuotaRefusal};
 use crate::engine::access::{AccountPermit, Identity};
 
-/// How long a panel of a page waits for its numbers.
-const PANEL_WAIT: Duration = Duration::from_millis(700);
+/// How long a page waits for all of its numbers.
+const PAGE_WAIT: Duration = Duration::from_millis(700);
+/// How long a call may take even if those before it took the time of the page.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
 
 /// The calls of one request of the console.
 #[derive(Clone)]
@@ -30,6 +32,8 @@ pub struct ConsoleCalls {
     identity: Option<Arc<Identity>>,
     caller: Arc<Caller>,
     headers: HeaderMap,
+    /// When the page began, as elapsed time.
+    begun: Duration,
 }
 
 impl ConsoleCalls {
@@ -44,7 +48,13 @@ impl ConsoleCalls {
         if let Some(actor) = sent.get(ACTOR_METADATA) {
             headers.insert(ACTOR_METADATA, actor.clone());
         }
-        Self { context, identity, caller: Arc::clone(caller), headers }
+        let begun = context.calls.clock.elapsed();
+        Self { context, identity, caller: Arc::clone(caller), headers, begun }
+    }
+
+    /// The same calls for a page that begins now.
+    pub fn anew(&self) -> Self {
+        Self { begun: self.context.calls.clock.elapsed(), ..self.clone() }
     }
 
     /// The name of the principal who asks; empty where callers need not say.
@@ -87,9 +97,10 @@ impl ConsoleCalls {
         calls
     }
 
-    /// Calls a method by its full name, and waits as long as a panel may.
+    /// Calls a method by its full name, and waits as long as the page still may.
     pub async fn ask<Answer: Message + Default>(&self, method: &str, request: &impl Message) -> Result<Answer, Status> {
-        self.ask_within(method, request, PANEL_WAIT).await
+        let since = self.context.calls.clock.elapsed().saturating_sub(self.begun);
+        self.ask_within(method, request, PAGE_WAIT.saturating_sub(since).max(LEAST_WAIT)).await
     }
 
     /// Calls a method by its full name, with a deadline.

@@ -90,6 +90,7 @@ impl LiveStream {
             }
         }
         self.has_begun = true;
+        self.calls = self.calls.anew();
         let is_away = self.calls.queues_away().is_some();
         let reading = match self.read().await {
             Ok(reading) => reading,

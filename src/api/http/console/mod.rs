@@ -216,7 +216,7 @@ impl Console {
         }
         let Some(form) = form_of(request).await else { return no_form() };
         if is_payload {
-            return shown(payload::reveal(calls, &form).await, calls);
+            return shown(payload::reveal(&calls.anew(), &form).await, calls);
         }
         match act::perform(calls, &form, &self.forms).await {
             Ok(place) => see_other(&place),

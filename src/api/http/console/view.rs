@@ -312,6 +312,9 @@ impl PageFailure {
     pub fn page(self) -> Page {
         let mut page = Page::new("", self.heading);
         page.status = self.status;
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            page.age = Some(AgeChip::of("live", None, None, true));
+        }
         page.notice("bad", self.text);
         page
     }

@@ -131,7 +131,14 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFa
     let (namespace, name) = (query.text("ns"), query.text("name"));
     let request =
         pb::GetCountRequest { namespace: namespace.to_owned(), counter_name: name.to_owned(), ..Default::default() };
-    let reading: pb::GetCountResponse = calls.ask(GET_COUNT, &request).await?;
+    // At once, so that a store that does not answer holds the page up once.
+    let (reading, over_time, beside, events) = tokio::join!(
+        calls.ask::<pb::GetCountResponse>(GET_COUNT, &request),
+        over_time(calls, query),
+        beside(calls, namespace, query.text("with")),
+        events(calls, namespace, name)
+    );
+    let reading = reading?;
     let mut page = Page::new("counters", name);
     let crumb = |href: String, text: &str| TextLink { href, text: text.to_owned() };
     page.crumbs =
@@ -161,11 +168,9 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFa
     if reading.never_written {
         page.notice("", "Nothing was ever added to this counter.");
     }
-    page.sections.push(over_time(calls, query).await);
-    if !query.text("with").is_empty() {
-        page.sections.push(beside(calls, namespace, query.text("with")).await);
-    }
-    page.sections.push(events(calls, namespace, name).await);
+    page.sections.push(over_time);
+    page.sections.extend(beside);
+    page.sections.push(events);
     let body = shell_word(&serde_json::json!({ "namespace": namespace, "counter_name": name }).to_string());
     let code = format!(
         "tallystone counter get -n {} {}\n\ncurl -s http://HOST/{GET_COUNT} \\\n  -H 'content-type: application/json' -d {body}",
@@ -188,7 +193,10 @@ async fn over_time(calls: &ConsoleCalls, query: &PageQuery) -> Section {
     section
 }
 
-async fn beside(calls: &ConsoleCalls, namespace: &str, with: &str) -> Section {
+async fn beside(calls: &ConsoleCalls, namespace: &str, with: &str) -> Option<Section> {
+    if with.is_empty() {
+        return None;
+    }
     let counter_names =
         with.split(',').map(str::trim).filter(|name| !name.is_empty()).take(8).map(str::to_owned).collect();
     let request = pb::BatchGetCountsRequest { namespace: namespace.to_owned(), counter_names, ..Default::default() };
@@ -216,7 +224,7 @@ async fn beside(calls: &ConsoleCalls, namespace: &str, with: &str) -> Section {
             section.table = Some(TableView { columns: heads(&["Counter", "#Count", "As of"]), rows });
         }
     }
-    section
+    Some(section)
 }
 
 async fn events(calls: &ConsoleCalls, namespace: &str, name: &str) -> Section {

@@ -20,8 +20,8 @@ const PAGE_ROWS: i32 = 100;
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
     let mut page = Page::new("experiments", "Experiments");
     page.lead = "Compare arms by their counters, as often as you like, without being misled.".to_owned();
-    page.sections.push(kept(calls, query).await);
-    page.sections.push(plan(calls, query).await);
+    let (kept, plan) = tokio::join!(kept(calls, query), plan(calls, query));
+    page.sections.extend([kept, plan]);
     page.sections.push(comparison(query));
     Ok(page)
 }
