@@ -190,6 +190,7 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
     );
     let (found, depth) = (read?.queue.unwrap_or_default(), depth?);
     let mut page = Page::of_queue(queue, text);
+    page.age = Some(calls.live_age());
     page.lead = act.effect().to_owned();
     let count = act.count(&depth).map_or_else(|| UNKNOWN.to_owned(), whole);
     let fact = |label, value: String| Fact { label, value, ..Fact::default() };

@@ -12,10 +12,12 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 
 use super::ConsoleContext;
+use super::view::AgeChip;
 use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
 use crate::api::http::audit::REASON_METADATA;
 use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES};
 use crate::api::http::call::call;
+use crate::api::time;
 use crate::domain::access::{AccessResource, AccessRole, KeyQuota, QuotaRefusal};
 use crate::engine::access::{AccountPermit, Identity};
 
@@ -80,6 +82,12 @@ impl ConsoleCalls {
         let role = self.context.methods.public(&format!("/{method}")).ok()?.role?;
         let identity = self.identity.as_ref()?;
         (!identity.grants.allows(role, on)).then_some(role)
+    }
+
+    /// The age of an answer that the store gave just now.
+    pub fn live_age(&self) -> AgeChip {
+        let now = time::write(self.context.calls.clock.now());
+        AgeChip::of("live", Some(&now), Some(&now), false)
     }
 
     /// Why queues are not served; none while they are.

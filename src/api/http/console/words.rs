@@ -110,6 +110,11 @@ pub fn moment(at: Option<&WireTimestamp>) -> String {
     format!("{} UTC", second.replace('T', " "))
 }
 
+/// Where numbers of counters come from, with their age.
+pub fn counters_as_of(as_of: Option<&WireTimestamp>) -> String {
+    format!("counters, as of {}", moment(as_of))
+}
+
 /// Milliseconds since 1970.
 pub fn millis(at: &WireTimestamp) -> i64 {
     at.seconds * 1_000 + i64::from(at.nanos / 1_000_000)

@@ -22,6 +22,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     };
     let listed: pb::ListAdminActionsResponse = calls.ask(LIST_ADMIN_ACTIONS, &request).await?;
     let mut page = Page::new("audit", "Audit");
+    page.age = Some(calls.live_age());
     page.lead = "What operators did at this server, newest first.".to_owned();
     let target = FormField {
         label: "Target begins with".to_owned(),

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use prost_types::Timestamp;
 use tonic::Status;
 
 use super::methods::BATCH_GET_SERIES;
+use super::queue_counts::{QUEUE_COUNTERS, queue_as_of};
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
 use crate::api::http::console::words::{self, moment, rate};
@@ -77,6 +79,8 @@ pub async fn section(
             return section;
         }
     };
+    let as_of = oldest(&results, namespace);
+    section.note = format!("the last {} · {}", shown.to_lowercase(), words::counters_as_of(as_of.as_ref()));
     let seconds = i64::try_from(range.as_secs()).unwrap_or(i64::MAX);
     let lines: Vec<Vec<Option<f64>>> =
         results.into_iter().map(|result| rates(result.series.as_ref(), from.seconds, seconds)).collect();
@@ -99,8 +103,24 @@ pub async fn section(
     section
 }
 
-/// How often some counters were counted in the last hour, in their order. Without an answer in time there are none.
-pub async fn sparklines(calls: &ConsoleCalls, namespace: &str, names: Vec<String>) -> Vec<Option<Sparkline>> {
+/// Up to when some series have all events; none while it is not known of one.
+fn oldest(results: &[pb::GetSeriesResult], namespace: &str) -> Option<Timestamp> {
+    let of = |series: &pb::GetCountSeriesResponse| match namespace {
+        QUEUE_COUNTERS => queue_as_of(series.as_of, series.reported_to),
+        _ => series.as_of, // changes of queues are reported to the other one only
+    };
+    let times = results.iter().filter_map(|result| result.series.as_ref()).map(of);
+    // A time that is not known is less than any other.
+    times.min_by_key(|at| at.map(|at| (at.seconds, at.nanos))).flatten()
+}
+
+/// How often some counters were counted in the last hour, in their order, and the age of the lines. Without an answer in time
+/// there are none.
+pub async fn sparklines(
+    calls: &ConsoleCalls,
+    namespace: &str,
+    names: Vec<String>,
+) -> (Vec<Option<Sparkline>>, Option<Timestamp>) {
     let now = calls.context.calls.clock.now();
     let from = time::write(now - SPARKLINE_RANGE);
     let request = pb::BatchGetCountSeriesRequest {
@@ -113,8 +133,10 @@ pub async fn sparklines(calls: &ConsoleCalls, namespace: &str, names: Vec<String
     };
     let answer = calls.ask_within(BATCH_GET_SERIES, &request, SPARKLINE_WAIT).await;
     let results = answer.map_or_else(|_| Vec::new(), |answer: pb::BatchGetCountSeriesResponse| answer.results);
+    let as_of = oldest(&results, namespace);
     let seconds = i64::try_from(SPARKLINE_RANGE.as_secs()).unwrap_or(i64::MAX);
-    results.into_iter().map(|result| sparkline(&rates(result.series.as_ref(), from.seconds, seconds))).collect()
+    let line = |result: pb::GetSeriesResult| sparkline(&rates(result.series.as_ref(), from.seconds, seconds));
+    (results.into_iter().map(line).collect(), as_of)
 }
 
 /// The line of some rates; none where none is known.

@@ -38,6 +38,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         page.crumbs = vec![TextLink { href: "counters".to_owned(), text: "Counters".to_owned() }];
     }
     page.lead = "Changes of its settings, newest first.".to_owned();
+    page.age = Some(calls.live_age());
     let table = TableView { columns: heads(&["When", "Version", "Who", "Why", "What"]), rows };
     let mut section = Section { table: Some(table), ..Section::default() };
     if !next.is_empty() {

@@ -1,13 +1,14 @@
 //! The errors of a queue by their signatures, from its counters: the most frequent ones.
 
+use prost_types::Timestamp;
 use tonic::Status;
 
 use super::methods::LIST_COUNTERS;
-use super::queue_counts::{QUEUE_COUNTERS, queue_counts};
+use super::queue_counts::{DatedCounts, QUEUE_COUNTERS, queue_counts};
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::link;
 use crate::api::http::console::view::{ActionLink, Section, TableRow, TableView, cell, heads, number};
-use crate::api::http::console::words::count;
+use crate::api::http::console::words::{count, counters_as_of};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::counter_names::{counter_name, unescaped};
 use crate::proto::counter::v1 as pb;
@@ -23,8 +24,9 @@ pub async fn section(calls: &ConsoleCalls, queue: &str) -> Section {
     let mut section = Section::default();
     let Ok(name) = QueueName::new(queue) else { return section };
     match groups(calls, &name).await {
-        Ok(rows) if rows.is_empty() => return section,
-        Ok(rows) => {
+        Ok((rows, _)) if rows.is_empty() => return section,
+        Ok((rows, as_of)) => {
+            section.note = format!("since the queue was created · {}", counters_as_of(as_of.as_ref()));
             let columns = heads(&["Signature", "#Failed attempts", "#Out of attempts"]);
             section.table = Some(TableView { columns, rows });
             let href = link("messages", &[("queue", queue), ("state", "errored")]);
@@ -32,10 +34,11 @@ pub async fn section(calls: &ConsoleCalls, queue: &str) -> Section {
         }
         Err(status) => section.empty = format!("Not known: {}", status.message()),
     }
-    Section { title: "Errors".to_owned(), note: "since the queue was created".to_owned(), ..section }
+    Section { title: "Errors".to_owned(), ..section }
 }
 
-async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<Vec<TableRow>, Status> {
+/// A row for each of the most frequent signatures, and their age.
+async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<(Vec<TableRow>, Option<Timestamp>), Status> {
     let prefix = counter_name(queue, FAILED);
     let request = pb::ListCountersRequest {
         namespace: QUEUE_COUNTERS.to_owned(),
@@ -45,7 +48,7 @@ async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<Vec<TableRow>
     };
     let mut failed = calls.ask::<pb::ListCountersResponse>(LIST_COUNTERS, &request).await?.counters;
     if failed.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
     failed.sort_by_key(|summary| std::cmp::Reverse(summary.count));
     failed.truncate(ROWS);
@@ -53,7 +56,7 @@ async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<Vec<TableRow>
     let errored = failed.iter().map(|summary| counter_name(queue, &format!("errored~error={}", signature(summary))));
     // Both numbers from one reading: a list may be behind it.
     let names = failed.iter().map(|summary| summary.counter_name.clone()).chain(errored);
-    let mut tries = queue_counts(calls, names.collect()).await?;
+    let DatedCounts { counts: mut tries, as_of } = queue_counts(calls, names.collect()).await?;
     let ends = tries.split_off(failed.len().min(tries.len()));
     let row = |(summary, (tried, ended)): (&pb::CounterSummary, (Option<i64>, Option<i64>))| {
         let cells = vec![
@@ -63,5 +66,5 @@ async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<Vec<TableRow>
         ];
         TableRow { testid: "error-group", cells, ..TableRow::default() }
     };
-    Ok(failed.iter().zip(tries.into_iter().zip(ends)).map(row).collect())
+    Ok((failed.iter().zip(tries.into_iter().zip(ends)).map(row).collect(), as_of))
 }

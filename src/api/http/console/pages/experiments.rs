@@ -22,6 +22,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     page.lead = "Compare arms by their counters, as often as you like, without being misled.".to_owned();
     let (kept, plan) = tokio::join!(kept(calls, query), plan(calls, query));
     page.sections.extend([kept, plan]);
+    page.age = Some(calls.live_age());
     page.sections.push(comparison(query));
     Ok(page)
 }

@@ -55,6 +55,7 @@ pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     };
     let listed: pb::ListMessagesResponse = calls.ask(LIST_MESSAGES, &request).await?;
     let mut page = Page::of_queue(queue, "Messages");
+    page.age = Some(calls.live_age());
     page.lead = format!("Messages that are {word}, {PAGE_ROWS} a page, shard by shard in the order of their arrival.");
     let options = STATES.map(|(value, text, _)| FieldOption { value, text, selected: value == state });
     let fields = vec![
@@ -104,6 +105,7 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery, offers: MessageOffers)
         tokio::join!(calls.ask::<pb::ExplainMessageResponse>(EXPLAIN_MESSAGE, &request), attempts(calls, queue, id));
     let explained = explained?;
     let mut page = Page::of_queue(queue, id);
+    page.age = Some(calls.live_age());
     let causes = explained.explanations.iter();
     let row = |cause: &pb::Explanation| TableRow {
         cells: vec![cell("Cause", &cause.cause), cell("Explanation", &cause.text)],

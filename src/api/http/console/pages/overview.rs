@@ -12,7 +12,7 @@ use crate::api::http::console::view::{
     ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, PageNotice, Section,
     Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
 };
-use crate::api::http::console::words::{UNKNOWN, count, rate, span};
+use crate::api::http::console::words::{UNKNOWN, count, counters_as_of, rate, span};
 use crate::domain::shell_word::shell_word;
 use crate::proto::queue::v1 as pb;
 
@@ -106,7 +106,9 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         };
     } else {
         let names = listed.queues.iter().map(|queue| format!("{}~enqueued", queue.queue)).collect();
-        let mut lines = chart::sparklines(calls, QUEUE_COUNTERS, names).await.into_iter();
+        let (lines, lines_as_of) = chart::sparklines(calls, QUEUE_COUNTERS, names).await;
+        section.note = format!("lines: {}", counters_as_of(lines_as_of.as_ref()));
+        let mut lines = lines.into_iter();
         let rows = listed.queues.iter().map(|queue| row(queue, lines.next().flatten())).collect();
         section.table = Some(TableView { columns: columns(filter, sort), rows });
     }

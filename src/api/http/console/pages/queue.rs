@@ -158,7 +158,7 @@ async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
     let request = pb::ListSessionsRequest { queue: name.to_owned(), page_size: SESSION_ROWS, ..Default::default() };
     let answer: Result<pb::ListSessionsResponse, Status> = calls.ask(LIST_SESSIONS, &request).await;
     let mut section =
-        Section { title: "Workers".to_owned(), note: "those with a session".to_owned(), ..Section::default() };
+        Section { title: "Workers".to_owned(), note: "those with a session · live".to_owned(), ..Section::default() };
     match answer {
         Ok(answer) if answer.sessions.is_empty() => {
             section.empty = "No worker with a session holds leases here.".to_owned();

@@ -1,5 +1,6 @@
 //! Counts of the counters of queues.
 
+use prost_types::Timestamp;
 use tonic::Status;
 
 use super::methods::BATCH_GET_COUNTS;
@@ -9,16 +10,36 @@ use crate::proto::counter::v1 as pb;
 /// The namespace of the counters of queues.
 pub const QUEUE_COUNTERS: &str = "tallystone.queues";
 
-/// The counts of some counters in their order, from one reading. None for one that cannot be read.
-pub async fn queue_counts(calls: &ConsoleCalls, counter_names: Vec<String>) -> Result<Vec<Option<i64>>, Status> {
+/// The counts of some counters of queues, from one reading.
+pub struct DatedCounts {
+    /// In the order of the names. None for one that cannot be read.
+    pub counts: Vec<Option<i64>>,
+    /// Up to when changes of queues are in all of them; none while it is not known.
+    pub as_of: Option<Timestamp>,
+}
+
+/// Reads some counters of queues.
+pub async fn queue_counts(calls: &ConsoleCalls, counter_names: Vec<String>) -> Result<DatedCounts, Status> {
     let namespace = QUEUE_COUNTERS.to_owned();
     let request = pb::BatchGetCountsRequest { namespace, counter_names, ..Default::default() };
     let results = calls.ask::<pb::BatchGetCountsResponse>(BATCH_GET_COUNTS, &request).await?.results;
     Ok(counts_of(results))
 }
 
-/// The counts of some results. None for one that cannot be read.
-pub fn counts_of(results: Vec<pb::GetResult>) -> Vec<Option<i64>> {
-    let known = |read: pb::GetResult| read.reading.filter(|_| read.error.is_none()).map(|reading| reading.count);
-    results.into_iter().map(known).collect()
+/// The counts of some results.
+pub fn counts_of(results: Vec<pb::GetResult>) -> DatedCounts {
+    let readings: Vec<_> = results.into_iter().map(|read| read.reading.filter(|_| read.error.is_none())).collect();
+    let times = readings.iter().flatten().filter(|reading| reading.as_of.is_some());
+    let times = times.map(|reading| queue_as_of(reading.as_of, reading.reported_to));
+    // A time that is not known is less than any other.
+    let as_of = times.min_by_key(|at| at.map(|at| (at.seconds, at.nanos))).flatten();
+    DatedCounts { counts: readings.iter().map(|read| read.as_ref().map(|reading| reading.count)).collect(), as_of }
+}
+
+/// Up to when changes of queues are in a count of theirs: the count has all events up to a time, and the queues reported all
+/// changes up to another.
+pub fn queue_as_of(as_of: Option<Timestamp>, reported_to: Option<Timestamp>) -> Option<Timestamp> {
+    as_of
+        .zip(reported_to)
+        .map(|(one, other)| if (one.seconds, one.nanos) < (other.seconds, other.nanos) { one } else { other })
 }

@@ -1,9 +1,9 @@
 //! How often messages were tried, how long they waited and how long they ran, from the counters of a queue.
 
-use super::queue_counts::queue_counts;
+use super::queue_counts::{DatedCounts, queue_counts};
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::view::{IntervalMark, Section, TableCell, TableRow, TableView, cell, heads, number};
-use crate::api::http::console::words::{UNKNOWN, count};
+use crate::api::http::console::words::{UNKNOWN, count, counters_as_of};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::counter_names::counter_name;
 use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
@@ -21,7 +21,7 @@ pub async fn sections(calls: &ConsoleCalls, queue: &str) -> Vec<Section> {
     let Ok(name) = QueueName::new(queue) else { return Vec::new() };
     let names = counters().map(|counter| counter_name(&name, &counter)).collect();
     match queue_counts(calls, names).await {
-        Ok(counts) => sections_of(&counts),
+        Ok(read) => sections_of(&read),
         Err(status) => {
             let empty = format!("Not known: {}", status.message());
             vec![Section { title: TITLE.to_owned(), empty, ..Section::default() }]
@@ -37,7 +37,8 @@ fn counters() -> impl Iterator<Item = String> {
 }
 
 /// The sections of the counts of all steps, in the order of their counters.
-fn sections_of(counts: &[StepCount]) -> Vec<Section> {
+fn sections_of(read: &DatedCounts) -> Vec<Section> {
+    let counts = &read.counts;
     if counts.iter().all(Option::is_none) {
         let empty = "Not known: the counters of the queue cannot be read.".to_owned();
         return vec![Section { title: TITLE.to_owned(), empty, ..Section::default() }];
@@ -45,7 +46,9 @@ fn sections_of(counts: &[StepCount]) -> Vec<Section> {
     let mut counts = counts.iter().copied().chain(std::iter::repeat(None));
     let tried = BY_ATTEMPT.map(|_| std::array::from_fn(|_| counts.next().flatten()));
     let timed = BY_TIME.map(|_| std::array::from_fn(|_| counts.next().flatten()));
-    [attempts(&tried), times(&timed)].into_iter().flatten().collect()
+    let note = format!("{SINCE} · {}", counters_as_of(read.as_of.as_ref()));
+    let sections = [attempts(&tried), times(&timed)].into_iter().flatten();
+    sections.map(|section| Section { note: note.clone(), ..section }).collect()
 }
 
 fn attempts([leased, completed, errored]: &[[StepCount; ATTEMPT_STEPS.len()]; 3]) -> Option<Section> {
@@ -63,7 +66,7 @@ fn attempts([leased, completed, errored]: &[[StepCount; ATTEMPT_STEPS.len()]; 3]
     };
     let columns = heads(&["Attempt", "#Leased", "#Completed", "#Out of attempts", "Share of all leases"]);
     let table = Some(TableView { columns, rows: (0..=last).map(row).collect() });
-    Some(Section { title: "Attempts".to_owned(), note: SINCE.to_owned(), table, ..Section::default() })
+    Some(Section { title: "Attempts".to_owned(), table, ..Section::default() })
 }
 
 fn times([waits, runs]: &[[StepCount; TIME_STEPS.len()]; 2]) -> Option<Section> {
@@ -84,13 +87,7 @@ fn times([waits, runs]: &[[StepCount; TIME_STEPS.len()]; 2]) -> Option<Section> 
     let columns = heads(&["Up to", "#Waited", "Share of waits", "#Ran", "Share of runs"]);
     let table = Some(TableView { columns, rows: (first..=last).map(row).collect() });
     let prose = [("waited", waits), ("ran", runs)].into_iter().filter_map(|(verb, counts)| sentence(verb, counts));
-    Some(Section {
-        title: "Waits and runs".to_owned(),
-        note: SINCE.to_owned(),
-        prose: prose.collect(),
-        table,
-        ..Section::default()
-    })
+    Some(Section { title: "Waits and runs".to_owned(), prose: prose.collect(), table, ..Section::default() })
 }
 
 /// The sum of some counts; none if one of them is not known.
@@ -168,13 +165,20 @@ mod tests {
     fn what_a_counter_that_cannot_be_read_is_part_of_is_a_dash() {
         let failed = ["leased_at.2", "wait.10ms"];
         let answered = |counter: String| {
-            let reading = Some(pb::GetCountResponse { count: 8, ..Default::default() });
+            let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+            let (as_of, reported_to) = (at(if counter == "run.1s" { 70 } else { 90 }), at(80));
+            let reading = Some(pb::GetCountResponse { count: 8, as_of, reported_to, ..Default::default() });
             let error = failed.contains(&&*counter).then(Default::default);
-            pb::GetResult { counter_name: counter, reading, error, ..Default::default() }
+            pb::GetResult { counter_name: counter, reading, error }
         };
-        let counts = counts_of(counters().map(answered).collect());
-        assert_eq!(counts.iter().filter(|count| count.is_none()).count(), failed.len(), "both are counters of a queue");
-        let [attempts, times] = &sections_of(&counts)[..] else { panic!("two sections") };
+        let read = counts_of(counters().map(answered).collect());
+        assert_eq!(
+            read.counts.iter().filter(|count| count.is_none()).count(),
+            failed.len(),
+            "both are counters of a queue"
+        );
+        let [attempts, times] = &sections_of(&read)[..] else { panic!("two sections") };
+        assert_eq!(attempts.note, "since the queue was created · counters, as of 1970-01-01 00:01:10 UTC");
         let attempts = texts(attempts);
         assert_eq!(attempts[0][1..], ["8", "8", "8", UNKNOWN], "a share of an unknown sum");
         assert_eq!(attempts[1][1..], [UNKNOWN, "8", "8", UNKNOWN]);
@@ -183,7 +187,8 @@ mod tests {
         assert_eq!((rows[0][3], rows[0][4]), ("8", "6.2 %"), "runs are known");
         assert_eq!(times.prose.len(), 1, "no sentence about waits: {:?}", times.prose);
         assert!(times.prose[0].contains("ran"), "{:?}", times.prose);
-        let [none] = &sections_of(&vec![None; counts.len()])[..] else { panic!("one section") };
+        let unread = DatedCounts { counts: vec![None; read.counts.len()], as_of: None };
+        let [none] = &sections_of(&unread)[..] else { panic!("one section") };
         assert!(none.table.is_none() && none.empty.starts_with("Not known"), "{}", none.empty);
     }
 
