@@ -111,11 +111,12 @@ impl LiveStream {
         if name.is_empty() {
             let read = overview::read(&self.calls, &self.query).await?;
             let parts = marked(overview::parts(&read, self.calls.queues_away().as_deref()));
+            let as_of = read.as_of();
             let totals = read.listed.totals.unwrap_or_default();
             let sums = overview::sums(&totals).into_iter();
             let page = live_numbers(sums.map(|fact| (fact.live, fact.value, !fact.class.is_empty())));
             let rows = read.listed.queues.iter().map(|row| (row.queue.clone(), numbers(row))).collect();
-            return Ok(LiveReading { as_of: totals.as_of, server_time: read.listed.server_time, page, rows, parts });
+            return Ok(LiveReading { as_of, server_time: read.listed.server_time, page, rows, parts });
         }
         let read = queue::activity(&self.calls, name).await?;
         let activity = read.activity.unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The overview: what needs me?
 
+use prost_types::Timestamp;
 use tonic::Status;
 
 use super::chart;
@@ -47,6 +48,16 @@ pub struct OverviewReading {
     urgent: pb::ListQueueActivityResponse,
 }
 
+impl OverviewReading {
+    /// The age of the numbers. That there is no queue is as of the answer.
+    pub fn as_of(&self) -> Option<Timestamp> {
+        match &self.listed.totals {
+            Some(totals) if totals.queues > 0 => totals.as_of,
+            _ => self.listed.server_time, // there is no number of a queue
+        }
+    }
+}
+
 /// A number of a queue, as a cell or a fact shows it.
 pub struct QueueNumber {
     pub label: &'static str,
@@ -84,11 +95,12 @@ async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQ
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
     let read = read(calls, query).await?;
     let parts = parts(&read, calls.queues_away().as_deref());
+    let as_of = read.as_of();
     let listed = read.listed;
     let totals = listed.totals.unwrap_or_default();
     let mut page = Page::new("./", "Queues");
     let is_away = calls.queues_away().is_some();
-    page.age = Some(AgeChip::of("store totals", totals.as_of.as_ref(), listed.server_time.as_ref(), is_away));
+    page.age = Some(AgeChip::of("store totals", as_of.as_ref(), listed.server_time.as_ref(), is_away));
     if let Some(done) = act::done(query) {
         page.notice("", done);
     }
