@@ -56,6 +56,16 @@ fn done(server: &Server, method: &str, body: &Value) -> Value {
     answer.json()
 }
 
+/// The opening tags of all elements with a test id.
+fn tags_of<'a>(page: &'a str, testid: &str) -> Vec<&'a str> {
+    let mark = format!("data-testid=\"{testid}\"");
+    let tag = |(at, _): (usize, &str)| {
+        let start = page[..at].rfind('<').expect("a tag begins");
+        &page[start..=at + page[at..].find('>').expect("a tag ends")]
+    };
+    page.match_indices(&mark).map(tag).collect()
+}
+
 fn header<'a>(answer: &'a HttpAnswer, name: &str) -> Option<&'a str> {
     answer.head.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -63,7 +73,7 @@ fn header<'a>(answer: &'a HttpAnswer, name: &str) -> Option<&'a str> {
     })
 }
 
-fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> HttpAnswer {
+pub fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> HttpAnswer {
     http(server.address, "GET", path, headers, "").expect("the server answers")
 }
 
@@ -84,7 +94,7 @@ fn status_under(server: &Server, request: &str, host: &str, body: &str) -> u16 {
 }
 
 /// The text of the first element with a test id.
-fn text_of<'a>(page: &'a str, testid: &str) -> &'a str {
+pub fn text_of<'a>(page: &'a str, testid: &str) -> &'a str {
     let at =
         page.find(&format!("data-testid=\"{testid}\"")).unwrap_or_else(|| panic!("there is no {testid} in {page}"));
     let rest = &page[at..];

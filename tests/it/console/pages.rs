@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{POLICY, QUEUES, done, get, header, status_under, text_of, used_server};
+use super::{POLICY, QUEUES, done, get, header, status_under, tags_of, text_of, used_server};
 use crate::support::harness::{Launch, eventually};
 
 const ODD: &str = "odd%2Fname%3A50";
@@ -130,6 +130,126 @@ fn what_others_wrote_never_becomes_markup() {
     assert!(is_clean("messages?queue=evil&state=errored").contains("&lt;script&gt;"));
     let is_counted = || is_clean("queue?name=evil").contains("data-testid=\"error-group\"");
     assert!(eventually(Duration::from_secs(30), is_counted), "{}", page("queue?name=evil").body);
+}
+
+/// A test id, with the attributes of its elements.
+type TestId = (&'static str, &'static [&'static str]);
+/// A page, with its test ids.
+type PageContract = (&'static str, &'static [TestId]);
+
+/// The test ids of each page, with their attributes, as the contract of the console has them.
+const CONTRACT: [PageContract; 11] = [
+    (
+        "",
+        &[
+            ("attention-row", &["data-reason"]),
+            ("queue-row", &["data-queue"]),
+            ("depth-pending", &[]),
+            ("depth-invisible", &[]),
+            ("depth-running", &[]),
+            ("depth-errored", &[]),
+            ("rate-in", &[]),
+            ("rate-out", &[]),
+            ("rate-fail", &[]),
+            ("oldest-age", &[]),
+            ("drain-time", &[]),
+            ("live-state", &[]),
+            AGE,
+        ],
+    ),
+    ("?filter=none", &[("empty", &[]), AGE]),
+    (
+        "queue?name=mail",
+        &[
+            ("attention-row", &["data-reason"]),
+            ("depth-pending", &[]),
+            ("depth-invisible", &[]),
+            ("depth-running", &[]),
+            ("depth-errored", &[]),
+            ("rate-in", &[]),
+            ("rate-out", &[]),
+            ("rate-fail", &[]),
+            ("oldest-age", &[]),
+            ("drain-time", &[]),
+            ("live-state", &[]),
+            ("error-group", &[]),
+            AGE,
+        ],
+    ),
+    ("messages?queue=mail&state=running", &[("empty", &[]), AGE]),
+    ("message?queue=mail&id=m0", &[("attempt-lane", &[]), AGE]),
+    ("counter?ns=default&name=views", &[AGE]),
+    ("experiments", &[("empty", &[]), AGE]),
+    (
+        "experiment?name=checkout&arms=A,B&metric=bought&planned=20000",
+        &[
+            ("arm-row", &["data-arm"]),
+            ("arm-interval", &[]),
+            ("contrast-interval", &[]),
+            ("verdict", &["data-verdict"]),
+            ("sample-ratio", &[]),
+            ("trust-banner", &[]),
+            AGE,
+        ],
+    ),
+    ("control?kind=queue&name=mail", &[AGE]),
+    ("audit", &[("audit-row", &[]), AGE]),
+    ("act?do=purge&queue=mail", &[("confirm-count", &[]), ("confirm-submit", &[]), AGE]),
+];
+const AGE: TestId = ("age", &["data-as-of", "data-age-state"]);
+
+/// Whether the mark of a page has a state and a time of this century, in milliseconds.
+fn is_dated(page: &str) -> bool {
+    let tags = tags_of(page, "age");
+    let value = |name: &str| tags[0].split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+    let is_state = value("data-age-state").is_some_and(|state| ["fresh", "lagging", "stale", "away"].contains(&state));
+    let millis = value("data-as-of").and_then(|as_of| as_of.parse::<u64>().ok());
+    is_state && millis.is_some_and(|millis| millis > 1_700_000_000_000)
+}
+
+#[test]
+fn every_page_has_the_test_ids_of_the_contract() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    // Arms that were not filled as declared, so that the page has a banner.
+    for (counter, delta) in [("A/exposures", 12_000), ("A/bought", 600), ("B/exposures", 8_000), ("B/bought", 600)] {
+        let add = json!({"namespace": "default", "counterName": format!("exp/checkout/{counter}"), "delta": delta});
+        assert_eq!(server.post("/tallystone.counter.v1.CounterService/AddCount", &add.to_string()).status, 200);
+    }
+    let is_there = |page: &str, (testid, attributes): TestId| {
+        let tags = tags_of(page, testid);
+        let has_all = |tag: &&str| attributes.iter().all(|name| tag.contains(&format!(" {name}=\"")));
+        !tags.is_empty() && tags.iter().all(has_all)
+    };
+    for (place, ids) in CONTRACT {
+        let page = || get(&server, &format!("/console/{place}"), &[]).body;
+        let lacks = || {
+            let page = page();
+            ids.iter().filter(|id| !is_there(&page, **id)).map(|(testid, _)| *testid).collect::<Vec<_>>()
+        };
+        // Histories, errors and the first numbers follow within seconds.
+        let is_whole = eventually(Duration::from_secs(30), || lacks().is_empty() && is_dated(&page()));
+        assert!(is_whole, "{place} lacks {:?}: {}", lacks(), page());
+    }
+}
+
+#[test]
+fn numbers_of_counters_on_the_page_of_a_queue_name_their_source_and_age() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let page = || get(&server, "/console/queue?name=mail", &[]).body;
+    let notes = || {
+        let page = page();
+        let note = |title: &str| {
+            let after = page.split(&format!("<h2>{title}</h2>")).nth(1).unwrap_or_default();
+            let note = after.split("<p class=\"note\">").nth(1).and_then(|rest| rest.split('<').next());
+            note.unwrap_or_default().to_owned()
+        };
+        ["Flow", "Attempts", "Waits and runs", "Errors"].map(note)
+    };
+    let is_dated = |note: &String| note.contains(" · counters, as of 2") && note.ends_with(" UTC");
+    let are_dated = || notes().iter().all(is_dated);
+    assert!(eventually(Duration::from_secs(30), are_dated), "{:?}: {}", notes(), page());
 }
 
 #[test]
