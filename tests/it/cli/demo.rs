@@ -5,7 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Desk;
+use crate::console::{get, text_of};
 use crate::support::harness::eventually;
+
+/// The states whose depths the overview shows.
+const DEPTHS: [&str; 4] = ["pending", "invisible", "running", "errored"];
 
 /// Plays a scenario, and returns its ledger and what it told people.
 fn played(desk: &Desk, arguments: &[&str]) -> (Value, String) {
@@ -21,6 +25,14 @@ fn called(desk: &Desk, method: &str, body: &Value) -> Value {
     let answer = desk.server.post(&format!("/tallystone.{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method}: {}", answer.body);
     serde_json::from_str(&answer.body).expect("JSON")
+}
+
+/// The depths of a queue of the ledger, as its row of the overview shows them.
+fn depths_on(page: &str, queue: &Value) -> [String; 4] {
+    let name = queue["queue"].as_str().expect("a name");
+    let row = page.split(&format!("data-queue=\"{name}\"")).nth(1).and_then(|rest| rest.split("</tr>").next());
+    let row = row.unwrap_or_else(|| panic!("no row of {name} in {page}"));
+    DEPTHS.map(|state| text_of(row, &format!("depth-{state}")).replace(',', ""))
 }
 
 #[test]
@@ -44,6 +56,13 @@ fn the_ledger_of_the_demo_and_the_activity_of_its_queues_agree() {
     let expected: Vec<_> = queues.iter().map(counted).collect();
     let is_shown = eventually(Duration::from_secs(20), || shown() == expected);
     assert!(is_shown, "{:?}\n{expected:?}", shown());
+    let on_page = || {
+        let page = get(&desk.server, "/console/?filter=demo%2F", &[]).body;
+        queues.iter().map(|queue| depths_on(&page, queue)).collect::<Vec<_>>()
+    };
+    let expected: Vec<_> = queues.iter().map(|queue| DEPTHS.map(|state| queue[state].to_string())).collect();
+    let is_on_page = eventually(Duration::from_secs(20), || on_page() == expected);
+    assert!(is_on_page, "the page: {:?}\n{expected:?}", on_page());
     for experiment in ledger["experiments"].as_array().expect("experiments") {
         for (counter, added) in experiment["counters"].as_object().expect("counters") {
             let read = json!({"namespace": "default", "counter_name": counter, "freshness": "FRESHNESS_UP_TO_DATE"});
