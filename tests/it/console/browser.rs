@@ -4,12 +4,10 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::chromium::{Browser, WAIT};
+use super::chromium::{Browser, THEMES, WAIT, WIDTHS};
 use super::{done, fill};
 use crate::support::harness::{Launch, Server, eventually};
 
-const WIDTHS: [u32; 2] = [1440, 390];
-const THEMES: [&str; 2] = ["light", "dark"];
 /// The pages, by the names of their screenshots.
 pub const PAGES: [(&str, &str); 21] = [
     ("overview", ""),
@@ -63,7 +61,7 @@ async fn every_page_is_clean_on_wide_and_narrow_screens_in_both_themes() {
                     browser.wait_for("[data-testid='live-state'][data-state='live']").await;
                 }
                 let name = format!("{name}-{width}-{theme}");
-                let found = browser.findings().await;
+                let found = browser.findings(width).await;
                 findings.extend(found.into_iter().map(|finding| format!("{name}: {finding}")));
                 browser.keep_screenshot(&name).await;
             }

@@ -25,9 +25,23 @@ const FIND: &str = r#"
         done(serious.flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html}: ${node.failureSummary}`)));
     }, (error) => done([String(error)]));
 "#;
+/// Answers what is wider than the screen, or than the frame around it.
+const TOO_WIDE: &str = r#"
+    const width = arguments[0];
+    const page = document.documentElement.scrollWidth;
+    const found = page > width || page > innerWidth ? [`it is ${page} wide on a screen of ${width} (${innerWidth})`] : [];
+    const ends = (one) => one.getBoundingClientRect().right > width && !one.closest(".skip");
+    if (found.length) found.push(...[...document.body.querySelectorAll("*")].filter(ends).slice(0, 5).map((one) => `too far right: ${one.outerHTML.slice(0, 90)}`));
+    const frames = [...document.querySelectorAll(".table, .chart, .facts")].filter((one) => one.scrollWidth > one.clientWidth);
+    return [...found, ...frames.map((one) => `wider than its frame of ${one.clientWidth}: ${one.scrollWidth} ${one.innerText.slice(0, 60)}`)];
+"#;
 /// How long a test waits for something on a page, and between two looks.
 pub const WAIT: Duration = Duration::from_secs(20);
 pub const POLL: Duration = Duration::from_millis(50);
+
+/// The screens: a desk, a tablet and a phone.
+pub const WIDTHS: [u32; 3] = [1440, 768, 390];
+pub const THEMES: [&str; 2] = ["light", "dark"];
 
 /// A browser with a profile of its own. Fields end in their order: the session before the driver that holds it.
 pub struct Browser {
@@ -60,7 +74,9 @@ impl Browser {
     pub async fn look_like(&self, width: u32, theme: &str) {
         let screen = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600});
         self.tell("Emulation.setDeviceMetricsOverride", screen).await;
-        let media = json!({"features": [{"name": "prefers-color-scheme", "value": theme}]});
+        // Without motion, so that no colour is met on its way to another one.
+        let features = [("prefers-color-scheme", theme), ("prefers-reduced-motion", "reduce")];
+        let media = json!({"features": features.map(|(name, value)| json!({"name": name, "value": value}))});
         self.tell("Emulation.setEmulatedMedia", media).await;
     }
 
@@ -72,26 +88,44 @@ impl Browser {
     /// Keeps what the page looks like, all of it.
     pub async fn keep_screenshot(&self, name: &str) {
         let size = self.tell("Page.getLayoutMetrics", json!({})).await["cssContentSize"].clone();
-        let clip = json!({"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1});
+        // A picture of the whole page has no scrollbar, which `innerWidth` counts too.
+        let width = self.session.execute("return window.innerWidth;", Vec::new()).await.expect("a width");
+        let clip = json!({"x": 0, "y": 0, "width": width.json(), "height": size["height"], "scale": 1});
         let whole = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
         let shot = self.tell("Page.captureScreenshot", whole).await;
         let png = STANDARD.decode(shot["data"].as_str().expect("a picture")).expect("Base64");
         std::fs::write(screenshots().join(format!("{name}.png")), png).expect("the target directory takes files");
     }
 
-    /// What the page says against itself: errors of its console, its width, what people with disabilities cannot use.
-    pub async fn findings(&self) -> Vec<String> {
+    /// What the page says against itself on a screen of a width: errors of its console, its width, what people with
+    /// disabilities cannot use. That a page is there to say no is none.
+    pub async fn findings(&self, width: u32) -> Vec<String> {
         let told = self.session.browser_log().await.expect("a log");
+        let own = format!("{} - Failed to load resource", self.session.current_url().await.expect("an address"));
         let told = told.into_iter().filter(|line| ["SEVERE", "WARNING"].contains(&&*line.level));
+        let told = told.filter(|line| !line.message.starts_with(&own));
         let mut findings: Vec<String> = told.map(|line| format!("{}: {}", line.level, line.message)).collect();
-        let widths = "return [document.documentElement.scrollWidth, window.innerWidth];";
-        let widths: [u32; 2] = self.session.execute(widths, Vec::new()).await.expect("widths").convert().expect("two");
-        if widths[0] > widths[1] {
-            findings.push(format!("it is {} wide on a screen of {}", widths[0], widths[1]));
-        }
+        // A browser may widen a narrow screen for a wide page, so that the width that was asked for counts.
+        let wide = self.session.execute(TOO_WIDE, vec![json!(width)]).await.expect("widths");
+        findings.extend(wide.convert::<Vec<String>>().expect("a list"));
         self.session.execute(AXE, Vec::new()).await.expect("the rules are taken");
         let found = self.session.execute_async(FIND, Vec::new()).await.expect("the rules are checked");
         findings.extend(found.convert::<Vec<String>>().expect("a list"));
+        findings
+    }
+
+    /// What is found on the open page on each screen in each theme, with a picture of each.
+    pub async fn look_at(&self, name: &str) -> Vec<String> {
+        let mut findings = Vec::new();
+        for width in WIDTHS {
+            for theme in THEMES {
+                self.look_like(width, theme).await;
+                let name = format!("{name}-{width}-{theme}");
+                let found = self.findings(width).await;
+                findings.extend(found.into_iter().map(|finding| format!("{name}: {finding}")));
+                self.keep_screenshot(&name).await;
+            }
+        }
         findings
     }
 

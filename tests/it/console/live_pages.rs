@@ -85,7 +85,7 @@ async fn a_page_held_by_pause_keeps_its_numbers() {
 }
 
 /// Waits until a script answers true.
-async fn until(browser: &Browser, what: &str, script: &str) {
+pub async fn until(browser: &Browser, what: &str, script: &str) {
     let look = format!(
         "const done = arguments[arguments.length - 1]; const end = Date.now() + 30000; \
          const look = () => {{ if ((() => {{ {script} }})()) done(true); \
@@ -135,7 +135,7 @@ async fn reasons_for_attention_come_and_go_on_an_open_overview() {
     until(&browser, "the page says so", calm).await;
     until(&browser, "nothing is marked", &format!("{bad} return cell.className === '' && cell.textContent === '0';"))
         .await;
-    assert_eq!(browser.findings().await, [""; 0]);
+    assert_eq!(browser.look_at("overview-calm").await, [""; 0]);
     browser.end().await;
 }
 
@@ -175,10 +175,12 @@ async fn an_open_page_says_that_the_store_is_away_and_takes_it_back() {
     until(&browser, "actions are on", &format!("{off}{told} return off === 0 && told === 0;")).await;
     redis.pause();
     until(&browser, "the page says it", &format!("{off}{told} return off > 3 && told === 1;")).await;
+    let findings = browser.look_at("queue-away").await;
     redis.resume();
     until(&browser, "the page takes it back", &format!("{off}{told} return off === 0 && told === 0;")).await;
     browser.wait_for("[data-testid='age'][data-age-state='fresh']").await;
     browser.end().await;
+    assert_eq!(findings, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

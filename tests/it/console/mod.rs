@@ -5,10 +5,12 @@ mod away;
 mod browser;
 mod chromium;
 mod experiments;
+mod keyboard;
 mod live_pages;
 mod many;
 mod pages;
 mod payloads;
+mod rare_states;
 mod sign_in;
 mod streams;
 

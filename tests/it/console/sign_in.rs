@@ -16,7 +16,7 @@ fn binary(arguments: &[&str]) -> Command {
 }
 
 /// Makes a key in the directory of a server that does not run.
-fn key_of(name: &str, data: &Path) -> String {
+pub fn key_of(name: &str, data: &Path) -> String {
     let data = data.to_str().expect("UTF-8");
     let made = binary(&["key", "create", name, "--offline", "--data", data]).output().expect("the binary starts");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -24,7 +24,7 @@ fn key_of(name: &str, data: &Path) -> String {
 }
 
 /// A server whose callers show keys and whose console acts, with a queue.
-fn keyed(data: &Path, key: &str) -> Server {
+pub fn keyed(data: &Path, key: &str) -> Server {
     let mut command =
         binary(&["server", "start", "--listen", "127.0.0.1:0", "--set", "console.read_only=false", "--data"]);
     command.arg(data);

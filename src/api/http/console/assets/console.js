@@ -150,7 +150,7 @@
     const links = [...document.querySelectorAll("tbody td:first-child a")];
     const at = links.indexOf(document.activeElement);
     const keys = {
-      "/": () => { const input = document.querySelector(".filter input"); if (input) { input.focus(); input.select(); } },
+      "/": () => { const input = document.querySelector('.filter :is(input:not([type="hidden"]), select)'); if (input) { input.focus(); input.select?.(); } },
       "?": () => { const help = document.getElementById("keys"); if (help) help.hidden = !help.hidden; },
       t: toggleTheme,
       p: () => { if (pause) setPaused(!isPaused); },

@@ -107,8 +107,9 @@ impl ShownExperiment {
         let section = Section {
             title: "Settings".to_owned(),
             note,
+            class: "plain",
             facts,
-            code: about.unwrap_or_default(),
+            prose: about.into_iter().collect(),
             ..Section::default()
         };
         self.is_kept.then_some(section)

@@ -39,7 +39,8 @@ async fn kept(calls: &ConsoleCalls, query: &PageQuery) -> Section {
     match listed {
         Err(status) => section.empty = status.message().to_owned(),
         Ok(listed) if listed.experiments.is_empty() => {
-            section.empty = "No experiments yet. Plan one below, and create it with tallystone exp create.".to_owned();
+            section.empty =
+                "No experiments yet. Plan one below, and create it with `tallystone exp create`.".to_owned();
         }
         Ok(listed) => {
             let rows = listed.experiments.iter().map(row).collect();

@@ -15,6 +15,9 @@ const HOUR: i64 = 3_600;
 /// Up to this age of an experiment its looks may be minutes apart, else hours.
 const MINUTES_KEPT: i64 = 31 * 24 * HOUR;
 
+/// The width of the dash that stands for a single look.
+const DASH: f64 = 12.0;
+
 /// What one look says of one difference, in shares: the lower end, the difference and the upper end.
 type DrawnLook = [Option<f64>; 3];
 
@@ -86,11 +89,14 @@ fn chart(title: &str, looks: &[DrawnLook]) -> Option<ChartView> {
                 continue;
             };
             let (x, y) = ((at as f64 + 0.5) * step, (most - value) * scale);
-            path.push_str(&format!("{}{x:.1} {y:.1}", if is_begun { 'L' } else { 'M' }));
-            // A look between two unknown ones is a dot.
-            if !is_begun && looks.get(at + 1).is_none_or(|next| next[which].is_none()) {
-                path.push_str("h0.1");
-            }
+            let is_alone = !is_begun && looks.get(at + 1).is_none_or(|next| next[which].is_none());
+            // A look between two unknown ones is a dash.
+            let point = match (is_begun, is_alone) {
+                (false, true) => format!("M{:.1} {y:.1}h{DASH}", x - DASH / 2.0),
+                (false, false) => format!("M{x:.1} {y:.1}"),
+                (true, _) => format!("L{x:.1} {y:.1}"),
+            };
+            path.push_str(&point);
             is_begun = true;
         }
         ChartLine { label, class, path }
@@ -114,7 +120,7 @@ mod tests {
         let paths: Vec<&str> = chart.lines.iter().map(|line| line.path.as_str()).collect();
         assert_eq!(paths[0], "M0 80.0H1000");
         assert_eq!(paths[1], "M625.0 0.0L875.0 80.0");
-        assert_eq!(paths[2], "M125.0 0.0h0.1M625.0 80.0L875.0 80.0");
+        assert_eq!(paths[2], "M119.0 0.0h12M625.0 80.0L875.0 80.0");
         assert_eq!(chart.most, "−2.00 to +2.00 points");
     }
 
