@@ -168,6 +168,15 @@ impl Output {
         }
     }
 
+    /// Formats an optional measured duration for a cell: to the second from one second on for people, as in the protocol for
+    /// programs.
+    pub fn measured_cell(self, duration: Option<&prost_types::Duration>) -> String {
+        match (self.is_for_people(), duration) {
+            (true, Some(duration)) => units::about(duration_of(duration)),
+            (_, duration) => duration.map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+
     /// Formats an optional remaining time for a cell: rounded for people, as in the protocol for programs.
     pub fn left_cell(self, left: Option<&prost_types::Duration>) -> String {
         match (self.is_for_people(), left) {

@@ -35,6 +35,16 @@ fn the_activity_of_queues_is_that_of_the_call_and_the_status_names_what_needs_at
     let people = desk.run(&["queue", "activity", "--order", "name", "--limit", "1"]);
     assert!(people.out.contains("mail") && people.err.contains("--limit"), "{}{}", people.out, people.err);
 
+    // A reader needs no milliseconds of an age of seconds; a program gets what was measured.
+    let age = || {
+        let table = desk.run(&["queue", "activity", "mail"]).ok();
+        let row = table.lines().find(|line| line.contains("mail")).unwrap_or_default().to_owned();
+        row.split_whitespace().nth(8).unwrap_or_default().to_owned()
+    };
+    let is_seconds = |age: String| age.strip_suffix('s').is_some_and(|seconds| seconds.parse::<u64>().is_ok());
+    assert!(eventually(Duration::from_secs(20), || is_seconds(age())), "{:?}", age());
+    assert!(is_seconds(age()), "from then on always: {:?}", age());
+
     let text = called()["queues"][0]["attention"][0]["text"].as_str().expect("a sentence").to_owned();
     for shown in [desk.run(&["queue", "activity", "mail"]).ok(), desk.run(&["status"]).ok()] {
         assert!(shown.contains(&text), "{text:?} is missing of\n{shown}");

@@ -108,7 +108,7 @@ fn cells_of(queue: &pb::QueueActivity, output: Output) -> Vec<String> {
         Some(rate) => rate.to_string(),
     };
     let span = |span: Option<&prost_types::Duration>| {
-        if span.is_none() { unknown() } else { output.span_cell(span) }
+        if span.is_none() { unknown() } else { output.measured_cell(span) }
     };
     let reason = |attention: &pb::Attention| match output.is_for_people() {
         true => attention.text.clone(),
