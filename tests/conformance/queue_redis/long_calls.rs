@@ -162,7 +162,7 @@ async fn a_deletion_takes_64_messages_a_call_and_keeps_the_answers_to_their_toke
         let deleted = queues.apply(shard, vec![ShardCommand::of(Command::Delete)]).await.remove(0);
         assert_eq!(deleted.expect("the store takes it").reply, Ok(Reply::Deleted { messages: MESSAGES as u64 }));
         let calls = calls_of_functions(&mut server) - before;
-        assert!(calls >= 1 + 5, "one call, then 300 messages in fives of at most 64: {calls}");
+        assert!(calls > 5, "one call, then 300 messages in fives of at most 64: {calls}");
         let keys = server.server().cli(&["DBSIZE"]);
         let repeats = queues.apply(shard, with_times()).await;
         let is_repeat =
