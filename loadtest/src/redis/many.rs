@@ -47,8 +47,9 @@ pub async fn run(
     for number in 0..queues {
         workers.spawn(work(client(&waits, number / WORKERS_OF_A_CONNECTION), name(number), leased.clone()));
     }
-    // The first round of waits reads each shard once, which is the cost of beginning and not of waiting.
-    tokio::time::sleep(Duration::from_secs(35)).await;
+    // The first round of waits reads each shard once, and servers look at all that is new, which is the cost of beginning and
+    // not of waiting.
+    tokio::time::sleep(Duration::from_secs(60)).await;
     let (before, began) = (redis.used()?, Instant::now());
     tokio::time::sleep(Duration::from_secs(seconds.max(30))).await;
     let after = redis.used()?;

@@ -59,6 +59,8 @@ pub struct ServedShard {
 #[derive(Default)]
 struct ReceivedView {
     view: ShardStatus,
+    /// Whether the status was received. A shard that was never used has step 0, as one of which nothing is known.
+    is_known: bool,
     /// The time of the status, by elapsed time.
     at: Duration,
     /// The time of the next change by time alone, by elapsed time.
@@ -204,7 +206,7 @@ impl ServedQueue {
         let offers = |view: &ShardStatus| (view.ready(), view.arrived, view.head, view.blocked);
         let is_news = offers(&view) != offers(&seen.view);
         seen.next_event_at = view.next_event_in.map(|time| now + time);
-        (seen.view, seen.at) = (view, now);
+        (seen.view, seen.at, seen.is_known) = (view, now, true);
         let due = seen.next_event_at;
         // A dequeue that found nothing is no change: it would wake the dequeues that have just looked. This runs under the
         // lock of the shard, so that changes of one shard are reported in order.
@@ -233,7 +235,7 @@ impl ServedQueue {
 
     /// Whether a status of each shard is known.
     pub fn knows_all_shards(&self) -> bool {
-        self.shards.iter().all(|shard| shard.last_view.lock().view.step > 0)
+        self.shards.iter().all(|shard| shard.last_view.lock().is_known)
     }
 
     /// The time of the next change of a shard by time alone, as last reported.

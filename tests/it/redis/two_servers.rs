@@ -200,3 +200,28 @@ async fn a_cancel_request_at_one_server_is_told_to_the_workers_of_the_other_once
     })
     .await;
 }
+
+/// A queue that was never used has no step that a server could have seen.
+#[tokio::test]
+async fn dequeues_that_wait_at_a_queue_without_messages_read_its_shards_once() {
+    let Some(server) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    server.config_set("slowlog-max-len", "10000");
+    server.config_set("slowlog-log-slower-than", "0");
+    let both = QueuesServer::two([single(&server), single(&server)]).await;
+    let wait = Duration::from_secs(1);
+    let asked = || DequeueRequest { max: 1, wait, ..DequeueRequest::default() };
+    let mut read = Vec::new();
+    for _ in 0..3 {
+        server.cli(&["SLOWLOG", "RESET"]);
+        let found = both[1].queues.dequeue(&name(), asked()).await.expect("a dequeue").take();
+        assert_eq!(found.len(), 0);
+        let log = server.cli(&["SLOWLOG", "GET", "10000"]);
+        assert!(log.lines().count() > 2, "the log has all commands: {log}");
+        read.push(log.matches("see_").count());
+    }
+    assert_eq!(read[1..], [0, 0], "the status of each shard is known: {read:?}");
+    assert!(read[0] <= 2, "{read:?}");
+    for server in both {
+        server.stop().await;
+    }
+}
