@@ -103,10 +103,17 @@ impl<E: CatalogEntry> VersionedCatalog<E> {
         self.reload(view).await
     }
 
-    /// Reads the catalog again if another server has changed it since the last call.
+    /// Reads the catalog again if another server has changed it since the last call. A store that has lost all of it is an error:
+    /// what it knew is not given up, or callers would take their queues for ones that never were.
     pub async fn follow(&self, view: &dyn CatalogView<E>) -> Result<Sharing, StoreError> {
         let Some(revision) = self.store.revision().await? else { return Ok(Sharing::Owned) };
-        if self.followed.load(Ordering::Acquire) != revision {
+        let followed = self.followed.load(Ordering::Acquire);
+        if revision == 0 && followed > 0 {
+            let lost = "STORE_LOST: the store has lost its catalog. What this server knows of it stays. Restore a backup of the \
+                store; or restart the servers, which accepts the loss";
+            return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "follow the catalog").with_source(lost));
+        }
+        if followed != revision {
             self.refresh(view).await?;
             self.followed.store(revision, Ordering::Release);
         }

@@ -1,9 +1,10 @@
-//! A queue that requires more durability than Redis offers at the moment: it takes nothing in, and gives out what it has.
+//! A queue that requires more durability than Redis offers at the moment: it takes nothing in, and gives out what it has. And a
+//! Redis that lost all its data while a server runs: queues are not taken for ones that never were.
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::support::harness::{HttpAnswer, Launch, Server};
+use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const REASON: &str = "DURABILITY_NOT_OFFERED";
@@ -54,4 +55,24 @@ fn a_queue_that_requires_more_than_redis_offers_takes_nothing_in_and_gives_out_w
         assert_eq!(post(&server, "Complete", &json!({"queue": "mail", "lease_token": lease})).status, 200);
         assert!(server.stop().success());
     }
+}
+
+#[test]
+fn a_redis_that_lost_its_data_is_not_served_as_an_empty_one_by_a_server_that_runs() {
+    let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    let server = start(&redis);
+    let created = create(&server, "mail", "DURABILITY_UNSPECIFIED");
+    assert_eq!((created.status, enqueue(&server, "a").status), (200, 200), "{created:?}");
+    redis.cli(&["FLUSHALL"]);
+    let has_noticed = || server.printed().contains("STORE_LOST");
+    assert!(eventually(BACK_WITHIN, has_noticed), "{}", server.printed());
+    for _ in 0..3 {
+        let refused = enqueue(&server, "b");
+        assert!(refused.status >= 500 && !refused.body.contains("QUEUE_NOT_FOUND"), "{refused:?}");
+    }
+    let listed = post(&server, "ListQueues", &json!({}));
+    assert!(listed.body.contains("mail"), "{listed:?}");
+    drop(server);
+    let fresh = start(&redis);
+    assert!(enqueue(&fresh, "b").body.contains("QUEUE_NOT_FOUND"), "a restart accepts the loss");
 }

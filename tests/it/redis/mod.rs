@@ -3,6 +3,7 @@
 //! Tests run on each server in turn; the last line `on NAME` of a failing one names the server.
 
 pub mod access;
+mod activity;
 mod cluster;
 mod durability;
 mod faults;
