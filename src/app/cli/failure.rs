@@ -129,7 +129,11 @@ impl Failure {
                     .hint("check that it is a running tallystone server, or name another with --server; if it has TLS, write https:// before its address"),
             };
         }
-        let failure = Self::new(exit, error.to_string());
+        let is_from_earlier = error.may_be_applied && reason.is_some_and(|reason| reason != Reason::OutcomeUnknown);
+        let failure = match is_from_earlier {
+            true => Self::new(exit, format!("an earlier try may have been applied; the last one failed: {error}")),
+            false => Self::new(exit, error.to_string()),
+        };
         let failure = match reason {
             Some(Reason::Unauthenticated) => failure.hint(KEY_HINT),
             Some(_) | None => failure,

@@ -407,14 +407,14 @@ reasons! {
     },
     QueuesNotKept => ReasonInfo {
         name: "QUEUES_NOT_KEPT",
-        advice: Some("nothing was applied: send the call to another server, or set queues.engine to \"embedded\", which offers SAFE"),
+        advice: Some("nothing was applied: send the call to another server, or set queues.engine of this one"),
         help: "This server has no queues (queues.engine = \"none\"), so a retry fails too. Send the call to a server with queues, or set queues.engine = \"embedded\" on this server.",
         ..PRECONDITION
     },
     DurabilityNotOffered => ReasonInfo {
         name: "DURABILITY_NOT_OFFERED",
-        advice: Some("nothing was applied: send the call to another server, or set queues.engine to \"embedded\", which offers SAFE"),
-        help: "The message shows the durability of this server's store. Send the call to a server whose store offers more, or lower required_durability. queues.engine embedded offers SAFE; a server with --memory offers none.",
+        advice: Some("nothing was applied: let the store offer it, or require less"),
+        help: "The message shows the durability of this server's store. Send the call to a server whose store offers more, or lower required_durability. queues.engine embedded offers SAFE; a server with --memory offers none. Redis offers SAFE with appendfsync always, and REPLICATED with clusters.NAME.replicas and min-replicas-to-write as well; after a change of its settings it takes a minute until servers see it.",
         ..PRECONDITION
     },
     HostNotAllowed => ReasonInfo {

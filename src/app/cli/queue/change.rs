@@ -233,15 +233,17 @@ impl ClientContext {
         // Deletes only the queue that was shown.
         let etag = if args.etag.is_empty() { found.etag } else { args.etag };
         let is_template = !found.template_for.is_empty();
-        let held = if is_template { 0 } else { held(&self.depth(&args.name).await?) };
-        let shown = |held: i64| match is_template {
-            false => format!("queue {} with {}", args.name, messages(held)),
-            true => format!("template {} (its queues remain)", args.name),
+        // A queue that is damaged cannot be counted, and to delete it is the way to give it up.
+        let held = if is_template { None } else { self.depth(&args.name).await.ok().map(|depth| held(&depth)) };
+        let shown = |held: Option<i64>| match (is_template, held) {
+            (true, _) => format!("template {} (its queues remain)", args.name),
+            (false, Some(held)) => format!("queue {} with {}", args.name, messages(held)),
+            (false, None) => format!("queue {}, whose messages cannot be counted,", args.name),
         };
         let what = shown(held);
         if args.dry_run {
             print_notice(&format!("would delete {what}; nothing was changed"));
-            return self.deleted(held);
+            return self.deleted(held.unwrap_or(0));
         }
         if confirm(args.yes, &format!("permanently delete {what}"))? == Confirmation::No {
             return Ok(());
@@ -254,7 +256,7 @@ impl ClientContext {
             queue_id: found.id,
         };
         let deleted = call!(self, queues.delete_queue, &request)?;
-        print_notice(&format!("deleted {}", shown(deleted.messages)));
+        print_notice(&format!("deleted {}", shown(Some(deleted.messages))));
         self.deleted(deleted.messages)
     }
 
