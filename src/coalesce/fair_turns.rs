@@ -10,14 +10,11 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use hashbrown::HashMap;
 
-use super::shared_bound::HolderShares;
 use super::turn_key::TurnKey;
 
 /// Waiting items, each with its cost, in the order of arrival for each holder of turns.
 pub(super) struct FairTurns<T> {
-    waiting: HashMap<TurnKey, VecDeque<(T, usize)>>,
-    /// The cost of what waits, by holder.
-    costs: HolderShares,
+    waiting: HashMap<TurnKey, HeldItems<T>>,
     /// The next turn of each holder, first the one that begins first. The first one has an item, unless nothing waits. Others
     /// may have none: they remember what their holders have had.
     turns: BinaryHeap<Reverse<NextTurn>>,
@@ -25,6 +22,12 @@ pub(super) struct FairTurns<T> {
     now: u64,
     tickets: u64,
     len: usize,
+}
+
+/// The items of one holder, and their cost.
+struct HeldItems<T> {
+    items: VecDeque<(T, usize)>,
+    cost: usize,
 }
 
 /// When a holder is next. Of turns that begin at the same time, the one that was made first is first.
@@ -37,8 +40,7 @@ struct NextTurn {
 
 impl<T> Default for FairTurns<T> {
     fn default() -> Self {
-        let (waiting, turns) = (HashMap::new(), BinaryHeap::new());
-        Self { waiting, costs: HolderShares::default(), turns, now: 0, tickets: 0, len: 0 }
+        Self { waiting: HashMap::new(), turns: BinaryHeap::new(), now: 0, tickets: 0, len: 0 }
     }
 }
 
@@ -46,11 +48,11 @@ impl<T> FairTurns<T> {
     /// Adds an item behind the others of its holder. A holder that had none for a while begins now. O(log holders).
     pub fn push(&mut self, holder: TurnKey, item: T, cost: usize) {
         self.len += 1;
-        self.costs.add(Some(holder), cost);
-        if let Some(items) = self.waiting.get_mut(&holder) {
-            return items.push_back((item, cost));
+        if let Some(held) = self.waiting.get_mut(&holder) {
+            held.cost += cost;
+            return held.items.push_back((item, cost));
         }
-        self.waiting.insert(holder, VecDeque::from([(item, cost)]));
+        self.waiting.insert(holder, HeldItems { items: VecDeque::from([(item, cost)]), cost });
         let ticket = self.ticket();
         self.turns.push(Reverse(NextTurn { begins: self.now, ticket, holder }));
     }
@@ -58,20 +60,21 @@ impl<T> FairTurns<T> {
     /// The cost of the next item.
     pub fn first_cost(&self) -> Option<usize> {
         let Reverse(first) = self.turns.peek()?;
-        self.waiting.get(&first.holder)?.front().map(|(_, cost)| *cost)
+        self.waiting.get(&first.holder)?.items.front().map(|(_, cost)| *cost)
     }
 
     /// Takes the next item. O(log holders), and once for each holder without items.
     pub fn pop(&mut self) -> Option<(T, usize)> {
         let ticket = self.ticket();
         let Reverse(mut first) = self.turns.peek().copied()?;
-        let taken = self.waiting.get_mut(&first.holder)?.pop_front()?;
+        let held = self.waiting.get_mut(&first.holder)?;
+        let taken = held.items.pop_front()?;
+        held.cost -= taken.1;
         (first.begins, first.ticket) = (first.begins.saturating_add(taken.1 as u64), ticket);
         if let Some(mut place) = self.turns.peek_mut() {
             *place = Reverse(first);
         }
         self.len -= 1;
-        self.costs.remove(Some(first.holder), taken.1);
         self.move_on();
         Some(taken)
     }
@@ -82,7 +85,7 @@ impl<T> FairTurns<T> {
 
     /// The cost of what waits of one holder.
     pub fn cost_of(&self, holder: TurnKey) -> usize {
-        self.costs.of(Some(holder))
+        self.waiting.get(&holder).map_or(0, |held| held.cost)
     }
 
     /// Moves on to the next turn that has an item, and forgets the holders before it, who have none. Once nothing waits, all
@@ -93,7 +96,7 @@ impl<T> FairTurns<T> {
             self.turns.clear();
         }
         while let Some(first) = self.turns.peek_mut()
-            && self.waiting.get(&first.0.holder).is_none_or(VecDeque::is_empty)
+            && self.waiting.get(&first.0.holder).is_none_or(|held| held.items.is_empty())
         {
             let Reverse(idle) = PeekMut::pop(first);
             self.waiting.remove(&idle.holder);

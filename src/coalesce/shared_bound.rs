@@ -8,11 +8,10 @@ use hashbrown::HashMap;
 
 use super::turn_key::TurnKey;
 
-/// Whether a holder of this much may take more of a bound. `held` is what all hold together, the holder included. Who holds nothing
-/// may take whatever fits.
+/// Whether a holder of this much leaves room for others if it takes more of a bound. `held` is what all hold together, the holder
+/// included. Who holds nothing always does: the bound itself is checked apart.
 pub fn leaves_room(own: usize, more: usize, held: usize, most: usize) -> bool {
-    let free = most.saturating_sub(held);
-    more <= free && (own == 0 || own + more <= free)
+    own == 0 || own + more <= most.saturating_sub(held)
 }
 
 /// What each holder has. The process itself has no share, and is bounded by the whole.
@@ -53,13 +52,17 @@ mod tests {
 
     const MOST: usize = 1_200;
 
+    fn may_take(own: usize, piece: usize, held: usize) -> bool {
+        held + piece <= MOST && leaves_room(own, piece, held, MOST)
+    }
+
     /// Lets each flood take all that it may, a little at a time.
     fn flood(floods: usize, piece: usize) -> Vec<usize> {
         let mut own = vec![0; floods];
         loop {
             let before = own.clone();
             for at in 0..floods {
-                if leaves_room(own[at], piece, own.iter().sum(), MOST) {
+                if may_take(own[at], piece, own.iter().sum()) {
                     own[at] += piece;
                 }
             }
@@ -82,13 +85,13 @@ mod tests {
             let mut own = [0; 5];
             for (holder, piece) in pieces {
                 let held: usize = own.iter().sum();
-                if leaves_room(own[holder], piece, held, MOST) {
+                if may_take(own[holder], piece, held) {
                     own[holder] += piece;
                 }
                 let held: usize = own.iter().sum();
                 prop_assert!(held <= MOST);
                 // Each flood holds no more than what was free, so what is free is at least a share of one more.
-                prop_assert!(leaves_room(0, 1, held, MOST), "{own:?}");
+                prop_assert!(may_take(0, 1, held), "{own:?}");
             }
         }
 

@@ -66,7 +66,7 @@ impl ShardCalls {
         }
         // And one caller that floods leaves room for the others.
         let own = turn.map_or(0, |turn| waiting.cost_of_turn(lane, turn));
-        if own > 0 && !leaves_room(own, cost, held, SHARD_CALLS_WAITING_MAX) {
+        if !leaves_room(own, cost, held, SHARD_CALLS_WAITING_MAX) {
             return Err(QueueError::RetryLater);
         }
         let releases = commands.iter().any(|sent| match &sent.command {

@@ -15,7 +15,7 @@ use tallystone::ports::{
     EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind,
 };
 
-use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_over};
+use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_over, until_answered};
 use crate::queue_given::{dequeue, enqueue, is_new, settings, settle};
 use crate::servers::redis::{Build, SentinelGroup, or_skip};
 
@@ -56,11 +56,7 @@ impl Restarting {
 
     /// Waits until calls arrive again, whatever is answered.
     async fn until_back(&self) {
-        eventually("the server answers", async || match self.queues.totals(self.shard).await {
-            Ok(_) => true,
-            Err(error) => error.kind != StoreErrorKind::Unavailable,
-        })
-        .await;
+        until_answered(&self.queues, self.shard).await;
     }
 }
 

@@ -9,9 +9,9 @@ use tallystone::adapters::redis::{ClientWire, RedisQueues};
 use tallystone::domain::queue::setup::queue_spec::Durability;
 use tallystone::domain::queue::setup::settings::Exclusivity;
 use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
-use tallystone::ports::{ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreErrorKind};
+use tallystone::ports::{ShardAnswer, ShardCommand, ShardReader, ShardStore};
 
-use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_of};
+use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_of, until_answered};
 use super::values::of_value;
 use crate::queue_given::{dequeue, is_new, settings};
 use crate::servers::redis::{Build, SentinelGroup, or_skip};
@@ -53,11 +53,7 @@ impl Seen {
 
     /// Waits until calls arrive again, whatever is answered.
     async fn until_back(&self) {
-        eventually("the server answers", async || match self.queues.totals(self.shard).await {
-            Ok(_) => true,
-            Err(error) => error.kind != StoreErrorKind::Unavailable,
-        })
-        .await;
+        until_answered(&self.queues, self.shard).await;
     }
 
     async fn leased(&self) -> usize {

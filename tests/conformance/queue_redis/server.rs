@@ -11,8 +11,9 @@ use tallystone::adapters::redis::client::{ClientOptions, Deployment, FunctionLib
 use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueueOptions, RedisQueues, RedisStores};
 use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::domain::Timestamp;
+use tallystone::domain::queue::ShardId;
 use tallystone::domain::queue::setup::queue_spec::Durability;
-use tallystone::ports::{Clock, Entropy, QueueStores, SharedQueues};
+use tallystone::ports::{Clock, Entropy, QueueStores, ShardReader as _, SharedQueues, StoreErrorKind};
 
 use crate::given;
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
@@ -174,4 +175,13 @@ pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
         assert!(SystemClock.elapsed() < deadline, "not in time: {what}");
         tokio::task::yield_now().await;
     }
+}
+
+/// Waits until calls of a shard arrive again, whatever is answered.
+pub async fn until_answered(queues: &RedisQueues, shard: ShardId) {
+    eventually("the server answers", async || match queues.totals(shard).await {
+        Ok(_) => true,
+        Err(error) => error.kind != StoreErrorKind::Unavailable,
+    })
+    .await;
 }

@@ -85,6 +85,12 @@ impl Browser {
         self.session.goto(url).await.unwrap_or_else(|error| panic!("{page}: {error}"));
     }
 
+    /// Opens a page and waits until it is live.
+    pub async fn open_live(&self, server: &Server, page: &str) {
+        self.open(server, page).await;
+        self.wait_for("[data-testid='live-state'][data-state='live']").await;
+    }
+
     /// Keeps what the page looks like, all of it.
     pub async fn keep_screenshot(&self, name: &str) {
         let size = self.tell("Page.getLayoutMetrics", json!({})).await["cssContentSize"].clone();

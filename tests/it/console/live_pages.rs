@@ -28,8 +28,7 @@ async fn while_numbers_change_the_focus_and_the_order_of_rows_stay() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = shown_server(data.path());
     let browser = Browser::start().await;
-    browser.open(&server, "?sort=pending").await;
-    browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+    browser.open_live(&server, "?sort=pending").await;
     let focus = "document.querySelector('tr[data-queue=\"mail\"] a').focus();";
     browser.session.execute(focus, Vec::new()).await.expect("a row has a link");
     // More messages than the first queue of the order has, so that a page that sorts again would move rows.
@@ -55,8 +54,7 @@ async fn nine_tabs_of_one_browser_all_load() {
             let opened = browser.session.new_tab().await.expect("a tab");
             browser.session.switch_to_window(opened).await.expect("the tab is shown");
         }
-        browser.open(&server, "").await;
-        browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+        browser.open_live(&server, "").await;
     }
     assert_eq!(browser.session.windows().await.expect("tabs").len(), 9);
     browser.end().await;
@@ -67,8 +65,7 @@ async fn a_page_held_by_pause_keeps_its_numbers() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = shown_server(data.path());
     let browser = Browser::start().await;
-    browser.open(&server, "queue?name=mail").await;
-    browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+    browser.open_live(&server, "queue?name=mail").await;
     browser.wait_for("#pause").await.click().await.expect("a button");
     browser.wait_for("[data-testid='live-state'][data-state='paused']").await;
     done(&server, "Enqueue", &json!({"queue": "mail", "message": {"messageId": "late"}}));
@@ -106,8 +103,7 @@ async fn reasons_for_attention_come_and_go_on_an_open_overview() {
         done(&server, "Complete", &json!({"queue": "mail", "leaseToken": lease}));
     }
     let browser = Browser::start().await;
-    browser.open(&server, "").await;
-    browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+    browser.open_live(&server, "").await;
     let rows =
         "const rows = [...document.querySelectorAll('[data-testid=\"attention-row\"]')].map((row) => row.dataset.key);";
     let is = |keys: &str| format!("{rows} return rows.join() === '{keys}';");
@@ -144,8 +140,7 @@ async fn the_verdict_and_the_reasons_of_an_open_queue_follow_it() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = used_server(data.path());
     let browser = Browser::start().await;
-    browser.open(&server, "queue?name=odd%2Fname%3A50").await;
-    browser.wait_for("[data-testid='live-state'][data-state='live']").await;
+    browser.open_live(&server, "queue?name=odd%2Fname%3A50").await;
     let lead = |text: &str| format!("return document.querySelector('.lead').textContent === '{text}';");
     until(&browser, "nothing waits", &lead("Nothing waits.")).await;
     let message = json!({"messageId": "late", "metadata": {"tenant": "acme"}});

@@ -137,45 +137,26 @@ type TestId = (&'static str, &'static [&'static str]);
 /// A page, with its test ids.
 type PageContract = (&'static str, &'static [TestId]);
 
+/// The numbers of a queue.
+const NUMBERS: [TestId; 9] = [
+    ("depth-pending", &[]),
+    ("depth-invisible", &[]),
+    ("depth-running", &[]),
+    ("depth-errored", &[]),
+    ("rate-in", &[]),
+    ("rate-out", &[]),
+    ("rate-fail", &[]),
+    ("oldest-age", &[]),
+    ("drain-time", &[]),
+];
+
 /// The test ids of each page, with their attributes, as the contract of the console has them.
-const CONTRACT: [PageContract; 11] = [
-    (
-        "",
-        &[
-            ("attention-row", &["data-reason"]),
-            ("queue-row", &["data-queue"]),
-            ("depth-pending", &[]),
-            ("depth-invisible", &[]),
-            ("depth-running", &[]),
-            ("depth-errored", &[]),
-            ("rate-in", &[]),
-            ("rate-out", &[]),
-            ("rate-fail", &[]),
-            ("oldest-age", &[]),
-            ("drain-time", &[]),
-            ("live-state", &[]),
-            AGE,
-        ],
-    ),
+const CONTRACT: [PageContract; 13] = [
+    ("", &NUMBERS),
+    ("queue?name=mail", &NUMBERS),
+    ("", &[("attention-row", &["data-reason"]), ("queue-row", &["data-queue"]), ("live-state", &[]), AGE]),
     ("?filter=none", &[("empty", &[]), AGE]),
-    (
-        "queue?name=mail",
-        &[
-            ("attention-row", &["data-reason"]),
-            ("depth-pending", &[]),
-            ("depth-invisible", &[]),
-            ("depth-running", &[]),
-            ("depth-errored", &[]),
-            ("rate-in", &[]),
-            ("rate-out", &[]),
-            ("rate-fail", &[]),
-            ("oldest-age", &[]),
-            ("drain-time", &[]),
-            ("live-state", &[]),
-            ("error-group", &[]),
-            AGE,
-        ],
-    ),
+    ("queue?name=mail", &[("attention-row", &["data-reason"]), ("live-state", &[]), ("error-group", &[]), AGE]),
     ("messages?queue=mail&state=running", &[("empty", &[]), AGE]),
     ("message?queue=mail&id=m0", &[("attempt-lane", &[]), AGE]),
     ("counter?ns=default&name=views", &[AGE]),

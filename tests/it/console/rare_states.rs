@@ -8,7 +8,17 @@ use super::browser::shown_server;
 use super::chromium::Browser;
 use super::get;
 use super::sign_in::{key_of, keyed};
-use crate::support::harness::eventually;
+use crate::support::harness::{Server, eventually};
+
+/// Looks at pages on each screen in each theme.
+async fn look_at_pages(browser: &Browser, server: &Server, pages: &[(&str, &str)]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (name, page) in pages {
+        browser.open(server, page).await;
+        findings.extend(browser.look_at(name).await);
+    }
+    findings
+}
 
 /// How soon an experiment has its first look on a busy machine.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(150);
@@ -18,16 +28,13 @@ async fn pages_that_say_no_and_a_shown_payload_are_clean() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = shown_server(data.path());
     let browser = Browser::start().await;
-    let mut findings = Vec::new();
-    for (name, page) in [
+    let pages = [
         ("no-page", "nothing"),
         ("no-queue", "queue?name=none"),
         ("no-message", "message?queue=mail&id=none"),
         ("no-action", "act?do=none&queue=mail"),
-    ] {
-        browser.open(&server, page).await;
-        findings.extend(browser.look_at(name).await);
-    }
+    ];
+    let mut findings = look_at_pages(&browser, &server, &pages).await;
     browser.look_like(1440, "light").await;
     browser.open(&server, "payload?queue=mail&id=m1").await;
     browser.wait_for("input[name='reason']").await.send_keys("a complaint").await.expect("a field takes text");
@@ -59,15 +66,12 @@ async fn experiments_that_are_kept_or_not_trusted_are_clean() {
     let is_drawn = || page().contains("class=\"line one\"");
     assert!(eventually(FIRST_LOOK_WITHIN, is_drawn), "{}", page());
     let browser = Browser::start().await;
-    let mut findings = Vec::new();
-    for (name, page) in [
+    let pages = [
         ("experiments-kept", "experiments"),
         ("experiment-kept", "experiment?name=checkout"),
         ("experiment-not-trusted", "experiment?name=button"),
-    ] {
-        browser.open(&server, page).await;
-        findings.extend(browser.look_at(name).await);
-    }
+    ];
+    let findings = look_at_pages(&browser, &server, &pages).await;
     browser.wait_for("[data-testid='trust-banner']").await;
     browser.end().await;
     assert_eq!(findings, [""; 0]);

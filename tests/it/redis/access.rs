@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::support::harness::{Launch, Server};
+use crate::support::harness::Server;
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 pub const PASSWORD: &str = "hunter2";
@@ -16,15 +16,8 @@ pub fn documented_user() -> String {
 }
 
 fn start(redis: &RedisServer) -> Server {
-    let launch = Launch::of(std::process::Command::new(env!("CARGO_BIN_EXE_tallystone")))
-        .arg("dev")
-        .arg("--memory")
-        .arg("--listen")
-        .arg("127.0.0.1:0")
-        .arg("--redis")
-        .arg(&redis.address().to_string());
     let user = ["clusters.redis.user=tallystone".to_owned(), format!("clusters.redis.password={PASSWORD}")];
-    user.iter().fold(launch, |launch, setting| launch.arg("--set").arg(setting)).start()
+    user.iter().fold(dev_on(redis), |launch, setting| launch.arg("--set").arg(setting)).start()
 }
 
 fn call(server: &Server, method: &str, body: &Value) -> Value {

@@ -3,16 +3,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::support::harness::{Launch, Server, eventually};
+use crate::support::harness::{Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const WITHIN: Duration = Duration::from_secs(20);
-
-fn start(redis: &RedisServer) -> Server {
-    let launch = Launch::of(std::process::Command::new(env!("CARGO_BIN_EXE_tallystone")));
-    let words = ["dev", "--memory", "--listen", "127.0.0.1:0", "--redis", &redis.address().to_string()];
-    words.iter().fold(launch, |launch, word| launch.arg(word)).start()
-}
 
 fn call(server: &Server, method: &str, body: &Value) -> Value {
     let answer = server.post(&format!("{QUEUES}/{method}"), &body.to_string());
@@ -31,7 +25,7 @@ fn depth(server: &Server) -> [i64; 3] {
 #[test]
 fn the_activity_of_a_queue_is_the_same_at_every_server() {
     let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
-    let (one, other) = (start(&redis), start(&redis));
+    let (one, other) = (dev_on(&redis).start(), dev_on(&redis).start());
     call(&one, "CreateQueue", &json!({"queue": {"name": "mail", "shards": 2}}));
     for number in 0..6 {
         call(

@@ -4,16 +4,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
+use crate::support::harness::{HttpAnswer, Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const REASON: &str = "DURABILITY_NOT_OFFERED";
-
-fn start(redis: &RedisServer) -> Server {
-    let launch = Launch::of(std::process::Command::new(env!("CARGO_BIN_EXE_tallystone")));
-    let words = ["dev", "--memory", "--listen", "127.0.0.1:0", "--redis", &redis.address().to_string()];
-    words.iter().fold(launch, |launch, word| launch.arg(word)).start()
-}
 
 fn post(server: &Server, method: &str, body: &Value) -> HttpAnswer {
     server.post(&format!("{QUEUES}/{method}"), &body.to_string())
@@ -37,7 +31,7 @@ fn a_queue_that_requires_more_than_redis_offers_takes_nothing_in_and_gives_out_w
         let settings = RedisSettings::of(&["appendonly yes", "appendfsync always"]);
         let Some(redis) = or_skip(RedisServer::start_with(build, settings)) else { continue };
         println!("on {}", build.name());
-        let server = start(&redis);
+        let server = dev_on(&redis).start();
         let created = create(&server, "mail", "DURABILITY_SAFE");
         assert_eq!((created.status, enqueue(&server, "a").status), (200, 200), "{created:?}");
         let more = create(&server, "more", "DURABILITY_REPLICATED");
@@ -45,7 +39,7 @@ fn a_queue_that_requires_more_than_redis_offers_takes_nothing_in_and_gives_out_w
         assert!(server.stop().success());
 
         redis.config_set("appendfsync", "everysec");
-        let server = start(&redis);
+        let server = dev_on(&redis).start();
         let (next, again) = (create(&server, "next", "DURABILITY_SAFE"), enqueue(&server, "b"));
         assert!(is_refused(&next) && is_refused(&again), "{next:?} {again:?}");
         assert_eq!(create(&server, "fast", "DURABILITY_FAST").status, 200);
@@ -60,7 +54,7 @@ fn a_queue_that_requires_more_than_redis_offers_takes_nothing_in_and_gives_out_w
 #[test]
 fn a_redis_that_lost_its_data_is_not_served_as_an_empty_one_by_a_server_that_runs() {
     let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
-    let server = start(&redis);
+    let server = dev_on(&redis).start();
     let created = create(&server, "mail", "DURABILITY_UNSPECIFIED");
     assert_eq!((created.status, enqueue(&server, "a").status), (200, 200), "{created:?}");
     redis.cli(&["FLUSHALL"]);
@@ -73,6 +67,6 @@ fn a_redis_that_lost_its_data_is_not_served_as_an_empty_one_by_a_server_that_run
     let listed = post(&server, "ListQueues", &json!({}));
     assert!(listed.body.contains("mail"), "{listed:?}");
     drop(server);
-    let fresh = start(&redis);
+    let fresh = dev_on(&redis).start();
     assert!(enqueue(&fresh, "b").body.contains("QUEUE_NOT_FOUND"), "a restart accepts the loss");
 }

@@ -29,6 +29,7 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::ports::{Clock, EffectOutcome};
 
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
+use crate::support::harness::Launch;
 
 /// How long anything may take to come back on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
@@ -123,6 +124,13 @@ fn failed<T: std::fmt::Debug>(answer: Result<T, CallFailure>, cause: &FailureCau
 /// What a server holds under a key, asked past the client.
 fn stored(server: &RedisServer, key: &str) -> String {
     server.cli(&["GET", key])
+}
+
+/// A development server whose queues are on a Redis, and nothing on the disk.
+fn dev_on(redis: &RedisServer) -> Launch {
+    let launch = Launch::of(std::process::Command::new(env!("CARGO_BIN_EXE_tallystone")));
+    let words = ["dev", "--memory", "--listen", "127.0.0.1:0", "--redis", &redis.address().to_string()];
+    words.iter().fold(launch, |launch, word| launch.arg(word))
 }
 
 /// Looks until it holds.

@@ -258,7 +258,7 @@ impl CommitInboxState {
         let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
         let (intake, own) = (self.weight.intake + self.reserved.intake, self.shares.of(turn));
         fits(intake, more.intake, HELD_BYTES_MAX)
-            && (more.intake == 0 || own == 0 || leaves_room(own, more.intake, intake, HELD_BYTES_MAX))
+            && (more.intake == 0 || leaves_room(own, more.intake, intake, HELD_BYTES_MAX))
             && fits(self.weight.upkeep + self.reserved.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
     }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tallystone::client::{Client, ClientTls, TlsFailure};
 use tallystone::proto::admin::v1::{DeleteKeyRequest, ListKeysRequest};
-use tallystone::proto::counter::v1::WatchCountsRequest;
-use tonic::Code;
+use tallystone::proto::counter::v1::{WatchCountsRequest, WatchCountsResponse};
+use tonic::{Code, Streaming};
 
 use super::{client, curl, handshake, in_memory, metric, run, trusting, url, with_settings};
 use crate::support::certificates::{Authority, Pair, dns, uri};
@@ -134,15 +134,7 @@ async fn the_name_in_a_certificate_has_the_grants_of_its_key_until_the_key_goes(
         .into_inner();
     let delete = DeleteKeyRequest { name: "boss".to_owned(), ..DeleteKeyRequest::default() };
     admin.keys().delete_key(delete).await.expect("it is deleted");
-    let ended = tokio::time::timeout(ENDED_WITHIN, async {
-        loop {
-            match open.message().await {
-                Ok(Some(_)) => {}
-                Ok(None) => return None,
-                Err(status) => return Some(status.code()),
-            }
-        }
-    });
+    let ended = tokio::time::timeout(ENDED_WITHIN, end_of(&mut open));
     assert_eq!(ended.await.expect("it ends in time"), Some(Code::Unauthenticated));
     assert_eq!(refusal(&boss).await, Some(Code::Unauthenticated));
 }
@@ -168,20 +160,23 @@ async fn the_expiry_of_a_key_ends_what_its_name_in_a_certificate_opens() {
     assert_eq!(refusal(&short).await, None);
     let request = WatchCountsRequest { namespace: "tallystone.queues".to_owned(), ..watched() };
     let mut open = short.counters().watch_counts(request).await.expect("it may watch").into_inner();
-    let ended = tokio::time::timeout(lasts.saturating_sub(made.elapsed()) + ENDED_WITHIN, async {
-        loop {
-            match open.message().await {
-                Ok(Some(_)) => {}
-                Ok(None) => return None,
-                Err(status) => return Some(status.code()),
-            }
-        }
-    });
+    let ended = tokio::time::timeout(lasts.saturating_sub(made.elapsed()) + ENDED_WITHIN, end_of(&mut open));
     assert_eq!(ended.await.expect("it ends in time"), Some(Code::Unauthenticated));
     assert_eq!(refusal(&short).await, Some(Code::Unauthenticated), "nor does it open another call");
     assert_eq!(refusal(&lasting).await, None, "a key without an expiry stays");
     command(&["key", "rotate", "short"]);
     assert_eq!(refusal(&short).await, None, "a new secret makes the key valid again");
+}
+
+/// How a stream ends; none without an error.
+async fn end_of(open: &mut Streaming<WatchCountsResponse>) -> Option<Code> {
+    loop {
+        match open.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return None,
+            Err(status) => return Some(status.code()),
+        }
+    }
 }
 
 fn watched() -> WatchCountsRequest {

@@ -6,7 +6,7 @@ use prost_types::Timestamp;
 use tonic::Status;
 
 use super::methods::BATCH_GET_SERIES;
-use super::queue_counts::{QUEUE_COUNTERS, queue_as_of};
+use super::queue_counts::{QUEUE_COUNTERS, earliest, queue_as_of};
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
 use crate::api::http::console::words::{self, moment, rate};
@@ -109,9 +109,7 @@ fn oldest(results: &[pb::GetSeriesResult], namespace: &str) -> Option<Timestamp>
         QUEUE_COUNTERS => queue_as_of(series.as_of, series.reported_to),
         _ => series.as_of, // changes of queues are reported to the other one only
     };
-    let times = results.iter().filter_map(|result| result.series.as_ref()).map(of);
-    // A time that is not known is less than any other.
-    times.min_by_key(|at| at.map(|at| (at.seconds, at.nanos))).flatten()
+    earliest(results.iter().filter_map(|result| result.series.as_ref()).map(of))
 }
 
 /// How often some counters were counted in the last hour, in their order, and the age of the lines. Without an answer in time

@@ -31,15 +31,18 @@ pub fn counts_of(results: Vec<pb::GetResult>) -> DatedCounts {
     let readings: Vec<_> = results.into_iter().map(|read| read.reading.filter(|_| read.error.is_none())).collect();
     let times = readings.iter().flatten().filter(|reading| reading.as_of.is_some());
     let times = times.map(|reading| queue_as_of(reading.as_of, reading.reported_to));
-    // A time that is not known is less than any other.
-    let as_of = times.min_by_key(|at| at.map(|at| (at.seconds, at.nanos))).flatten();
+    let as_of = earliest(times);
     DatedCounts { counts: readings.iter().map(|read| read.as_ref().map(|reading| reading.count)).collect(), as_of }
+}
+
+/// The earliest of some times; none if one of them is not known.
+pub fn earliest(times: impl IntoIterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
+    // None is less than any time.
+    times.into_iter().min_by_key(|at| at.map(|at| (at.seconds, at.nanos))).flatten()
 }
 
 /// Up to when changes of queues are in a count of theirs: the count has all events up to a time, and the queues reported all
 /// changes up to another.
 pub fn queue_as_of(as_of: Option<Timestamp>, reported_to: Option<Timestamp>) -> Option<Timestamp> {
-    as_of
-        .zip(reported_to)
-        .map(|(one, other)| if (one.seconds, one.nanos) < (other.seconds, other.nanos) { one } else { other })
+    earliest([as_of, reported_to])
 }
