@@ -1,7 +1,7 @@
 //! Connections, tokens and counter names of the load.
 
 use anyhow::{Context as _, Result};
-use tallystone::client::{ClientTls, endpoint};
+use tallystone::client::{ClientTls, Connection, Credential, endpoint};
 use tallystone::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
@@ -9,35 +9,41 @@ use tonic::transport::Channel;
 use uuid::Uuid;
 
 /// The counter half over one connection.
-pub type Counters = CounterServiceClient<Channel>;
+pub type Counters = CounterServiceClient<Connection>;
 /// The catalog over one connection.
-pub type Catalog = NamespaceServiceClient<Channel>;
+pub type Catalog = NamespaceServiceClient<Connection>;
 
 /// Some connections to one server; workers share them in turn.
 #[derive(Clone)]
 pub struct Connections {
     channels: Vec<Channel>,
+    credential: Credential,
 }
 
 impl Connections {
-    /// Connects to a server, in clear text or, with `https://`, by the authorities that the machine trusts.
+    /// Connects to a server without a key, in clear text or, with `https://`, by the authorities that the machine trusts.
     pub async fn open(url: &str, count: usize) -> Result<Self> {
-        Self::open_trusting(url, &ClientTls::default(), count).await
+        Self::open_as(url, &ClientTls::default(), Credential::default(), count).await
     }
 
-    /// Connects to a server, by TLS if anything is set for it.
-    pub async fn open_trusting(url: &str, tls: &ClientTls, count: usize) -> Result<Self> {
+    /// Connects to a server, by TLS if anything is set for it. Each call shows the credential.
+    pub async fn open_as(url: &str, tls: &ClientTls, credential: Credential, count: usize) -> Result<Self> {
         let endpoint = endpoint(url, tls)?.tcp_nodelay(true);
         let mut channels = Vec::new();
         for _ in 0..count.max(1) {
             channels.push(endpoint.connect().await.with_context(|| format!("connecting to {url}"))?);
         }
-        Ok(Self { channels })
+        Ok(Self { channels, credential })
+    }
+
+    /// The same connections, whose calls show another credential.
+    pub fn showing(&self, credential: Credential) -> Self {
+        Self { channels: self.channels.clone(), credential }
     }
 
     /// The connection of a worker.
-    pub fn channel(&self, worker: usize) -> Channel {
-        self.channels[worker % self.channels.len()].clone()
+    pub fn channel(&self, worker: usize) -> Connection {
+        Connection::new(self.channels[worker % self.channels.len()].clone(), self.credential.clone())
     }
 
     /// The counter client of a worker.

@@ -4,11 +4,10 @@
 //! connection of its own, and its calls begin on time whether the last one is answered or not.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::proto::queue::v1::{
@@ -20,9 +19,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::client::reason_of;
+use crate::keyed;
 use crate::load::{Call, Span, open};
 use crate::report::Report;
-use crate::target::Target;
 
 /// How hard, and how long.
 #[derive(Args, Clone, Copy)]
@@ -56,10 +55,10 @@ const SETTLED: &str = "settled";
 /// Runs it, and prints what the settling tenant saw.
 pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Scale) -> Result<()> {
     let folder = folder()?;
-    let (server, admin) = keyed(binary, folder.path())?;
+    let (server, admin) = keyed::server(binary, folder.path())?;
     let url = server.url();
-    let [flooding, settling] = ["flooding", "settling"].map(|name| new_key(binary, &url, &admin, name));
-    let (flooding, settling) = (flooding?, settling?);
+    let key_of = |name| keyed::new_key(binary, &url, &admin, name, &["enqueuer", "worker"]);
+    let (flooding, settling) = (key_of("flooding")?, key_of("settling")?);
     for queue in [FLOODED, SETTLED] {
         let queue = Queue { name: queue.to_owned(), ..Queue::default() };
         let request = CreateQueueRequest { queue: Some(queue), ..CreateQueueRequest::default() };
@@ -79,24 +78,6 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
         println!("round {round}: p99 {before:.2} ms -> {during:.2} ms, {:.2} times (wanted: below 2)", during / before);
     }
     Ok(())
-}
-
-/// Starts a server that asks for keys, with the key of an admin.
-fn keyed(binary: &Path, data: &Path) -> Result<(Target, String)> {
-    let folder = data.to_str().context("the path of a data directory is text")?;
-    let admin = printed(Command::new(binary).args(["key", "create", "admin", "--offline", "--data", folder]))?;
-    Ok((Target::server_with(binary, data, &["--set", "auth.mode=keys"])?, admin))
-}
-
-fn new_key(binary: &Path, url: &str, admin: &str, name: &str) -> Result<String> {
-    let create = ["key", "create", name, "--grant", "enqueuer", "--grant", "worker", "--server", url];
-    printed(Command::new(binary).args(create).env("TALLYSTONE_KEY", admin))
-}
-
-fn printed(command: &mut Command) -> Result<String> {
-    let ran = command.output()?;
-    ensure!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
-    Ok(String::from_utf8(ran.stdout)?.trim().to_owned())
 }
 
 /// A connection of its own for each.

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::try_join_all;
+use tallystone::client::Connection;
 use tallystone::proto::queue::v1 as pb;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 
 use crate::client::Connections;
 use crate::target::{Target, Usage, usage};
@@ -97,7 +97,7 @@ pub async fn run(target: &Target, plan: Plan) -> Result<Cost> {
 
 /// A stream whose first request was answered.
 async fn open(
-    mut client: QueueServiceClient<Channel>,
+    mut client: QueueServiceClient<Connection>,
 ) -> Result<(mpsc::Sender<pb::WorkRequest>, tonic::Streaming<pb::WorkResponse>)> {
     let (requests, sent) = mpsc::channel(4);
     requests.send(pb::WorkRequest { queue: QUEUE.to_owned(), credit: 1, ..Default::default() }).await?;

@@ -4,6 +4,7 @@
 //! free port) or finds at `--server`. `figures` runs all of them beside their ceilings and prints the table of
 //! `docs/benchmarks.md`. Figures of a debug build mean nothing: `cargo build --release --workspace` first.
 
+mod access;
 mod adds;
 mod attacks;
 mod bridge;
@@ -16,6 +17,7 @@ mod figures;
 mod gets;
 mod hot;
 mod idle;
+mod keyed;
 mod ledger;
 mod load;
 mod memcached;
@@ -32,7 +34,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tallystone::client::ClientTls;
+use tallystone::client::{ClientTls, Credential};
 use tallystone::proto::counter::v1::Freshness;
 
 use adds::{Aim, Batch, StreamShape, Unary};
@@ -213,6 +215,8 @@ enum Command {
     Redis(redis::Scale),
     /// The bridge from queues to counters and history, as a table
     Bridge(bridge::Scale),
+    /// What checking keys and TLS cost adds, in turns
+    Access(access::Scale),
     /// A tenant that settles, beside one that floods enqueues
     Fairness(fairness::Scale),
     /// Counters on the embedded store beside their ceilings, as a table
@@ -307,6 +311,7 @@ async fn main() -> Result<()> {
         Command::Queues(scale) => queues::run(&place.binary()?, || place.folder(), scale).await,
         Command::Redis(scale) => redis::run(&place.binary()?, || place.folder(), scale).await,
         Command::Bridge(scale) => bridge::run(&place.binary()?, || place.folder(), scale).await,
+        Command::Access(scale) => access::run(&place.binary()?, || place.folder(), scale).await,
         Command::Fairness(scale) => fairness::run(&place.binary()?, || place.folder(), scale).await,
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)
@@ -362,7 +367,7 @@ async fn plain(url: &str, tls: &ClientTls, command: Command) -> Result<()> {
     else {
         unreachable!("the caller has taken the others")
     };
-    let connections = Connections::open_trusting(url, tls, load.connections).await?;
+    let connections = Connections::open_as(url, tls, shown_credential()?, load.connections).await?;
     namespaces::create(&mut connections.catalog(), &Settings::dev(PLAIN)).await?;
     let aim = Aim { namespace: PLAIN, first: 0, counters: load.counters };
     let (name, report) = match command {
@@ -379,6 +384,14 @@ async fn plain(url: &str, tls: &ClientTls, command: Command) -> Result<()> {
     };
     println!("{}", report.line(name));
     Ok(())
+}
+
+/// The key in `TALLYSTONE_KEY`, as the command line shows it; nothing without it.
+fn shown_credential() -> Result<Credential> {
+    match std::env::var("TALLYSTONE_KEY") {
+        Ok(key) => Ok(Credential::of_key(&key)?),
+        Err(_unset) => Ok(Credential::default()),
+    }
 }
 
 async fn unary(connections: &Connections, load: Load) -> report::Report {

@@ -40,11 +40,11 @@ impl Target {
     }
 
     /// Starts `tallystone dev` on a data directory with so many descriptors at most, soft and hard.
-    pub fn server_with_descriptors(binary: &Path, data: &Path, descriptors: u32) -> Result<Self> {
+    pub fn server_with_descriptors(binary: &Path, data: &Path, arguments: &[&str], descriptors: u32) -> Result<Self> {
         ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]).arg(binary);
-        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        command.args(["dev", "--listen", "127.0.0.1:0"]).args(arguments).arg("--data").arg(data);
         Self::ready(command)
     }
 
@@ -54,6 +54,13 @@ impl Target {
         let mut command = Command::new(binary);
         command.args(["dev", "--listen", "127.0.0.1:0"]).args(arguments);
         Self::ready(command)
+    }
+
+    /// Starts `tallystone dev --tls` on a data directory, and waits until it listens. It may not be ready by then.
+    pub fn by_tls(binary: &Path, data: &Path) -> Result<Self> {
+        let mut command = Command::new(binary);
+        command.args(["dev", "--tls", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+        Self::start(command)
     }
 
     /// Starts a server and waits until it is ready.

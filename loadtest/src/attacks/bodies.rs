@@ -1,6 +1,5 @@
 //! Whole requests that cost far more to read than to send.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -88,7 +87,7 @@ pub async fn unknown_field(site: &Site, clients: usize) -> Result<()> {
     flood(site, clients, CALLS_MAX, |_| {
         let body = body.clone();
         async move {
-            let answer = post(site.address, &body).await.map_err(|error| error.kind().to_string())?;
+            let answer = post(site, &body).await.map_err(|error| error.kind().to_string())?;
             let size = if answer.len() > 64 * 1024 { "answers above 64 KiB" } else { "short answers" };
             site.tell(size);
             Ok(())
@@ -98,11 +97,13 @@ pub async fn unknown_field(site: &Site, clients: usize) -> Result<()> {
     Ok(())
 }
 
-async fn post(address: SocketAddr, body: &[u8]) -> std::io::Result<Vec<u8>> {
+async fn post(site: &Site, body: &[u8]) -> std::io::Result<Vec<u8>> {
+    let address = site.address;
+    let authorization = site.bearer().map(|bearer| format!("authorization: {bearer}\r\n")).unwrap_or_default();
     let mut stream = TcpStream::connect(address).await?;
     let head = format!(
         "POST /tallystone.counter.v1.CounterService/GetCount HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+         {authorization}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await?;

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::target::usage;
 
 const LOOKED_EVERY: Duration = Duration::from_millis(100);
+/// How far above its start a process may stay.
+const BACK_WITHIN_BYTES: u64 = 100 * 1024 * 1024;
 
 /// What was seen; no numbers where the process is not known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,6 +53,15 @@ impl Watched {
     /// The most so far.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the process is back near its start, at most so long.
+    pub async fn settle(&self, longest: Duration) {
+        let until = Instant::now() + longest;
+        let is_back = || self.pid.and_then(resident).is_none_or(|bytes| bytes <= self.before + BACK_WITHIN_BYTES);
+        while Instant::now() < until && !is_back() {
+            tokio::time::sleep(LOOKED_EVERY).await;
+        }
     }
 
     /// Looks a last time; `peak` is that of the attack alone.

@@ -1,7 +1,8 @@
 //! Attacks on a server, each beside a well-behaved caller: what the caller still gets, and what the server holds.
 //!
 //! Loopback only. Each attack is bounded in count and time; `docs/fuzzing.md` has the table and what each one wants.
-//! Without `--server` each attack meets a server of its own on a fresh directory.
+//! Without `--server` each attack meets a server of its own on a fresh directory. That server asks for keys: the attacker has
+//! that of an admin, the caller one for its calls.
 
 mod bodies;
 mod connections;
@@ -21,9 +22,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::client::Connections;
+use crate::keyed;
 use crate::target::Target;
 
 use memory::Watched;
@@ -39,7 +41,7 @@ pub struct Scale {
     /// Seconds of each attack
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Seconds after each attack until memory is looked at again
+    /// Seconds after each attack within which memory has to be back; it is looked at all the time
     #[arg(long, default_value_t = 60)]
     settle_seconds: u64,
     /// The process of the server at --server, for its memory
@@ -100,9 +102,26 @@ pub enum Attack {
     RefusedBatches,
 }
 
+/// The keys of an attack. The attacker may call everything, so nothing but quotas and bounds stands in its way.
+struct Keys {
+    attacker: String,
+    caller: String,
+}
+
+impl Keys {
+    /// The roles that the calls of the well-behaved caller need.
+    const CALLER: [&str; 3] = ["counter-writer", "enqueuer", "worker"];
+
+    fn make(binary: &Path, server: &Target, admin: &str) -> Result<Self> {
+        let key = |name: &str, roles: &[&str]| keyed::new_key(binary, &server.url(), admin, name, roles);
+        Ok(Self { attacker: key("attacker", &["admin"])?, caller: key("caller", &Self::CALLER)? })
+    }
+}
+
 /// Where an attack happens, and what it tells.
 pub struct Site {
     address: SocketAddr,
+    keys: Option<Keys>,
     events: u64,
     seconds: u64,
     told: Arc<Mutex<BTreeMap<String, u64>>>,
@@ -114,8 +133,20 @@ impl Site {
         format!("http://{}", self.address)
     }
 
+    /// Connections of the attacker.
     async fn connections(&self, count: usize) -> Result<Connections> {
-        Connections::open(&self.url(), count).await
+        let key = self.keys.as_ref().map(|keys| keys.attacker.as_str());
+        keyed::connections(&self.url(), key, count).await
+    }
+
+    /// The key of the well-behaved caller.
+    fn callers_key(&self) -> Option<String> {
+        self.keys.as_ref().map(|keys| keys.caller.clone())
+    }
+
+    /// What the attacker's raw requests show in `authorization`.
+    fn bearer(&self) -> Option<String> {
+        self.keys.as_ref().map(|keys| format!("Bearer {}", keys.attacker))
     }
 
     /// Counts something that happened.
@@ -151,14 +182,15 @@ pub async fn run(
             None => Some(start(binary, folder.path(), attack)?),
         };
         let (address, pid) = match (&started, server) {
-            (Some(target), _) => (target.address, Some(target.pid())),
+            (Some((target, _)), _) => (target.address, Some(target.pid())),
             (None, Some(server)) => (address_of(server)?, scale.pid),
             (None, None) => bail!("there is neither a server nor one that was started"),
         };
         ensure!(IpAddr::is_loopback(&address.ip()), "attacks go to loopback only, not to {address}");
         eprintln!("{attack:?} ...");
-        let mut row = one(attack, address, pid, &scale).await?;
-        row.printed_bytes = started.as_ref().map(Target::printed_bytes);
+        let (target, keys) = started.unzip();
+        let mut row = one(attack, address, keys, pid, &scale).await?;
+        row.printed_bytes = target.as_ref().map(Target::printed_bytes);
         eprintln!("{}", row.line());
         rows.push(row);
     }
@@ -169,12 +201,16 @@ pub async fn run(
     Ok(())
 }
 
-/// A server of the attack's own.
-fn start(binary: &Path, data: &Path, attack: Attack) -> Result<Target> {
-    match attack {
-        Attack::Descriptors | Attack::RefusedBatches => Target::server_with_descriptors(binary, data, 1_024),
-        _ => Target::server(binary, data), // the others want nothing of their server
-    }
+/// A server of the attack's own, which asks for keys.
+fn start(binary: &Path, data: &Path, attack: Attack) -> Result<(Target, Keys)> {
+    let admin = keyed::first_key(binary, data)?;
+    let asks = &keyed::ASKS_FOR_KEYS;
+    let server = match attack {
+        Attack::Descriptors | Attack::RefusedBatches => Target::server_with_descriptors(binary, data, asks, 1_024)?,
+        _ => Target::server_with(binary, data, asks)?, // the others want nothing of their server
+    };
+    let keys = Keys::make(binary, &server, &admin)?;
+    Ok((server, keys))
 }
 
 fn address_of(server: &str) -> Result<SocketAddr> {
@@ -183,9 +219,9 @@ fn address_of(server: &str) -> Result<SocketAddr> {
 }
 
 /// One attack with its probe: what is prepared is not measured.
-async fn one(attack: Attack, address: SocketAddr, pid: Option<u32>, scale: &Scale) -> Result<Row> {
-    let site =
-        Site { address, events: scale.events, seconds: scale.seconds, told: Arc::default(), began: Mutex::new(None) };
+async fn one(attack: Attack, address: SocketAddr, keys: Option<Keys>, pid: Option<u32>, scale: &Scale) -> Result<Row> {
+    let (told, began) = (Arc::default(), Mutex::new(None));
+    let site = Site { address, keys, events: scale.events, seconds: scale.seconds, told, began };
     prepare(attack, &site).await.with_context(|| format!("preparing {attack:?}"))?;
     let watched = Watched::begin(pid);
     let probe = Probe::begin(&site).await.context("the probe's queue")?;
@@ -197,7 +233,7 @@ async fn one(attack: Attack, address: SocketAddr, pid: Option<u32>, scale: &Scal
     tokio::time::sleep_until(until).await;
     let seen = probe.end().await.context("the well-behaved caller")?;
     let peak = watched.peak();
-    sleep(Duration::from_secs(scale.settle_seconds)).await;
+    watched.settle(Duration::from_secs(scale.settle_seconds)).await;
     let memory = watched.end(peak).await;
     let answers_after = probe::health(address).await.iter().all(|(_, answer)| answer.is_ok());
     let told = site.told.lock().expect("no teller panics").clone();

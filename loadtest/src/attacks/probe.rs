@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use tallystone::client::Connection;
 use tallystone::proto::counter::v1::AddCountRequest;
 use tallystone::proto::queue::v1 as pb;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
@@ -17,10 +18,10 @@ use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use tonic::transport::{Channel, Endpoint};
 
 use super::{Site, queues};
 use crate::client::{Counters, new_token, reason_of};
+use crate::keyed;
 use crate::report::Report;
 
 const CALLED_EVERY: Duration = Duration::from_millis(100);
@@ -47,13 +48,13 @@ impl Probe {
     /// Makes its queue and begins; the answer comes once it is connected.
     pub async fn begin(site: &Site) -> Result<Self> {
         queues::make(site, QUEUE, 1).await?;
-        let (address, url) = (site.address, site.url());
+        let (address, url, key) = (site.address, site.url(), site.callers_key());
         let (stop, stopped) = watch::channel(false);
         let (connected, is_connected) = oneshot::channel();
         let seen = tokio::task::spawn_blocking(move || {
             let own = runtime::Builder::new_current_thread().enable_all().build()?;
             own.block_on(async {
-                let channel = Endpoint::from_shared(url)?.tcp_nodelay(true).connect().await?;
+                let channel = keyed::connections(&url, key.as_deref(), 1).await?.channel(0);
                 let _ = connected.send(()); // an error says that the run is over already
                 let calls = each(CALLED_EVERY, stopped.clone(), move || once(channel.clone()));
                 let health = each(HEALTH_ASKED_EVERY, stopped, move || health(address));
@@ -123,7 +124,7 @@ async fn timed<T>(turn: &mut Turn, call: impl Future<Output = Result<T, tonic::S
 }
 
 /// One add, and one message from its enqueue to its end.
-async fn once(channel: Channel) -> Turn {
+async fn once(channel: Connection) -> Turn {
     let mut turn = Vec::new();
     let mut counters = Counters::new(channel.clone());
     let mut queues = QueueServiceClient::new(channel);

@@ -49,11 +49,14 @@ async fn open(
     grpc_timeout: &'static str,
     ends: bool,
 ) -> Result<(ResponseFuture, SendStream<Bytes>)> {
-    let request = Request::post(format!("http://{}{method}", site.address))
+    let mut request = Request::post(format!("http://{}{method}", site.address))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
-        .header("grpc-timeout", HeaderValue::from_static(grpc_timeout))
-        .body(())?;
+        .header("grpc-timeout", HeaderValue::from_static(grpc_timeout));
+    if let Some(bearer) = site.bearer() {
+        request = request.header("authorization", bearer);
+    }
+    let request = request.body(())?;
     let mut ready = timeout(OPENED_WITHIN, sender.clone().ready()).await.context("no stream may be opened")??;
     Ok(ready.send_request(request, ends)?)
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use tallystone::client::Connection;
 use tallystone::proto::history::v1::history_service_client::HistoryServiceClient;
 use tallystone::proto::history::v1::{
     FoundMessage, GetMessageTraceRequest, SearchMessagesRequest, get_message_trace_request, search_messages_response,
 };
 use tallystone::proto::queue::v1::Queue;
 use tempfile::TempDir;
-use tonic::transport::Channel;
 
 use super::{Scale, bounded};
 use crate::figures::{Figure, figure};
@@ -77,7 +77,7 @@ async fn quiet(server: &Target) -> Result<()> {
 }
 
 struct Reader {
-    client: HistoryServiceClient<Channel>,
+    client: HistoryServiceClient<Connection>,
 }
 
 impl Reader {

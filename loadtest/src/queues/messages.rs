@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use tallystone::client::Connection;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tallystone::proto::queue::v1::{
     BatchEnqueueRequest, CreateQueueRequest, DequeueRequest, FilterShape, Message, Queue, QueueType,
 };
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 use uuid::Uuid;
 
 use crate::client::Connections;
 
 /// The queue half over one connection.
-pub type Client = QueueServiceClient<Channel>;
+pub type Client = QueueServiceClient<Connection>;
 
 /// The bytes of a payload.
 pub const PAYLOAD: usize = 100;
