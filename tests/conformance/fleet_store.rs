@@ -38,7 +38,8 @@ async fn on_every_membership(law: impl AsyncFn(Arc<dyn Membership>)) {
     .await;
 }
 
-fn beat(number: u64) -> Heartbeat {
+/// A heartbeat of this number.
+pub fn beat(number: u64) -> Heartbeat {
     let millis = i64::try_from(number).expect("small");
     let closed = BTreeMap::from([(DATASET, at(millis)), (OTHER_DATASET, Timestamp::MIN)]);
     let secret = Some(FleetSecret([u8::try_from(number % 251).expect("small"); SECRET_BYTES]));

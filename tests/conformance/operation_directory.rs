@@ -21,7 +21,8 @@ async fn on_every_directory(law: impl AsyncFn(Arc<dyn OperationDirectory>)) {
     on_every_redis(async |server, clock| law(server.shared(&clock).await.operations).await).await;
 }
 
-fn row(id: &str, version: u64) -> OperationRow {
+/// A row of an operation that runs.
+pub fn row(id: &str, version: u64) -> OperationRow {
     OperationRow {
         id: id.into(),
         version,
@@ -47,7 +48,8 @@ fn row(id: &str, version: u64) -> OperationRow {
     }
 }
 
-fn ended(id: &str, version: u64, millis: i64) -> OperationRow {
+/// The same once it has ended, so many milliseconds after the beginning.
+pub fn ended(id: &str, version: u64, millis: i64) -> OperationRow {
     let outcome = OperationOutcome::Failed { reason: tallystone::domain::Reason::QueueNotFound, text: "gone".into() };
     OperationRow { runner: None, end: Some(OperationEnd { at: at(millis), outcome }), ..row(id, version) }
 }

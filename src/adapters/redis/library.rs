@@ -51,8 +51,9 @@ const SOURCES: [&str; 20] = [
 ];
 
 /// The sources of what servers share beside the shards, and of the news that they have of each other.
-const STORE_SOURCES: [&str; 4] = [
+const STORE_SOURCES: [&str; 5] = [
     include_str!("lua/news.lua"),
+    include_str!("lua/steps.lua"),
     include_str!("lua/catalog.lua"),
     include_str!("lua/fleet.lua"),
     include_str!("lua/directory.lua"),

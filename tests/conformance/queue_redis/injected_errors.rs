@@ -20,7 +20,7 @@ use super::server::{QueueServer, next_queue, past_clock};
 use crate::servers::redis::{Build, or_skip};
 
 /// The key that says which call fails: a number of its own for each attempt, then that of the call.
-const FAULT: &str = "fault";
+pub const FAULT: &str = "fault";
 /// Commands of each kind that errors are injected into; they have to change something.
 const TRIED_OF_A_KIND: usize = 2;
 /// The commands among which they are.
@@ -47,7 +47,7 @@ const KINDS: [&str; 16] = [
 ];
 
 /// The library, which counts its calls and fails one of them. Counting goes on until the key has another value.
-fn faulty_library() -> String {
+pub fn faulty_library() -> String {
     let mut code = QueueLibrary::assemble().code;
     let mut replace = |old: &str, new: &str| {
         assert_eq!(code.matches(old).count(), 1, "{old}");
@@ -80,6 +80,8 @@ end
 F.enq, F.deq, F.set, F.ses, F.msg = counted(F.enq), counted(F.deq), counted(F.set), counted(F.ses), counted(F.msg)
 F.bulk, F.swp, F.cfg, F.new = counted(F.bulk), counted(F.swp), counted(F.cfg), counted(F.new)
 F.del, F.see = counted(F.del), counted(F.see)
+F.cat, F.req, F.mem = counted(F.cat), counted(F.req), counted(F.mem)
+F.opr, F.dir = counted(F.opr), counted(F.dir)
 -- The functions of the library, under names with its hash"
         ),
     );
@@ -98,7 +100,7 @@ struct FaultyServer {
 impl FaultyServer {
     async fn start(build: Build) -> Option<Self> {
         let server = or_skip(QueueServer::start(build))?;
-        let keys = ShardKeys { client: server.client().await };
+        let keys = ShardKeys::of_shard(server.client().await);
         keys.send(RedisCommand::new("FUNCTION").arg("LOAD").arg("REPLACE").arg(faulty_library())).await;
         let clock = past_clock();
         let queues = server.queues(&clock).await;

@@ -1,4 +1,4 @@
-//! The keys of the only shard of a server, read and written past the store.
+//! The keys of the only shard of a server, or those that servers share, read and written past the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ const AT_ONCE: usize = 32;
 /// All keys of a shard with their values, as DUMP writes them.
 pub type Snapshot = BTreeMap<Bytes, Bytes>;
 
-/// The keys of a shard.
+/// The keys of a shard, or those that servers share.
 pub struct ShardKeys {
     pub client: Arc<RedisClient>,
+    pattern: &'static str,
 }
 
 /// The first part of a header.
@@ -26,6 +27,16 @@ pub struct HeaderStart {
 }
 
 impl ShardKeys {
+    /// The keys of the only shard of a server.
+    pub fn of_shard(client: Arc<RedisClient>) -> Self {
+        Self { client, pattern: "{*.0}*" }
+    }
+
+    /// The keys that servers share.
+    pub fn shared(client: Arc<RedisClient>) -> Self {
+        Self { client, pattern: "{tallystone}*" }
+    }
+
     /// Sends one command.
     pub async fn send(&self, command: RedisCommand) -> RedisReply {
         self.client.call_one(Slot::of(b""), command).await.expect("the server takes it")
@@ -41,7 +52,7 @@ impl ShardKeys {
     }
 
     async fn names(&self) -> Vec<Bytes> {
-        let names = self.send(RedisCommand::new("KEYS").arg("{*.0}*")).await.into_list().expect("a list");
+        let names = self.send(RedisCommand::new("KEYS").arg(self.pattern)).await.into_list().expect("a list");
         names.into_iter().map(|name| name.into_bytes().expect("a name")).collect()
     }
 

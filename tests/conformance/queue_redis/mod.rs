@@ -4,6 +4,7 @@ mod catalog_answers;
 mod commands;
 mod failover;
 mod injected_errors;
+mod injected_shared;
 mod keys;
 mod long_calls;
 mod mutations;

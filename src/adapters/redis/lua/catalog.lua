@@ -10,14 +10,6 @@
 local ENTRY = '<Bc16d'
 local STORED_FORMAT = 1
 
--- The keys that servers share.
-function F.store_tag(keys)
-  if not call then
-    F.init()
-  end
-  return sub(keys[1], 1, -2)
-end
-
 local function is_committed(history, change)
   local newest = call('LRANGE', history, 0, SHARED.changes_looked_at - 1)
   for i = 1, #newest do
@@ -29,7 +21,7 @@ local function is_committed(history, change)
 end
 
 function F.cat(keys, args)
-  local tag = F.store_tag(keys)
+  local tag = F.begin_step('cat', keys)
   local name, entry, change, history = args[1], args[3], args[4], tag .. 'changes.' .. args[5]
   if args[6] == '1' and is_committed(history, change) then
     return {1}
@@ -50,30 +42,34 @@ function F.cat(keys, args)
   -- Above every earlier one, also above those that a Redis lost when it came back with older data.
   local time = call('TIME')
   local revision = math.max(tonumber(call('GET', tag .. 'revision') or 0) + 1, time[1] * 1000000 + time[2])
-  call('SADD', tag .. 'used_ids', id)
+  F.note_write('SADD', tag .. 'used_ids', id)
   if entry == '' then
-    call('HDEL', tag .. 'catalog', name)
+    F.note_write('HDEL', tag .. 'catalog', name)
   else
-    call('HSET', tag .. 'catalog', name, entry)
+    F.note_write('HSET', tag .. 'catalog', name, entry)
   end
-  call('LPUSH', history, change)
-  call('SET', tag .. 'revision', fmt('%.0f', revision))
+  F.note_write('LPUSH', history, change)
+  F.note_write('SET', tag .. 'revision', fmt('%.0f', revision))
+  F.end_step()
   return {1}
 end
 
 function F.req(keys, args)
-  local tag = F.store_tag(keys)
+  local tag = F.begin_step('req', keys)
   local requests, by_end, member = tag .. 'requests', tag .. 'requests_by_end', args[2]
   local now, until_ = parse('<dd', args[1])
   local over = call('ZRANGEBYSCORE', by_end, '-inf', fmt('%.0f', now), 'LIMIT', 0, SHARED.rows)
+  local is_known = call('HEXISTS', requests, member) == 1
   for i = 1, #over do
-    call('HDEL', requests, over[i])
-    call('ZREM', by_end, over[i])
+    is_known = is_known and over[i] ~= member
+    F.note_write('HDEL', requests, over[i])
+    F.note_write('ZREM', by_end, over[i])
   end
-  if call('HEXISTS', requests, member) == 0 and call('HLEN', requests) >= SHARED.requests then
-    return {0}
+  local has_room = is_known or call('HLEN', requests) - #over < SHARED.requests
+  if has_room then
+    F.note_write('HSET', requests, member, args[3])
+    F.note_write('ZADD', by_end, fmt('%.0f', until_), member)
   end
-  call('HSET', requests, member, args[3])
-  call('ZADD', by_end, fmt('%.0f', until_), member)
-  return {1}
+  F.end_step()
+  return {has_room and 1 or 0}
 end

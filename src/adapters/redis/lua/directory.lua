@@ -23,10 +23,9 @@ local ROW_FORMAT = 1
 local NO_SESSION, ENDED, TOO_OLD, BARRED = 1, 2, 3, 4
 local HALF = 4294967296
 
-local function open_step(keys, time_)
-  local tag = F.store_tag(keys)
+local function open_directory(tag, time_)
   local raw = call('GET', tag .. 'session_clock')
-  D = {tag = tag, clock = 0, opened = 0, ends = 0}
+  D = {tag = tag, clock = 0, opened = 0, ends = 0, rows = {}, changed = {}, new_ends = {}}
   if raw then
     local format
     format, D.clock, D.opened, D.ends = parse(STANDING, raw)
@@ -45,7 +44,11 @@ local function key_of_shards(id)
   return D.tag .. 'session_shards.' .. id
 end
 
+-- The row of a session, as the present step has left it.
 local function read_row(id)
+  if D.rows[id] then
+    return D.rows[id]
+  end
   local raw = call('HGET', D.tag .. 'sessions', id)
   if not raw then
     return nil
@@ -58,17 +61,26 @@ local function read_row(id)
     R.bars[i] = {number, attempt}
   end
   R.label = sub(raw, at)
+  D.rows[id] = R
   return R
 end
 
+-- Notes that a row has changed. Changed rows are written at the end of the step.
 local function write_row(R)
+  if not R.changed then
+    R.changed, D.rows[R.id] = true, R
+    D.changed[#D.changed + 1] = R
+  end
+end
+
+local function pack_row(R)
   local parts = {
     pack(ROW, ROW_FORMAT, R.number, R.lease, R.heard, R.kept, R.how, R.ended_at, R.touched, R.newest, R.floor, #R.bars),
   }
   for i = 1, #R.bars do
     parts[i + 1] = pack(BAR, R.bars[i][1], R.bars[i][2])
   end
-  call('HSET', D.tag .. 'sessions', R.id, concat(parts) .. R.label)
+  return concat(parts) .. R.label
 end
 
 -- Ends a session that has not ended.
@@ -77,11 +89,10 @@ local function end_row(R, how)
   R.how, R.ended_at = how, D.now
   R.kept = how == EXPIRED and math.max(R.kept, kept) or kept -- no lease outlives another end
   D.ends = D.ends + 1
-  call('RPUSH', tag .. 'session_ends', R.id .. char(how))
-  call('LTRIM', tag .. 'session_ends', -SHARED.session_ends, -1)
-  call('ZADD', tag .. 'session_forget', fmt('%.0f', R.kept), R.id)
+  D.new_ends[#D.new_ends + 1] = R.id .. char(how)
+  F.note_write('ZADD', tag .. 'session_forget', fmt('%.0f', R.kept), R.id)
   if how ~= EXPIRED and call('EXISTS', key_of_shards(R.id)) == 1 then
-    call('ZADD', tag .. 'session_unfinished', fmt('%.0f', D.now), R.id)
+    F.note_write('ZADD', tag .. 'session_unfinished', fmt('%.0f', D.now), R.id)
   end
 end
 
@@ -200,7 +211,7 @@ STEP.add = on_row(function(R, args, at)
     return pack('<BB', 0, 0)
   end
   R.touched = R.touched + 1
-  call('HSET', shards, shard, '')
+  F.note_write('HSET', shards, shard, '')
   return pack('<BB', 0, 1)
 end)
 
@@ -236,13 +247,13 @@ function STEP.open(args)
     how = ALIVE, ended_at = 0, touched = 0, newest = zero, floor = zero, bars = {},
   }
   write_row(R)
-  call('ZADD', tag .. 'session_order', D.opened, id)
-  call('ZADD', tag .. 'session_forget', fmt('%.0f', R.kept), id)
+  F.note_write('ZADD', tag .. 'session_order', fmt('%.0f', D.opened), id)
+  F.note_write('ZADD', tag .. 'session_forget', fmt('%.0f', R.kept), id)
   if label == '' then
     return {0}
   end
   local earlier = call('HGET', tag .. 'session_labels', label)
-  call('HSET', tag .. 'session_labels', label, id)
+  F.note_write('HSET', tag .. 'session_labels', label, id)
   local E = earlier and read_row(earlier)
   if not E or E.how ~= ALIVE then
     return {0}
@@ -265,26 +276,30 @@ STEP['end'] = function(args)
 end
 
 function STEP.finish(args)
-  local id, gone = args[3], {'HDEL', key_of_shards(args[3])}
+  local id, shards, finished, left = args[3], key_of_shards(args[3]), {}, 0
   for i = 4, #args do
-    gone[#gone + 1] = args[i]
+    finished[args[i]] = true
   end
-  call(spread(gone))
-  if call('EXISTS', key_of_shards(id)) == 0 and call('ZREM', D.tag .. 'session_unfinished', id) == 1 then
-    local R = read_row(id)
-    call('ZADD', D.tag .. 'session_forget', fmt('%.0f', R.kept), id)
+  local held = call('HKEYS', shards)
+  for i = 1, #held do
+    left = left + (finished[held[i]] and 0 or 1)
+  end
+  F.note_write('HDEL', shards, spread(args, 4))
+  if left == 0 and call('ZSCORE', D.tag .. 'session_unfinished', id) then
+    F.note_write('ZREM', D.tag .. 'session_unfinished', id)
+    F.note_write('ZADD', D.tag .. 'session_forget', fmt('%.0f', read_row(id).kept), id)
   end
   return {}
 end
 
 local function forget_row(R)
   local tag = D.tag
-  call('HDEL', tag .. 'sessions', R.id)
-  call('ZREM', tag .. 'session_order', R.id)
-  call('ZREM', tag .. 'session_forget', R.id)
-  call('UNLINK', key_of_shards(R.id))
+  F.note_write('HDEL', tag .. 'sessions', R.id)
+  F.note_write('ZREM', tag .. 'session_order', R.id)
+  F.note_write('ZREM', tag .. 'session_forget', R.id)
+  F.note_write('UNLINK', key_of_shards(R.id))
   if R.label ~= '' and call('HGET', tag .. 'session_labels', R.label) == R.id then
-    call('HDEL', tag .. 'session_labels', R.label)
+    F.note_write('HDEL', tag .. 'session_labels', R.label)
   end
 end
 
@@ -296,9 +311,9 @@ function STEP.forget(args)
   while at <= #due and removed < most do
     local R = read_row(due[at])
     if R.kept > D.now then
-      call('ZADD', tag .. 'session_forget', fmt('%.0f', R.kept), R.id)
+      F.note_write('ZADD', tag .. 'session_forget', fmt('%.0f', R.kept), R.id)
     elseif call('ZSCORE', tag .. 'session_unfinished', R.id) then
-      call('ZREM', tag .. 'session_forget', R.id) -- until its last shard is finished
+      F.note_write('ZREM', tag .. 'session_forget', R.id) -- until its last shard is finished
     else
       forget_row(R)
       removed = removed + 1
@@ -308,13 +323,37 @@ function STEP.forget(args)
   return {removed, (#due == SHARED.rows or at <= #due) and 1 or 0}
 end
 
+-- Notes what the step collected beside its writes.
+local function write_collected()
+  local tag = D.tag
+  if #D.new_ends > 0 then
+    F.note_write('RPUSH', tag .. 'session_ends', spread(D.new_ends))
+    F.note_write('LTRIM', tag .. 'session_ends', -SHARED.session_ends, -1)
+  end
+  local rows = {}
+  for i = 1, #D.changed do
+    rows[2 * i - 1], rows[2 * i] = D.changed[i].id, pack_row(D.changed[i])
+  end
+  if #rows > 0 then
+    F.note_write('HSET', tag .. 'sessions', spread(rows))
+  end
+end
+
 function F.dir(keys, args)
-  local failed = open_step(keys, args[1])
+  local failed = open_directory(F.begin_step('dir', keys), args[1])
   if failed then
     return failed
   end
+  local opened, ends = D.opened, D.ends
   local reply = STEP[args[2]](args, 3)
-  call('SET', D.tag .. 'session_clock', pack(STANDING, ROW_FORMAT, D.now, D.opened, D.ends))
+  write_collected()
+  local standing = pack(STANDING, ROW_FORMAT, D.now, D.opened, D.ends)
+  if D.opened == opened and D.ends == ends then
+    call('SET', D.tag .. 'session_clock', standing) -- without the rest of the step it says only that time has passed
+  else
+    F.note_write('SET', D.tag .. 'session_clock', standing)
+  end
+  F.end_step()
   return reply
 end
 
@@ -375,7 +414,10 @@ end
 
 function F.look(keys, args)
   local what = args[1]
-  local failed = open_step(keys, (what == 'unfinished' or what == 'list') and args[2] or nil)
+  if not call then
+    F.init()
+  end
+  local failed = open_directory(sub(keys[1], 1, -2), (what == 'unfinished' or what == 'list') and args[2] or nil)
   if failed then
     return failed
   end

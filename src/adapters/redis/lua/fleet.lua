@@ -14,11 +14,12 @@
 F.LOOK = {}
 
 function F.mem(keys, args)
-  local tag = F.store_tag(keys)
+  local tag = F.begin_step('mem', keys)
   local members, removed, id = tag .. 'members', tag .. 'removed_members', args[1]
   if not args[2] then
-    call('HDEL', members, id)
-    call('SADD', removed, id)
+    F.note_write('SADD', removed, id)
+    F.note_write('HDEL', members, id)
+    F.end_step()
     return {1}
   end
   local known = call('HGET', members, id)
@@ -30,9 +31,9 @@ function F.mem(keys, args)
 end
 
 local function drop_row(tag, id)
-  call('HDEL', tag .. 'operations', id)
-  call('ZREM', tag .. 'operations_running', id)
-  call('ZREM', tag .. 'operations_ended', id)
+  F.note_write('HDEL', tag .. 'operations', id)
+  F.note_write('ZREM', tag .. 'operations_running', id)
+  F.note_write('ZREM', tag .. 'operations_ended', id)
 end
 
 local function put_row(tag, id, version, ended, row)
@@ -48,25 +49,28 @@ local function put_row(tag, id, version, ended, row)
     end
     drop_row(tag, oldest)
   end
-  call('HSET', rows, id, pack('<d', version) .. row)
+  F.note_write('HSET', rows, id, pack('<d', version) .. row)
   local has_ended = ended >= 0
-  call('ZREM', tag .. (has_ended and 'operations_running' or 'operations_ended'), id)
+  F.note_write('ZREM', tag .. (has_ended and 'operations_running' or 'operations_ended'), id)
   -- Running ones are in the order of their ids.
-  call('ZADD', tag .. (has_ended and 'operations_ended' or 'operations_running'), fmt('%.0f', has_ended and ended or 0), id)
+  F.note_write('ZADD', tag .. (has_ended and 'operations_ended' or 'operations_running'), fmt('%.0f', has_ended and ended or 0), id)
   return 1
 end
 
 function F.opr(keys, args)
-  local tag = F.store_tag(keys)
+  local tag = F.begin_step('opr', keys)
   if args[1] ~= '' then
     local version, ended = parse('<dd', args[2])
-    return {put_row(tag, args[1], version, ended, args[3])}
+    local outcome = put_row(tag, args[1], version, ended, args[3])
+    F.end_step()
+    return {outcome}
   end
   local before = parse('<d', args[2])
   local over = call('ZRANGEBYSCORE', tag .. 'operations_ended', '-inf', '(' .. fmt('%.0f', before), 'LIMIT', 0, SHARED.rows)
   for i = 1, #over do
     drop_row(tag, over[i])
   end
+  F.end_step()
   return {#over}
 end
 
