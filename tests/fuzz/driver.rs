@@ -129,7 +129,8 @@ pub fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target)
 }
 
-fn number_of(name: &str) -> Option<u64> {
+/// A whole number in the environment.
+pub fn number_of(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a whole number, not `{text}`")))
 }

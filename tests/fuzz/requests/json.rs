@@ -41,12 +41,12 @@ const WORDS: &[&str] = &[
 const DEPTHS: &[usize] = &[1, 2, 99, 100, 101, 128, 5_000];
 
 /// The status and body of a POST whose body may be any bytes.
-fn post(address: SocketAddr, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
+fn post(address: SocketAddr, key: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(address).expect("the server takes connections");
     stream.set_read_timeout(Some(ANSWERED_WITHIN)).expect("a time limit can be set");
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
-         grpc-timeout: 400m\r\ncontent-length: {}\r\n\r\n",
+         authorization: Bearer {key}\r\ngrpc-timeout: 400m\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     let _ = stream.write_all(&[head.as_bytes(), body].concat()); // a body may be refused before it was read
@@ -135,7 +135,7 @@ fn any_body_is_answered_with_success_or_a_reason() {
         let (path, body) = split(input);
         let mut target = target.borrow_mut();
         let Some(method) = target.method(path).cloned() else { return "no method".to_owned() };
-        let answer = post(target.server.address, path, body);
+        let answer = post(target.server.address, &target.key, path, body);
         let outcome = outcome(method.name(), body.len(), &answer);
         if answer.0 == 200 {
             let mut json = serde_json::Deserializer::from_slice(&answer.1);

@@ -1,37 +1,55 @@
-//! Requests of every unary method of the public services, to the real binary over loopback: each is answered in time, by
-//! a success or a refusal of the closed list, never INTERNAL, and no call panics.
+//! Requests of every unary method of the public services, with a valid key, to the real binary over loopback: each is answered
+//! in time, by a success or a refusal of the closed list, never INTERNAL, and no call panics.
 
 mod json;
+mod kills;
 mod protobuf;
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prost_reflect::{DynamicMessage, MethodDescriptor, Value};
 
 use crate::descriptors::{POOL, Words};
-use crate::harness::{Launch, Server};
+use crate::harness::{HttpAnswer, Launch, Server, http};
 
 const SERVICES: &[&str] = &[
-    "tallystone.counter.v1.CounterService",
+    "tallystone.admin.v1.AuditService",
+    "tallystone.admin.v1.KeyService",
     "tallystone.admin.v1.NamespaceService",
+    "tallystone.admin.v1.StatusService",
+    "tallystone.counter.v1.CounterService",
+    "tallystone.experiment.v1.ExperimentService",
+    "tallystone.history.v1.HistoryService",
     "tallystone.queue.v1.QueueService",
+    "tallystone.rule.v1.RuleService",
 ];
+/// What the foreign caller may do: everything but to manage the server, and to touch what the ledger of `kills` counts.
+const DENIED: [&str; 4] = ["admin:server", "admin:namespace:ledger", "admin:queue:ledger", "admin:counter:ledger#*"];
 /// What answers may tell for later requests: a longer text is a payload.
 const HEARD_BYTES_MAX: usize = 256;
 
-/// A server with a namespace and a queue to begin with, and what is known of it.
+/// A server with a namespace and queues to begin with, and what is known of it.
 struct Target {
     server: Server,
+    /// The key of an admin.
+    admin: String,
+    /// The key that requests show.
+    key: String,
     methods: Vec<MethodDescriptor>,
     words: Words,
     calls: AtomicU64,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
 }
 
 impl Target {
     fn start() -> Self {
         let data = tempfile::tempdir().expect("a directory for data");
-        let server = Launch::dev(data.path()).start();
+        let admin = new_key(data.path(), "operator", &[]);
+        let denied = DENIED.iter().flat_map(|grant| ["--deny", grant]);
+        let key = new_key(data.path(), "stranger", &["--grant", "admin"].into_iter().chain(denied).collect::<Vec<_>>());
+        let server = asking_for_keys(data.path());
         for (path, body) in [
             (
                 "/tallystone.admin.v1.NamespaceService/CreateNamespace",
@@ -44,7 +62,7 @@ impl Target {
                 r#"{"queue": {"name": "users", "type": "EXCLUSIVE", "exclusivityKey": "user"}}"#,
             ),
         ] {
-            let answer = server.post(path, body);
+            let answer = called(&server, &key, "POST", path, body);
             assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         }
         let methods = SERVICES.iter().flat_map(|name| {
@@ -59,7 +77,7 @@ impl Target {
             .with("name", &["default", "jobs", "other"])
             .with("key", &["user", "kind"])
             .with("document", &["name = \"default\"", "{}", "[[namespaces]]\nname = \"x\""]);
-        Self { server, methods, words, calls: AtomicU64::new(0), _data: data }
+        Self { server, admin, key, methods, words, calls: AtomicU64::new(0), data }
     }
 
     /// The method of a path.
@@ -91,7 +109,7 @@ impl Target {
     fn check(&self) {
         let ready = self.server.get("/readyz");
         assert_eq!(ready.status, 200, "the server is ready: {}\n{}", ready.body, self.server.printed());
-        let metrics = self.server.get("/metrics").body;
+        let metrics = called(&self.server, &self.admin, "GET", "/metrics", "").body;
         let panics = metrics.lines().find(|line| line.starts_with("tallystone_call_panics_total"));
         let panics = panics.expect("panics are counted").rsplit(' ').next();
         assert_eq!(panics, Some("0"), "no call panics:\n{}", self.server.printed());
@@ -106,6 +124,26 @@ impl Target {
             self.check();
         }
     }
+}
+
+/// Makes a key in the directory of a stopped server.
+fn new_key(data: &Path, name: &str, grants: &[&str]) -> String {
+    let mut create = Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    create.args(["key", "create", name, "--offline", "--data"]).arg(data).args(grants);
+    let ran = create.output().expect("the binary of this build starts");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).expect("a key is text").trim().to_owned()
+}
+
+fn asking_for_keys(data: &Path) -> Server {
+    Launch::dev(data).arg("--set").arg("auth.mode=keys").start()
+}
+
+/// A call over plain HTTP that shows a key.
+fn called(server: &Server, key: &str, method: &str, path: &str, body: &str) -> HttpAnswer {
+    let bearer = format!("Bearer {key}");
+    let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
+    http(server.address, method, path, &headers, body).expect("the server answers")
 }
 
 fn path_of(method: &MethodDescriptor) -> String {

@@ -59,12 +59,13 @@ impl Decoder for Raw {
     }
 }
 
-async fn call(channel: &Channel, path: &str, message: &[u8]) -> Result<Vec<u8>, Status> {
+async fn call(channel: &Channel, key: &str, path: &str, message: &[u8]) -> Result<Vec<u8>, Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let path = PathAndQuery::try_from(path).map_err(|error| Status::unimplemented(error.to_string()))?;
     let mut request = Request::new(message.to_vec());
     request.metadata_mut().insert("grpc-timeout", DEADLINE.parse().expect("a literal is a header"));
+    request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().expect("a key is a header"));
     Ok(client.unary(request, path, Raw).await?.into_inner())
 }
 
@@ -89,30 +90,27 @@ fn outcome(method: &str, answer: Result<Vec<u8>, Status>) -> (String, Option<Vec
     (format!("{method} {}", info.reason), None)
 }
 
-#[test]
-fn any_message_is_answered_with_success_or_a_reason() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
-    let target = RefCell::new(Target::start());
-    let endpoint = Endpoint::from_shared(target.borrow().server.url()).expect("an address");
-    let channel = runtime.block_on(endpoint.connect()).expect("the server takes connections");
-    let make = |rng: &mut Rng, pool: &[Vec<u8>]| {
-        if rng.one_in(5) {
-            let (path, message) = split(rng.pick::<Vec<u8>>(pool));
-            let mut changed = message.to_vec();
-            mutate::change(rng, &mut changed, pool, &["default", "views", "jobs"]);
-            return joined(path, &changed);
-        }
-        let target = target.borrow();
-        let method = rng.pick(&target.methods);
-        let care = if rng.one_in(4) { Care::Wild } else { Care::Typed };
-        joined(&path_of(method), &descriptors::message(rng, &method.input(), &target.words, care))
-    };
-    Run::of("requests_protobuf", 2_000).judge(make, |input| {
+/// A stranger with a valid key, on a connection of its own.
+pub struct Caller {
+    runtime: tokio::runtime::Runtime,
+    channel: Channel,
+}
+
+impl Caller {
+    /// Connects to a server.
+    pub fn connect(url: String) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+        let endpoint = Endpoint::from_shared(url).expect("an address");
+        let channel = runtime.block_on(endpoint.connect()).expect("the server takes connections");
+        Self { runtime, channel }
+    }
+
+    /// Sends an input, and answers its outcome.
+    pub fn judge(&self, target: &mut Target, input: &[u8]) -> String {
         let (path, message) = split(input);
-        let mut target = target.borrow_mut();
         let Some(method) = target.method(path).cloned() else { return "no method".to_owned() };
-        let answer = runtime.block_on(async {
-            let answered = tokio::time::timeout(ANSWERED_WITHIN, call(&channel, path, message)).await;
+        let answer = self.runtime.block_on(async {
+            let answered = tokio::time::timeout(ANSWERED_WITHIN, call(&self.channel, &target.key, path, message)).await;
             answered.unwrap_or_else(|_elapsed| panic!("{path} is not answered within {ANSWERED_WITHIN:?}"))
         });
         let (outcome, answer) = outcome(method.name(), answer);
@@ -122,6 +120,27 @@ fn any_message_is_answered_with_success_or_a_reason() {
         }
         target.check_sometimes();
         outcome
-    });
+    }
+}
+
+/// An input: a change of a kept one, or a message of a random method.
+pub fn make(target: &Target, rng: &mut Rng, pool: &[Vec<u8>]) -> Vec<u8> {
+    if !pool.is_empty() && rng.one_in(5) {
+        let (path, message) = split(rng.pick::<Vec<u8>>(pool));
+        let mut changed = message.to_vec();
+        mutate::change(rng, &mut changed, pool, &["default", "views", "jobs"]);
+        return joined(path, &changed);
+    }
+    let method = rng.pick(&target.methods);
+    let care = if rng.one_in(4) { Care::Wild } else { Care::Typed };
+    joined(&path_of(method), &descriptors::message(rng, &method.input(), &target.words, care))
+}
+
+#[test]
+fn any_message_is_answered_with_success_or_a_reason() {
+    let target = RefCell::new(Target::start());
+    let caller = Caller::connect(target.borrow().server.url());
+    Run::of("requests_protobuf", 2_000)
+        .judge(|rng, pool| make(&target.borrow(), rng, pool), |input| caller.judge(&mut target.borrow_mut(), input));
     target.borrow().check();
 }
