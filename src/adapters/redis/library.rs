@@ -189,6 +189,8 @@ fn store_limits() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::domain::queue::messages::state_machine::row_shapes;
 
@@ -201,6 +203,25 @@ mod tests {
         for (row, shape) in rows.iter().zip(row_shapes()) {
             assert!(row.contains(&format!(", {}, ", trigger_code(shape.trigger))), "{row}");
         }
+    }
+
+    /// The names that follow a prefix in Lua.
+    fn fields<'c>(code: &'c str, prefix: &str) -> BTreeSet<&'c str> {
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let begins = code.match_indices(prefix).filter(|(at, _)| !code[..*at].ends_with(is_name));
+        let name = |(at, _): (usize, &str)| code[at + prefix.len()..].split(|letter| !is_name(letter)).next();
+        begins.filter_map(name).filter(|name| !name.is_empty()).collect()
+    }
+
+    #[test]
+    fn every_call_sets_every_field_of_the_state_that_calls_share() {
+        let used: BTreeSet<&str> = SOURCES.iter().chain(&STORE_SOURCES).flat_map(|code| fields(code, "S.")).collect();
+        let opening =
+            FRAME.split("local function forget_last(s)").nth(1).and_then(|rest| rest.split("F.raise(epoch").next());
+        let set = fields(opening.expect("what opens a call"), "s.");
+        assert!(set.len() > 40 && used.len() > 40, "{set:?} {used:?}");
+        let unset: Vec<&str> = used.union(&fields(FRAME, "S.")).filter(|name| !set.contains(**name)).copied().collect();
+        assert!(unset.is_empty(), "a call would see what another one left in {unset:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::servers::redis::{Build, or_skip};
 const SEEDS: [u64; 3] = [2, 1, 4];
 
 /// What a mutation breaks, the text that it replaces, and what stands there then.
-const MUTATIONS: [(&str, &str, &str); 20] = [
+const MUTATIONS: [(&str, &str, &str); 23] = [
     (
         "a lease is proved by its epoch alone",
         "return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial",
@@ -34,9 +34,9 @@ const MUTATIONS: [(&str, &str, &str); 20] = [
     ("sessions never rest", "    R.held = R.held - 1\n", ""),
     ("a try bars itself", "D.attempt < R.bars[i].attempt", "D.attempt <= R.bars[i].attempt"),
     ("a full value is served", "return size(V.running) < limit_of(V)", "return size(V.running) <= limit_of(V)"),
-    ("content of a repeat is not compared", "first.fingerprint ~= E.fingerprint", "false"),
+    ("content of a repeat is not compared", "first.fingerprint ~= fingerprint", "false"),
     ("answers are not counted", "known.number, known.changed = known.number + 1, true", "known.changed = true"),
-    ("waits are not counted", "    add(WAIT + time_step(math.max(0, now - since)), 1)\n", ""),
+    ("waits are not counted", "    add(WAIT + time_step(waited), 1)\n", ""),
     ("depth by value only grows", "      entry.depth[leaves] = entry.depth[leaves] - 1\n", ""),
     ("flows of values are lost", "gone.flows[i] = gone.flows[i] + entry.flows[i]", "gone.flows[i] = gone.flows[i]"),
     ("a discard takes the young", "M.ended_at > B.ended_by", "M.ended_at < B.ended_by"),
@@ -47,6 +47,13 @@ const MUTATIONS: [(&str, &str, &str); 20] = [
         "F.state_pattern(STATE.Pending)",
     ),
     ("a routing value is not compared", "F.routing_hash(M) ~= sub(ref, 18)", "false"),
+    ("the first entry of an index that left it stays known", "if S.heads[name] == score then", "if false then"),
+    (
+        "a new first entry of an index is not noticed",
+        "if first == false or first and score < first then",
+        "if false then",
+    ),
+    ("what a sweep left of a page waits for the rest of it", "left.due == known.removed", "left.due > 0"),
 ];
 
 /// Whether random commands of a seed tell that the library on a server is wrong.

@@ -99,7 +99,7 @@ local function forget_old_sessions(most)
   if most <= 0 or S.H.sessions == 0 then
     return 0
   end
-  local ids = call('ZRANGEBYSCORE', S.tag .. 'sg', '-inf', fmt('%.0f', S.now), 'LIMIT', 0, most)
+  local ids = call('ZRANGEBYSCORE', S.keys.sg, '-inf', S.now, 'LIMIT', '0', most)
   for i = 1, #ids do
     F.forget_session(ids[i])
   end
@@ -127,7 +127,9 @@ local function sweep(raw)
   F.flush()
   count = count + F.fill_shapes(max - count)
   F.recheck()
-  F.drop_groups(S.H)
+  if F.has_flag(S.H.flags, DROPPING) then
+    F.drop_groups(S.H)
+  end
   F.flush()
   local at = F.next_event()
   return pack('<BdB', 0, count, at and at <= S.now and MORE or COMPLETE)

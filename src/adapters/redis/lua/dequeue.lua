@@ -8,20 +8,29 @@ local DEQUEUE_REQUEST = '<BBBHdHI4d'
 local HAS_LEASE_TIME, HAS_CALL, HAS_SESSION_LEASE, HAS_WORKER, HAS_RECEIVED, HAS_CURSOR = 1, 2, 4, 8, 16, 32
 local DEQUEUE_ARGS = 8
 
-local function lease(M, D)
+-- How long a lease of this message lasts.
+local function duration_of(M, D)
+  local wanted, most = D.lease or M.lease_duration or S.P.default_lease, S.P.max_run
+  return wanted < most and wanted or most
+end
+
+local function give(M, _, D)
   local H, now = S.H, S.now
-  local wanted = D.lease or M.lease_duration or S.P.default_lease
-  local expires_in = math.min(wanted, S.P.max_run)
-  local serial = H.serial + 1
-  local _, refused = F.apply(M, TRIGGER.Dequeue, false, function(changed)
-    changed.left = changed.left - 1
-    changed.first_leased_at = changed.first_leased_at or now
-    changed.expired_epoch, changed.expired_serial = nil, nil
-    changed.lease = {
-      epoch = H.epoch, serial = serial, since = now, expires = now + expires_in, cancel = false, session = D.session, call = D.call,
-      confirmed = false,
-    }
-  end)
+  M.left = M.left - 1
+  M.first_leased_at = M.first_leased_at or now
+  if M.expired_serial then
+    M.expired_epoch, M.expired_serial = nil, nil
+  end
+  M.lease = {
+    epoch = H.epoch, serial = H.serial + 1, since = now, expires = now + duration_of(M, D), cancel = false, session = D.session,
+    call = D.call, confirmed = false,
+  }
+end
+
+local function lease(M, D)
+  local H = S.H
+  local expires_in, serial = duration_of(M, D), H.serial + 1
+  local _, refused = F.apply(M, TRIGGER.Dequeue, false, give, D)
   if refused then
     return nil, refused
   end
@@ -57,7 +66,7 @@ function F.leases_answer(leases, completeness, seen, cursor)
   local parts, messages = {pack('<BBHB', 0, completeness, seen, cursor and 1 or 0), cursor or '', pack('<H', #leases)}, {}
   for i = 1, #leases do
     local L = leases[i]
-    parts[#parts + 1] = pack('<I4dI4I5Hd', L.M.epoch, L.seq, L.M.lease.epoch, L.serial, L.attempt, L.expires_in)
+    parts[i + 3] = pack('<I4dI4I5Hd', L.M.epoch, L.seq, L.M.lease.epoch, L.serial, L.attempt, L.expires_in)
     messages[i] = L.M
   end
   F.answer(concat(parts), messages)
@@ -80,19 +89,22 @@ local function dequeue_one(D)
   note_leases(D)
 end
 
+-- The dequeue that is being answered, of which each field is set anew.
+local D_OF_CALL = {}
+
 local function request_of(args, i)
-  local D = {leases = {}, seen = 0, parkings_left = LIMIT.parkings}
-  local flags, lease_time, session_lease
-  flags, D.bad_call, D.bad, D.max, lease_time, D.look_at, D.attempt, session_lease = parse(DEQUEUE_REQUEST, args[i])
-  D.lease = F.has_flag(flags, HAS_LEASE_TIME) and lease_time or nil
-  D.session = F.has_flag(flags, HAS_CALL) and args[i + 1] or nil
-  D.call = D.session and args[i + 2]
-  D.session_lease = F.has_flag(flags, HAS_SESSION_LEASE) and session_lease or nil
-  D.received = F.has_flag(flags, HAS_RECEIVED) and args[i + 3] or nil
-  D.worker = F.has_flag(flags, HAS_WORKER) and args[i + 4] or nil
-  D.message = args[i + 5] ~= '' and args[i + 5] or nil
-  D.filter = F.pairs_of(args[i + 6])
-  D.cursor = F.has_flag(flags, HAS_CURSOR) and args[i + 7] or nil
+  local flags, bad_call, bad, most, lease_time, look_at, attempt, session_lease = parse(DEQUEUE_REQUEST, args[i])
+  local session, message = flags % 4 >= HAS_CALL and args[i + 1] or nil, args[i + 5]
+  local D = D_OF_CALL
+  D.bad_call, D.bad, D.max, D.look_at, D.attempt = bad_call, bad, most, look_at, attempt
+  D.session, D.call, D.message = session, session and args[i + 2], message ~= '' and message or nil
+  D.lease = flags % 2 >= HAS_LEASE_TIME and lease_time or nil
+  D.session_lease = flags % 8 >= HAS_SESSION_LEASE and session_lease or nil
+  D.worker = flags % 16 >= HAS_WORKER and args[i + 4] or nil
+  D.received = flags % 32 >= HAS_RECEIVED and args[i + 3] or nil
+  D.cursor = flags % 64 >= HAS_CURSOR and args[i + 7] or nil
+  D.filter, D.leases = F.pairs_of(args[i + 6]), {}
+  D.seen, D.parkings_left, D.due_left, D.stopped = 0, LIMIT.parkings, 0, false
   return D
 end
 
@@ -114,7 +126,7 @@ local function dequeue(D)
     end
   end
   local refused
-  if F.has_flag(S.H.flags, DEQUEUE_BLOCKED) then
+  if S.H.flags % 4 >= DEQUEUE_BLOCKED then
     refused = F.blocked(REFUSED.DEQUEUE_BLOCKED, 'dequeue_blocked')
   elseif D.bad ~= 0 then
     refused = F.refuse(REFUSED.INVALID)
@@ -130,7 +142,7 @@ local function dequeue(D)
     return conclude(refused)
   end
   F.recheck()
-  local bound = math.max(LIMIT.due, 2 * D.max)
+  local bound = 2 * D.max > LIMIT.due and 2 * D.max or LIMIT.due
   D.due_left = bound - F.catch_up_shard(bound)
   F.flush()
   S.worker = D.worker
@@ -149,7 +161,7 @@ local function dequeue(D)
 end
 
 function F.deq(keys, args)
-  return F.each(keys, args, DEQUEUE_ARGS, function(i)
-    dequeue(request_of(args, i))
+  return F.each(keys, args, DEQUEUE_ARGS, function(all, i)
+    dequeue(request_of(all, i))
   end)
 end

@@ -92,7 +92,7 @@ local function due_entries(most)
     table.insert(list, place, entry)
   end
   local function read_more()
-    local due = call('ZRANGEBYSCORE', S.tag .. 'd', '-inf', fmt('%.0f', S.now), 'WITHSCORES', 'LIMIT', read, most)
+    local due = call('ZRANGEBYSCORE', S.keys.d, '-inf', S.now, 'WITHSCORES', 'LIMIT', read, most)
     for i = 1, #due, 2 do
       local id = #due[i] > 13 and sub(due[i], 14) or nil
       last = {tonumber(due[i + 1]), F.sequence_of(due[i]), id}
@@ -112,7 +112,8 @@ end
 
 -- Applies up to most due rows of the shard in the order of their times, and none in a quiet time. Returns how many.
 function F.catch_up_shard(most)
-  if F.is_quiet() then
+  local first = F.head_of('d')
+  if not first or first > S.now or F.is_quiet() then
     return 0
   end
   local next_, put = due_entries(most)
@@ -125,11 +126,11 @@ function F.catch_up_shard(most)
     local at, seq, id = entry[1], entry[2], entry[3]
     local M = F.message(seq)
     local R = id and F.session(id)
-    local own = M and not is_terminal(M.state) and F.places_after(M).due
+    local own = M and not is_terminal(M.state) and F.own_due(M)
     if M and (R and F.ends_with(M, R) or not R and own and own <= S.now) then
       F.apply_timer(M)
       count = count + 1
-      own = not is_terminal(M.state) and F.places_after(M).due
+      own = not is_terminal(M.state) and F.own_due(M)
       if own and own <= S.now then
         put({own, seq}) -- what came back may have outlived its TTL
       end
@@ -151,6 +152,6 @@ end
 
 -- Whether a row is due, retention aside, as the indexes say.
 function F.is_overdue()
-  local first = call('ZRANGE', S.tag .. 'd', 0, 0, 'WITHSCORES')[2]
-  return first ~= nil and tonumber(first) <= S.now and not F.is_quiet()
+  local first = F.head_of('d')
+  return first and first <= S.now and not F.is_quiet()
 end

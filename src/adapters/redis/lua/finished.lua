@@ -16,7 +16,7 @@ function F.is_over(state)
 end
 
 local function page_key(page)
-  return S.tag .. 'fm' .. fmt('%.0f', page)
+  return fmt(S.K.finished_key, page)
 end
 
 local function page_member(page)
@@ -24,66 +24,128 @@ local function page_member(page)
 end
 
 local function place_of(seq)
-  return floor(seq / FINISHED_PAGE), fmt('%.0f', seq % FINISHED_PAGE)
+  local place = seq % FINISHED_PAGE
+  return (seq - place) / FINISHED_PAGE, place
+end
+
+local function head_and_static(raw)
+  local _, size = parse(FINISHED_HEAD, raw)
+  return sub(raw, FINISHED_HEAD_BYTES + 1, FINISHED_HEAD_BYTES + size), sub(raw, FINISHED_HEAD_BYTES + size + 1)
 end
 
 -- The head and the static part of a finished message; nil if there is none.
 function F.read_finished(seq)
   local page, field = place_of(seq)
-  local raw = call('HGET', page_key(page), field)
+  local raw = S.old and S.old[seq] or call('HGET', page_key(page), field)
   if raw then
-    local _, size = parse(FINISHED_HEAD, raw)
-    return sub(raw, FINISHED_HEAD_BYTES + 1, FINISHED_HEAD_BYTES + size), sub(raw, FINISHED_HEAD_BYTES + size + 1)
+    return head_and_static(raw)
   end
 end
 
 -- Notes what becomes of a message that is or was finished. pages has what the end of the flush writes to g.
 function F.store_finished(put, pages, M)
-  local page, field = place_of(M.seq)
-  local known = pages.of[page]
+  local page, place = place_of(M.seq)
+  local key, known = page_key(page), pages[page]
   if not known then
-    known = {number = page}
-    pages.of[page] = known
-    pages[#pages + 1] = known
+    known = {key = key, removed = 0, earliest = false}
+    pages[page] = known
   end
   if M.gone then
-    put('HDEL', page_key(page), field)
-    known.removed = true
+    put('HDEL', key, place)
+    known.removed = known.removed + 1
   else
-    local head = F.pack_message(M)
-    put('HSET', page_key(page), field, pack(FINISHED_HEAD, M.delete_at, #head) .. head .. F.static(M))
-    known.earliest = math.min(known.earliest or M.delete_at, M.delete_at)
+    local head, at = F.pack_message(M), M.delete_at
+    put('HSET', key, place, pack(FINISHED_HEAD, at, #head) .. head .. M.s)
+    known.earliest = known.earliest and known.earliest < at and known.earliest or at
   end
+end
+
+-- The earliest end in a page after messages of it were removed. left: what was seen of it before, if it was read.
+local function earliest_in(known, left)
+  if left and left.due == known.removed and not known.earliest then
+    return left.earliest
+  end
+  local values, earliest = call('HVALS', known.key), nil
+  for j = 1, #values do
+    local at = parse('<d', values[j])
+    earliest = earliest and earliest < at and earliest or at
+  end
+  return earliest
 end
 
 -- Writes the earliest ends of pages, after the messages were written.
 function F.write_finished(pages)
-  local g = S.tag .. 'g'
-  for i = 1, #pages do
-    local known = pages[i]
-    local member = page_member(known.number)
-    if known.removed then
-      local values, earliest = call('HVALS', page_key(known.number)), nil
-      for j = 1, #values do
-        local at = parse('<d', values[j])
-        earliest = earliest and math.min(earliest, at) or at
-      end
+  local g = S.keys.g
+  for page, known in pairs(pages) do
+    local member = page_member(page)
+    if known.removed > 0 then
+      local earliest = earliest_in(known, S.old_pages and S.old_pages[page])
       if earliest then
         call('ZADD', g, earliest, member)
       else
         call('ZREM', g, member)
       end
+      S.heads.g = nil
     else
       call('ZADD', g, 'LT', known.earliest, member)
+      F.index_add('g', known.earliest)
     end
   end
+  S.old_pages = false
+end
+
+-- Reads the messages of a page whose retention is over, and notes how many these are and the earliest end of the others.
+local function read_old(page, found)
+  S.old = S.old or {}
+  local ends = S.old
+  local parts, due, earliest = call('HGETALL', page_key(page)), 0, nil
+  for j = 1, #parts, 2 do
+    local raw = parts[j + 1]
+    local at = parse('<d', raw)
+    if at <= S.now then
+      local seq = page * FINISHED_PAGE + tonumber(parts[j])
+      due = due + 1
+      found[#found + 1] = {at, seq}
+      ends[seq] = raw
+    else
+      earliest = earliest and earliest < at and earliest or at
+    end
+  end
+  S.old_pages = S.old_pages or {}
+  S.old_pages[page] = {due = due, earliest = earliest}
+end
+
+local function is_earlier(a, b)
+  return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
+end
+
+-- Most often they are in order as they were read.
+local function sort_ends(found)
+  for i = 2, #found do
+    if is_earlier(found[i], found[i - 1]) then
+      sort(found, is_earlier)
+      return
+    end
+  end
+end
+
+-- Whether so many ends were found that lie before a time: then what is not before it need not be read.
+local function has_earlier(found, most, time)
+  local count = 0
+  for i = 1, #found >= most and #found or 0 do
+    count = count + (found[i][1] < time and 1 or 0)
+  end
+  return count >= most
 end
 
 -- The sequences of up to most messages whose retention is over, in the order of its ends. Of equal ends the lower sequence
 -- comes first, as far as they are among TIES_MAX more.
 function F.old_messages(most)
-  local found, g = {}, S.tag .. 'g'
-  local members = call('ZRANGEBYSCORE', g, '-inf', fmt('%.0f', S.now), 'WITHSCORES', 'LIMIT', 0, most)
+  local found, g, first = {}, S.keys.g, F.head_of('g')
+  if not first or first > S.now then
+    return found
+  end
+  local members = call('ZRANGEBYSCORE', g, '-inf', S.now, 'WITHSCORES', 'LIMIT', 0, most)
   if #members == 2 * most then
     local last = members[#members]
     while #members > 0 and members[#members] == last do
@@ -95,22 +157,16 @@ function F.old_messages(most)
     end
   end
   for i = 1, #members, 2 do
-    local number = F.sequence_of(members[i])
-    if #members[i] == 13 then
-      found[#found + 1] = {tonumber(members[i + 1]), number}
+    local number, score = F.sequence_of(members[i]), tonumber(members[i + 1])
+    if has_earlier(found, most, score) then
+      break
+    elseif #members[i] == 13 then
+      found[#found + 1] = {score, number}
     else
-      local parts = call('HGETALL', page_key(number))
-      for j = 1, #parts, 2 do
-        local at = parse('<d', parts[j + 1])
-        if at <= S.now then
-          found[#found + 1] = {at, number * FINISHED_PAGE + tonumber(parts[j])}
-        end
-      end
+      read_old(number, found)
     end
   end
-  sort(found, function(a, b)
-    return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
-  end)
+  sort_ends(found)
   local sequences = {}
   for i = 1, math.min(most, #found) do
     sequences[i] = found[i][2]

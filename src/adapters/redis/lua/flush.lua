@@ -4,36 +4,54 @@
 -- minutes since which messages are pending, with their numbers. st<page>: one byte of state for each sequence, behind the
 -- number of messages of the page. pg: the pages. Members are 13 hex digits of the sequence, so equal scores keep its order.
 
--- Collects members for one write at the end.
-local function collector()
-  local lists = {}
-  return function(command, key, ...)
-    local name = command .. key
-    local list = lists[name]
-    if not list then
-      list = {command, key}
-      lists[name] = list
-      lists[#lists + 1] = list
-    end
-    for i = 1, select('#', ...) do
-      list[#list + 1] = select(i, ...)
-    end
-  end, lists
-end
+-- Writes of one command to one key are put together, unless there is one message only: then they are made at once.
+local lists, order, is_alone
+local finished -- what the end of the flush writes of pages of finished messages
 
--- One index that orders members by a score: what it has to change for a message.
-local function reindex(put, key, member, before, after)
-  if after and after ~= before then
-    put('ZADD', key, after, member)
-  elseif before and not after then
-    put('ZREM', key, member)
+local function put(command, key, field, value)
+  if is_alone then
+    if value ~= nil then
+      call(command, key, field, value)
+    else
+      call(command, key, field)
+    end
+    return
+  end
+  local of_command = lists[command]
+  if not of_command then
+    of_command = {}
+    lists[command] = of_command
+  end
+  local list = of_command[key]
+  if not list then
+    list = {command, key}
+    of_command[key], order[#order + 1] = list, list
+  end
+  local count = #list
+  list[count + 1] = field
+  if value ~= nil then
+    list[count + 2] = value
   end
 end
 
-local function session_index(put, M, member, was, is)
+-- One index that orders members by a score: what it has to change for a message.
+local function reindex(name, member, before, after)
+  if after and after ~= before then
+    put('ZADD', S.keys[name], after, member)
+    if before then
+      F.index_remove(name, before)
+    end
+    F.index_add(name, after)
+  elseif before and not after then
+    put('ZREM', S.keys[name], member)
+    F.index_remove(name, before)
+  end
+end
+
+local function session_index(M, member, was, session, confirmed, cancel)
   local tag = S.tag
   local before = was.session and (was.confirmed and 'f' or 'u') .. was.session
-  local after = is.session and (is.confirmed and 'f' or 'u') .. is.session
+  local after = session and (confirmed and 'f' or 'u') .. session
   if before ~= after then
     if before then
       put('ZREM', tag .. before, member)
@@ -42,7 +60,7 @@ local function session_index(put, M, member, was, is)
       put('ZADD', tag .. after, M.seq, member)
     end
   end
-  local asked_before, asked_after = was.cancel and was.session, is.cancel and is.session
+  local asked_before, asked_after = was.cancel and was.session, cancel and session
   if asked_before ~= asked_after then
     if asked_before then
       put('ZREM', tag .. 'x' .. asked_before, member)
@@ -53,10 +71,11 @@ local function session_index(put, M, member, was, is)
   end
 end
 
-local function store(put, finished, M, was)
+local function store(M, state)
   local key = F.key_of(M.seq)
-  local is_over, was_over = F.is_over(M.state), was.state ~= nil and F.is_over(was.state)
+  local is_over, was_over = F.is_over(M.state), F.is_over(state)
   if was_over or (is_over and not M.gone) then
+    finished = finished or {}
     F.store_finished(put, finished, M)
     if not was_over and not M.new then
       call('UNLINK', key) -- nobody gets its body any more
@@ -74,120 +93,194 @@ local function store(put, finished, M, was)
   end
 end
 
--- The end of the retention of a message that stands in g by itself.
-local function own_end(place)
-  return place.state ~= nil and not F.is_over(place.state) and place.gone or nil
-end
-
--- Notes the state of a message for its page; neighbours of a page are written together.
-local function note_state(pages, M, was)
-  local page, at = floor(M.seq / PAGE), M.seq % PAGE
-  local known = pages.of[page]
-  if not known then
-    known = {number = page, added = 0}
-    pages.of[page] = known
-    pages[#pages + 1] = known
+-- Writes the state of a message, or of neighbours, in their page. added: by how many the messages of the page grow.
+local function write_state(page, added, first, states)
+  local key, keys = fmt(S.K.page_key, page), S.keys
+  if added == 0 then
+    call('SETRANGE', key, PAGE_HEAD + first, states)
+    return
   end
-  known.added = known.added + (M.gone and -1 or 0) + (was.state == nil and 1 or 0)
-  local run = known[#known]
-  local state = char(M.gone and 0 or M.state + 1)
-  if run and run.at + run.size == at then
-    run[#run + 1], run.size = state, run.size + 1
+  local count
+  if #states == 1 then
+    count = call('BITFIELD', key, 'INCRBY', 'u32', '0', DIGITS[added] or added, 'SET', 'u8', fmt('#%d', PAGE_HEAD + first),
+      DIGITS[byte(states)])[1]
   else
-    known[#known + 1] = {state, at = at, size = 1}
+    count = call('BITFIELD', key, 'INCRBY', 'u32', '0', added)[1]
+    call('SETRANGE', key, PAGE_HEAD + first, states)
+  end
+  if count == 0 then
+    call('UNLINK', key)
+    call('ZREM', keys.pg, page)
+  elseif count == added then
+    call('ZADD', keys.pg, page, page)
   end
 end
 
-local function write_pages(pages)
-  local tag = S.tag
-  for i = 1, #pages do
-    local known = pages[i]
-    local key = tag .. 'st' .. fmt('%.0f', known.number)
-    local count = 0
-    if known.added ~= 0 then
-      local head = call('GETRANGE', key, 0, PAGE_HEAD - 1)
-      local before = #head == PAGE_HEAD and parse('<I4', head) or 0
-      count = before + known.added
-      if count <= 0 then
-        call('UNLINK', key)
-        call('ZREM', tag .. 'pg', fmt('%.0f', known.number))
-      else
-        if before == 0 then
-          call('ZADD', tag .. 'pg', known.number, fmt('%.0f', known.number))
-        end
-        call('SETRANGE', key, 0, pack('<I4', count))
-      end
-    end
-    if known.added == 0 or count > 0 then
-      for j = 1, #known do
-        call('SETRANGE', key, PAGE_HEAD + known[j].at, concat(known[j]))
-      end
-    end
+-- The last neighbours whose states changed, until they are written.
+local run_page, run_first, run_added, run
+
+local function end_run()
+  if run then
+    write_state(run_page, run_added, run_first, char(spread(run)))
+    run = nil
   end
 end
 
-local function write_minutes(minutes)
-  local tag = S.tag
-  for minute, change in pairs(minutes) do
-    if change ~= 0 then
-      local member = fmt('%.0f', minute)
-      local count = call('HINCRBY', tag .. 'ac', member, change)
-      if count == 0 then
-        call('HDEL', tag .. 'ac', member)
-        call('ZREM', tag .. 'a', member)
-      elseif count == change then
-        call('ZADD', tag .. 'a', minute, member)
+-- Notes the state of a message; those of neighbours are written together.
+local function note_state(M, is_new)
+  local seq = M.seq
+  local at, gone = seq % PAGE, M.gone
+  local page, added = (seq - at) / PAGE, (is_new and 1 or 0) - (gone and 1 or 0)
+  local state = gone and 0 or M.state + 1
+  if is_alone then
+    write_state(page, added, at, char(state))
+    return
+  end
+  if run and run_page == page and run_first + #run == at then
+    run[#run + 1], run_added = state, run_added + added
+    return
+  end
+  end_run()
+  run_page, run_first, run_added, run = page, at, added, {state}
+end
+
+-- Counts the messages that are pending since a minute.
+local function write_minute(minute, change)
+  local keys = S.keys
+  local count = call('HINCRBY', keys.ac, minute, DIGITS[change] or change)
+  if count == 0 then
+    call('HDEL', keys.ac, minute)
+    call('ZREM', keys.a, minute)
+    F.index_remove('a', minute)
+  elseif count == change then
+    call('ZADD', keys.a, minute, minute)
+    F.index_add('a', minute)
+  end
+end
+
+local minutes
+
+local function count_minute(minute, change)
+  if is_alone then
+    write_minute(minute, change)
+  else
+    minutes[minute] = (minutes[minute] or 0) + change
+  end
+end
+
+-- Writes a message that waits for the first time.
+local function write_new(M)
+  local key, member, due = F.key_of(M.seq), F.member(M.seq), M.ttl_at
+  if M.b == '' then
+    call('HSET', key, 'h', F.pack_message(M), 's', M.s)
+  else
+    call('HSET', key, 'h', F.pack_message(M), 's', M.s, 'b', M.b)
+  end
+  if M.state == STATE.Pending then
+    reindex('p', member, nil, M.priority)
+    count_minute(floor(M.visible_at / LIMIT.minute), 1)
+  elseif not due or M.visible_at < due then
+    due = M.visible_at
+  end
+  if due then
+    reindex('d', member, nil, due)
+  end
+  note_state(M, true)
+  M.was, M.new = nil, nil
+end
+
+-- Writes a message that changed and its indexes, or notes what is written with its neighbours.
+local function write_message(M)
+  if M.new and M.state <= STATE.Pending then
+    return write_new(M)
+  end
+  local was, member = M.was, F.member(M.seq)
+  local state, pending, minute, due, gone, session, confirmed, cancel = F.places_after(M)
+  local state_before, minute_before = was.state, was.minute
+  store(M, state_before)
+  if was.pending or pending then
+    reindex('p', member, was.pending, pending)
+  end
+  if was.due or due then
+    reindex('d', member, was.due, due)
+  end
+  -- The end of the retention of a message that is finished for good stands in g with its page.
+  local ends_before, ends = was.gone and state_before == STATE.Errored and was.gone, state == STATE.Errored and gone
+  if ends_before or ends then
+    reindex('g', member, ends_before, ends)
+  end
+  if was.session or session then
+    session_index(M, member, was, session, confirmed, cancel)
+  end
+  if state_before ~= state then
+    note_state(M, state_before == nil)
+  end
+  if minute_before ~= minute then
+    if minute_before then
+      count_minute(minute_before, -1)
+    end
+    if minute then
+      count_minute(minute, 1)
+    end
+  end
+  M.was, M.new = nil, nil
+end
+
+local function write_dirty(dirty)
+  local count = dirty and #dirty or 0
+  is_alone, run, finished, lists, order, minutes = count == 1, nil, nil, nil, nil, nil -- whatever an error left there
+  if not is_alone then
+    lists, order, minutes = {}, {}, {}
+  end
+  for i = 1, count do
+    write_message(dirty[i])
+  end
+  if S.has_lanes then
+    F.write_lanes(put)
+  end
+  if S.has_groups then
+    F.write_groups(put)
+  end
+  for i = 1, order and #order or 0 do
+    call(spread(order[i]))
+  end
+  end_run()
+  if minutes then
+    for minute, change in pairs(minutes) do
+      if change ~= 0 then
+        write_minute(minute, change)
       end
     end
+  end
+  if finished then
+    F.write_finished(finished)
   end
 end
 
 -- Writes the messages that changed, their indexes and their sessions. The indexes can be read again after it.
 function F.flush()
-  local dirty = S.dirty
-  if #dirty > 0 or #S.later > 0 or S.has_lanes or S.has_groups then
-    F.settle_lanes()
+  local dirty, later = S.dirty, S.later
+  if dirty or later or S.has_lanes or S.has_groups then
+    if S.has_lanes then
+      F.settle_lanes()
+      later = S.later
+    end
     F.begin()
-    local put, lists = collector()
-    local pages, minutes, finished, tag = {of = {}}, {}, {of = {}}, S.tag
-    S.dirty = {}
-    for i = 1, #dirty do
-      local M = dirty[i]
-      local was, is, member = M.was, F.places_after(M), F.member(M.seq)
-      store(put, finished, M, was)
-      reindex(put, tag .. 'p', member, was.pending, is.pending)
-      reindex(put, tag .. 'd', member, was.due, is.due)
-      reindex(put, tag .. 'g', member, own_end(was), own_end(is))
-      session_index(put, M, member, was, is)
-      if was.state ~= is.state then
-        note_state(pages, M, was)
-      end
-      if was.minute ~= is.minute then
-        if was.minute then
-          minutes[was.minute] = (minutes[was.minute] or 0) - 1
-        end
-        if is.minute then
-          minutes[is.minute] = (minutes[is.minute] or 0) + 1
-        end
-      end
-      M.was, M.new = nil, nil
+    S.dirty, S.later = false, false
+    write_dirty(dirty)
+    for i = 1, later and #later or 0 do
+      call(spread(later[i]))
     end
-    F.write_lanes(put)
-    F.write_groups(put)
-    for i = 1, #lists do
-      call(spread(lists[i]))
-    end
-    F.write_finished(finished)
-    write_pages(pages)
-    write_minutes(minutes)
-    for i = 1, #S.later do
-      call(spread(S.later[i]))
-    end
-    S.later = {}
   end
-  S.held, S.places, S.groups, S.has_lanes, S.has_groups = {}, {}, {}, false, false -- they are read again
-  F.flush_ids()
-  F.flush_sessions()
+  if S.held or S.places or S.groups then
+    S.held, S.places, S.groups, S.has_lanes, S.has_groups = false, false, false, false, false -- they are read again
+  end
+  if S.new_ids or S.tb then
+    F.flush_ids()
+  end
+  if S.sessions then
+    F.flush_sessions()
+  end
 end
 
 -- The first message of these states after a sequence, at most through another: its sequence, and where the search stopped if
@@ -203,7 +296,7 @@ function F.first_of(states, after, through, pages_left)
   if seq then
     return seq <= through and seq or nil
   end
-  local pages = call('ZRANGEBYSCORE', tag .. 'pg', fmt('%.0f', floor((after + 1) / PAGE)), fmt('%.0f', floor(through / PAGE)),
+  local pages = call('ZRANGEBYSCORE', tag .. 'pg', fmt('%d', floor((after + 1) / PAGE)), fmt('%d', floor(through / PAGE)),
     'LIMIT', 0, pages_left)
   for i = 1, #pages do
     local page = tonumber(pages[i])

@@ -4,55 +4,76 @@
 -- The buckets of ids grow by linear hashing: one more bucket whenever there are more than BUCKET_IDS for each. So they stay
 -- small enough for the compact form of hashes. Buckets of tokens are ten minutes of token time, and dropped whole.
 
-local BUCKET_IDS = 64
+local BUCKET_IDS = 32
 local BUCKET_MICROS = 600000000
 
--- The bucket of a hash among so many.
-local function bucket_of(hash, buckets)
-  local number = parse('<I4', hash)
-  local low = 1
-  while low * 2 <= buckets do
-    low = low * 2
+-- The greatest power of two that is not above a number of buckets; of the last number that was asked for.
+local of_buckets, power = 1, 1
+
+local function power_of(buckets)
+  if buckets ~= of_buckets then
+    of_buckets, power = buckets, 1
+    while power * 2 <= buckets do
+      power = power * 2
+    end
   end
-  local bucket = number % (low * 2)
-  return bucket < buckets and bucket or number % low
+  return power
 end
 
-local function id_key(bucket)
-  return S.tag .. 'i' .. fmt('%.0f', bucket)
+-- The key of the bucket of a hash, as buckets are at the moment.
+local function id_key(hash)
+  local buckets = S.H.buckets
+  local number, low = parse('<I4', hash), power_of(buckets)
+  local bucket = number % (low * 2)
+  return fmt(S.K.bucket_key, bucket < buckets and bucket or number % low)
 end
 
 -- The living message of an id; nil if there is none.
 function F.by_id(hash)
-  local known = S.new_ids[hash]
-  if known ~= nil then
-    return known and F.message(known) or nil
+  local ids = S.new_ids
+  local seq = ids and ids[hash]
+  if seq then
+    return F.message(seq)
   end
-  local seq = call('HGET', id_key(bucket_of(hash, S.H.buckets)), hash)
+  local key = id_key(hash)
+  S.id_key = key
+  seq = (not ids or seq == nil) and call('HGET', key, hash)
   return seq and F.message(tonumber(seq)) or nil
 end
 
+local function set_id(hash, seq, change)
+  local ids, H = S.new_ids, S.H
+  if ids then
+    ids[hash] = seq
+  else
+    S.new_ids = {[hash] = seq}
+  end
+  H.ids = H.ids + change
+end
+
+-- Notes the id of a new message, for which by_id has just looked.
 function F.remember_id(hash, seq)
-  S.new_ids[hash] = seq
-  S.H.ids = S.H.ids + 1
+  local keys = S.id_keys
+  if keys then
+    keys[hash] = S.id_key
+  else
+    S.id_keys = {[hash] = S.id_key}
+  end
+  set_id(hash, seq, 1)
 end
 
 function F.forget_id(M)
-  S.new_ids[F.id_hash(M)] = false
-  S.H.ids = S.H.ids - 1
+  set_id(F.id_hash(M), false, -1)
 end
 
 -- Takes one more bucket and moves to it what belongs there.
 local function split()
   local H = S.H
   local last = H.buckets
-  local low = 1
-  while low * 2 <= last do
-    low = low * 2
-  end
+  local low = power_of(last)
   H.buckets = last + 1
-  local source = id_key(last - low)
-  local entries, moved, gone = call('HGETALL', source), {'HSET', id_key(last)}, {'HDEL', source}
+  local source, target = fmt(S.K.bucket_key, last - low), fmt(S.K.bucket_key, last)
+  local entries, moved, gone = call('HGETALL', source), {'HSET', target}, {'HDEL', source}
   for i = 1, #entries, 2 do
     if parse('<I4', entries[i]) % (low * 2) == last then
       moved[#moved + 1], moved[#moved + 2] = entries[i], entries[i + 1]
@@ -65,45 +86,57 @@ local function split()
   end
 end
 
-function F.flush_ids()
-  local added = 0
-  for hash, seq in pairs(S.new_ids) do
-    local key = id_key(bucket_of(hash, S.H.buckets))
+local function write_ids(ids)
+  local H, added, keys = S.H, 0, S.id_keys
+  for hash, seq in pairs(ids) do
     if seq then
-      call('HSET', key, hash, fmt('%.0f', seq))
+      call('HSET', keys[hash], hash, seq)
       added = added + 1
     else
-      call('HDEL', key, hash)
+      call('HDEL', id_key(hash), hash)
     end
   end
-  S.new_ids = {}
-  while added > 0 and S.H.ids > S.H.buckets * BUCKET_IDS do
+  while added > 0 and H.ids > H.buckets * BUCKET_IDS do
     added = added - 1
     split()
   end
+end
+
+local function write_answer_counts()
   for bucket, count in pairs(S.tb) do
     if count.changed then
       if count.number > 0 then
-        call('HSET', S.tag .. 'tb', fmt('%.0f', bucket), fmt('%.0f', count.number))
+        call('HSET', S.keys.tb, bucket, count.number)
       else
-        call('HDEL', S.tag .. 'tb', fmt('%.0f', bucket))
+        call('HDEL', S.keys.tb, bucket)
       end
       count.changed = false
     end
   end
 end
 
+function F.flush_ids()
+  if S.new_ids then
+    write_ids(S.new_ids)
+    S.new_ids, S.id_keys = false, false
+  end
+  if S.tb then
+    write_answer_counts()
+  end
+end
+
 local function answers_of(bucket)
+  S.tb = S.tb or {}
   local known = S.tb[bucket]
   if not known then
-    known = {number = tonumber(call('HGET', S.tag .. 'tb', fmt('%.0f', bucket)) or 0)}
+    known = {number = tonumber(call('HGET', S.keys.tb, bucket) or 0), changed = false}
     S.tb[bucket] = known
   end
   return known
 end
 
 local function token_key(time)
-  return S.tag .. 't' .. fmt('%.0f', floor(time / BUCKET_MICROS))
+  return S.tag .. 't' .. fmt('%d', floor(time / BUCKET_MICROS))
 end
 
 -- Whether the answer to a token of this time may have been dropped, by this time of the shard.
@@ -139,7 +172,7 @@ local function drop_bucket(bucket)
   local known = answers_of(bucket)
   H.records = H.records - known.number
   known.number, known.changed = 0, true
-  local key = tag .. 't' .. fmt('%.0f', bucket)
+  local key = tag .. 't' .. fmt('%d', bucket)
   H.outlived = H.outlived - call('HLEN', key)
   F.write('UNLINK', key)
   H.floor = math.max(H.floor, (bucket + 1) * BUCKET_MICROS)

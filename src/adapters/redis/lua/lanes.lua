@@ -123,10 +123,11 @@ local function size(R)
 end
 
 local function value_of(value)
-  local V = S.held[value]
+  local held = S.held or {}
+  local V = held[value]
   if not V then
     V = {value = value, running = row_of('r', value), blocking = S.P.strict and row_of('b', value)}
-    S.held[value] = V
+    held[value], S.held = V, held
   end
   return V
 end
@@ -155,10 +156,11 @@ end
 
 -- The lanes of all messages, or of those of a group.
 function F.place(name)
-  local P = S.places[name]
+  local known = S.places or {}
+  local P = known[name]
   if not P then
     P = {name = name, index = name == '' and 'l' or 'y' .. name, heads = S.tag .. 'q' .. name, lanes = {}, list = {}, skip = {}}
-    S.places[name] = P
+    known[name], S.places = P, known
   end
   return P
 end
@@ -290,10 +292,7 @@ end
 
 -- Judges the lanes that changed, before anything is written.
 function F.settle_lanes()
-  if not S.has_lanes then
-    return
-  end
-  for value, V in pairs(S.held) do
+  for value, V in pairs(S.held or {}) do
     if V.is_changed and S.shapes and has_room(V) then
       for _, name in ipairs(F.parked(value)) do
         lane_of(F.place(name), value)
@@ -322,13 +321,14 @@ end
 
 -- Writes what changed in lanes and values.
 function F.write_lanes(put)
-  for _, V in pairs(S.has_lanes and S.held or {}) do
+  S.heads.q = nil
+  for _, V in pairs(S.held or {}) do
     write_row(put, V.running)
     if V.blocking then
       write_row(put, V.blocking)
     end
   end
-  for _, P in pairs(S.has_lanes and S.places or {}) do
+  for _, P in pairs(S.places) do
     for i = 1, #P.list do
       local lane = P.list[i]
       local old, head = lane.old, lane.head
@@ -376,7 +376,7 @@ end
 
 -- A new limit of the queue. A lower one revokes nothing: a dequeue that meets a full value notices it.
 function F.set_limit(in_flight, is_raised)
-  S.P.in_flight = in_flight
+  F.change_settings('in_flight', in_flight)
   if is_raised then
     recheck(nil)
   else
@@ -392,7 +392,7 @@ function F.set_value_limit(value, limit)
   elseif call('HLEN', vl) >= LIMIT.value_limits and call('HEXISTS', vl, value) == 0 then
     return F.refuse(REFUSED.FULL, FULL_LIMITS)
   else
-    F.write('HSET', vl, value, fmt('%.0f', limit))
+    F.write('HSET', vl, value, fmt('%d', limit))
   end
   value_of(value).limit = limit or S.P.in_flight
   F.refresh_value(value)

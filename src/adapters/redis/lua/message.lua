@@ -12,7 +12,7 @@ local STATIC_FIXED_BYTES = 25 -- flags, fingerprint, hash of the id
 local STATIC_TOKEN_TIME, STATIC_ROUTING = 1, 2 -- bits of the static part's flags
 
 function F.key_of(seq)
-  return S.tag .. 'h' .. fmt('%.0f', seq)
+  return fmt(S.K.message_key, seq)
 end
 
 -- The member of a message in the sorted sets: as ordered as its sequence.
@@ -21,42 +21,36 @@ function F.member(seq)
 end
 
 function F.sequence_of(member)
-  return tonumber(sub(member, 1, 13), 16)
+  return tonumber(#member == 13 and member or sub(member, 1, 13), 16)
 end
 
--- The message of a sequence; nil if there is none.
+-- The message of a sequence, with its static part; nil if there is none.
 function F.message(seq)
   local M = S.messages[seq]
   if M == nil then
-    local raw, static = call('HGET', F.key_of(seq), 'h'), nil
-    if not raw then
+    local raw, static, body
+    local parts = not (S.old and S.old[seq]) and call('HMGET', F.key_of(seq), 'h', 's')
+    if parts and parts[1] then
+      raw, static = parts[1], parts[2]
+    else
       raw, static = F.read_finished(seq)
+      body = ''
     end
-    M = raw and F.unpack_message(seq, raw) or false
-    if static then
-      M.s, M.b = static, ''
-    end
+    M = raw and F.unpack_message(seq, raw, static, body) or false
     S.messages[seq] = M
   end
   return M and not M.gone and M or nil
 end
 
--- The same of several, with one read each for head, static part and body.
+-- The same with its body.
 function F.whole_message(seq)
   if S.messages[seq] == nil then
     local parts = call('HMGET', F.key_of(seq), 'h', 's', 'b')
     if parts[1] then
-      local M = F.unpack_message(seq, parts[1])
-      M.s, M.b = parts[2], parts[3] or ''
-      S.messages[seq] = M
+      S.messages[seq] = F.unpack_message(seq, parts[1], parts[2], parts[3] or '')
     end
   end
   return F.message(seq)
-end
-
-function F.static(M)
-  M.s = M.s or call('HGET', F.key_of(M.seq), 's')
-  return M.s
 end
 
 function F.body(M)
@@ -65,57 +59,56 @@ function F.body(M)
 end
 
 local function text(raw, at)
-  local size = parse('<H', raw, at)
-  return sub(raw, at + 2, at + 1 + size), at + 2 + size
+  return parse('<Hc0', raw, at)
 end
 
-function F.unpack_message(seq, raw)
-  local M = {seq = seq, releases = 0}
-  local flags, states, at
-  flags, states, M.left, M.max, M.version, M.bytes, M.epoch, M.key_set, M.counted, M.priority, M.enqueued_at, M.visible_at,
-    at = parse(HEAD_FIXED, raw)
-  M.state, M.first_state = states % 16, floor(states / 16)
-  local has = F.has_flag
-  if has(flags, HAS_TTL) then
+-- Reads the optional parts of a head, which begin there.
+local function unpack_options(M, flags, raw, at)
+  if flags % 2 >= HAS_TTL then
     M.ttl_at, at = parse('<d', raw, at)
   end
-  if has(flags, HAS_LEASE_DURATION) then
+  if flags % 4 >= HAS_LEASE_DURATION then
     M.lease_duration, at = parse('<d', raw, at)
   end
-  if has(flags, HAS_HISTORY) then
-    M.releases, M.first_leased_at, at = parse('<Hd', raw, at)
-    M.first_leased_at = M.first_leased_at >= 0 and M.first_leased_at or nil
+  if flags % 8 >= HAS_HISTORY then
+    local first
+    M.releases, first, at = parse('<Hd', raw, at)
+    M.first_leased_at = first >= 0 and first or nil
   end
-  if has(flags, HAS_END) then
+  if flags % 16 >= HAS_END then
     M.ended_at, M.delete_at, at = parse('<dd', raw, at)
   end
-  if has(flags, HAS_LEASE) then
-    local L = {}
-    L.epoch, L.serial, L.since, L.expires, L.bits, at = parse('<I4I5ddB', raw, at)
-    L.cancel, L.confirmed, L.bits = L.bits % 2 == 1, L.bits >= 2, nil
-    if has(flags, HAS_SESSION) then
+  if flags % 32 >= HAS_LEASE then
+    local epoch, serial, since, expires, bits, after = parse('<I4I5ddB', raw, at)
+    local L = {
+      epoch = epoch, serial = serial, since = since, expires = expires, cancel = bits % 2 == 1, confirmed = bits >= 2,
+    }
+    at = after
+    if flags % 64 >= HAS_SESSION then
       L.session, L.call = sub(raw, at, at + 31), sub(raw, at + 32, at + 47)
       at = at + 48
     end
     M.lease = L
   end
-  if has(flags, HAS_EXPIRED) then
+  if flags < HAS_EXPIRED then
+    return
+  end
+  if flags % 128 >= HAS_EXPIRED then
     M.expired_epoch, M.expired_serial, at = parse('<I4I5', raw, at)
   end
-  if has(flags, HAS_SETTLED) then
-    local settled = {}
-    settled.epoch, settled.serial, settled.verb, settled.state, settled.version, at = parse('<I4I5BBI5', raw, at)
-    M.settled = settled
+  if flags % 256 >= HAS_SETTLED then
+    local epoch, serial, verb, state, version, after = parse('<I4I5BBI5', raw, at)
+    M.settled, at = {epoch = epoch, serial = serial, verb = verb, state = state, version = version}, after
   end
-  if has(flags, HAS_CANCEL) then
+  if flags % 512 >= HAS_CANCEL then
     M.canceled_by, at = parse('<B', raw, at)
     M.canceled_why, at = text(raw, at)
   end
-  if has(flags, HAS_ERROR) then
+  if flags % 1024 >= HAS_ERROR then
     M.error_signature, at = text(raw, at)
     M.error_text, at = text(raw, at)
   end
-  if has(flags, HAS_UPDATES) then
+  if flags >= HAS_UPDATES then
     local count
     count, at = parse('<B', raw, at)
     M.updates = {}
@@ -126,6 +119,21 @@ function F.unpack_message(seq, raw)
       M.updates[i] = update
     end
   end
+end
+
+-- A message from its head, its static part and its body; the body may be read later.
+function F.unpack_message(seq, raw, static, body)
+  local flags, states, left, most, version, bytes, epoch, key_set, counted, priority, enqueued_at, visible_at, at =
+    parse(HEAD_FIXED, raw)
+  local state = states % 16
+  local M = {
+    seq = seq, s = static, b = body, state = state, first_state = (states - state) / 16, left = left, max = most,
+    version = version, bytes = bytes, epoch = epoch, key_set = key_set, counted = counted, priority = priority,
+    enqueued_at = enqueued_at, visible_at = visible_at, releases = 0, packed = raw,
+  }
+  if flags > 0 then
+    unpack_options(M, flags, raw, at)
+  end
   return M
 end
 
@@ -133,84 +141,85 @@ local function pack_text(value)
   return pack('<H', #value) .. value
 end
 
+local function pack_updates(updates)
+  local kept = {pack('<B', #updates)}
+  for i = 1, #updates do
+    local update = updates[i]
+    kept[i + 1] = pack('<c8BI5', update.fingerprint, update.state, update.version) .. pack_text(update.text)
+  end
+  return concat(kept)
+end
+
 function F.pack_message(M)
   if M.packed then
     return M.packed
   end
-  local flags, parts = 0, {''}
-  local function add(flag, part)
-    flags = flags + flag
-    parts[#parts + 1] = part
-  end
+  local flags, options = 0, ''
   if M.ttl_at then
-    add(HAS_TTL, pack('<d', M.ttl_at))
+    flags, options = HAS_TTL, pack('<d', M.ttl_at)
   end
   if M.lease_duration then
-    add(HAS_LEASE_DURATION, pack('<d', M.lease_duration))
+    flags, options = flags + HAS_LEASE_DURATION, options .. pack('<d', M.lease_duration)
   end
   if M.releases > 0 or M.first_leased_at then
-    add(HAS_HISTORY, pack('<Hd', M.releases, M.first_leased_at or -1))
+    flags, options = flags + HAS_HISTORY, options .. pack('<Hd', M.releases, M.first_leased_at or -1)
   end
   if M.ended_at then
-    add(HAS_END, pack('<dd', M.ended_at, M.delete_at))
+    flags, options = flags + HAS_END, options .. pack('<dd', M.ended_at, M.delete_at)
   end
-  local L = M.lease
+  local L, settled = M.lease, M.settled
   if L then
-    add(HAS_LEASE, pack('<I4I5ddB', L.epoch, L.serial, L.since, L.expires, (L.cancel and 1 or 0) + (L.confirmed and 2 or 0)))
+    local bits = (L.cancel and 1 or 0) + (L.confirmed and 2 or 0)
+    flags, options = flags + HAS_LEASE, options .. pack('<I4I5ddB', L.epoch, L.serial, L.since, L.expires, bits)
     if L.session then
-      add(HAS_SESSION, L.session .. L.call)
+      flags, options = flags + HAS_SESSION, options .. L.session .. L.call
     end
   end
   if M.expired_serial then
-    add(HAS_EXPIRED, pack('<I4I5', M.expired_epoch, M.expired_serial))
+    flags, options = flags + HAS_EXPIRED, options .. pack('<I4I5', M.expired_epoch, M.expired_serial)
   end
-  local settled = M.settled
   if settled then
-    add(HAS_SETTLED, pack('<I4I5BBI5', settled.epoch, settled.serial, settled.verb, settled.state, settled.version))
+    flags = flags + HAS_SETTLED
+    options = options .. pack('<I4I5BBI5', settled.epoch, settled.serial, settled.verb, settled.state, settled.version)
   end
   if M.canceled_by then
-    add(HAS_CANCEL, pack('<B', M.canceled_by) .. pack_text(M.canceled_why or ''))
+    flags, options = flags + HAS_CANCEL, options .. pack('<B', M.canceled_by) .. pack_text(M.canceled_why or '')
   end
   if M.error_signature then
-    add(HAS_ERROR, pack_text(M.error_signature) .. pack_text(M.error_text))
+    flags, options = flags + HAS_ERROR, options .. pack_text(M.error_signature) .. pack_text(M.error_text)
   end
   if M.updates then
-    local kept = {pack('<B', #M.updates)}
-    for i = 1, #M.updates do
-      local update = M.updates[i]
-      kept[i + 1] = pack('<c8BI5', update.fingerprint, update.state, update.version) .. pack_text(update.text)
-    end
-    add(HAS_UPDATES, concat(kept))
+    flags, options = flags + HAS_UPDATES, options .. pack_updates(M.updates)
   end
-  parts[1] = pack(HEAD_FIXED, flags, M.state + 16 * M.first_state, M.left, M.max, M.version, M.bytes, M.epoch, M.key_set,
-    M.counted, M.priority, M.enqueued_at, M.visible_at)
-  M.packed = concat(parts)
-  return M.packed
+  local packed = pack(HEAD_FIXED, flags, M.state + 16 * M.first_state, M.left, M.max, M.version, M.bytes, M.epoch, M.key_set,
+    M.counted, M.priority, M.enqueued_at, M.visible_at) .. options
+  M.packed = packed
+  return packed
 end
 
 function F.fingerprint(M)
-  return sub(F.static(M), 2, 9)
+  return sub(M.s, 2, 9)
 end
 
 function F.id_hash(M)
-  return sub(F.static(M), 10, 25)
+  return sub(M.s, 10, 25)
 end
 
 -- The time of the message's token; nil if it has none.
 function F.token_time(M)
-  local s = F.static(M)
-  if F.has_flag(byte(s), STATIC_TOKEN_TIME) then
+  local s = M.s
+  if byte(s) % 2 >= STATIC_TOKEN_TIME then
     return (parse('<d', s, STATIC_FIXED_BYTES + 1))
   end
 end
 
 -- Where the metadata begins in the static part, and the hash of the routing value, if the message has one.
 local function after_token(s)
-  local at = STATIC_FIXED_BYTES + 1
-  if F.has_flag(byte(s), STATIC_TOKEN_TIME) then
+  local at, flags = STATIC_FIXED_BYTES + 1, byte(s)
+  if flags % 2 >= STATIC_TOKEN_TIME then
     at = at + 8
   end
-  if F.has_flag(byte(s), STATIC_ROUTING) then
+  if flags % 4 >= STATIC_ROUTING then
     return at + 16, sub(s, at, at + 15)
   end
   return at
@@ -218,7 +227,7 @@ end
 
 function F.routing_hash(M)
   if M.routing == nil then
-    local _, hash = after_token(F.static(M))
+    local _, hash = after_token(M.s)
     M.routing = hash or false
   end
   return M.routing or nil
@@ -226,7 +235,7 @@ end
 
 -- The hash and the text of the routing value.
 function F.routing(M)
-  local s = F.static(M)
+  local s = M.s
   local at, hash = after_token(s)
   local texts = 2 * byte(s, at) + 1 -- the metadata and the id come before it
   at = at + 1
@@ -239,14 +248,12 @@ end
 -- The metadata as a table.
 function F.metadata(M)
   if not M.metadata then
-    local s, pairs_ = F.static(M), {}
+    local s, pairs_ = M.s, {}
     local at = after_token(s)
-    local count = byte(s, at)
+    local count, key, value = byte(s, at), nil, nil
     at = at + 1
     for _ = 1, count do
-      local key, value
-      key, at = text(s, at)
-      value, at = text(s, at)
+      key, value, at = parse('<Hc0Hc0', s, at)
       pairs_[key] = value
     end
     M.metadata = pairs_

@@ -22,6 +22,7 @@ local function cancel_message(M, reason)
     local L = changed.lease
     if L then
       L.cancel = true
+      S.cancels = S.cancels or {}
       S.cancels[#S.cancels + 1] = pack('<I4d', M.epoch, M.seq)
     end
   end)
@@ -123,7 +124,7 @@ local function message_call(raw, ref, reason)
 end
 
 function F.msg(keys, args)
-  return F.each(keys, args, 3, function(i)
-    F.answer(message_call(args[i], args[i + 1], args[i + 2]))
+  return F.each(keys, args, 3, function(all, i)
+    F.answer(message_call(all[i], all[i + 1], all[i + 2]))
   end)
 end

@@ -34,7 +34,7 @@ local PREVIEWED = 256
 local function add_message(M)
   local out = S.reply
   out[#out + 1] = pack('<d', M.seq) .. F.pack_message(show(M))
-  out[#out + 1] = F.static(M)
+  out[#out + 1] = M.s
   out[#out + 1] = F.body(M)
 end
 
@@ -139,7 +139,7 @@ end
 
 function SEE.leases(args)
   for i = 4, #args do
-    S.reply[#S.reply + 1] = fmt('%.0f', call('ZCARD', S.tag .. 'u' .. args[i]) + call('ZCARD', S.tag .. 'f' .. args[i]))
+    S.reply[#S.reply + 1] = fmt('%d', call('ZCARD', S.tag .. 'u' .. args[i]) + call('ZCARD', S.tag .. 'f' .. args[i]))
   end
 end
 
@@ -156,7 +156,7 @@ end
 
 -- At most `most` values of a key that changed at this position or later, the longest unchanged first.
 local function values_from(number, position, most)
-  local fields = call('ZRANGEBYSCORE', S.tag .. 'y' .. number, fmt('%.0f', position), '+inf', 'LIMIT', 0, most + 1)
+  local fields = call('ZRANGEBYSCORE', S.tag .. 'y' .. number, fmt('%d', position), '+inf', 'LIMIT', 0, most + 1)
   local page = {#fields > most and '1' or '0'}
   for i = 1, math.min(#fields, most) do
     page[#page + 1], page[#page + 2] = fields[i], call('HGET', S.tag .. 'v' .. number, fields[i])
@@ -190,5 +190,6 @@ function F.see(keys, args)
     SEE[what](args)
   end
   S.reply[1] = F.status()
+  S.K.raw = S.raw -- nothing was written, so all that was read is as before
   return S.reply
 end

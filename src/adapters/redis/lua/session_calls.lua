@@ -184,7 +184,5 @@ local function session_call(args, i)
 end
 
 function F.ses(keys, args)
-  return F.each(keys, args, 4, function(i)
-    session_call(args, i)
-  end)
+  return F.each(keys, args, 4, session_call)
 end

@@ -10,6 +10,7 @@ local NO_CALL = '0000000000000000'
 -- The record of a session; nil if the shard does not know it. The first reading of a session counts its leases, so it comes
 -- before any change of them.
 function F.session(id)
+  S.sessions = S.sessions or {}
   local R = S.sessions[id]
   if R == nil then
     local raw = call('HGET', S.tag .. 's', id)
@@ -202,6 +203,7 @@ function F.flush_sessions()
       if at < 0 then
         first = -1 -- a session without a lease of its own never ends by silence
       end
+      S.heads.d, S.heads.sg = nil, nil
       if R.due_first >= 0 and R.due_first ~= first then
         call('ZREM', tag .. 'd', F.member(R.due_first) .. id)
       end
@@ -226,6 +228,7 @@ function F.forget_session(id)
   local tag = S.tag
   F.write('HDEL', tag .. 's', id)
   F.write('ZREM', tag .. 'sg', id)
+  S.heads.d, S.heads.sg = nil, nil -- nobody reads them again before it is written
   F.write('UNLINK', tag .. 'k' .. id, tag .. 'u' .. id, tag .. 'f' .. id, tag .. 'x' .. id)
   if R and R.due_first >= 0 then
     F.write('ZREM', tag .. 'd', F.member(R.due_first) .. id)

@@ -9,20 +9,23 @@ local SETTLE_REQUEST = '<BBBI4dI4dd'
 local SETTLE_EXTEND = 4 -- after the four ways to settle, in the place of one
 local HAS_DELAY, HAS_FAILURE = 1, 2
 
+local function is_held(M, epoch, serial)
+  return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial
+end
+
 -- Whether the message has this lease, after its due rows.
 local function holds_lease(M, epoch, serial)
-  local function is_held()
-    return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial
-  end
-  if not is_held() and not (M.expired_epoch == epoch and M.expired_serial == serial) then
+  if not is_held(M, epoch, serial) and not (M.expired_epoch == epoch and M.expired_serial == serial) then
     return false
   end
   F.catch_up(M)
-  return is_held()
+  return is_held(M, epoch, serial)
 end
 
 local function complete(M)
-  M.canceled_by, M.canceled_why = nil, nil
+  if M.canceled_by then
+    M.canceled_by, M.canceled_why = nil, nil
+  end
 end
 
 local function complete_late(M)
@@ -42,11 +45,17 @@ local function delay_of(delays, attempt)
   return (parse('<d', delays, (math.min(attempt, count) - 1) * 8 + 1))
 end
 
-local function fail(M, delay, signature, text_)
-  return F.apply(M, TRIGGER.Fail, delay > 0, function(changed)
-    changed.visible_at = S.now + delay
-    changed.error_signature, changed.error_text = signature, text_
-  end)
+local function fail(M, _, failure)
+  M.visible_at = S.now + failure.delay
+  M.error_signature, M.error_text = failure.signature, failure.text
+end
+
+local function extend_lease(M, _, expires)
+  local L = M.lease
+  M.lease = {
+    epoch = L.epoch, serial = L.serial, since = L.since, expires = expires, cancel = L.cancel, session = L.session, call = L.call,
+    confirmed = L.confirmed,
+  }
 end
 
 local function extend(M, lease)
@@ -58,12 +67,7 @@ local function extend(M, lease)
     F.catch_up(M)
     return pack('<BdB', 0, 0, canceled)
   end
-  local _, refused = F.apply(M, TRIGGER.Extend, false, function(changed)
-    changed.lease = {
-      epoch = L.epoch, serial = L.serial, since = L.since, expires = expires, cancel = L.cancel, session = L.session, call = L.call,
-      confirmed = L.confirmed,
-    }
-  end)
+  local _, refused = F.apply(M, TRIGGER.Extend, false, extend_lease, expires)
   if refused then
     return refused
   end
@@ -99,7 +103,8 @@ local function settle(raw, delays, signature, text_)
     elseif verb == VERB.Fail then
       local delay = F.has_flag(flags, HAS_DELAY) and duration or delay_of(delays, M.max - M.left)
       local has_error = F.has_flag(flags, HAS_FAILURE)
-      to, refused = fail(M, delay, has_error and signature or nil, has_error and text_ or nil)
+      local failure = {delay = delay, signature = has_error and signature or nil, text = has_error and text_ or nil}
+      to, refused = F.apply(M, TRIGGER.Fail, delay > 0, fail, failure)
     else
       to, refused = F.release(M)
     end
@@ -118,7 +123,7 @@ local function settle(raw, delays, signature, text_)
 end
 
 function F.set(keys, args)
-  return F.each(keys, args, 4, function(i)
-    F.answer(settle(args[i], args[i + 1], args[i + 2], args[i + 3]))
+  return F.each(keys, args, 4, function(all, i)
+    F.answer(settle(all[i], all[i + 1], all[i + 2], all[i + 3]))
   end)
 end

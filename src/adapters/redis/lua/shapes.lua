@@ -75,7 +75,7 @@ end
 -- Replaces the shapes: those that stay keep what they have, and new ones are filled if there are messages.
 function F.declare_shapes(H, raw, has_messages, is_new_kind)
   local last, at = tonumber(call('HGET', cf(), 'shape') or 0), 1
-  local old, shapes, gone = S.shapes or {}, {}, read_gone()
+  local old, shapes, gone, kept = S.shapes or {}, {}, read_gone(), {}
   if #raw == 0 and #old == 0 then
     return
   end
@@ -86,7 +86,7 @@ function F.declare_shapes(H, raw, has_messages, is_new_kind)
     for i = 1, #old do
       if old[i].packed == packed then
         shape = old[i]
-        shape.is_kept = true
+        kept[i] = true
         shape.filled = not is_new_kind and shape.filled or nil
       end
     end
@@ -97,11 +97,11 @@ function F.declare_shapes(H, raw, has_messages, is_new_kind)
     shapes[#shapes + 1] = shape
   end
   for i = 1, #old do
-    if not old[i].is_kept then
+    if not kept[i] then
       gone[#gone + 1] = old[i].number
     end
   end
-  F.write('HSET', cf(), 'shape', fmt('%.0f', last))
+  F.write('HSET', cf(), 'shape', fmt('%d', last))
   store_shapes(H, shapes)
   store_gone(H, gone)
   S.shapes = #shapes > 0 and shapes or nil
@@ -112,23 +112,24 @@ end
 
 -- The name of a shape's group for these pairs; nil if a key is missing.
 local function group_name(shape, own)
-  local parts = {S.tag}
-  for i = 1, #shape.keys do
-    local value = own[shape.keys[i]]
+  local values, keys = S.tag, shape.keys
+  for i = 1, #keys do
+    local value = own[keys[i]]
     if not value then
       return nil
     end
-    parts[i + 1] = pack('>H', #value) .. value
+    values = values .. pack('>H', #value) .. value
   end
-  return fmt('%.0f.', shape.number) .. sub(sha1(concat(parts)), 1, 32)
+  return fmt('%d.%.32s', shape.number, sha1(values))
 end
 
 local function group_of_name(shape, name)
-  local G = S.groups[name]
+  local groups = S.groups or {}
+  local G = groups[name]
   if not G then
-    G = {name = name, counts_key = S.tag .. 'z' .. fmt('%.0f', shape.number), change = {0, 0, 0, 0, 0, 0}, members = {}}
-    G.field = sub(name, -32)
-    S.groups[name] = G
+    G = {name = name, counts_key = fmt(S.K.shape_key, shape.number), change = {0, 0, 0, 0, 0, 0}, members = false,
+      field = sub(name, -32), raw = nil}
+    groups[name], S.groups = G, groups
   end
   return G
 end
@@ -144,16 +145,25 @@ local function group_of(shape, M)
   return name and group_of_name(shape, name)
 end
 
+-- The numbers of its messages by state, as they will be.
 local function counts_of(G)
-  local raw = call('HGET', G.counts_key, G.field)
-  local counts = raw and {parse(COUNTS, raw)} or {0, 0, 0, 0, 0, 0}
-  local total = 0
-  for i = 1, 6 do
-    counts[i] = counts[i] + G.change[i]
-    total = total + counts[i]
+  if G.raw == nil then
+    G.raw = call('HGET', G.counts_key, G.field)
   end
-  counts[7] = nil -- where parsing ended
-  return counts, total
+  local c = G.change
+  if not G.raw then
+    return c[1], c[2], c[3], c[4], c[5], c[6]
+  end
+  local a, b, d, e, f, g = parse(COUNTS, G.raw)
+  return a + c[1], b + c[2], d + c[3], e + c[4], f + c[5], g + c[6]
+end
+
+local function set_member(G, seq, priority)
+  if G.members then
+    G.members[seq] = priority
+  else
+    G.members = {[seq] = priority}
+  end
 end
 
 -- Follows a message in its group of a shape, from a state and priority; none if it was not there.
@@ -174,9 +184,9 @@ local function follow_in(shape, M, state, priority)
   if S.P.exclusive then
     F.follow_lane(F.place(G.name), F.routing_hash(M), M, state, priority)
   elseif M.state == STATE.Pending then
-    G.members[M.seq] = M.priority
+    set_member(G, M.seq, M.priority)
   elseif state == STATE.Pending then
-    G.members[M.seq] = false
+    set_member(G, M.seq, false)
   end
 end
 
@@ -191,18 +201,19 @@ end
 
 -- Writes the groups that changed.
 function F.write_groups(put)
-  for _, G in pairs(S.has_groups and S.groups or {}) do
-    local counts, total = counts_of(G)
-    if total > 0 then
-      put('HSET', G.counts_key, G.field, pack(COUNTS, spread(counts)))
+  for _, G in pairs(S.groups or {}) do
+    local a, b, c, d, e, f = counts_of(G)
+    if a + b + c + d + e + f > 0 then
+      put('HSET', G.counts_key, G.field, pack(COUNTS, a, b, c, d, e, f))
     else
       put('HDEL', G.counts_key, G.field)
     end
-    for seq, priority in pairs(G.members) do
+    local members = S.tag .. 'y' .. G.name
+    for seq, priority in pairs(G.members or {}) do
       if priority then
-        put('ZADD', S.tag .. 'y' .. G.name, priority, F.member(seq))
+        put('ZADD', members, priority, F.member(seq))
       else
-        put('ZREM', S.tag .. 'y' .. G.name, F.member(seq))
+        put('ZREM', members, F.member(seq))
       end
     end
   end
@@ -212,7 +223,7 @@ end
 function F.parked(value)
   local live, names = {}, {}
   for i = 1, #S.shapes do
-    live[fmt('%.0f', S.shapes[i].number)] = true
+    live[fmt('%d', S.shapes[i].number)] = true
   end
   local members = call('ZRANGEBYLEX', S.tag .. 'n', '[' .. value, '(' .. value .. ':')
   for i = 1, #members do
@@ -254,13 +265,13 @@ function F.source(filter)
     local shape = S.shapes[i]
     local name = not shape.filled and group_name(shape, own)
     if name then
-      local counts, total = counts_of(group_of_name(shape, name))
-      if total == 0 then
+      local a, pending, c, d, e, f = counts_of(group_of_name(shape, name))
+      if a + pending + c + d + e + f == 0 then
         return nil
       elseif #shape.keys == #filter then
         return name, true
-      elseif counts[STATE.Pending + 1] < least then
-        smallest, least = name, counts[STATE.Pending + 1]
+      elseif pending < least then
+        smallest, least = name, pending
       end
     end
   end
@@ -274,8 +285,8 @@ function F.depth(filter)
     local shape = S.shapes[i]
     local name = not shape.filled and #shape.keys == #filter and group_name(shape, own)
     if name then
-      local c = counts_of(group_of_name(shape, name))
-      return pack('<dddddd', c[1], c[2], c[3], c[4], c[5], c[6])
+      local a, b, c, d, e, f = counts_of(group_of_name(shape, name))
+      return pack('<dddddd', a, b, c, d, e, f)
     end
   end
 end
@@ -319,7 +330,7 @@ function F.drop_groups(H)
   if not gone[1] then
     return false
   end
-  local number = fmt('%.0f', gone[1])
+  local number = fmt('%d', gone[1])
   local counts_key = tag .. 'z' .. number
   local fields = call('HRANDFIELD', counts_key, DROPPED_GROUPS)
   local keys, known = {'UNLINK'}, {'HDEL', counts_key}

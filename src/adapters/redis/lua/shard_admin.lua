@@ -46,15 +46,15 @@ function F.new(keys, args)
   H.number, H.epoch, H.version, blocks = parse('<dddB', args[1])
   H.buckets, H.clock, H.age, H.moved, H.floor, H.oldest, H.deleted = 1, 0, 0, -1, -1, -1, -1
   H.run = RUN
-  S = {H = H, tag = sub(keys[1], 1, -2), later = {}, key_sets = {}}
+  S = {H = H, tag = sub(keys[1], 1, -2), heads = {}}
   call('UNLINK', S.tag .. 'cf', S.tag .. 'kd', S.tag .. 'ks')
   local set = F.declare_keys(args[3])
   F.declare_shapes(H, args[6], false, false)
   set_blocks(H, blocks, {args[4], args[5]})
-  for i = 1, #S.later do
+  for i = 1, S.later and #S.later or 0 do
     call(spread(S.later[i]))
   end
-  call('HSET', S.tag .. 'cf', 'settings', args[2], 'key_set', fmt('%.0f', set))
+  call('HSET', S.tag .. 'cf', 'settings', args[2], 'key_set', fmt('%d', set))
   call('SET', keys[1], F.pack_header(H))
   return 1
 end
@@ -77,16 +77,16 @@ local function configure(args, blocks, bad, what, in_flight)
   end
   local set = F.declare_keys(args[6])
   if not set then
-    S.later = {}
+    S.later = false
     return F.refuse(REFUSED.INVALID, INVALID_KEY_SETS)
   end
   -- A token refused for its age was promised never to be applied: a longer window must not accept it again.
   F.raise_floor(S.age - S.P.window)
   H.version = version
-  F.write('HSET', S.tag .. 'cf', 'settings', args[5], 'key_set', fmt('%.0f', set))
+  F.write('HSET', S.tag .. 'cf', 'settings', args[5], 'key_set', fmt('%d', set))
   set_blocks(H, blocks, {args[7], args[8]})
   S.changed = true
-  S.P.exclusive = in_flight > 0 -- for the status; without messages the rest of the kind matters to no index
+  F.change_settings('exclusive', in_flight > 0) -- for the status; without messages the rest of the kind matters to no index
   if changes_kind then
     H.flags = F.set_flag(H.flags, RECHECKING, false)
     F.write('UNLINK', S.tag .. 'vl')
@@ -121,6 +121,7 @@ local function delete()
       gone[#gone + 1] = S.tag .. name
     end
     F.write(spread(gone))
+    S.heads = {}
     H.flags = F.set_flag(H.flags, RECHECKING, false)
     F.abandon_shapes(H)
     S.changed = true
@@ -215,7 +216,7 @@ local function drop_rest(H)
   local gone = {'UNLINK'}
   while H.buckets > 0 and #gone <= PAGE_KEYS do
     H.buckets = H.buckets - 1
-    gone[#gone + 1] = tag .. 'i' .. fmt('%.0f', H.buckets)
+    gone[#gone + 1] = tag .. 'i' .. fmt('%d', H.buckets)
   end
   local more = H.buckets > 0
   local buckets = call('HKEYS', tag .. 'tb')
@@ -259,8 +260,9 @@ function F.del(keys, args)
   elseif keeps_answers and H.mark ~= 0 then
     return redis.error_reply('INCONSISTENT an earlier call ended half way')
   end
+  local K = F.forget_known(keys[1])
   S = {
-    H = H, tag = sub(keys[1], 1, -2), messages = {}, dirty = {}, later = {}, new_ids = {}, tb = {}, sessions = {}, P = {},
+    H = H, K = K, tag = K.tag, keys = K.keys, heads = {}, messages = {}, P = {},
     began = not keeps_answers, sequence = H.sequence, serial = H.serial,
   }
   if not keeps_answers then

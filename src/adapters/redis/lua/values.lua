@@ -9,10 +9,11 @@ local OWN, OTHER = 1, 2
 
 -- The keys of a set, each with its number and its name.
 function F.key_set(number)
+  S.key_sets = S.key_sets or {}
   local known = S.key_sets[number]
   if not known then
     known = {}
-    local raw = call('HGET', S.tag .. 'ks', fmt('%.0f', number)) or ''
+    local raw = call('HGET', S.tag .. 'ks', fmt('%d', number)) or ''
     local at = 1
     while at <= #raw do
       local size = parse('<BH', raw, at)
@@ -27,6 +28,7 @@ end
 
 local function entry_of(key, field)
   local name = key .. field
+  S.values = S.values or {}
   local known = S.values[name]
   if not known then
     known = {key = key, field = field, depth = {0, 0, 0, 0}, flows = {0, 0, 0, 0}, at = 0, exists = false}
@@ -49,13 +51,13 @@ end
 local function own_values(key)
   local name = 'n' .. key
   S.own_values = S.own_values or {}
-  S.own_values[name] = S.own_values[name] or tonumber(call('HGET', S.tag .. 'vn', fmt('%.0f', key)) or 0)
+  S.own_values[name] = S.own_values[name] or tonumber(call('HGET', S.tag .. 'vn', fmt('%d', key)) or 0)
   return S.own_values[name]
 end
 
 local function set_own_values(key, number)
   S.own_values['n' .. key] = number
-  F.write('HSET', S.tag .. 'vn', fmt('%.0f', key), fmt('%.0f', number))
+  F.write('HSET', S.tag .. 'vn', fmt('%d', key), fmt('%d', number))
 end
 
 -- Moves the flows of the longest idle value to ~gone. Whether there was one.
@@ -96,12 +98,7 @@ end
 
 -- Fixes what a new message is counted under.
 function F.admit_values(M)
-  local set = S.P.key_set
-  M.key_set, M.counted = set, 0
-  if set == 0 then
-    return
-  end
-  local keys, own, scale = F.key_set(set), F.metadata(M), 1
+  local keys, own, scale = F.key_set(M.key_set), F.metadata(M), 1
   for i = 1, #keys do
     M.counted = M.counted + scale * admit(keys[i].number, own[keys[i].name], S.H.position + 1)
     scale = scale * 4
@@ -138,6 +135,7 @@ end
 -- Counts a row under each key of the message's set.
 function F.count_values(M, trigger, from, to)
   if not from or to == NONE then
+    S.set_uses = S.set_uses or {}
     S.set_uses[M.key_set] = (S.set_uses[M.key_set] or 0) + (from and -1 or 1)
   end
   local leaves, enters, flow = PLACE[from or NONE], PLACE[to], flow_of(trigger, from, to)
@@ -170,7 +168,7 @@ end
 -- Writes the counts by value that changed, and the index of idle values.
 function F.flush_values()
   local tag = S.tag
-  for _, entry in pairs(S.values) do
+  for _, entry in pairs(S.values or {}) do
     if entry.changed then
       F.begin()
       local d, f, value = entry.depth, entry.flows, sub(entry.field, 2)
@@ -191,12 +189,12 @@ function F.flush_values()
       entry.changed = false
     end
   end
-  for set, change in pairs(S.set_uses) do
+  for set, change in pairs(S.set_uses or {}) do
     if change ~= 0 then
-      call('HINCRBY', tag .. 'kc', fmt('%.0f', set), change)
+      call('HINCRBY', tag .. 'kc', fmt('%d', set), change)
     end
   end
-  S.set_uses = {}
+  S.set_uses = nil
 end
 
 function F.init_values()
@@ -220,7 +218,7 @@ function F.declare_keys(names)
     if not number then
       numbers = numbers + 1
       number = numbers
-      F.write('HSET', tag .. 'kd', name, fmt('%.0f', number))
+      F.write('HSET', tag .. 'kd', name, fmt('%d', number))
     end
     packed[#packed + 1] = pack('<BH', tonumber(number), size) .. name
   end
@@ -234,13 +232,13 @@ function F.declare_keys(names)
   end
   local free = count < LIMIT.key_sets and count + 1 or nil
   for number = 1, free and 0 or LIMIT.key_sets do
-    if not free and tonumber(call('HGET', tag .. 'kc', fmt('%.0f', number)) or 0) == 0 then
+    if not free and tonumber(call('HGET', tag .. 'kc', fmt('%d', number)) or 0) == 0 then
       free = number
     end
   end
   if free then
-    F.write('HSET', tag .. 'ks', fmt('%.0f', free), set)
-    S.key_sets[free] = nil
+    F.write('HSET', tag .. 'ks', fmt('%d', free), set)
+    S.key_sets = nil
   end
   return free
 end

@@ -36,19 +36,20 @@ function F.place_after(key, priority, seq)
 end
 
 local function take_best(D, key)
-  local from = 0
-  while #D.leases < D.max and not D.stopped do
-    local members = call('ZRANGE', key, from, from + D.max - #D.leases - 1)
-    if #members == 0 then
-      return
-    end
+  local from, leases = 0, D.leases
+  while #leases < D.max and not D.stopped do
+    local wanted = D.max - #leases
+    local members = call('ZRANGE', key, from, from + wanted - 1)
     for i = 1, #members do
       F.take(F.whole_message(F.sequence_of(members[i])), D)
       if D.stopped then
         return
       end
     end
-    from = from + #members
+    if #members < wanted then
+      return
+    end
+    from = from + wanted
   end
 end
 
