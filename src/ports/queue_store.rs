@@ -91,6 +91,9 @@ pub struct ShardStatus {
     pub blocked: bool,
     /// The time until the next change without a command; none if there will be none.
     pub next_event_in: Option<Duration>,
+    /// Whether that change is no more than the end of a retention, so that nobody waits for it. A store that does not tell says
+    /// no.
+    pub only_retention: bool,
 }
 
 impl ShardStatus {

@@ -161,6 +161,7 @@ impl MemoryShard {
             ready_for: self.shard.ready_for(at),
             blocked: self.shard.dequeue_blocked().is_some(),
             next_event_in: self.shard.next_event_in(at),
+            only_retention: false,
         };
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
         (ShardAnswer { reply, messages, transitions, walked, at, view: self.view }, rows)

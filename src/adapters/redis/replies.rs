@@ -132,6 +132,9 @@ impl ReplyParts {
     }
 }
 
+/// In place of whether there is a next change: it is the end of a retention.
+const ONLY_RETENTION: u8 = 2;
+
 /// Reads the status with which every reply begins.
 pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
     let mut reader = PackedReader::new("status of a shard", bytes);
@@ -144,7 +147,7 @@ pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
     let (has_head, head) = (reader.flag()?, reader.signed()?);
     let (has_oldest, oldest) = (reader.flag()?, reader.time()?);
     let flags = reader.byte()?;
-    let (has_next, next) = (reader.flag()?, reader.duration()?);
+    let (kind_of_next, next) = (reader.byte()?, reader.duration()?);
     let view = ShardStatus {
         step,
         messages,
@@ -152,7 +155,8 @@ pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
         head: has_head.then_some(head),
         ready_for: has_oldest.then(|| at.since(oldest)),
         blocked: flags & 2 != 0,
-        next_event_in: has_next.then_some(next),
+        next_event_in: (kind_of_next > 0).then_some(next),
+        only_retention: kind_of_next == ONLY_RETENTION,
     };
     let (_version, epoch) = (reader.whole()?, reader.whole()?);
     let epoch = u32::try_from(epoch).map_err(|_| reader.corrupt("an epoch that is too large"))?;

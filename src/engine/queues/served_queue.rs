@@ -26,6 +26,9 @@ use crate::engine::queues::waiters::Waiters;
 use crate::engine::stats::QueueCounts;
 use crate::ports::ShardStatus;
 
+/// Ends of retentions within this time are swept together.
+const ENDS_TOGETHER: Duration = Duration::from_millis(250);
+
 pub struct ServedQueue {
     /// The entry of the queue in the catalog.
     pub record: ArcSwap<CatalogQueue>,
@@ -207,7 +210,8 @@ impl ServedQueue {
         let is_news = offers(&view) != offers(&seen.view);
         seen.next_event_at = view.next_event_in.map(|time| now + time);
         (seen.view, seen.at, seen.is_known) = (view, now, true);
-        let due = seen.next_event_at;
+        let together = if view.only_retention { ENDS_TOGETHER } else { Duration::ZERO };
+        let due = seen.next_event_at.map(|due| due + together);
         // A dequeue that found nothing is no change: it would wake the dequeues that have just looked. This runs under the
         // lock of the shard, so that changes of one shard are reported in order.
         if is_news {
@@ -220,7 +224,7 @@ impl ServedQueue {
     pub fn offers(&self, now: Duration) -> Vec<ShardOffer> {
         let offer = |live: &ServedShard| {
             let seen = live.last_view.lock();
-            let is_due = seen.next_event_at.is_some_and(|due| due <= now);
+            let is_due = !seen.view.only_retention && seen.next_event_at.is_some_and(|due| due <= now);
             let head = match seen.view.head {
                 Some(head) => head,
                 None if is_due => i64::MAX,
@@ -306,4 +310,36 @@ impl ServedQueue {
 fn servable(view: &ShardStatus) -> i64 {
     let some = view.head.is_some() && !view.blocked;
     if some { i64::try_from(view.ready()).unwrap_or(i64::MAX) } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Timestamp;
+    use crate::domain::queue::{QueueId, QueueName};
+    use crate::engine::queues::QueueDraft;
+
+    #[test]
+    fn ends_of_retentions_are_swept_together_and_offer_nothing() {
+        let name = QueueName::new("mail").expect("a name");
+        let spec = QueueDraft::of(name).resolve_new(None).expect("defaults are valid");
+        let (created, updated) = (Timestamp::MIN, Timestamp::MIN);
+        let queue =
+            ServedQueue::new(CatalogQueue { id: QueueId(1), spec, version: 1, created, updated, made_by: None });
+        let (now, soon) = (Duration::from_secs(9), Duration::from_secs(1));
+        let view = |step, only_retention| ShardStatus {
+            step,
+            next_event_in: Some(soon),
+            only_retention,
+            ..ShardStatus::default()
+        };
+        assert_eq!(
+            queue.update_view(0, view(1, false), now),
+            Some(Some(now + soon)),
+            "a window or a lease ends in time"
+        );
+        assert_eq!(queue.offers(now + soon).len(), 1, "a message may be ready");
+        assert_eq!(queue.update_view(0, view(2, true), now), Some(Some(now + soon + ENDS_TOGETHER)));
+        assert_eq!(queue.offers(now + soon), [], "the end of a retention makes no message ready");
+    }
 }

@@ -1,8 +1,8 @@
 //! Sweeps shards when time alone changes something in them: expired windows and leases, TTLs, retention.
 //!
 //! Of several servers on one store the owner of a shard sweeps it, and the next in rank steps in a little later: the alarms
-//! have that delay. A sweep is idempotent and bounded. A shard with more to sweep reports a next event that is due at once. A failed
-//! sweep is retried after a pause.
+//! have that delay. A sweep is idempotent and bounded. A shard with more to sweep is swept again at once. Ends of retentions, for
+//! which nobody waits, are swept together. A failed sweep is retried after a pause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 
 use crate::domain::limits::{BULK_MESSAGES_MAX, SWEEPS_AT_ONCE_MAX, SWEEPS_OF_A_ROUND_MAX};
-use crate::domain::queue::{Command, ShardId};
+use crate::domain::queue::command::Completeness;
+use crate::domain::queue::{Command, Reply, ShardId};
 use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::queues::registry::QueueContext;
 use crate::ports::ShardCommand;
@@ -35,10 +36,15 @@ impl Sweeper {
     async fn sweep(&self, shard: ShardId) {
         let Some(queue) = self.context.by_id(shard.queue) else { return };
         let sweep = ShardCommand::of(Command::Sweep { max: BULK_MESSAGES_MAX });
-        if let Err(error) = self.context.call(&queue, shard.number, sweep).await {
-            tracing::debug!(%error, "cannot sweep a shard; retrying after a pause");
-            self.context.alarms.set(shard, Some(self.context.engine.clock.elapsed() + RETRY_PAUSE));
-        }
+        let next = match self.context.call(&queue, shard.number, sweep).await.map(|answer| answer.reply) {
+            Ok(Ok(Reply::Touched { completeness: Completeness::More, .. })) => Duration::ZERO,
+            Ok(_) => return, // its status says when
+            Err(error) => {
+                tracing::debug!(%error, "cannot sweep a shard; retrying after a pause");
+                RETRY_PAUSE
+            }
+        };
+        self.context.alarms.set(shard, Some(self.context.engine.clock.elapsed() + next));
     }
 }
 

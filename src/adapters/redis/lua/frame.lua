@@ -323,15 +323,16 @@ function F.finish()
   return reply
 end
 
--- The status of the shard: time, step, messages by state, arrived, head, ready since, flags, next event, version, epoch.
+-- The status of the shard: time, step, messages by state, arrived, head, ready since, flags, next event (0 none, 1 one, 2 the end
+-- of a retention), version, epoch.
 function F.status()
   local H, now = S.H, S.now
   local ready = H.m1
   local head = ready > 0 and now >= H.rest_until and F.head_of(S.P.exclusive and 'q' or 'p')
-  local oldest, at = ready > 0 and F.head_of('a'), F.next_event()
+  local oldest, at, only_retention = ready > 0 and F.head_of('a'), F.next_event()
   S.next_event = at
   return pack('<dddddddddBdBdBBddd', now, H.step, H.m0, ready, H.m2, H.m3, H.m4, H.m5, H.arrived, head and 1 or 0, head or 0,
-    oldest and 1 or 0, (oldest or 0) * LIMIT.minute, H.flags, at and 1 or 0, at and at > now and at - now or 0,
+    oldest and 1 or 0, (oldest or 0) * LIMIT.minute, H.flags, only_retention and 2 or at and 1 or 0, at and at > now and at - now or 0,
     H.version, H.epoch)
 end
 
@@ -341,10 +342,10 @@ function F.is_unfinished()
   return flags >= RECHECKING and (F.has_flag(flags, RECHECKING) or F.has_flag(flags, FILLING))
 end
 
--- The time of the earliest timer: now, if a sweep has indexes to go on with.
+-- The time of the earliest timer: now, if a sweep has indexes to go on with. Then whether that is only the end of a retention.
 function F.next_event()
   local H, now, at = S.H, S.now, F.head_of('d')
-  local gone, forgotten = F.head_of('g'), H.sessions > 0 and F.head_of('sg')
+  local first, gone, forgotten = at, F.head_of('g'), H.sessions > 0 and F.head_of('sg')
   at = (not at or gone and gone < at) and gone or at
   at = (not at or forgotten and forgotten < at) and forgotten or at
   at = F.is_unfinished() and not (at and at < now) and now or at
@@ -354,7 +355,7 @@ function F.next_event()
   if now < H.rest_until and H.m1 > 0 and not (at and at < H.rest_until) then
     at = H.rest_until
   end
-  return at or nil
+  return at or nil, gone and at == gone and not (first and first <= at)
 end
 
 -- Refusals: the code of each, then what it says.
