@@ -11,6 +11,8 @@ pub enum StoreCheck {
     Answered,
     /// No answer came, or an error that may pass.
     NoAnswer,
+    /// It answers, and refuses what this server needs, with this cause; an operator can mend that at any time.
+    Refused(String),
     /// It has failed for good, with this cause; only a restart can repair it.
     Failed(String),
 }

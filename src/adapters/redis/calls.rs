@@ -69,6 +69,9 @@ pub struct RedisQueues {
     pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
 
+/// The code of a function whose user lacks a right. It says so before it does anything.
+pub(super) const DENIED: &str = "DENIED";
+
 /// The bytes of the name by which a process knows its own news.
 pub const CALLER_BYTES: usize = 8;
 
@@ -207,6 +210,7 @@ impl RedisQueues {
                 Err(error) => StoreError::not_applied(error.kind, op).with_source(error),
             },
             "DROPPED" => StoreError::not_applied(StoreErrorKind::Conflict, op).with_source(text),
+            DENIED => StoreError::not_applied(StoreErrorKind::Forbidden, op).with_source(text),
             "INCONSISTENT" | "FORMAT" => StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(text),
             _ => StoreError::unknown(StoreErrorKind::Corrupt, op).with_source(text), // an error that a function met
         })

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::client::{RedisClient, RedisCommand, Slot};
-use super::keys::REVISION;
+use super::client::{FailureCause, RedisClient};
 use super::news::RedisNews;
+use super::rights::RightsCheck;
 use super::server_watch::ServerWatch;
 use crate::ports::{StoreCheck, StoreHandle};
 
 /// An open deployment.
 pub struct RedisHandle {
     client: Arc<RedisClient>,
+    rights: RightsCheck,
     news: Arc<RedisNews>,
     at: String,
     watch: Option<ServerWatch>,
@@ -20,8 +21,13 @@ pub struct RedisHandle {
 
 impl RedisHandle {
     /// The handle of a client; `at` names where it is.
-    pub fn new(client: Arc<RedisClient>, news: Arc<RedisNews>, at: String) -> Self {
-        Self { client, news, at, watch: None }
+    pub fn new(client: Arc<RedisClient>, rights: RightsCheck, news: Arc<RedisNews>, at: String) -> Self {
+        Self { client, rights, news, at, watch: None }
+    }
+
+    /// Finds out what the user may not do.
+    pub fn rights(&self) -> &RightsCheck {
+        &self.rights
     }
 
     /// The same, with the watch that ends with it.
@@ -40,13 +46,17 @@ impl StoreHandle for RedisHandle {
         format!("Redis at {}", self.at)
     }
 
-    /// Asks the node of the catalog, without which no queue is served for long.
+    /// Asks the node of the catalog, without which no queue is served for long, whether functions may do their work.
     async fn check(&self) -> StoreCheck {
-        let read = RedisCommand::new("GET").arg(REVISION);
-        match self.client.call_one(Slot::of(REVISION.as_bytes()), read).await {
-            Ok(_) => StoreCheck::Answered,
-            Err(_) => StoreCheck::NoAnswer,
-        }
+        let refusal = match self.rights.look_at_catalog().await {
+            Ok(looked) => looked.refusal(),
+            Err(failure) if matches!(failure.cause, FailureCause::Denied | FailureCause::LoggedOut) => {
+                Some(failure.text)
+            }
+            Err(_) => return StoreCheck::NoAnswer,
+        };
+        let elsewhere = || self.watch.as_ref().and_then(ServerWatch::refusal);
+        refusal.or_else(elsewhere).map_or(StoreCheck::Answered, StoreCheck::Refused)
     }
 
     async fn close(&self) {

@@ -11,6 +11,7 @@ use super::limits::{
     REDIS_CHANGES_LOOKED_AT_MAX, REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_QUIET_TIME,
     REDIS_READY_AGE_PRECISION, REDIS_ROWS_A_CALL_MAX,
 };
+use super::rights::OF_FUNCTIONS;
 use crate::adapters::codec::queues::history::{TRIGGERS, trigger_code};
 use crate::domain::limits::{
     BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, DEQUEUE_PARKINGS_MAX, EXPLAIN_HOLDERS_MAX,
@@ -50,8 +51,9 @@ const SOURCES: [&str; 20] = [
     include_str!("lua/see.lua"),
 ];
 
-/// The sources of what servers share beside the shards, and of the news that they have of each other.
-const STORE_SOURCES: [&str; 5] = [
+/// The sources of rights, of the news that servers have of each other, and of what they share beside the shards.
+const STORE_SOURCES: [&str; 6] = [
+    include_str!("lua/rights.lua"),
     include_str!("lua/news.lua"),
     include_str!("lua/steps.lua"),
     include_str!("lua/catalog.lua"),
@@ -139,7 +141,16 @@ fn constants() -> String {
     let _ = writeln!(lua, "local ATTEMPT_STEP = {{{}}}", attempts.join(", "));
     let times: Vec<String> = TIME_STEP_MILLIS.iter().map(|millis| (millis * 1_000).to_string()).collect();
     let _ = writeln!(lua, "local TIME_STEP = {{{}}} -- microseconds", times.join(", "));
-    lua + &limits() + &store_limits()
+    lua + &limits() + &store_limits() + &rights()
+}
+
+/// The commands of the functions, for the look at the rights of a caller.
+fn rights() -> String {
+    let row = |command: &str| {
+        let words: Vec<String> = command.split(' ').map(|word| format!("'{word}'")).collect();
+        format!("{{{}}}", words.join(", "))
+    };
+    format!("local RIGHTS = {{{}}} -- without their keys\n", OF_FUNCTIONS.map(row).join(", "))
 }
 
 fn limits() -> String {
@@ -233,7 +244,26 @@ mod tests {
         let of_shards = ["enq", "deq", "set", "ses", "msg", "bulk", "swp", "cfg", "new", "del", "see"];
         let of_store = ["cat", "req", "mem", "opr", "dir", "look"];
         for function in of_shards.into_iter().chain(of_store) {
-            assert!(one.code.contains(&format!("'{function}_' .. HASH")), "{function}");
+            let guarded = format!("F.guarded(F.{function})");
+            let registered = one.code.lines().find(|line| line.contains(&format!("'{function}_' .. HASH")));
+            assert!(registered.is_some_and(|line| line.contains(&guarded)), "{function}: {registered:?}");
         }
+        assert_eq!(one.code.matches("register_function(").count(), of_shards.len() + of_store.len() + 1, "and `may`");
+    }
+
+    #[test]
+    fn every_command_of_the_functions_is_among_the_rights_that_are_asked_for() {
+        const WORDS: [&str; 8] = ["COUNT", "INCRBY", "LIMIT", "LT", "MAXLEN", "MYID", "PX", "WITHSCORES"];
+        // A refusal leaves nothing: the function asks for them in a way that does not fail.
+        const OF_NEWS: [&str; 3] = ["CLUSTER", "PUBLISH", "SPUBLISH"];
+        let code = QueueLibrary::assemble().code;
+        let lines =
+            code.lines().filter(|line| !line.starts_with("local RIGHTS = ") && !line.trim_start().starts_with("--"));
+        let quoted: BTreeSet<&str> = lines.flat_map(|line| line.split('\'').skip(1).step_by(2)).collect();
+        let is_word = |word: &&str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+        let commands =
+            quoted.into_iter().filter(is_word).filter(|word| !WORDS.contains(word) && !OF_NEWS.contains(word));
+        let asked: BTreeSet<&str> = OF_FUNCTIONS.iter().filter_map(|command| command.split(' ').next()).collect();
+        assert_eq!(commands.collect::<BTreeSet<_>>(), asked);
     }
 }

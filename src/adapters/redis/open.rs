@@ -15,6 +15,7 @@ use super::limits::REDIS_VERSION_MIN;
 use super::membership::{RedisMembership, SeenMembers};
 use super::news::RedisNews;
 use super::operations::RedisOperations;
+use super::rights::RightsCheck;
 use super::server_report::AskedOfServers;
 use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
@@ -107,6 +108,14 @@ pub enum OpenError {
         /// The answer of the server.
         why: String,
     },
+    /// The user lacks rights without which a change of a queue would end half way.
+    #[error("Redis at {at}: {why}")]
+    Rights {
+        /// The server.
+        at: String,
+        /// What is missing, and what to do.
+        why: String,
+    },
     /// The library of functions cannot be loaded.
     #[error("the functions of queues cannot be loaded into Redis at {at}: {why}; {advice}")]
     Library {
@@ -146,9 +155,12 @@ pub async fn open(
     let checked = check(&client, &at).await;
     let wire = ClientWire::replicated(Arc::clone(&client), options.asked.replicas, options.timeout);
     let store = RedisQueues::new(Arc::new(wire), Arc::clone(&clock), options.queues);
-    let (stores, handle) = parts(&store, &client, entropy.as_ref(), at.clone());
+    let (stores, handle) = parts(&store, &client, entropy.as_ref(), at.clone(), options.asked.replicas);
     let works = match checked {
-        Ok(()) => probe(&stores, &store).await.map_err(|error| failed_probe(at.clone(), error)),
+        Ok(()) => match check_rights(handle.rights(), &at).await {
+            Ok(()) => probe(&stores, &store).await.map_err(|error| failed_probe(at.clone(), error)),
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error),
     };
     if let Err(error) = works {
@@ -169,17 +181,18 @@ impl RedisStores {
     ) -> Self {
         let wire = Arc::new(ClientWire::new(Arc::clone(&client)));
         let store = RedisQueues::new(wire, clock, options);
-        let (queues, handle) = parts(&store, &client, entropy.as_ref(), at);
+        let (queues, handle) = parts(&store, &client, entropy.as_ref(), at, 0);
         Self { queues, handle: Arc::new(handle), client }
     }
 }
 
-/// The stores over the shards, and the handle that closes what they need.
+/// The stores over the shards, and the handle that closes what they need. So many replicas have to have each change.
 fn parts(
     store: &Arc<RedisQueues>,
     client: &Arc<RedisClient>,
     entropy: &dyn Entropy,
     at: String,
+    replicas: u32,
 ) -> (QueueStores, RedisHandle) {
     let sessions = Arc::new(RedisSessions::new(Arc::clone(store), STORE_SESSIONS_MAX));
     let members: Arc<SeenMembers> = Arc::default();
@@ -191,7 +204,19 @@ fn parts(
     let news = RedisNews::start(store, client, members, own);
     let shared = Some(SharedQueues { membership, operations, sessions });
     let queues = QueueStores { shared, ..QueueStores::of(Arc::clone(store), catalog) };
-    (queues, RedisHandle::new(Arc::clone(client), news, at))
+    let rights = RightsCheck::new(Arc::clone(client), store.library.function("may"), replicas);
+    (queues, RedisHandle::new(Arc::clone(client), rights, news, at))
+}
+
+/// Refuses a user with whom a function would fail half way.
+async fn check_rights(rights: &RightsCheck, at: &str) -> Result<(), OpenError> {
+    for looked in rights.look().await {
+        let looked = looked.map_err(|failure| failed_probe(at.to_owned(), failure.store_error("ask for rights")))?;
+        if let Some(why) = looked.refusal() {
+            return Err(OpenError::Rights { at: looked.address, why });
+        }
+    }
+    Ok(())
 }
 
 /// Calls a function and reads a key, which shows what the user of this server may do.

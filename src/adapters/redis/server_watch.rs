@@ -1,13 +1,15 @@
-//! The watch over the servers of the queues: at the start and every minute it reads what they are, logs it with what to do,
-//! and tells the queues which durability they have at the moment.
+//! The watch over the servers of the queues: at the start and every minute it reads what they are and what their user may not
+//! do, logs it with what to do, and tells the queues which durability they have at the moment.
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::RedisQueues;
 use super::client::RedisClient;
 use super::limits::REDIS_CHECKED_EVERY;
+use super::rights::{LackingRights, RightsCheck};
 use super::server_report::{AskedOfServers, ServerReport};
 use crate::coalesce::DetachedTasks;
 use crate::ports::Clock;
@@ -23,6 +25,9 @@ struct Watched {
     client: Arc<RedisClient>,
     queues: Arc<RedisQueues>,
     asked: AskedOfServers,
+    rights: RightsCheck,
+    /// Why a server refuses queues since the last look.
+    refusal: Mutex<Option<String>>,
 }
 
 impl ServerWatch {
@@ -33,7 +38,8 @@ impl ServerWatch {
         asked: AskedOfServers,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let watched = Arc::new(Watched { client, queues, asked });
+        let rights = RightsCheck::new(Arc::clone(&client), queues.library.function("may"), asked.replicas);
+        let watched = Arc::new(Watched { client, queues, asked, rights, refusal: Mutex::default() });
         watched.look().await;
         let watch = Self { watched, stop: CancellationToken::new(), tasks: DetachedTasks::default() };
         let (watched, stop) = (Arc::clone(&watch.watched), watch.stop.clone());
@@ -48,6 +54,11 @@ impl ServerWatch {
     /// Looks at the servers now; none if one of them did not say what it is.
     pub async fn look(&self) -> Option<ServerReport> {
         self.watched.look().await
+    }
+
+    /// Why a server refuses queues, as the last look found it.
+    pub fn refusal(&self) -> Option<String> {
+        self.watched.refusal.lock().clone()
     }
 
     /// Ends the watch.
@@ -70,10 +81,22 @@ impl Watched {
         for server in &report.servers {
             tracing::info!("{server}");
         }
+        let report = ServerReport { warnings: [report.warnings, self.look_at_rights().await].concat(), ..report };
         for why in &report.warnings {
             tracing::warn!("{why}");
         }
         self.queues.take_report(&report);
         Some(report)
+    }
+
+    /// What the user lacks at each server, in words. A server that does not say it is looked at again in a minute.
+    async fn look_at_rights(&self) -> Vec<String> {
+        let found: Vec<LackingRights> = self.rights.look().await.into_iter().flatten().collect();
+        let at = |lacking: &LackingRights, why: String| format!("Redis at {}: {why}", lacking.address);
+        let refusals = found.iter().filter_map(|lacking| Some(at(lacking, lacking.refusal()?)));
+        let refusals: Vec<String> = refusals.collect();
+        *self.refusal.lock() = refusals.first().cloned();
+        let warnings = found.iter().filter_map(|lacking| Some(at(lacking, lacking.warning()?)));
+        refusals.into_iter().chain(warnings).collect()
     }
 }

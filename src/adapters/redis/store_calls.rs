@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::calls::{RedisQueues, failure_of};
+use super::calls::{DENIED, RedisQueues, failure_of};
 use super::keys::NO_KEY;
 use super::packed::PackedBytes;
 use super::wire::{WireCommand, WireFailure, WireReply};
@@ -27,6 +27,9 @@ impl RedisQueues {
             self.wire.send(NO_KEY.as_bytes(), vec![WireCommand { name, arguments: all }]).await.into_iter().next();
         match answer {
             Some(Ok(reply)) => StoreReply::of(reply, op),
+            Some(Err(WireFailure::Function { code, text })) if code == DENIED => {
+                Err(StoreError::not_applied(StoreErrorKind::Forbidden, op).with_source(text))
+            }
             // The library says so before it writes anything.
             Some(Err(WireFailure::Function { code, text })) if code == "FORMAT" => {
                 Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(text))

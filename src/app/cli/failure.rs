@@ -72,6 +72,7 @@ impl From<&redis::OpenError> for Exit {
             | redis::OpenError::Replica { .. }
             | redis::OpenError::NoCluster { .. }
             | redis::OpenError::Denied { .. }
+            | redis::OpenError::Rights { .. }
             | redis::OpenError::Library { .. } => Self::Precondition,
         }
     }

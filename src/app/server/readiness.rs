@@ -46,6 +46,8 @@ struct StoreDowntime {
     unanswered_for: Duration,
     /// The cause of a permanent failure.
     fault: Option<String>,
+    /// Why it refuses what this server needs.
+    refusal: Option<String>,
 }
 
 /// The readiness of a server, from its stores and its fleet.
@@ -72,7 +74,7 @@ impl Readiness {
         engine: Arc<Engine>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
-        let silence = StoreDowntime { last_response: clock.now(), unanswered_for: Duration::ZERO, fault: None };
+        let silence = StoreDowntime::answered(clock.now());
         let store =
             |(asked, keeps)| StoreProbe { target: asked, services: keeps, downtime: Mutex::new(silence.clone()) };
         let judged = Mutex::new(ReadinessVerdict { at: clock.elapsed(), ..ReadinessVerdict::default() });
@@ -105,12 +107,15 @@ impl Readiness {
                 checked = store.target.check() => checked,
                 () = self.clock.sleep(STORE_ANSWERS_WITHIN) => StoreCheck::NoAnswer,
             };
-            let ended =
-                |fault| StoreDowntime { last_response: self.clock.now(), unanswered_for: Duration::ZERO, fault };
-            match checked {
-                StoreCheck::Answered => *store.downtime.lock() = ended(None),
-                StoreCheck::Failed(fault) => *store.downtime.lock() = ended(Some(fault)),
-                StoreCheck::NoAnswer => {} // the evaluation loop counts the time
+            let answered = StoreDowntime::answered(self.clock.now());
+            let found = match checked {
+                StoreCheck::Answered => Some(answered),
+                StoreCheck::Failed(fault) => Some(StoreDowntime { fault: Some(fault), ..answered }),
+                StoreCheck::Refused(why) => Some(StoreDowntime { refusal: Some(why), ..answered }),
+                StoreCheck::NoAnswer => None, // the evaluation loop counts the time
+            };
+            if let Some(found) = found {
+                *store.downtime.lock() = found;
             }
             self.clock.sleep(STORE_ASKED_EVERY).await;
         }
@@ -158,12 +163,20 @@ impl Readiness {
 }
 
 impl StoreDowntime {
+    /// That of a store which has just answered.
+    fn answered(now: Timestamp) -> Self {
+        Self { last_response: now, unanswered_for: Duration::ZERO, fault: None, refusal: None }
+    }
+
     /// The sentence of a store that is away; none for others.
     fn outage_reason(&self, store: &str) -> Option<String> {
-        match &self.fault {
-            Some(fault) => Some(format!("{store} has failed: {fault}")),
-            None if self.unanswered_for < STORE_SILENCE_MAX => None,
-            None => Some(format!("{store} has not answered since {}", shown(self.last_response))),
+        match (&self.fault, &self.refusal) {
+            (Some(fault), _) => Some(format!("{store} has failed: {fault}")),
+            (None, _) if self.unanswered_for >= STORE_SILENCE_MAX => {
+                Some(format!("{store} has not answered since {}", shown(self.last_response)))
+            }
+            (None, Some(why)) => Some(format!("{store} refuses this server: {why}")),
+            (None, None) => None,
         }
     }
 }
@@ -229,7 +242,7 @@ mod tests {
     const BOTH: ServicesOfStore = ServicesOfStore { counters: true, queues: true };
 
     fn silent_for(lasted: Duration) -> StoreDowntime {
-        StoreDowntime { last_response: Timestamp::from_secs(1_800_000_000), unanswered_for: lasted, fault: None }
+        StoreDowntime { unanswered_for: lasted, ..StoreDowntime::answered(Timestamp::from_secs(1_800_000_000)) }
     }
 
     #[test]
@@ -241,9 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_has_failed_is_away_at_once() {
+    fn a_store_that_has_failed_or_refuses_is_away_at_once() {
         let failed = StoreDowntime { fault: Some("the disk is gone".to_owned()), ..silent_for(Duration::ZERO) };
         assert_eq!(failed.outage_reason("it").as_deref(), Some("it has failed: the disk is gone"));
+        let refuses = StoreDowntime { refusal: Some("no right".to_owned()), ..silent_for(Duration::ZERO) };
+        assert_eq!(refuses.outage_reason("it").as_deref(), Some("it refuses this server: no right"));
         let mut standing = ServiceOutages::default();
         add_outage(&mut standing, BOTH, "it has failed");
         assert_eq!((standing.counters.len(), standing.queues.len(), standing.degraded.len()), (1, 1, 0));

@@ -1,9 +1,16 @@
-//! A server whose user of Redis has the rights that the page of keys names: it needs no other, and has no other.
+//! A server whose user of Redis has the rights that the page of keys names: it needs no other, and has no other. Without one of
+//! them it does not start, and while it runs it changes nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tallystone::adapters::redis::{OpenError, RedisStoreOptions, RedisStores, needed_rights};
 
+use super::opening::{opened, stores};
 use super::*;
-use crate::support::harness::Server;
+use crate::support::harness::{Server, eventually as holds_within};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 pub const PASSWORD: &str = "hunter2";
@@ -86,5 +93,174 @@ fn a_user_with_the_documented_rights_can_do_all_that_a_server_does_and_no_more()
             assert!(answer.contains("has no permissions"), "{words:?}: {answer}");
         }
         assert!(one.stop().success() && other.stop().success());
+    }
+}
+
+/// Rights that the check does not ask for: without `config|get` the tier is declared, another user may load the functions, and a
+/// role that is not told is taken for that of a primary. A client of a cluster cannot be opened without `cluster|slots`.
+const NOT_ASKED_FOR: [&str; 4] = ["cluster|slots", "config|get", "function|load", "role"];
+
+#[test]
+fn the_page_of_keys_names_exactly_the_rights_that_servers_need() {
+    let user = documented_user();
+    let documented: BTreeSet<&str> = user.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
+    let needed = needed_rights();
+    let needed: BTreeSet<&str> = needed.iter().map(String::as_str).chain(NOT_ASKED_FOR).collect();
+    assert_eq!(documented, needed);
+}
+
+/// The sources of the adapter, without their tests.
+fn sources(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder of the sources") {
+        let path: PathBuf = entry.expect("an entry").path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            None => found.extend(sources(&path)),
+            Some("rs") if !path.ends_with("rights.rs") => {
+                let text = fs::read_to_string(&path).expect("a source");
+                found.push(text.split("#[cfg(test)]").next().unwrap_or_default().to_owned());
+            }
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_that_the_client_sends_is_among_the_rights() {
+    // Parts of commands, the command for Sentinels, and codes of errors.
+    const OTHERS: [&str; 41] = [
+        "ABSENT",
+        "ASK",
+        "BUSY",
+        "CLUSTERDOWN",
+        "COUNT",
+        "DENIED",
+        "DROPPED",
+        "ERR",
+        "EX",
+        "FORMAT",
+        "GUARD",
+        "OK",
+        "GT",
+        "INCONSISTENT",
+        "LIMIT",
+        "LOAD",
+        "LOADING",
+        "LT",
+        "MASTERDOWN",
+        "MINID",
+        "MISCONF",
+        "MOVED",
+        "NOAUTH",
+        "NOPERM",
+        "NOREPLICAS",
+        "NOSHARD",
+        "OOM",
+        "PX",
+        "READONLY",
+        "RESTARTED",
+        "SENTINEL",
+        "SHARED",
+        "SLOTS",
+        "STALE",
+        "STATE",
+        "TRIGGER",
+        "TRYAGAIN",
+        "USAGE",
+        "VERB",
+        "WRONGPASS",
+        "CANCELED",
+    ];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/adapters/redis");
+    let sources = sources(&folder);
+    let quoted = sources.iter().flat_map(|text| text.split('"').skip(1).step_by(2));
+    let is_word = |word: &&str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    let words: BTreeSet<String> =
+        quoted.filter(is_word).filter(|word| !OTHERS.contains(word)).map(str::to_lowercase).collect();
+    let rights: Vec<String> = needed_rights().into_iter().chain(NOT_ASKED_FOR.map(str::to_owned)).collect();
+    let is_right = |word: &&String| !rights.iter().any(|right| right.split('|').next() == Some(word.as_str()));
+    let unknown: Vec<&String> = words.iter().filter(is_right).collect();
+    assert!(words.len() > 20 && unknown.is_empty(), "neither a right nor another word: {unknown:?}");
+}
+
+/// Opens as a user with these rules.
+async fn open_as(server: &RedisServer, rules: &str) -> Result<RedisStores, OpenError> {
+    let words: Vec<&str> =
+        ["ACL", "SETUSER", "tallystone", "reset"].into_iter().chain(rules.split(' ').skip(2)).collect();
+    server.cli(&words);
+    let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.to_owned() });
+    opened(RedisStoreOptions { login, ..stores(single(server)) }).await
+}
+
+#[tokio::test]
+async fn without_any_one_right_that_queues_need_no_server_starts_and_the_right_is_named() {
+    on_each_build(&RedisSettings::default(), async |server| {
+        let all = documented_user();
+        open_as(&server, &all).await.unwrap_or_else(|error| panic!("{error}: {error:?}")).handle.close().await;
+        for right in all.split(' ').filter_map(|word| word.strip_prefix('+')) {
+            let without: Vec<&str> = all.split(' ').filter(|word| word.strip_prefix('+') != Some(right)).collect();
+            let answer = open_as(&server, &without.join(" ")).await;
+            let is_optional = NOT_ASKED_FOR.contains(&right)
+                || ["wait", "cluster|myid", "publish", "subscribe", "unsubscribe"].contains(&right)
+                || ["spublish", "ssubscribe", "sunsubscribe"].contains(&right);
+            match answer {
+                Ok(opened) if is_optional => opened.handle.close().await,
+                Ok(_) => panic!("it starts without {right}"),
+                Err(told) => {
+                    assert!(!is_optional, "{right}: {told}");
+                    let text = told.to_string();
+                    let named = right.split('|').next().unwrap_or_default();
+                    assert!(text.to_lowercase().contains(named) && text.contains("redis-keys.md"), "{right}: {text}");
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_read_or_touch_some_keys_only_is_told() {
+    on_each_build(&RedisSettings::default(), async |server| {
+        let all = documented_user();
+        for keys in ["~{tallystone}*", "%R~{*", "~other*"] {
+            let told = open_as(&server, &all.replace("~{*", keys)).await.err().expect("it is refused");
+            assert!(matches!(told, OpenError::Rights { .. }), "{keys}: {told:?}");
+            let text = told.to_string();
+            assert!(text.contains("ACL SETUSER tallystone ~{* &{*") && text.contains("HSET"), "{keys}: {text}");
+            assert!(!text.contains(PASSWORD), "{text}");
+        }
+    })
+    .await;
+}
+
+#[test]
+fn a_right_that_is_taken_away_stops_every_change_and_damages_nothing() {
+    for build in Build::ALL {
+        println!("on {}", build.name());
+        let settings = RedisSettings::of(&["appendonly yes", "appendfsync always", &documented_user()]);
+        let Some(redis) = or_skip(RedisServer::start_with(build, settings)) else { continue };
+        let server = start(&redis);
+        call(&server, "CreateQueue", &json!({"queue": {"name": "mail"}}));
+        let enqueue = |id: &str| {
+            let body = json!({"queue": "mail", "message": {"message_id": id, "payload": "aGVsbG8="}});
+            server.post(&format!("{QUEUES}/Enqueue"), &body.to_string())
+        };
+        assert_eq!(enqueue("first").status, 200);
+        for (number, right) in ["zadd", "bitfield", "hset", "set"].into_iter().enumerate() {
+            redis.cli(&["ACL", "SETUSER", "tallystone", &format!("-{right}")]);
+            let is_ready = |status: u16| holds_within(BACK_WITHIN, || server.get("/readyz").status == status);
+            assert!(is_ready(503), "{right}");
+            let told = server.get("/readyz").body;
+            assert!(told.contains(&right.to_uppercase()) && told.contains("ACL SETUSER"), "{right}: {told}");
+            let refused = enqueue(&format!("refused-{number}"));
+            assert!(refused.body.contains("STORE_UNAVAILABLE"), "{right}: {refused:?}");
+            redis.cli(&["ACL", "SETUSER", "tallystone", &format!("+{right}")]);
+            assert!(is_ready(200), "{right}");
+            assert_eq!(enqueue(&format!("again-{number}")).status, 200, "{right}");
+        }
+        let leased = call(&server, "Dequeue", &json!({"queue": "mail", "max_messages": 10}));
+        assert_eq!(leased["leases"].as_array().map(Vec::len), Some(5), "{leased}");
+        assert!(server.stop().success());
     }
 }

@@ -11,13 +11,13 @@ use tallystone::ports::StoreCheck;
 use super::*;
 use crate::servers::redis::{RedisCluster, ReplicaPair, SentinelGroup};
 
-fn stores(deployment: Deployment) -> RedisStoreOptions {
+pub fn stores(deployment: Deployment) -> RedisStoreOptions {
     let queues =
         RedisQueueOptions { epoch: 1, clock_slack: Duration::from_secs(2), outbox_entries: 100, durability: None };
     RedisStoreOptions { deployment, login: None, tls: None, timeout: Duration::from_secs(2), queues, asked: ASKED }
 }
 
-async fn opened(options: RedisStoreOptions) -> Result<RedisStores, OpenError> {
+pub async fn opened(options: RedisStoreOptions) -> Result<RedisStores, OpenError> {
     redis::open(options, Arc::new(SystemClock), Arc::new(SystemEntropy)).await
 }
 

@@ -127,6 +127,11 @@ impl Directory {
         self.map.read().owner(slot).cloned()
     }
 
+    /// The name of the user of the nodes of the data, if it has one.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.login.as_ref()?.user.as_deref()
+    }
+
     /// How to reach a node of the data.
     pub(super) fn door(&self, address: &Arc<str>) -> Door {
         let kind = if self.is_cluster() { NodeKind::Member } else { NodeKind::Alone };

@@ -172,7 +172,17 @@ impl RedisClient {
 
     /// The command that publishes to the channels of these subscriptions.
     pub fn publish_command(&self) -> &'static str {
-        if self.directory.is_cluster() { "SPUBLISH" } else { "PUBLISH" }
+        if self.is_cluster() { "SPUBLISH" } else { "PUBLISH" }
+    }
+
+    /// Whether it calls the nodes of a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.directory.is_cluster()
+    }
+
+    /// The name of its user; none for the default user.
+    pub fn user(&self) -> Option<&str> {
+        self.directory.user()
     }
 
     /// Whether a replica may take the place of a primary: a Sentinel or a cluster may promote one.
@@ -192,6 +202,11 @@ impl RedisClient {
     pub fn primaries(&self) -> Vec<(String, Slot)> {
         let owners = self.directory.owners().into_iter();
         owners.map(|(address, slot)| (address.to_string(), slot)).collect()
+    }
+
+    /// The primary of a slot, by address, as far as is known.
+    pub fn owner(&self, slot: Slot) -> Option<String> {
+        self.directory.owner(slot).map(|address| address.to_string())
     }
 
     /// Ends subscriptions, tasks and connections. Calls in flight end by their deadlines.

@@ -51,7 +51,7 @@ impl RedisReply {
     }
 
     /// Its text, if its bytes are one.
-    pub(super) fn into_text(self) -> Result<String, CallFailure> {
+    pub fn into_text(self) -> Result<String, CallFailure> {
         let bytes = self.into_bytes()?;
         String::from_utf8(bytes.into()).map_err(|_| CallFailure::new(FailureCause::Protocol, "the reply is not a text"))
     }

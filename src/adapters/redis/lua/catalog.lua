@@ -40,8 +40,7 @@ function F.cat(keys, args)
     return {0, live or '', was_used}
   end
   -- Above every earlier one, also above those that a Redis lost when it came back with older data.
-  local time = call('TIME')
-  local revision = math.max(tonumber(call('GET', tag .. 'revision') or 0) + 1, time[1] * 1000000 + time[2])
+  local revision = math.max(tonumber(call('GET', tag .. 'revision') or 0) + 1, redis_time[1] * 1000000 + redis_time[2])
   F.note_write('SADD', tag .. 'used_ids', id)
   if entry == '' then
     F.note_write('HDEL', tag .. 'catalog', name)

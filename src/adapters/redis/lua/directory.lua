@@ -35,8 +35,7 @@ local function open_directory(tag, time_)
   end
   if time_ then
     local caller, slack = parse('<dd', time_)
-    local time = call('TIME')
-    D.now = math.max(D.clock, math.min(time[1] * 1000000 + time[2], caller + slack))
+    D.now = math.max(D.clock, math.min(redis_time[1] * 1000000 + redis_time[2], caller + slack))
   end
 end
 

@@ -13,6 +13,7 @@ local F = {}
 local S -- the state of the present call
 local call, pack, parse, concat, sort, floor, byte, sub, char, fmt, spread, sha1
 local RUN -- names the life of this process of the server
+local redis_time -- of the present call: seconds and microseconds
 
 -- The header. Its first part is what F.begin writes: the mark, the format, the last sequence, the last serial. At its end is
 -- the life of the process that served the shard last.
@@ -195,8 +196,7 @@ function F.open(keys, args)
   if H.run ~= RUN and (run ~= RUN or epoch == H.epoch) then
     return redis.error_reply(fmt('RESTARTED %d %s', H.epoch, RUN))
   end
-  local time = call('TIME')
-  local store, now, age = time[1] * 1000000 + time[2], caller + slack, H.age
+  local store, now, age = redis_time[1] * 1000000 + redis_time[2], caller + slack, H.age
   now = store < now and store or now
   now = now < H.clock and H.clock or now
   local latest = now < wall and now or wall
