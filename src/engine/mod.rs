@@ -62,7 +62,7 @@ use crate::ports::{
     Stores, TokenFormat,
 };
 
-pub use fleet::MemberProfile;
+pub use fleet::{FleetGauges, MemberProfile};
 
 pub struct EngineParts {
     pub stores: Stores,
@@ -107,17 +107,6 @@ pub struct Engine {
     rules: Rules,
     keys: AccessKeys,
     experiments: ExperimentCatalog,
-}
-
-/// The fleet membership of this process at one moment.
-#[derive(Clone, Copy, Debug)]
-pub struct FleetGauges {
-    /// The number of members; none while this process does not know it.
-    pub members: Option<usize>,
-    /// Whether this process counts as a member. After its lease lapsed, it does so once it writes datasets again.
-    pub is_member: bool,
-    /// The time left of its lease if no further heartbeat is acknowledged.
-    pub lease_left: Duration,
 }
 
 /// The gauges of a dataset at one moment.
@@ -195,7 +184,8 @@ impl Engine {
         let (queues, historian) = match queue_stores {
             Some(stores) => {
                 let member = scopes.fleet.as_ref().map(|fleet| Arc::clone(&fleet.membership));
-                let queues = Queues::start_in(stores.clone(), Arc::clone(&context), member).await?;
+                let joined = (member, name.clone());
+                let queues = Queues::start_in(stores.clone(), Arc::clone(&context), joined).await?;
                 let reports = bridge.map(|settings| (settings, scopes.fleet.is_some()));
                 let historian = start_reports(&context, &counting, &queues, stores, written, reports).await?;
                 (Some(queues), historian)
@@ -311,12 +301,14 @@ impl Engine {
         self.served.watchers.len()
     }
 
-    /// The membership of this process; none where one process owns the store.
+    /// The membership of this process among the servers that share the counters; none where one process owns them.
     pub fn fleet(&self) -> Option<FleetGauges> {
-        let fleet = self.scopes.fleet.as_ref()?;
-        let (members, is_member, lease_left) =
-            (fleet.membership.members(), fleet.membership.is_member(), fleet.membership.lease_left());
-        Some(FleetGauges { members, is_member, lease_left })
+        self.scopes.fleet.as_ref().map(|fleet| fleet.membership.gauges())
+    }
+
+    /// The membership of this process among the servers that share the queues; none where one process owns them.
+    pub fn queue_fleet(&self) -> Option<FleetGauges> {
+        self.queues.as_ref().and_then(Queues::fleet)
     }
 
     pub fn datasets(&self) -> Vec<DatasetGauges> {

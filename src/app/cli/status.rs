@@ -69,11 +69,8 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
     let served = if status.ready { "ready" } else { "not ready" };
     let mut rows = vec![row("server", &status.version, format!("{served}, up {}", span(&status.up)))];
     rows.extend(status.stores.iter().map(|store| row("store", &store.store, store_state(store))));
-    rows.extend(status.fleet.as_ref().map(|fleet| {
-        let members =
-            if fleet.members == 0 { "members unknown".to_owned() } else { counted(fleet.members, "member", "members") };
-        row("fleet", "", format!("{members}, own lease ends in {}", span(&fleet.lease_left)))
-    }));
+    let fleets = [("counters", &status.fleet), ("queues", &status.queue_fleet)];
+    rows.extend(fleets.iter().filter_map(|(name, fleet)| Some(row("fleet", name, fleet_state((*fleet).as_ref()?)))));
     rows.extend(status.datasets.iter().map(|set| {
         let behind = match &set.watermark_lag {
             Some(lag) => format!("behind by {}", about(duration_of(lag))),
@@ -118,6 +115,14 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
         row("memcached", &cluster.cluster, state)
     }));
     rows
+}
+
+fn fleet_state(fleet: &pb::FleetStatus) -> String {
+    let members =
+        if fleet.members == 0 { "members unknown".to_owned() } else { counted(fleet.members, "member", "members") };
+    let servers = if fleet.servers.is_empty() { String::new() } else { format!(" ({})", fleet.servers.join(", ")) };
+    let left = fleet.lease_left.as_ref().map_or_else(String::new, |left| about(duration_of(left)));
+    format!("{members}{servers}, own lease ends in {left}")
 }
 
 fn waiting(dequeues: i64) -> String {

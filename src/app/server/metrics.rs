@@ -25,7 +25,7 @@ use crate::domain::limits::METRIC_DATASETS_MAX;
 use crate::engine::historian::HistorianGauges;
 use crate::engine::queues::Queues;
 use crate::engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
-use crate::engine::{DatasetGauges, Engine};
+use crate::engine::{DatasetGauges, Engine, FleetGauges};
 use crate::ports::{Metric, MetricValue, metrics};
 
 pub use process::ProcessMetrics;
@@ -142,9 +142,9 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
     Gauge "tallystone_rollup_set_bytes" = engine.rollup_sets().1 as f64, "Bytes of the rollup Sets";
     Gauge "tallystone_watches" = engine.watches() as f64, "Active watches";
     // A store that is shared with nobody has one server.
-    Gauge "tallystone_fleet_members" = engine.fleet().map_or(1, |fleet| fleet.members.unwrap_or(0)) as f64,
-        "Servers that share the store, this one included; 0 while unknown";
-    Gauge "tallystone_fleet_lease_seconds" = engine.fleet().map_or(0.0, |fleet| fleet.lease_left.as_secs_f64()),
+    Gauge "tallystone_fleet_members" = shared_with(engine).map_or(1, |fleet| fleet.members.unwrap_or(0)) as f64,
+        "Servers that share the counters, or else the queues, this one included; 0 while unknown";
+    Gauge "tallystone_fleet_lease_seconds" = shared_with(engine).map_or(0.0, |fleet| fleet.lease_left.as_secs_f64()),
         "Remaining fleet lease of this server without a new heartbeat";
     Gauge "tallystone_queues" = of_queues(engine, Queues::count), "Queues and templates";
     Gauge "tallystone_dequeues_waiting" = of_queues(engine, Queues::waiting), "Waiting dequeues";
@@ -183,6 +183,11 @@ const QUOTA_REFUSALS: &[Metric<u64>] = metrics! { refused:
 
 fn seconds(micros: f64) -> f64 {
     micros / 1e6
+}
+
+/// The servers that share the counters, or else the queues.
+fn shared_with(engine: &Engine) -> Option<FleetGauges> {
+    engine.fleet().or_else(|| engine.queue_fleet())
 }
 
 /// A server without queues shows zeros, so that every panel finds its metric.

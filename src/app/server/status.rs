@@ -14,7 +14,7 @@ use crate::app::units;
 use crate::domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
 use crate::domain::queue::MessageState;
 use crate::engine::queues::Backlog;
-use crate::engine::{DatasetGauges, Engine};
+use crate::engine::{DatasetGauges, Engine, FleetGauges};
 use crate::ports::{Clock, StoreDisk};
 use crate::proto::admin::v1 as pb;
 
@@ -55,12 +55,6 @@ impl ServerStatus {
             (status, disk)
         });
         stores.collect()
-    }
-
-    fn fleet(&self) -> Option<pb::FleetStatus> {
-        let fleet = self.engine.fleet()?;
-        let members = saturating_i64(fleet.members.unwrap_or(0));
-        Some(pb::FleetStatus { members, lease_left: Some(write_duration(fleet.lease_left)) })
     }
 
     fn memcached(&self) -> Vec<pb::MemcachedStatus> {
@@ -117,7 +111,8 @@ impl StatusSource for ServerStatus {
             ready: standing.is_ready(),
             problems,
             stores: stores.into_iter().map(|(store, _)| store).collect(),
-            fleet: self.fleet(),
+            fleet: self.engine.fleet().map(fleet),
+            queue_fleet: self.engine.queue_fleet().map(fleet),
             datasets: datasets.iter().map(dataset).collect(),
             dataset_count,
             queues: self.queues(),
@@ -154,6 +149,14 @@ fn stale(dataset: &DatasetGauges) -> String {
 fn down(cluster: &pb::MemcachedStatus) -> String {
     let pb::MemcachedStatus { cluster, servers, servers_down, .. } = cluster;
     format!("{servers_down} of {servers} servers of the memcached cluster {cluster} do not answer")
+}
+
+fn fleet(gauges: FleetGauges) -> pb::FleetStatus {
+    pb::FleetStatus {
+        members: saturating_i64(gauges.members.unwrap_or(0)),
+        lease_left: Some(write_duration(gauges.lease_left)),
+        servers: gauges.servers,
+    }
 }
 
 fn dataset(dataset: &DatasetGauges) -> pb::DatasetStatus {

@@ -24,7 +24,7 @@ use crate::domain::fleet::{
     FleetSecret, Heartbeat, MemberId, MemberLease, MembershipView, ProtocolRule, ProtocolRules, Roles, owner_of,
     rank_of,
 };
-use crate::domain::limits::{STORE_SILENCE_MAX, TOUCH_SHARDS};
+use crate::domain::limits::{STATUS_ROWS_MAX, STORE_SILENCE_MAX, TOUCH_SHARDS};
 use crate::engine::closed_timestamp::ClosedTimestampTracker;
 use crate::engine::context::EngineContext;
 use crate::ports::{CounterSignal, FleetStore, Membership, RollupSignal, SignalCounts, StoreError};
@@ -58,6 +58,19 @@ pub struct FleetOptions {
 /// The reason why this process accepts no writes, as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteRefusal(pub &'static str);
+
+/// The fleet membership of this process at one moment.
+#[derive(Clone, Debug)]
+pub struct FleetGauges {
+    /// The number of members; none while this process does not know it.
+    pub members: Option<usize>,
+    /// The addresses of members that published one, in order; at most `STATUS_ROWS_MAX`.
+    pub servers: Vec<String>,
+    /// Whether this process counts as a member. After its lease lapsed, it does so once it writes datasets again.
+    pub is_member: bool,
+    /// The time left of its lease if no further heartbeat is acknowledged.
+    pub lease_left: Duration,
+}
 
 /// The membership of this process, with its view of the other members.
 pub struct FleetMembership {
@@ -306,6 +319,22 @@ impl FleetMembership {
         let now = self.context.clock.elapsed();
         let lease = self.incarnation.lock().lease;
         lease.map_or(Duration::ZERO, |lease| lease.valid_until().saturating_sub(now))
+    }
+
+    /// What of it stands in the status and in metrics.
+    pub fn gauges(&self) -> FleetGauges {
+        let members = self.members();
+        let servers = if members.is_some() { self.addresses() } else { Vec::new() };
+        FleetGauges { members, servers, is_member: self.is_member(), lease_left: self.lease_left() }
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let others = self.peers.lock();
+        let addresses = others.live.iter().map(|(_, beat)| &beat.address).filter(|address| !address.is_empty());
+        let mut addresses: Vec<String> = addresses.cloned().collect();
+        addresses.sort_unstable();
+        addresses.truncate(STATUS_ROWS_MAX);
+        addresses
     }
 
     /// Whether this process counts as a member: its lease lasts, and after a lapse it writes datasets again, if it did before.

@@ -64,7 +64,7 @@ use crate::engine::caller_quota::CallerId;
 use crate::engine::catalog::Etag;
 use crate::engine::context::EngineContext;
 use crate::engine::driver::Driver;
-use crate::engine::fleet::{FleetMembership, FleetOptions};
+use crate::engine::fleet::{FleetGauges, FleetMembership, FleetOptions, MemberProfile};
 use crate::engine::loops::{FollowLoop, MembershipLoop};
 use crate::engine::queues::activity::ActivityFollower;
 use crate::engine::queues::clock::ClockWatch;
@@ -140,20 +140,21 @@ impl Queues {
         Self::start_in(
             stores,
             Arc::new(EngineContext { clock, entropy, driver, stats, queue_reports: Default::default() }),
-            None,
+            (None, String::new()),
         )
         .await
     }
 
-    /// The same, as a part of an engine. `counting` is the membership of its counters, which may be that of its queues too.
+    /// The same, as a part of an engine: with the membership of its counters, which may be that of its queues too, and the name
+    /// of this server among others.
     pub(super) async fn start_in(
         stores: QueueStores,
         context: Arc<EngineContext>,
-        counting: Option<Arc<FleetMembership>>,
+        (counting, name): (Option<Arc<FleetMembership>>, String),
     ) -> Result<Self, StoreError> {
         let made: [u8; LEASE_KEY_BYTES] = context.random();
         let lease_key = stores.catalog.lease_key(LeaseKey(made)).await?;
-        let member = join_servers(&stores, &context, counting).await?;
+        let member = join_servers(&stores, &context, counting, name).await?;
         let driver = context.driver.clone();
         let shared = Arc::new(QueueContext::new(stores, lease_key, context, member));
         let queues = Self { context: Arc::clone(&shared), makes_queues: true, maker: CallerId::nobody() };
@@ -191,6 +192,11 @@ impl Queues {
     /// Whether other servers may serve the same queues.
     pub fn is_shared(&self) -> bool {
         self.context.member.is_some()
+    }
+
+    /// The membership of this process among those servers; none where one process owns the queues.
+    pub fn fleet(&self) -> Option<FleetGauges> {
+        self.context.member.as_ref().map(|member| member.gauges())
     }
 
     /// How many of the other servers ended without an orderly stop, as this one saw it. When it grows, somebody has to finish
@@ -286,6 +292,7 @@ async fn join_servers(
     stores: &QueueStores,
     context: &Arc<EngineContext>,
     counting: Option<Arc<FleetMembership>>,
+    name: String,
 ) -> Result<Option<Arc<FleetMembership>>, StoreError> {
     let Some(shared) = &stores.shared else { return Ok(None) };
     let counting = counting.filter(|member| member.is_in(&shared.membership));
@@ -293,7 +300,9 @@ async fn join_servers(
         return Ok(counting);
     }
     let members = Arc::clone(&shared.membership);
-    let member = Arc::new(FleetMembership::new(Arc::clone(context), members, FleetOptions::default()));
+    let profile = MemberProfile { address: name, ..MemberProfile::default() };
+    let options = FleetOptions { profile, ..FleetOptions::default() };
+    let member = Arc::new(FleetMembership::new(Arc::clone(context), members, options));
     member.renew_membership().await?;
     member.read_members().await?;
     context.driver.start(MembershipLoop::new(Arc::clone(&member), Arc::clone(&context.clock)));

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fleet::several_servers::metric;
 use crate::support::harness::{Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -47,4 +48,26 @@ fn the_activity_of_a_queue_is_the_same_at_every_server() {
     let listed =
         |server: &Server| call(server, "ListQueueActivity", &json!({"prefix": "mail"}))["queues"][0]["pending"].clone();
     assert!(eventually(WITHIN, || listed(&one) == json!("4") && listed(&other) == json!("4")));
+}
+
+#[test]
+fn the_servers_that_share_a_redis_are_a_fleet_in_the_status_and_in_metrics() {
+    const STATUS: &str = "/tallystone.admin.v1.StatusService/GetStatus";
+    let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    let one = dev_on(&redis).start();
+    assert_eq!(metric(&one, "tallystone_fleet_members"), 1.0);
+    let other = dev_on(&redis).start();
+    let both = || [&one, &other].iter().all(|server| metric(server, "tallystone_fleet_members") == 2.0);
+    assert!(eventually(WITHIN, both), "each sees the other");
+    let status = one.post(STATUS, "{}").json();
+    let fleet = &status["queueFleet"];
+    assert!(status["fleet"].is_null(), "each server has counters of its own: {status}");
+    assert_eq!((&fleet["members"], fleet["servers"].as_array().map(Vec::len)), (&json!("2"), Some(2)), "{fleet}");
+    for port in [one.address.port(), other.address.port()] {
+        let is_of = |server: &Value| server.as_str().is_some_and(|name| name.ends_with(&format!(":{port}")));
+        assert!(fleet["servers"].as_array().is_some_and(|servers| servers.iter().any(is_of)), "{port}: {fleet}");
+    }
+    assert!(other.stop().success());
+    let alone = || metric(&one, "tallystone_fleet_members") == 1.0;
+    assert!(eventually(WITHIN, alone), "a server that stops leaves at once");
 }

@@ -28,7 +28,8 @@ pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
         fact("Version", status.version.clone()),
         fact("Up for", span(status.up.as_ref())),
     ];
-    if let Some(fleet) = &status.fleet {
+    // The servers of a fleet share counters, queues, or both.
+    if let Some(fleet) = status.fleet.as_ref().or(status.queue_fleet.as_ref()) {
         facts.push(fact("Servers", whole(fleet.members)));
         facts.push(fact("Own lease ends in", span(fleet.lease_left.as_ref())));
     }
