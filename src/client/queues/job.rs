@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::client::error::{RETRYABLE, is_retryable};
 use crate::client::queues::message::{BadPayload, duration, time_of};
 use crate::client::queues::queues_on;
+use crate::client::queues::shutdown::{Phase, Shutdown};
 use crate::client::retry::CallKind;
 use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
@@ -55,6 +56,8 @@ impl Outcome {
 /// The pauses after a failed call: the first, and the longest.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(500);
 pub(super) const PAUSE_LONGEST: Duration = Duration::from_secs(15);
+/// How long a settlement is tried beyond the time for which the message was leased: a store that was away lets leases last longer.
+const SETTLED_LATE_MAX: Duration = Duration::from_mins(5);
 /// The bound of an error's signature or text, in bytes.
 const ERROR_TEXT_BYTES_MAX: usize = 1_024;
 
@@ -118,20 +121,30 @@ pub(super) enum SettleOutcome {
     Refused(String),
 }
 
+/// The start of a job.
+pub(super) struct JobStart {
+    pub client: Client,
+    pub queue: String,
+    pub lease: pb::Lease,
+    pub grace: Duration,
+    pub signal: watch::Receiver<Option<StopReason>>,
+}
+
+/// What ends and watches the settlement of a job.
+pub(super) struct SettleWatch {
+    pub shutdown: Shutdown,
+    /// Is told why the first try failed, if there is another one.
+    pub delayed: Box<dyn Fn(&str) + Send + Sync>,
+}
+
 /// Works on a message and settles it.
-pub(super) async fn run_job<W>(
-    client: Client,
-    queue: String,
-    lease: pb::Lease,
-    grace: Duration,
-    mut signal: watch::Receiver<Option<StopReason>>,
-    handler: impl FnOnce(Job) -> W,
-) -> SettleOutcome
+pub(super) async fn run_job<W>(start: JobStart, watch: SettleWatch, handler: impl FnOnce(Job) -> W) -> SettleOutcome
 where
     W: Future<Output = Outcome>,
 {
+    let JobStart { client, queue, lease, grace, mut signal } = start;
     let token = lease.lease_token.clone();
-    let settle_time_max = time_of(lease.lease_expires_in);
+    let leased_for = time_of(lease.lease_expires_in);
     let job = Job::new(lease, signal.clone());
     let mut running = std::pin::pin!(AssertUnwindSafe(async { handler(job).await }).catch_unwind());
     let ended = tokio::select! {
@@ -155,47 +168,48 @@ where
         (Some(StopReason::Stopped), Some(said @ (Outcome::Cancel | Outcome::Release))) => said,
         (Some(StopReason::Stopped), _) | (None, None) => Outcome::Release,
     };
-    settle_in_time(&client, settlement(queue, token, outcome), settle_time_max, &mut signal).await
+    // From here on the service says whether the lease is lost.
+    drop(signal);
+    settle_in_time(&client, settlement(queue, token, outcome), leased_for, &watch).await
 }
 
-/// Settles a lease; what a busy or absent service refuses is sent again, less and less often, for as long as the lease was
-/// given, while it is renewed and nobody ends the worker. Otherwise work that is done would be done anew.
+/// Settles a lease; what a busy or absent service refuses is sent again, less and less often, until the service says that the lease
+/// is lost or somebody ends the worker. Otherwise work that is done would be done anew. The worker's own clock does not end it: a
+/// store that was away lets leases last longer.
 async fn settle_in_time(
     client: &Client,
     (request, settled): (pb::SettleMessagesRequest, SettleOutcome),
-    time_max: Duration,
-    signal: &mut watch::Receiver<Option<StopReason>>,
+    leased_for: Duration,
+    watch: &SettleWatch,
 ) -> SettleOutcome {
-    let (began, mut pause) = (Instant::now(), PAUSE_FIRST);
+    let (began, mut pause, mut is_first) = (Instant::now(), PAUSE_FIRST, true);
     loop {
         let refused = match settle(client, &request).await {
             Ok(()) => return settled,
             Err(refused) => refused,
         };
-        let may_pass = match &refused {
-            SettleOutcome::Unsettled(error) => is_retryable(&error.status),
-            SettleOutcome::Busy(_) => true,
-            SettleOutcome::Completed
+        let why = match &refused {
+            SettleOutcome::Unsettled(error) if is_retryable(&error.status) => error.to_string(),
+            SettleOutcome::Busy(why) => why.clone(),
+            SettleOutcome::Unsettled(_)
+            | SettleOutcome::Completed
             | SettleOutcome::Failed
             | SettleOutcome::GivenUp
             | SettleOutcome::Lost
-            | SettleOutcome::Refused(_) => false,
+            | SettleOutcome::Refused(_) => return refused,
         };
-        if !may_pass || began.elapsed() + pause >= time_max || !pause_unless_ended(pause, signal).await {
+        if began.elapsed() + pause >= leased_for + SETTLED_LATE_MAX {
             return refused;
         }
+        if std::mem::take(&mut is_first) {
+            (watch.delayed)(&why);
+        }
+        tokio::select! {
+            biased;
+            _ = watch.shutdown.wait_beyond(Phase::Finishing) => return refused,
+            () = tokio::time::sleep(pause) => {}
+        }
         pause = (pause * 2).min(PAUSE_LONGEST);
-    }
-}
-
-/// Rests so long; false once the lease is lost or the worker is being ended.
-async fn pause_unless_ended(pause: Duration, signal: &mut watch::Receiver<Option<StopReason>>) -> bool {
-    let ends = |why: &Option<StopReason>| matches!(why, Some(StopReason::LeaseLost | StopReason::Stopped));
-    tokio::select! {
-        biased;
-        // A worker that is gone has nobody to settle for.
-        _ = signal.wait_for(ends) => false,
-        () = tokio::time::sleep(pause) => true,
     }
 }
 

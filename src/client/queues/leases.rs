@@ -66,7 +66,8 @@ impl Leases {
 
     /// The time until the next lease expires unless renewed.
     pub fn next_expiry(&self, now: Instant) -> Option<Duration> {
-        let live = self.held.values().filter(|held| *held.signal.borrow() != Some(StopReason::LeaseLost));
+        let live =
+            self.held.values().filter(|held| hears(held) && *held.signal.borrow() != Some(StopReason::LeaseLost));
         live.map(|held| self.until(held)).min().map(|until| until.saturating_duration_since(now))
     }
 
@@ -95,16 +96,22 @@ impl Leases {
     }
 }
 
+/// Whether the work of a lease goes on. Once it has ended and is being settled, nobody hears a signal.
+fn hears(held: &TrackedLease) -> bool {
+    !held.signal.is_closed()
+}
+
 /// Signals the job of a lease to end; only a more severe reason replaces an earlier one. Returns whether the signal
 /// changed.
 fn signal_lease(held: &TrackedLease, reason: StopReason) -> bool {
-    held.signal.send_if_modified(|told| {
-        let is_news = told.is_none_or(|told| severity(told) < severity(reason));
-        if is_news {
-            *told = Some(reason);
-        }
-        is_news
-    })
+    hears(held)
+        && held.signal.send_if_modified(|told| {
+            let is_news = told.is_none_or(|told| severity(told) < severity(reason));
+            if is_news {
+                *told = Some(reason);
+            }
+            is_news
+        })
 }
 
 /// A job to be canceled may be settled for as long as its lease lasts, a job of a stopping worker once, and a job
@@ -152,5 +159,13 @@ mod tests {
         assert_eq!(*heard.borrow(), Some(StopReason::LeaseLost));
         leases.remove("a");
         assert_eq!((leases.len(), leases.next_expiry(now)), (0, None));
+    }
+
+    #[test]
+    fn work_that_has_ended_is_told_nothing_while_it_is_settled() {
+        let (mut leases, now) = (Leases::default(), Instant::now());
+        drop(leases.add("a".to_owned(), 1, now + SECOND));
+        assert_eq!((leases.len(), leases.next_expiry(now)), (1, None));
+        assert!(!leases.signal_end("a", StopReason::LeaseLost));
     }
 }

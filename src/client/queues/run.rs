@@ -9,33 +9,25 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
+use crate::client::CallError;
 use crate::client::error::RETRYABLE;
-use crate::client::queues::job::{Job, Outcome, PAUSE_FIRST, PAUSE_LONGEST, SettleOutcome, StopReason, run_job};
+use crate::client::queues::job::{
+    Job, JobStart, Outcome, PAUSE_FIRST, PAUSE_LONGEST, SettleOutcome, SettleWatch, StopReason, run_job,
+};
 use crate::client::queues::leases::Leases;
 use crate::client::queues::message::{duration, time_of};
 use crate::client::queues::queues_on;
 use crate::client::queues::session::{self, SessionFailure, WorkerSession};
 use crate::client::queues::shutdown::{Phase, Shutdown};
 use crate::client::queues::worker::{WorkSummary, Worker, WorkerError, WorkerEvent};
-use crate::client::{CallError, Client};
 use crate::proto::queue::v1 as pb;
 
 /// How long a dequeue waits for a message inside the server; the server's maximum.
 const WAIT: Duration = Duration::from_secs(20);
 /// The most messages of one dequeue; the service accepts no more.
 const DEQUEUE_MESSAGES_MAX: usize = 100;
-
-/// The start of a job.
-struct JobStart {
-    pub client: Client,
-    pub queue: String,
-    pub lease: pb::Lease,
-    pub grace: Duration,
-    pub signal: watch::Receiver<Option<StopReason>>,
-}
 
 /// The end of a job.
 struct JobEnd {
@@ -90,12 +82,15 @@ impl Worker {
         W: Future<Output = Outcome> + Send + 'static,
     {
         let handler = Arc::new(handler);
+        let (observer, ending) = (Arc::clone(&self.observer), shutdown.clone());
         let start: JobSpawner = Box::new(move |jobs, job| {
-            let JobStart { client, queue, lease, grace, signal } = job;
-            let (handler, id) = (Arc::clone(&handler), id_of(&lease));
-            let token = lease.lease_token.clone();
+            let (handler, id) = (Arc::clone(&handler), id_of(&job.lease));
+            let token = job.lease.lease_token.clone();
+            let (observer, message_id) = (Arc::clone(&observer), id.clone());
+            let delayed = move |error: &str| observer(WorkerEvent::SettleDelayed { message_id: &message_id, error });
+            let watch = SettleWatch { shutdown: ending.clone(), delayed: Box::new(delayed) };
             jobs.spawn(async move {
-                let settled = run_job(client, queue, lease, grace, signal, |job| handler(job)).await;
+                let settled = run_job(job, watch, |job| handler(job)).await;
                 JobEnd { token, id, settled }
             });
         });

@@ -45,6 +45,13 @@ pub enum WorkerEvent<'e> {
         /// The reason.
         reason: StopReason,
     },
+    /// A message could not be settled for now. It is tried again until the service says that its lease is lost.
+    SettleDelayed {
+        /// The message.
+        message_id: &'e str,
+        /// The error.
+        error: &'e str,
+    },
     /// A message could not be settled, and returns when its lease expires.
     SettleFailed {
         /// The message.

@@ -15,6 +15,7 @@ mod refusals;
 mod replicas;
 mod sentinel;
 mod servers;
+mod settled_late;
 mod two_servers;
 
 use std::sync::Arc;

@@ -126,11 +126,14 @@ fn event_text(session: &ClientContext, commands: &JobCommand, event: WorkerEvent
         WorkerEvent::StopRequested { message_id, reason: StopReason::LeaseLost | StopReason::Stopped } => {
             format!("{}: the lease is lost; ending its command", single_line(message_id))
         }
-        WorkerEvent::SettleFailed { message_id, error } => {
+        WorkerEvent::SettleDelayed { message_id, error } => {
             format!(
-                "{}: could not be settled; it is served again when its lease ends: {error}",
+                "{}: cannot be settled yet, trying again while its lease may last: {error}",
                 single_line(message_id)
             )
+        }
+        WorkerEvent::SettleFailed { message_id, error } => {
+            format!("{}: gave up settling it; it is served again when its lease ends: {error}", single_line(message_id))
         }
         // No signal was received, so the text does not mention a second one.
         WorkerEvent::Finishing(count) if commands.is_broken() => {
