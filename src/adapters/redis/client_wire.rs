@@ -79,6 +79,10 @@ impl RedisWire for ClientWire {
     fn fails_over(&self) -> bool {
         self.client.fails_over()
     }
+
+    fn address(&self, key: &[u8]) -> Option<String> {
+        self.client.owner(Slot::of(key))
+    }
 }
 
 fn read(reply: RedisReply) -> Result<WireReply, CallFailure> {

@@ -1,7 +1,7 @@
 //! Raises of the epoch: in this process, and noted in the store for servers that start.
 
 use super::calls::RedisQueues;
-use super::keys::EPOCH;
+use super::keys::{EPOCH, named_keys};
 use super::wire::{WireCommand, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::domain::queue::name::ShardId;
@@ -21,9 +21,13 @@ impl RedisQueues {
         let life = words.next().and_then(|life| life.as_bytes().try_into().ok()).unwrap_or_default();
         let used = words.next().and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
         let Some(epoch) = self.epoch.raise(shard, used, life, self.clock.now()) else { return };
+        let (at, runs_for) = self.process_of(shard).await;
         tracing::warn!(
             epoch,
-            "Redis was restarted, or another server took its place: the epoch is raised, and nothing expires for 15 s"
+            at,
+            runs_for,
+            "another process of Redis serves queues than the one that served them last: the epoch is raised, and nothing \
+             expires for 15 s"
         );
         let arguments = [EPOCH, "GT", &epoch.to_string(), "epoch"].map(|word| word.as_bytes().to_vec());
         let noted = WireCommand { name: "ZADD", arguments: arguments.to_vec() };
@@ -31,6 +35,23 @@ impl RedisQueues {
             // Shards have it too, and the next raise notes it again.
             tracing::debug!(%error, "the epoch of queues is not noted");
         }
+    }
+
+    /// Where the process runs that serves a shard, and for how long it has run: after a restart a short time, after a failover or
+    /// the move of a slot any time.
+    async fn process_of(&self, shard: ShardId) -> (String, String) {
+        let [key, _] = named_keys(shard);
+        let at = self.wire.address(&key).unwrap_or_default();
+        let info = WireCommand { name: "INFO", arguments: vec![b"server".to_vec()] };
+        let uptime = match self.ask(&key, info, "read how long Redis has run").await {
+            Ok(WireReply::Bytes(text)) => {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let seconds = text.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+                seconds.map(|seconds| format!("{} s", seconds.trim()))
+            }
+            Ok(WireReply::Nil | WireReply::Int(_) | WireReply::List(_)) | Err(_) => None,
+        };
+        (at, uptime.unwrap_or_else(|| "not known".to_owned()))
     }
 
     /// Takes over the epoch that the store has noted, as at a start.

@@ -41,4 +41,7 @@ pub trait RedisWire: Send + Sync + 'static {
 
     /// Whether a replica may take the place of the server of a key.
     fn fails_over(&self) -> bool;
+
+    /// The address of the server of a key, as far as is known.
+    fn address(&self, key: &[u8]) -> Option<String>;
 }

@@ -1,9 +1,11 @@
 //! Suppresses floods of equal lines, so that they do not fill the log and the disk.
 //!
 //! A kind is all ERROR, WARN and INFO lines of one code location with one `reason`. At most one line of each kind is
-//! written per second. If lines were suppressed, the next second begins with a summary: their number and the first of
-//! them. INFO is included because callers can cause such lines without bound: each change of a namespace logs one.
-//! DEBUG and TRACE lines are never suppressed, because they appear only where they were enabled.
+//! written per period. If lines were suppressed, the next period begins with a summary: their number and the first of
+//! them. A period lasts a second. While lines of the kind go on, each period is twice as long as the one before, up to a
+//! minute, so that an outage does not fill the log. INFO is included because callers can cause such lines without bound:
+//! each change of a namespace logs one. DEBUG and TRACE lines are never suppressed, because they appear only where they
+//! were enabled.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -24,8 +26,10 @@ use crate::app::log_filter::SUMMARY;
 use crate::domain::limits::{LOG_KINDS_MAX, LOG_LINE_SHOWN_BYTES_MAX};
 use crate::ports::Clock;
 
-/// The period in which at most one line of a kind is written.
-const PERIOD: Duration = Duration::from_secs(1);
+/// The first period in which at most one line of a kind is written.
+const PERIOD_FIRST: Duration = Duration::from_secs(1);
+/// The longest period.
+const PERIOD_LONGEST: Duration = Duration::from_mins(1);
 
 /// Lines of one code location with one reason.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -38,9 +42,30 @@ struct LineKind<P> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct LinePeriod {
     began: Duration,
+    lasts: Duration,
     left_out: u64,
     /// The first suppressed line, with its level.
     first: Option<(Level, String)>,
+}
+
+impl LinePeriod {
+    fn begin(now: Duration, lasts: Duration) -> Self {
+        Self { began: now, lasts, left_out: 0, first: None }
+    }
+
+    /// The period after this one, if lines of the kind go on.
+    fn next(&self, now: Duration) -> Self {
+        Self::begin(now, (self.lasts * 2).min(PERIOD_LONGEST))
+    }
+
+    fn end(&self) -> Duration {
+        self.began + self.lasts
+    }
+
+    /// When the kind is forgotten: a line that comes before then goes on with the others.
+    fn forgotten(&self) -> Duration {
+        self.end() + self.lasts
+    }
 }
 
 /// Decides which lines are written, by time since machine start. `P` identifies a code location.
@@ -63,15 +88,18 @@ impl<P: Eq + std::hash::Hash> LineKinds<P> {
         if self.periods.len() >= LOG_KINDS_MAX && !self.periods.contains_key(&kind) {
             return true;
         }
-        let fresh = LinePeriod { began: now, left_out: 0, first: None };
         match self.periods.get_mut(&kind) {
-            Some(period) if period.left_out > 0 || now.saturating_sub(period.began) < PERIOD => {
+            Some(period) if period.left_out > 0 || now < period.end() => {
                 period.left_out += 1;
                 period.first.get_or_insert_with(line);
                 false
             }
-            _ => {
-                self.periods.insert(kind, fresh);
+            Some(period) if now < period.forgotten() => {
+                *period = period.next(now);
+                true
+            }
+            Some(_) | None => {
+                self.periods.insert(kind, LinePeriod::begin(now, PERIOD_FIRST));
                 true
             }
         }
@@ -82,20 +110,24 @@ impl<P: Eq + std::hash::Hash> LineKinds<P> {
     fn end(&mut self, now: Duration, all: bool) -> Vec<SuppressedLines> {
         let mut ended = Vec::new();
         self.periods.retain(|_, period| {
-            if !all && now.saturating_sub(period.began) < PERIOD {
+            if !all && now < period.end() {
                 return true;
             }
-            let Some((level, first)) = period.first.take() else { return false };
+            let Some((level, first)) = period.first.take() else { return !all && now < period.forgotten() };
             ended.push(SuppressedLines { level, lines: period.left_out, first });
-            *period = LinePeriod { began: now, left_out: 0, first: None };
+            *period = period.next(now);
             true
         });
         ended
     }
 
-    /// The end of the earliest period.
-    fn next_end(&self) -> Option<Duration> {
-        self.periods.values().map(|period| period.began + PERIOD).min()
+    /// When the next period ends, or the next kind is forgotten.
+    fn next_end(&self, now: Duration) -> Option<Duration> {
+        let next = |period: &LinePeriod| {
+            let is_quiet = period.left_out == 0 && now >= period.end();
+            if is_quiet { period.forgotten() } else { period.end() }
+        };
+        self.periods.values().map(next).min()
     }
 }
 
@@ -163,10 +195,10 @@ impl<S> Filter<S> for RepeatedLineFilter {
         event.record(&mut reason);
         let kind = LineKind { place: metadata.callsite(), reason: reason.0 };
         let mut state = self.0.state.lock();
-        let was_empty = state.kinds.periods.is_empty();
         let written = state.kinds.admit(kind, SystemClock.elapsed(), || (*metadata.level(), shown(event)));
         drop(state);
-        if was_empty {
+        // A period began, which may end before all others.
+        if written {
             self.0.changed.notify_one();
         }
         written
@@ -183,7 +215,7 @@ impl SuppressionReporter {
     }
 }
 
-/// Logs the summaries once a second.
+/// Logs the summaries at the ends of periods.
 fn summarize(shared: &RepeatedLineShared) {
     let mut state = shared.state.lock();
     loop {
@@ -198,10 +230,11 @@ fn summarize(shared: &RepeatedLineShared) {
         if ended {
             return;
         }
-        match state.kinds.next_end() {
+        let now = SystemClock.elapsed();
+        match state.kinds.next_end(now) {
             _ if state.ended => {}
             Some(end) => {
-                shared.changed.wait_for(&mut state, end.saturating_sub(SystemClock.elapsed()));
+                shared.changed.wait_for(&mut state, end.saturating_sub(now));
             }
             None => shared.changed.wait(&mut state),
         }
@@ -286,23 +319,35 @@ mod tests {
         (Level::WARN, format!("line {number}"))
     }
 
-    #[test]
-    fn a_flood_is_one_line_a_second_and_every_line_is_counted() {
+    /// When lines are written, and how many lines they stand for, if a kind has one every so often.
+    fn written(every_ms: u64, for_ms: u64) -> (Vec<u64>, u64) {
         let (mut kinds, mut lines, mut told) = (kinds(), Vec::new(), 0);
-        for ms in 0..10_000 {
+        for ms in 0..for_ms {
             for ended in kinds.end(MS(ms), false) {
                 lines.push(ms);
                 told += ended.lines;
             }
-            if kinds.admit(kind(1, "A"), MS(ms), || line(ms)) {
+            if ms.is_multiple_of(every_ms) && kinds.admit(kind(1, "A"), MS(ms), || line(ms)) {
                 lines.push(ms);
                 told += 1;
             }
         }
-        told += kinds.end(MS(10_000), true).iter().map(|ended| ended.lines).sum::<u64>();
-        assert_eq!(told, 10_000);
-        assert!(lines.windows(2).all(|pair| pair[1] - pair[0] >= 1_000), "{lines:?}");
-        assert_eq!(lines.len(), 10);
+        told += kinds.end(MS(for_ms), true).iter().map(|ended| ended.lines).sum::<u64>();
+        (lines, told)
+    }
+
+    #[test]
+    fn a_flood_is_a_line_each_period_and_every_line_is_counted() {
+        let (lines, told) = written(1, 200_000);
+        assert_eq!(told, 200_000);
+        assert_eq!(lines, [0, 1_000, 3_000, 7_000, 15_000, 31_000, 63_000, 123_000, 183_000]);
+    }
+
+    #[test]
+    fn a_line_that_comes_again_and_again_is_written_less_and_less_often() {
+        let (lines, told) = written(1_100, 330_000);
+        assert_eq!(told, 300);
+        assert!(lines.len() < 15 && lines.windows(2).all(|pair| pair[1] - pair[0] <= 120_000), "{lines:?}");
     }
 
     #[test]
@@ -318,12 +363,14 @@ mod tests {
     #[test]
     fn what_is_rare_is_always_written_and_then_forgotten() {
         let mut kinds = kinds();
-        for second in 0..5 {
-            assert!(kinds.end(MS(second * 1_000), false).is_empty());
-            assert!(kinds.admit(kind(1, "A"), MS(second * 1_000), || line(second)));
+        for time in (0..10).step_by(2).map(|second| MS(second * 1_000)) {
+            assert!(kinds.end(time, false).is_empty());
+            assert!(kinds.admit(kind(1, "A"), time, || line(0)));
         }
-        assert!(kinds.end(MS(5_000), false).is_empty());
-        assert_eq!(kinds.next_end(), None, "no period is kept");
+        assert!(kinds.end(MS(9_000), false).is_empty());
+        assert_eq!(kinds.next_end(MS(9_000)), Some(MS(10_000)), "a line before then would go on with the last");
+        assert!(kinds.end(MS(10_000), false).is_empty());
+        assert_eq!(kinds.next_end(MS(10_000)), None, "no period is kept");
     }
 
     #[test]
@@ -334,8 +381,9 @@ mod tests {
         }
         let shown = SuppressedLines { level: Level::WARN, lines: 3, first: "line 1".to_owned() };
         assert_eq!(kinds.end(MS(1_000), false), [shown]);
-        assert!(!kinds.admit(kind(1, "A"), MS(1_500), || line(4)), "the line that says so stands for this second");
-        assert_eq!(kinds.end(MS(2_000), false).len(), 1);
+        assert!(!kinds.admit(kind(1, "A"), MS(1_500), || line(4)), "the line that says so stands for this period");
+        assert!(kinds.end(MS(2_999), false).is_empty());
+        assert_eq!(kinds.end(MS(3_000), false).len(), 1);
     }
 
     #[test]

@@ -192,8 +192,9 @@ impl Queues {
         let idempotent = sent.id.is_some();
         let id = sent.id.clone().unwrap_or_else(|| self.server_made_id());
         let spec = queue.record.load();
-        let MessageRoute { routing, shard } =
-            route(&spec.spec.settings, queue.shards(), &id, sent.shard_key.as_deref(), &sent.metadata)?;
+        let route = route(&spec.spec.settings, queue.shards(), &id, sent.shard_key.as_deref(), &sent.metadata);
+        let route = route.map_err(|invalid| refused(queue, Refusal::Invalid(invalid), self.context.engine.now()));
+        let MessageRoute { routing, shard } = route?;
         let payload_bytes = u32::try_from(sent.payload.len()).map_err(|_| InvalidCommandPart::Payload)?;
         let fingerprint = fingerprint_of(&sent);
         let message = NewMessage {
@@ -250,6 +251,11 @@ fn refused(queue: &ServedQueue, refusal: Refusal, server_time: Timestamp) -> Que
         Refusal::Invalid(InvalidCommandPart::PriorityClass) => {
             let classes = &queue.record.load().spec.settings.classes;
             QueueError::UnknownClass { known: classes.iter().map(|class| class.name.clone()).collect() }
+        }
+        Refusal::Invalid(InvalidCommandPart::ExclusivityValue) => {
+            let exclusivity = queue.record.load().spec.settings.exclusivity.clone();
+            let key = exclusivity.map_or_else(String::new, |exclusivity| exclusivity.key.to_string());
+            QueueError::NoExclusivityValue { key }
         }
         refusal => refusal.into(),
     }

@@ -99,6 +99,14 @@ pub enum QueueError {
         /// Whether its own is declared, and not filled yet.
         is_filling: bool,
     },
+    /// A message of an exclusive queue has no value of its exclusivity key, or one that is too long.
+    #[error(
+        "the queue is exclusive: the metadata must contain its exclusivity key {key:?} with a value of 1 to 256 bytes"
+    )]
+    NoExclusivityValue {
+        /// The metadata key.
+        key: String,
+    },
     /// The queue has other priority classes.
     #[error("{}", unknown_class_text(.known))]
     UnknownClass {
@@ -164,6 +172,7 @@ impl QueueError {
             Self::ShuttingDown => Reason::ShuttingDown,
             Self::FilterNotDeclared { .. } => Reason::FilterNotDeclared,
             Self::UnknownClass { .. } => reason_of_invalid(InvalidCommandPart::PriorityClass),
+            Self::NoExclusivityValue { .. } => reason_of_invalid(InvalidCommandPart::ExclusivityValue),
             Self::LeaseOfOtherQueue => Reason::InvalidLeaseToken,
             Self::OperationNotFound { .. } => Reason::OperationNotFound,
             Self::Store(error) => error.reason(),
@@ -184,6 +193,7 @@ impl QueueError {
             Self::Refused(Refusal::Invalid(invalid)) => Some(field_of(*invalid)),
             Self::Argument { field, .. } => Some(field),
             Self::UnknownClass { .. } => Some(field_of(InvalidCommandPart::PriorityClass)),
+            Self::NoExclusivityValue { .. } => Some(field_of(InvalidCommandPart::ExclusivityValue)),
             Self::FutureTime { .. } => Some("message.generation_time"),
             _ => None, // every other case is about more than one argument
         }

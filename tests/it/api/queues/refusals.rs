@@ -112,7 +112,7 @@ async fn an_exclusive_queue_says_what_it_misses() {
     both["message"]["shard_key"] = json!("eu");
     let bad = Reason::InvalidMessage;
     let cases = vec![
-        ("Enqueue", with("metadata", json!({"other": "x"})), bad, "the metadata must contain its exclusivity key"),
+        ("Enqueue", with("metadata", json!({"other": "x"})), bad, "its exclusivity key \"title\" with"),
         ("Enqueue", with("metadata", json!({"title": ""})), bad, "a value of 1 to 256 bytes"),
         ("Enqueue", both, bad, "does not accept a shard key"),
     ];
