@@ -10,6 +10,7 @@ pub mod manual;
 pub mod memcached;
 pub mod memory;
 mod opened;
+pub mod pem;
 pub mod redis;
 pub mod rollup_rpc;
 pub mod store_tls;

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use super::free_port;
 
 #[allow(unused_imports, reason = "not every test binary starts groups of servers")]
-pub use groups::{RedisCluster, ReplicaPair, SentinelGroup};
+pub use groups::{LoneSentinel, RedisCluster, ReplicaPair, SentinelGroup};
 
 /// A server that tests run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,10 +14,9 @@ use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder}
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::adapters::pem;
 use crate::domain::limits::ISSUER_KEYS_BYTES_MAX;
 use crate::ports::{KeyDocument, KeyDocumentError};
 
@@ -73,19 +72,10 @@ impl KeyUrl {
     }
 }
 
-/// The certificates of a PEM file: at least one.
+/// The authorities in a file.
 fn read_authorities(file: &Path) -> Result<RootCertStore, KeyUrlError> {
-    let failed = |what: String| KeyUrlError::Authorities(format!("{}: {what}", file.display()));
-    let found = CertificateDer::pem_file_iter(file).map_err(|error| failed(error.to_string()))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in found {
-        let added = certificate.map_err(|error| failed(error.to_string()))?;
-        roots.add(added).map_err(|error| failed(error.to_string()))?;
-    }
-    if roots.is_empty() {
-        return Err(failed("it has no certificate".to_owned()));
-    }
-    Ok(roots)
+    let bytes = pem::read(file).map_err(|error| KeyUrlError::Authorities(format!("{}: {error}", file.display())))?;
+    pem::authorities(&bytes).map_err(|what| KeyUrlError::Authorities(format!("{} {what}", file.display())))
 }
 
 #[async_trait]

@@ -67,10 +67,7 @@ fn foreign(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
 }
 
 fn invalid_cluster_setting(cluster: &ClusterConfig, engine_kind: ClusterKind) -> Option<(&'static str, String)> {
-    if let Some(foreign) = foreign(cluster) {
-        return Some(foreign);
-    }
-    if let Some(invalid) = cluster_tls::invalid_setting(cluster) {
+    if let Some(invalid) = cluster_tls::invalid_setting(cluster).or_else(|| foreign(cluster)) {
         return Some(invalid);
     }
     let has_servers = !cluster.servers.replicas().is_empty();

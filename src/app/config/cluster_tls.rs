@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::adapters::store_tls::{StorePem, StoreTls};
-use crate::app::config::ClusterConfig;
+use crate::adapters::store_tls::{StoreTls, StoreTlsFiles};
+use crate::app::config::{ClusterConfig, ClusterKind};
 
 impl ClusterConfig {
     /// What connections to the servers need; none: they are in clear text. Reads the files.
@@ -11,23 +11,19 @@ impl ClusterConfig {
         if !self.tls {
             return Ok(None);
         }
-        let identity = match (is_set(&self.tls_cert_file), is_set(&self.tls_key_file)) {
-            (true, true) => {
-                Some((read("tls_cert_file", &self.tls_cert_file)?, read("tls_key_file", &self.tls_key_file)?))
-            }
-            (_, _) => None, // a single one was refused when the settings were checked
-        };
-        let authorities = match is_set(&self.tls_ca_file) {
-            true => Some(read("tls_ca_file", &self.tls_ca_file)?),
-            false => None,
-        };
-        let tls = StoreTls::new(StorePem { authorities, identity });
-        tls.map(Some).map_err(|error| format!("the TLS files of the cluster: {error}"))
+        let set = |file: &Path| is_set(file).then(|| file.to_owned());
+        // A single one was refused when the settings were checked.
+        let identity = set(&self.tls_cert_file).zip(set(&self.tls_key_file));
+        let tls = StoreTls::new(StoreTlsFiles { authorities: set(&self.tls_ca_file), identity });
+        tls.map(Some).map_err(|error| error.to_string())
     }
 }
 
 /// The setting that does not fit the others, and what to write instead.
 pub(super) fn invalid_setting(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
+    if cluster.kind == ClusterKind::Memcached {
+        return of_memcached(cluster);
+    }
     let files = [
         ("tls_ca_file", is_set(&cluster.tls_ca_file)),
         ("tls_cert_file", is_set(&cluster.tls_cert_file)),
@@ -45,11 +41,20 @@ pub(super) fn invalid_setting(cluster: &ClusterConfig) -> Option<(&'static str, 
     }
 }
 
-fn is_set(file: &Path) -> bool {
-    !file.as_os_str().is_empty()
+/// memcached has none: the client library would encrypt without checking whom it talks to as other connections do.
+fn of_memcached(cluster: &ClusterConfig) -> Option<(&'static str, String)> {
+    let settings = [
+        ("tls", cluster.tls),
+        ("tls_ca_file", is_set(&cluster.tls_ca_file)),
+        ("tls_cert_file", is_set(&cluster.tls_cert_file)),
+        ("tls_key_file", is_set(&cluster.tls_key_file)),
+    ];
+    let (setting, _) = settings.into_iter().find(|(_, is_set)| *is_set)?;
+    let what =
+        "cannot be set: memcached is reached in clear text only; remove it, and keep memcached in a trusted network";
+    Some((setting, what.to_owned()))
 }
 
-fn read(setting: &str, file: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(file)
-        .map_err(|error| format!("cannot read {}, the {setting} of the cluster: {error}", file.display()))
+fn is_set(file: &Path) -> bool {
+    !file.as_os_str().is_empty()
 }

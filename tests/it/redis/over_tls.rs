@@ -1,17 +1,16 @@
-//! Redis by TLS: a server is trusted by its authority, and shown a certificate where it asks for one.
+//! Redis by TLS: a server is trusted by its authority and its name, and shown a certificate where it asks for one. Files that
+//! are replaced count for new connections.
 
-use std::path::Path;
-
-use tallystone::adapters::store_tls::{StorePem, StoreTls};
+use tallystone::adapters::store_tls::{StoreTls, StoreTlsFiles};
 
 use super::*;
 use crate::servers::free_port;
-use crate::support::certificates::{Authority, Pair};
+use crate::servers::redis::LoneSentinel;
+use crate::support::certificates::{Authority, Pair, dns, replace};
 use crate::support::harness::Launch;
 
-/// A Redis 7.0 with a port for TLS, and the address of that port. Clients have to show a certificate.
-fn secured(authority: &Authority, folder: &Path) -> Option<(RedisServer, String)> {
-    let pair = authority.local("redis");
+/// The settings of a port for TLS. Clients have to show a certificate.
+fn secured_port(authority: &Authority, pair: &Pair) -> (u16, [String; 5]) {
     let port = free_port().and_then(|free| free.local_addr()).expect("a free port").port();
     let lines = [
         format!("tls-port {port}"),
@@ -20,45 +19,115 @@ fn secured(authority: &Authority, folder: &Path) -> Option<(RedisServer, String)
         format!("tls-ca-cert-file {}", authority.file.display()),
         "tls-auth-clients yes".to_owned(),
     ];
-    assert!(folder.exists(), "the files of the server last as long as it");
+    (port, lines)
+}
+
+/// A Redis 7.0 with such a port and this certificate, and the address of that port.
+fn secured_by(authority: &Authority, pair: &Pair) -> Option<(RedisServer, String)> {
+    let (port, lines) = secured_port(authority, pair);
     let settings = RedisSettings { lines: lines.into(), ..RedisSettings::default() };
     Some((or_skip(RedisServer::start_with(Build::Redis7, settings))?, format!("127.0.0.1:{port}")))
 }
 
+fn secured(authority: &Authority) -> Option<(RedisServer, String)> {
+    secured_by(authority, &authority.local("redis"))
+}
+
+fn files(authority: &Authority, shown: Option<&Pair>) -> StoreTlsFiles {
+    let identity = shown.map(|pair| (pair.cert.clone(), pair.key.clone()));
+    StoreTlsFiles { authorities: Some(authority.file.clone()), identity }
+}
+
 fn tls(authority: &Authority, shown: Option<&Pair>) -> StoreTls {
-    let read = |file: &Path| std::fs::read(file).expect("it is there");
-    let identity = shown.map(|pair| (read(&pair.cert), read(&pair.key)));
-    StoreTls::new(StorePem { authorities: Some(read(&authority.file)), identity }).expect("certificates")
+    StoreTls::new(files(authority, shown)).expect("certificates")
+}
+
+fn with(address: &str, tls: &StoreTls) -> ClientOptions {
+    ClientOptions { tls: Some(tls.clone()), ..options(Deployment::Single { address: address.to_owned() }) }
+}
+
+/// Why no connection is made.
+async fn refusal(options: ClientOptions) -> String {
+    RedisClient::open(options, Arc::new(SystemClock)).await.err().expect("it is refused").text
 }
 
 #[tokio::test]
 async fn a_redis_with_tls_is_reached_with_its_authority_and_a_certificate_and_not_otherwise() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (authority, stranger) = (Authority::new(folder.path(), "one"), Authority::new(folder.path(), "two"));
-    let Some((server, address)) = secured(&authority, folder.path()) else { return };
+    let Some((server, address)) = secured(&authority) else { return };
     let shown = authority.local("client");
-    let with =
-        |tls: Option<StoreTls>| ClientOptions { tls, ..options(Deployment::Single { address: address.clone() }) };
-    let client = open_with(with(Some(tls(&authority, Some(&shown))))).await;
+    let client = open_with(with(&address, &tls(&authority, Some(&shown)))).await;
     let counted = client.call_one(slot(), add(KEY, 5)).await.expect("it counts");
     assert_eq!(counted, RedisReply::Int(5));
     assert_eq!(server.cli(&["GET", KEY]), "5");
-    let refused = async |tls: Option<StoreTls>| {
-        let opened = RedisClient::open(with(tls), Arc::new(SystemClock)).await;
-        opened.err().expect("it is refused").text
-    };
-    let text = refused(Some(tls(&stranger, Some(&shown)))).await;
-    assert!(text.contains("UnknownIssuer"), "{text}");
-    let text = refused(Some(tls(&authority, None))).await;
+    let text = refusal(with(&address, &tls(&stranger, Some(&shown)))).await;
+    assert!(text.contains("UnknownIssuer") && text.contains(&address), "{text}");
+    let text = refusal(with(&address, &tls(&authority, None))).await;
     assert!(text.to_ascii_lowercase().contains("certificate"), "{text}");
-    refused(None).await;
+    refusal(options(Deployment::Single { address })).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_shows_a_certificate_for_another_host_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let authority = Authority::new(folder.path(), "one");
+    let elsewhere = authority.issue("redis", vec![dns("elsewhere.example")], None);
+    let Some((_server, address)) = secured_by(&authority, &elsewhere) else { return };
+    let text = refusal(with(&address, &tls(&authority, Some(&authority.local("client"))))).await;
+    assert!(text.contains("not valid for name"), "{text}");
+}
+
+#[tokio::test]
+async fn new_connections_go_by_the_files_as_they_are_and_open_ones_go_on() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (authority, stranger) = (Authority::new(folder.path(), "one"), Authority::new(folder.path(), "two"));
+    let Some((_server, address)) = secured(&authority) else { return };
+    let shown = authority.local("client");
+    let tls = tls(&authority, Some(&shown));
+    let first = open_with(with(&address, &tls)).await;
+    let opens = async || open_with(with(&address, &tls)).await.close().await;
+    let own = authority.pem.clone();
+    replace(&authority.file, "no certificate");
+    opens().await;
+    replace(&authority.file, &stranger.pem);
+    let text = refusal(with(&address, &tls)).await;
+    assert!(text.contains("UnknownIssuer"), "{text}");
+    replace(&authority.file, &own);
+    opens().await;
+    stranger.local("other").replaces(&shown);
+    refusal(with(&address, &tls)).await;
+    authority.local("again").replaces(&shown);
+    opens().await;
+    assert_eq!(add_one(&first).await.expect("it was never cut"), 1);
+}
+
+#[tokio::test]
+async fn sentinels_are_reached_by_tls_too() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (authority, stranger) = (Authority::new(folder.path(), "one"), Authority::new(folder.path(), "two"));
+    let pair = authority.local("redis");
+    let Some((_server, address)) = secured_by(&authority, &pair) else { return };
+    let (port, lines) = secured_port(&authority, &pair);
+    let primary = address.parse().expect("an address");
+    let Some(_sentinel) = or_skip(LoneSentinel::start_over_tls(primary, &lines)) else { return };
+    let found = |tls: StoreTls| {
+        let (sentinels, primary) = (vec![format!("127.0.0.1:{port}")], LoneSentinel::NAME.to_owned());
+        ClientOptions { tls: Some(tls), ..options(Deployment::Sentinel { sentinels, primary, login: None }) }
+    };
+    let shown = authority.local("client");
+    let client = open_with(found(tls(&authority, Some(&shown)))).await;
+    assert_eq!(add_one(&client).await.expect("it counts"), 1);
+    assert_eq!(client.primaries()[0].0, address);
+    let text = refusal(found(tls(&stranger, Some(&shown)))).await;
+    assert!(text.contains("UnknownIssuer"), "{text}");
 }
 
 #[test]
 fn a_server_keeps_queues_on_a_redis_with_tls() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let authority = Authority::new(folder.path(), "one");
-    let Some((redis, address)) = secured(&authority, folder.path()) else { return };
+    let Some((redis, address)) = secured(&authority) else { return };
     let shown = authority.local("client");
     let settings = [
         "auth.mode=off".to_owned(),

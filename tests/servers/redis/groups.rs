@@ -74,16 +74,39 @@ impl SentinelGroup {
     }
 }
 
+/// A Sentinel that watches a primary alone, and reaches it by TLS.
+pub struct LoneSentinel {
+    _process: Process,
+    _dir: TempDir,
+}
+
+impl LoneSentinel {
+    /// The name of the primary in its settings.
+    pub const NAME: &str = SentinelGroup::NAME;
+
+    /// Starts it for a primary at a port for TLS. `lines` are the settings of a port of its own, which name its certificate.
+    pub fn start_over_tls(primary: SocketAddr, lines: &[String]) -> Result<Self, String> {
+        let lines = [lines, &["tls-replication yes".to_owned()]].concat();
+        let (_, process, dir) = start_sentinel_at(primary, &lines)?;
+        Ok(Self { _process: process, _dir: dir })
+    }
+}
+
 fn start_sentinel(primary: &RedisServer) -> Result<(SocketAddr, Process, TempDir), String> {
+    start_sentinel_at(primary.address(), &[])
+}
+
+fn start_sentinel_at(primary: SocketAddr, lines: &[String]) -> Result<(SocketAddr, Process, TempDir), String> {
     let said = |error: std::io::Error| format!("a Sentinel cannot be set up: {error}");
     let address = free_port().and_then(|free| free.local_addr()).map_err(said)?;
     let dir = TempDir::with_prefix("tallystone-sentinel-").map_err(said)?;
-    let (name, millis, port) = (SentinelGroup::NAME, DEAD_AFTER.as_millis(), primary.address().port());
+    let (name, millis, port) = (SentinelGroup::NAME, DEAD_AFTER.as_millis(), primary.port());
     let settings = format!(
         "bind 127.0.0.1\nport {}\ndir {}\ndaemonize no\nsentinel monitor {name} 127.0.0.1 {port} 2\n\
-         sentinel down-after-milliseconds {name} {millis}\nsentinel failover-timeout {name} 3000\n",
+         sentinel down-after-milliseconds {name} {millis}\nsentinel failover-timeout {name} 3000\n{}\n",
         address.port(),
         dir.path().display(),
+        lines.join("\n"),
     );
     let file = dir.path().join("sentinel.conf");
     fs::write(&file, settings).map_err(said)?;

@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, TlsCertificates, Value,
+    AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisError, Value,
 };
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use crate::adapters::redis::client::command::RedisCommand;
 use crate::adapters::redis::client::deadline::Deadline;
@@ -22,7 +25,8 @@ use crate::adapters::redis::client::failure::{CallFailure, FailureCause, judge};
 use crate::adapters::redis::client::info::field;
 use crate::adapters::redis::client::reply::RedisReply;
 use crate::adapters::redis::limits::{REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECT_WITHIN};
-use crate::adapters::store_tls::{StorePem, StoreTls};
+use crate::adapters::store_tls::StoreTls;
+use crate::coalesce::DetachedTasks;
 use crate::ports::Clock;
 
 /// A user and its password.
@@ -110,6 +114,8 @@ pub(super) struct Wire {
     in_flight: AtomicUsize,
     /// Since when calls wait without any answer, in microseconds of `Clock::elapsed`; 0 after an answer.
     silent_since_micros: AtomicU64,
+    /// Reads and writes the stream.
+    _driver: DetachedTasks,
 }
 
 impl Wire {
@@ -123,11 +129,12 @@ impl Wire {
         let connecting = Self::open(door, receiver, Arc::clone(&is_broken));
         let deadline = Deadline::after(REDIS_CONNECT_WITHIN, clock);
         let late = || unreachable(door, "no connection in time");
-        let connection = deadline.meet(connecting).await.ok_or_else(late)??;
+        let (connection, driver) = deadline.meet(connecting).await.ok_or_else(late)??;
         let served_by =
             ServedBy { address: Arc::clone(&door.address), run_id: Arc::from(""), replication_id: Arc::from("") };
         let (clock, in_flight, silent_since_micros) = (Arc::clone(clock), AtomicUsize::new(0), AtomicU64::new(0));
-        let mut wire = Self { connection, served_by, clock, is_broken, in_flight, silent_since_micros };
+        let mut wire =
+            Self { connection, served_by, clock, is_broken, in_flight, silent_since_micros, _driver: driver };
         if door.kind != NodeKind::Sentinel {
             deadline.meet(wire.identify(door)).await.ok_or_else(late)??;
         }
@@ -138,7 +145,7 @@ impl Wire {
         door: &Door,
         receiver: Option<PushReceiver>,
         is_broken: Arc<AtomicBool>,
-    ) -> Result<MultiplexedConnection, CallFailure> {
+    ) -> Result<(MultiplexedConnection, DetachedTasks), CallFailure> {
         let (host, port) = door.address.rsplit_once(':').unwrap_or((&door.address, ""));
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port: u16 = port.parse().map_err(|_| unreachable(door, "the address is not HOST:PORT"))?;
@@ -150,29 +157,14 @@ impl Wire {
                 settings = settings.set_username(user);
             }
         }
-        let info = (host, port).into_connection_info().map_err(|error| failure(door, &error))?;
-        let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let client = match &door.tls {
-            None => Client::open(info),
-            Some(tls) => {
-                let address = ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None };
-                Client::build_with_tls(info.set_addr(address), certificates(tls))
-            }
-        };
-        let client = client.map_err(|error| failure(door, &error))?;
-        // Each call has a deadline of ours around it, also while it waits for its turn.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let config = config.set_pipeline_buffer_size(REDIS_CALLS_AT_ONCE_MAX);
-        let config = config.set_push_sender(move |info: PushInfo| {
-            if info.kind == PushKind::Disconnection {
-                is_broken.store(true, Ordering::Relaxed);
-            }
-            if let (Some(receiver), Some(push)) = (&receiver, push(info)) {
-                receiver(push);
-            }
-            Ok::<(), ()>(())
-        });
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| failure(door, &error))
+        let failed = |error: std::io::Error| unreachable(door, &error.to_string());
+        let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let config = config(receiver, is_broken);
+        let Some(tls) = &door.tls else { return start(door, &settings, stream, config).await };
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| unreachable(door, &error.to_string()))?;
+        let stream = TlsConnector::from(Arc::clone(tls.config())).connect(name, stream).await.map_err(failed)?;
+        start(door, &settings, stream, config).await
     }
 
     /// Learns which process answers. A server alone has to be a primary: reads of a replica may be old.
@@ -237,13 +229,33 @@ impl Wire {
     }
 }
 
-/// What the library needs for TLS.
-fn certificates(tls: &StoreTls) -> TlsCertificates {
-    let StorePem { authorities, identity } = tls.pem();
-    TlsCertificates {
-        client_tls: identity.clone().map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
-        root_cert: authorities.clone(),
-    }
+/// How the library handles a connection.
+fn config(receiver: Option<PushReceiver>, is_broken: Arc<AtomicBool>) -> AsyncConnectionConfig {
+    // Each call has a deadline of ours around it, also while it waits for its turn.
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    config.set_pipeline_buffer_size(REDIS_CALLS_AT_ONCE_MAX).set_push_sender(move |info: PushInfo| {
+        if info.kind == PushKind::Disconnection {
+            is_broken.store(true, Ordering::Relaxed);
+        }
+        if let (Some(receiver), Some(push)) = (&receiver, push(info)) {
+            receiver(push);
+        }
+        Ok::<(), ()>(())
+    })
+}
+
+/// Logs in over a stream, and begins to carry commands.
+async fn start(
+    door: &Door,
+    settings: &RedisConnectionInfo,
+    stream: impl Unpin + AsyncRead + AsyncWrite + Send + 'static,
+    config: AsyncConnectionConfig,
+) -> Result<(MultiplexedConnection, DetachedTasks), CallFailure> {
+    let made = MultiplexedConnection::new_with_config(settings, stream, config).await;
+    let (connection, driver) = made.map_err(|error| failure(door, &error))?;
+    let tasks = DetachedTasks::default();
+    tasks.spawn(driver);
+    Ok((connection, tasks))
 }
 
 /// Counts a call in flight, however it ends.

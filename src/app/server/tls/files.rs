@@ -1,24 +1,22 @@
 //! The files of the listening port's certificate: what they hold, and whether that can be served.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::sign::SingleCertAndKey;
 use sha2::{Digest as _, Sha256};
 
+use crate::adapters::pem;
 use crate::api::tls::end_of_validity;
 use crate::app::config::{ClientAuth, TlsConfig};
 use crate::domain::Timestamp;
-use crate::domain::limits::TLS_FILE_BYTES_MAX;
 
 const CERT_FILE: &str = "tls.cert_file";
 const KEY_FILE: &str = "tls.key_file";
@@ -98,7 +96,7 @@ pub(super) fn check_peers(config: &TlsConfig) -> Result<(), TlsFileError> {
         return Ok(());
     }
     let invalid = |what| TlsFileError::Invalid { setting: PEER_CA_FILE, path: path.clone(), what };
-    roots(&read(PEER_CA_FILE, path)?).map(drop).map_err(invalid)
+    pem::authorities(&read(PEER_CA_FILE, path)?).map(drop).map_err(invalid)
 }
 
 impl FilesFingerprint {
@@ -151,17 +149,14 @@ impl TlsFiles {
         let invalid =
             |setting, path: &Path, what: String| TlsFileError::Invalid { setting, path: path.to_owned(), what };
         let of_certificate = |what| invalid(CERT_FILE, &self.certificate, what);
-        let chain = certificates(&contents.certificate).map_err(of_certificate)?;
+        let chain = pem::certificates(&contents.certificate).map_err(of_certificate)?;
         let expires = expiry(&chain[0]).map_err(of_certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&contents.key)
-            .map_err(|error| invalid(KEY_FILE, &self.key, format!("has no private key in PEM form: {error}")))?;
+        let key = pem::private_key(&contents.key).map_err(|what| invalid(KEY_FILE, &self.key, what))?;
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let does_not_fit = |error: rustls::Error| {
+        let certified = pem::pair(chain, key).map_err(|error| {
             let what = format!("is not the key of {}: {error}", self.certificate.display());
             invalid(KEY_FILE, &self.key, what)
-        };
-        let certified = CertifiedKey::from_der(chain, key, &provider).map_err(does_not_fit)?;
-        certified.keys_match().map_err(does_not_fit)?;
+        })?;
         let verifier = self.verifier(contents, &provider)?;
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -185,7 +180,7 @@ impl TlsFiles {
         if self.client_auth == ClientAuth::Off {
             return Ok(WebPkiClientVerifier::no_client_auth());
         }
-        let roots = roots(&contents.client_ca).map_err(invalid)?;
+        let roots = pem::authorities(&contents.client_ca).map_err(invalid)?;
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
         let builder = match self.client_auth {
             ClientAuth::Optional => builder.allow_unauthenticated(),
@@ -205,32 +200,7 @@ impl TlsFiles {
 }
 
 fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsFileError> {
-    let failed = |source| TlsFileError::Unreadable { setting, path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(TLS_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > TLS_FILE_BYTES_MAX {
-        return Err(failed(io::Error::other(format!("it has more than {TLS_FILE_BYTES_MAX} bytes"))));
-    }
-    Ok(bytes)
-}
-
-/// The certificates of a file, at least one.
-fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found = CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, pem::Error>>();
-    let found = found.map_err(|error| format!("is not in PEM form: {error}"))?;
-    if found.is_empty() {
-        return Err("has no certificate in PEM form".to_owned());
-    }
-    Ok(found)
-}
-
-/// The authorities of a file, at least one.
-fn roots(bytes: &[u8]) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(bytes)? {
-        roots.add(certificate).map_err(|error| format!("has a certificate that cannot be used: {error}"))?;
-    }
-    Ok(roots)
+    pem::read(path).map_err(|source| TlsFileError::Unreadable { setting, path: path.to_owned(), source })
 }
 
 fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {
