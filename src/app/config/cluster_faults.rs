@@ -169,6 +169,10 @@ mod tests {
                 "clusters.near.user applies only to a cluster of kind \"cass",
             ),
             (
+                vec![kind, servers, ("clusters.near.tls", "true")],
+                "clusters.near.tls cannot be set: memcached is reached in clear text only",
+            ),
+            (
                 vec![("clusters.near.dedupe_seconds", "5")],
                 "clusters.near.dedupe_seconds applies only to a cluster of kind \"memcached\"; remove it, or set the kind",
             ),

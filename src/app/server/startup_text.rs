@@ -17,6 +17,11 @@ const NOTHING_WARNING: &str = "there is no authentication and no TLS: anyone who
 const NO_TLS_WARNING: &str = "there is no TLS: API keys and data cross the network in clear text; set tls.cert_file and \
     tls.key_file, keep it in a trusted network, or listen on 127.0.0.1 behind a proxy with TLS";
 
+/// Where servers share the queues and each has counters of its own.
+const OWN_COUNTERS_WARNING: &str = "other servers may share the queues, but these counters are this server's own: its counters of \
+    queues have what other servers did up to 30 s later, as reported_to says, and all other counters differ between servers; use \
+    counters.engine = \"cassandra\" where several servers share a Redis";
+
 /// Prints the listening address, the storage locations, and example commands.
 pub fn print(config: &Config, preset: Preset, address: SocketAddr) {
     let url = format!("{}://{address}", if config.tls.is_on() { "https" } else { "http" });
@@ -34,6 +39,10 @@ pub fn print(config: &Config, preset: Preset, address: SocketAddr) {
     }
     for line in storage_locations(config, preset) {
         print_line(&line);
+    }
+    if config.queues.engine == QueueEngine::Redis && config.counters.engine != CounterEngine::Cassandra {
+        tracing::warn!("{OWN_COUNTERS_WARNING}");
+        print_line(&format!("warning: {OWN_COUNTERS_WARNING}"));
     }
     if let Some(cluster) = config.clusters.get(&config.best_effort.cluster) {
         print_line(&format!("best-effort counters: memcached at {}", cluster.servers));

@@ -10,6 +10,7 @@
 
 mod dirty;
 mod known_totals;
+mod other_servers;
 pub mod pairing;
 mod reporter;
 mod shard_state;

@@ -18,6 +18,7 @@ use crate::domain::time::Timestamp;
 use crate::engine::bridge::BridgeSettings;
 use crate::engine::bridge::dirty::{DirtyShards, WaitingShard};
 use crate::engine::bridge::known_totals::known_of;
+use crate::engine::bridge::other_servers::OtherServers;
 use crate::engine::bridge::shard_state::{ReportScope, ReportedShard};
 use crate::engine::bridge::takeover;
 use crate::engine::bridge::tidier::CounterTidier;
@@ -33,10 +34,6 @@ const SLOW_AFTER: Duration = Duration::from_secs(10);
 const READ_BACK_AFTER: Duration = Duration::from_secs(30);
 /// The same for a queue whose values give way to others.
 const EVICTION_PAUSE: Duration = Duration::from_secs(2);
-/// The pause between two comparisons of all shards, where other servers change them and report them to counters of their own:
-/// at least this long, and for each shard a part of it, so that thousands of idle queues cost their store next to nothing.
-const FOLLOW_OTHERS_AFTER: Duration = Duration::from_secs(30);
-const FOLLOW_SHARD_AFTER: Duration = Duration::from_millis(100);
 
 /// The reporter of the queues of this server.
 pub struct Bridge {
@@ -62,16 +59,6 @@ pub struct Bridge {
     is_last: bool,
     /// Where other servers change the same shards.
     others: OtherServers,
-}
-
-/// What this server does about changes that other servers made.
-struct OtherServers {
-    /// Whether their reports go to counters of their own. Where all share the counters, each reports its own changes.
-    have_own_counters: bool,
-    /// How many of them were lost at the last look.
-    lost: u64,
-    /// When all shards were compared last, by elapsed time.
-    followed_at: Duration,
 }
 
 struct TrackedQueue {
@@ -110,11 +97,8 @@ impl Bridge {
         context.queue_reports.start(&*context.clock);
         queues.listen(Arc::clone(&dirty) as _);
         let (tracked, gone) = (HashMap::new(), BTreeSet::new());
-        let others = OtherServers {
-            have_own_counters: queues.is_shared() && !counters_are_shared,
-            lost: queues.lost_servers(),
-            followed_at: context.clock.elapsed(),
-        };
+        let have_own_counters = queues.is_shared() && !counters_are_shared;
+        let others = OtherServers::new(have_own_counters, queues.lost_servers(), context.clock.elapsed());
         Self {
             context,
             counting,
@@ -159,8 +143,10 @@ impl Bridge {
         self.context.stats.bridge.waiting_shards.set(i64::try_from(shards).unwrap_or(i64::MAX));
     }
 
-    /// Says how far the queues are reported: up to the begin of the step, or the oldest change that waits, by elapsed time.
+    /// Says how far the queues are reported: up to the begin of the step, the oldest change that waits, or as far as the changes
+    /// of other servers are known, by elapsed time.
     fn publish(&mut self, begun: Duration) {
+        let begun = begun.min(self.others.known_to(self.queues.alone_at(), begun));
         self.has_started = self.has_started || self.tracked.values().all(|tracked| tracked.shards.is_some());
         let (reports, clock) = (&self.context.queue_reports, &*self.context.clock);
         match self.has_started {
@@ -391,15 +377,10 @@ impl Bridge {
     /// Adds all shards for a comparison when changes of other servers may not have reached these counters: a server was lost
     /// before it reported its last ones, or the others report to counters of their own.
     fn follow_others(&mut self) {
-        let (elapsed, lost) = (self.context.clock.elapsed(), self.queues.lost_servers());
-        let since = elapsed.saturating_sub(self.others.followed_at);
-        let is_due = self.others.have_own_counters
-            && since >= FOLLOW_OTHERS_AFTER
-            && since >= FOLLOW_SHARD_AFTER * self.shards();
-        if lost == self.others.lost && !is_due {
+        let (elapsed, shards) = (self.context.clock.elapsed(), self.shards());
+        if !self.others.are_to_be_followed(self.queues.lost_servers(), shards, elapsed) {
             return;
         }
-        (self.others.lost, self.others.followed_at) = (lost, elapsed);
         for tracked in self.tracked.values() {
             self.dirty.put_back(waiting(&tracked.queue, elapsed));
         }

@@ -292,6 +292,12 @@ impl FleetMembership {
         (is_member && others.are_known(now)).then_some(others.live.len())
     }
 
+    /// When the last look at the members began, if this process was the only one; by elapsed time.
+    pub fn alone_at(&self) -> Option<Duration> {
+        let others = self.peers.lock();
+        others.read_at.filter(|_| self.is_member() && others.live.len() == 1)
+    }
+
     /// How far the queues of each other member are reported, by its last heartbeat. None while the members are not known.
     pub fn queues_reported_by_others(&self) -> Option<Vec<Option<Timestamp>>> {
         let (now, own) = (self.context.clock.elapsed(), self.incarnation.lock().id);

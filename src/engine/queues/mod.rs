@@ -50,6 +50,7 @@ mod watch;
 mod work_streams;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::broadcast;
@@ -197,6 +198,11 @@ impl Queues {
     /// The membership of this process among those servers; none where one process owns the queues.
     pub fn fleet(&self) -> Option<FleetGauges> {
         self.context.member.as_ref().map(|member| member.gauges())
+    }
+
+    /// When the last look found no other server of the queues, by elapsed time; none while there is one, or that is not known.
+    pub fn alone_at(&self) -> Option<Duration> {
+        self.context.member.as_ref().and_then(|member| member.alone_at())
     }
 
     /// How many of the other servers ended without an orderly stop, as this one saw it. When it grows, somebody has to finish

@@ -1,7 +1,7 @@
 //! The whole service as a fleet: two servers with queues on Redis, counters on Cassandra and a cache on memcached.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::load::{Ledger, Pace, under_load};
 use super::on_cassandra::messages;
 use super::{
     QUEUE, QUEUES, answer, call, check_levels, check_series, complete_all, count, create, depths, enqueue, lease_all,
-    queue_call, settle, wait_until_reported,
+    number, queue_call, reading, reported_to, settle, wait_until_reported,
 };
 use crate::engines::cassandra::node;
 use crate::servers::Memcached;
@@ -93,6 +93,31 @@ fn two_servers_on_redis_cassandra_and_memcached_are_one_service() {
     check_series(&third, "enqueued");
     assert!(eventually(CAUGHT_UP_WITHIN, || trace(&third, "m70").len() >= 3), "{:?}", trace(&third, "m70"));
     assert!(third.stop().success() && other.stop().success());
+}
+
+#[test]
+fn what_a_server_with_counters_of_its_own_lacks_of_another_is_after_its_reported_to() {
+    let redis = redis();
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory"));
+    let [one, other] = folders.each_ref().map(|folder| {
+        Launch::dev(&folder.path().join("data")).arg("--redis").arg(&redis.address().to_string()).start()
+    });
+    assert!(other.printed().contains("these counters are this server's own"), "it says so: {}", other.printed());
+    create(&one, json!({}));
+    enqueue(&one, &messages(0, 1));
+    assert!(eventually(CAUGHT_UP_WITHIN, || count(&other, "enqueued") == 1), "{}", other.printed());
+    // A message is there already, so nobody is told of the next one.
+    enqueue(&one, &messages(1, 2));
+    let enqueued = SystemTime::now();
+    let has_both = || {
+        let reading = reading(&other, "enqueued").expect("the counters answer");
+        let (is_known, counted) =
+            (reported_to(&reading).is_some_and(|time| time >= enqueued), number(&reading["count"]));
+        assert!(counted == 2 || !is_known, "it promises more than it has: {reading}");
+        is_known
+    };
+    assert!(eventually(CAUGHT_UP_WITHIN, has_both), "it follows: {}", other.printed());
+    assert!(one.stop().success() && other.stop().success());
 }
 
 /// How long Cassandra stands still.
