@@ -42,6 +42,8 @@ pub struct StoreError {
     pub outcome: EffectOutcome,
     /// The operation, for example `append`.
     pub op: &'static str,
+    /// The address of the server that failed, HOST:PORT, if there is one that can be named.
+    pub at: Option<Box<str>>,
     /// The cause, if the store named one.
     pub source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -49,12 +51,18 @@ pub struct StoreError {
 impl StoreError {
     /// A failure without any effect.
     pub fn not_applied(kind: StoreErrorKind, op: &'static str) -> Self {
-        Self { kind, outcome: EffectOutcome::NotApplied, op, source: None }
+        Self { kind, outcome: EffectOutcome::NotApplied, op, at: None, source: None }
     }
 
     /// A failure whose effect may have happened.
     pub fn unknown(kind: StoreErrorKind, op: &'static str) -> Self {
-        Self { kind, outcome: EffectOutcome::Unknown, op, source: None }
+        Self { kind, outcome: EffectOutcome::Unknown, op, at: None, source: None }
+    }
+
+    /// The same failure of another call, without its cause.
+    pub fn alike(&self) -> Self {
+        let Self { kind, outcome, op, at, .. } = self;
+        Self { kind: *kind, outcome: *outcome, op, at: at.clone(), source: None }
     }
 
     /// The reason for callers. An unknown outcome is never called unavailable.
@@ -72,6 +80,13 @@ impl StoreError {
         }
     }
 
+    /// Names the server that failed.
+    #[must_use]
+    pub fn at(mut self, address: impl Into<Box<str>>) -> Self {
+        self.at = Some(address.into());
+        self
+    }
+
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
@@ -82,21 +97,40 @@ impl StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            StoreErrorKind::Unavailable => "the store does not answer",
-            StoreErrorKind::Full => "the store is full",
-            StoreErrorKind::Busy => "the store is busy",
-            StoreErrorKind::Corrupt => "the stored data is damaged",
-            StoreErrorKind::Conflict => "the record changed since it was read",
-            StoreErrorKind::Closed => "the store is closing",
-            StoreErrorKind::Forbidden => "the store denies this operation to the user of this server",
+        write!(f, "{}: ", self.op)?;
+        let what = match self.kind {
+            StoreErrorKind::Unavailable => "does not answer",
+            StoreErrorKind::Full => "is full",
+            StoreErrorKind::Busy => "is busy",
+            StoreErrorKind::Closed => "is closing",
+            StoreErrorKind::Forbidden => "denies this operation to the user of this server",
+            StoreErrorKind::Corrupt => return f.write_str("the stored data is damaged"),
+            StoreErrorKind::Conflict => return f.write_str("the record changed since it was read"),
         };
-        write!(f, "{}: {kind}", self.op)
+        match &self.at {
+            Some(address) => write!(f, "the store at {address} {what}"),
+            None => write!(f, "the store {what}"),
+        }
     }
 }
 
 impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_ref().map(|source| source.as_ref() as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_server_if_it_is_one_of_a_server() {
+        let away = |error: StoreError| error.at("10.0.0.1:6379").to_string();
+        let [unavailable, corrupt] = [StoreErrorKind::Unavailable, StoreErrorKind::Corrupt];
+        let failed = |kind| StoreError::not_applied(kind, "enqueue");
+        assert_eq!(failed(unavailable).to_string(), "enqueue: the store does not answer");
+        assert_eq!(away(failed(unavailable)), "enqueue: the store at 10.0.0.1:6379 does not answer");
+        assert_eq!(away(failed(corrupt)), "enqueue: the stored data is damaged");
     }
 }

@@ -104,6 +104,8 @@ pub struct Cassandra {
     rollups: Arc<Rollups>,
     catalog: Arc<Catalog>,
     request_counters: Arc<RequestCounters>,
+    /// HOST:PORT of the nodes that the settings name.
+    servers: Vec<String>,
 }
 
 impl Cassandra {
@@ -125,7 +127,7 @@ impl Cassandra {
             let store = CqlStore::new(session, options.data_center.clone(), Arc::clone(startup_deadline));
             let store = Arc::new(CountingStore::new(store, Arc::clone(&tally)));
             let opened = Self::open_on(store, &options.keyspace, settings, clock, ProtocolRules::default()).await?;
-            Ok(Self { request_counters: tally, ..opened })
+            Ok(Self { request_counters: tally, servers: options.servers.clone(), ..opened })
         };
         connect::within_deadline(startup_deadline, &options.keyspace, Box::pin(opening)).await
     }
@@ -161,6 +163,7 @@ impl Cassandra {
             rollups,
             catalog,
             request_counters: Arc::default(),
+            servers: Vec::new(),
         })
     }
 
@@ -242,7 +245,7 @@ impl StoreHandle for Cassandra {
     }
 
     fn description(&self) -> String {
-        format!("keyspace {} of Cassandra", self.keyspace())
+        format!("keyspace {} of Cassandra at {}", self.keyspace(), self.servers.join(", "))
     }
 
     async fn check(&self) -> StoreCheck {

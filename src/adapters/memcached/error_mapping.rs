@@ -23,7 +23,7 @@ pub(super) fn store_error(op: &'static str, address: &str, error: &Error) -> Sto
         // The client may add errors: an unknown one may have had an effect.
         _ => StoreError::unknown(StoreErrorKind::Corrupt, op),
     };
-    failure.with_source(format!("memcached at {address}: {}", text(error)))
+    failure.at(address).with_source(format!("memcached at {address}: {}", text(error)))
 }
 
 /// Whether the server gave no answer, as opposed to an unexpected answer.

@@ -177,7 +177,7 @@ impl MemcachedServer {
         self.call_counters.refused.fetch_add(1, Ordering::Relaxed);
         let left = self.backoff.left(self.clock.elapsed());
         let why = format!("memcached at {} did not answer; the next call is sent in {left:?}", self.address);
-        StoreError::not_applied(StoreErrorKind::Unavailable, op).with_source(why)
+        StoreError::not_applied(StoreErrorKind::Unavailable, op).at(&*self.address).with_source(why)
     }
 
     /// Checks with a key of its own whether the server answers and adds modulo 2^64.

@@ -473,11 +473,12 @@ fn keeps_changing(op: &'static str) -> StoreError {
 
 /// The answers to `count` calls, of which those that are missing have failed so.
 fn fill<T>(mut done: Vec<Result<T, StoreError>>, count: usize, error: StoreError) -> Vec<Result<T, StoreError>> {
-    let (kind, outcome, op) = (error.kind, error.outcome, error.op);
-    if done.len() < count {
+    let missing = count.saturating_sub(done.len());
+    let others: Vec<_> = (1..missing).map(|_| Err(error.alike())).collect();
+    if missing > 0 {
         done.push(Err(error));
     }
-    done.extend((done.len()..count).map(|_| Err(StoreError { kind, outcome, op, source: None })));
+    done.extend(others);
     done
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::client::{CallAnswers, CallFailure, FailureCause, RedisClient, RedisCommand, RedisReply, Slot};
 use super::wire::{RedisWire, WireCommand, WireFailure, WireReply};
-use crate::ports::EffectOutcome;
+use crate::ports::{EffectOutcome, StoreError};
 
 const CALL: &str = "call Redis";
 
@@ -73,7 +73,8 @@ impl RedisWire for ClientWire {
         let commands = commands.into_iter().map(|command| RedisCommand::with(command.name, command.arguments));
         let answers = self.client.call(Slot::of(key), commands.collect()).await;
         let replies = self.replicate(key, &changes, answers).await;
-        replies.into_iter().map(|reply| reply.and_then(read).map_err(failure_of)).collect()
+        let failed = |failure| failure_of(failure, self.address(key));
+        replies.into_iter().map(|reply| reply.and_then(read).map_err(failed)).collect()
     }
 
     fn fails_over(&self) -> bool {
@@ -101,12 +102,17 @@ fn read(reply: RedisReply) -> Result<WireReply, CallFailure> {
     }
 }
 
-fn failure_of(failure: CallFailure) -> WireFailure {
+/// The failure of a call of the server at an address.
+fn failure_of(failure: CallFailure, address: Option<String>) -> WireFailure {
     match failure.cause {
         // An error that came before the function ran is none of the function.
         FailureCause::Function { code } if failure.outcome == EffectOutcome::Unknown => {
             WireFailure::Function { code, text: failure.text }
         }
-        _ => WireFailure::Store(failure.store_error(CALL)), // every other cause is one of the client
+        // Every other cause is one of the client.
+        _ => {
+            let error = failure.store_error(CALL);
+            WireFailure::Store(StoreError { at: address.map(String::into_boxed_str), ..error })
+        }
     }
 }

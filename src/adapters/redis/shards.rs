@@ -179,8 +179,7 @@ fn answers_of(
 
 /// The same failure for each command of a run. The first one has its cause.
 fn fail_all(error: StoreError, count: usize) -> Vec<Result<ShardAnswer, StoreError>> {
-    let (kind, outcome, op) = (error.kind, error.outcome, error.op);
-    let others = (1..count).map(|_| Err(StoreError { kind, outcome, op, source: None }));
+    let others: Vec<_> = (1..count).map(|_| Err(error.alike())).collect();
     std::iter::once(Err(error)).chain(others).collect()
 }
 

@@ -273,7 +273,7 @@ reasons! {
         retry: Retry::SameToken,
         effect: Effect::Unknown,
         advice: Some("a write may have been applied: retry with the same token, and report this defect"),
-        help: "The service has a defect. A write may have been applied: retry with the same token, and report the server's log.",
+        help: "The service has a defect, or what a store holds is damaged or lost. A write may have been applied: retry with the same token, and read the server's log. STORE_LOST and INCONSISTENT there are words of queues on Redis: docs/runbook/redis.md says what to do. Report everything else.",
         ..ROW
     },
     InvalidQueueName => ReasonInfo {

@@ -122,7 +122,7 @@ impl Roller {
         let prepared = prepared?;
         let Some(write) = prepared.write else { return Ok(limit) };
         if let Err(error) = written {
-            return Err(StoreError { kind: error.kind, outcome: error.outcome, op: error.op, source: None });
+            return Err(error.alike());
         }
         let checkpoint = &write.checkpoint;
         let value = prepared.row.to_cached_with(checkpoint, prepared.read_at);

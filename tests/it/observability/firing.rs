@@ -11,6 +11,7 @@ use crate::fleet::several_servers::{add_to, metric, metric_of};
 use crate::servers::Memcached;
 use crate::servers::cassandra::{Cassandra, shared};
 use crate::servers::prometheus::promtool;
+use crate::servers::redis::{Build, RedisServer};
 use crate::support::harness::{Launch, Server, eventually};
 
 /// How far readings are apart when they are played.
@@ -188,6 +189,23 @@ fn a_killed_memcached_raises_its_alert() {
     assert!(is_down, "{}", page(&server));
     let after = page(&server);
     expect_firing(&[seen.then(Some(after), TROUBLE)], &[("MemcachedDown", "a")]);
+}
+
+#[test]
+fn a_redis_that_stands_raises_its_alert() {
+    let redis = RedisServer::start(Build::Redis7).unwrap_or_else(|why| panic!("{why}"));
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let address = redis.address().to_string();
+    let server = Launch::dev(&folder.path().join("data")).arg("--redis").arg(&address).start();
+    use_it(&server);
+    let seen = Seen::well("a", settled(&server));
+    redis.pause();
+    let is_silent = || metric_of(&server, "tallystone_store_silent_seconds", "_redis") > 16.0;
+    assert!(eventually(WITHIN, is_silent), "{}", page(&server));
+    assert!(server.get("/readyz").body.contains(&format!("Redis at {address} has not answered since")));
+    let after = page(&server);
+    redis.resume();
+    expect_firing(&[seen.then(Some(after), TROUBLE)], &[("RedisSilent", "a"), ("ServiceNotReady", "a")]);
 }
 
 #[test]

@@ -85,7 +85,8 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     let paused = Instant::now();
     assert!(eventually(AWAY_WITHIN, || !is_ready(&server)), "{}", server.printed());
     let said = server.get("/readyz").body;
-    assert!(said.contains("keyspace tallystone_dev of Cassandra has not answered since 20"), "{said}");
+    assert!(said.contains("keyspace tallystone_dev of Cassandra at 127.0.0.1:"), "{said}");
+    assert!(said.contains("has not answered since 20"), "{said}");
     for watched in [&mut counters, &mut whole] {
         let left = AWAY_WITHIN.saturating_sub(paused.elapsed());
         assert_eq!(next(watched, left), Some(NotServing), "it is pushed, after {:?}", paused.elapsed());

@@ -115,7 +115,7 @@ impl CallFailure {
 
     /// The error of a port call.
     pub fn store_error(self, op: &'static str) -> StoreError {
-        StoreError { kind: self.cause.kind(), outcome: self.outcome, op, source: None }.with_source(self.text)
+        StoreError { kind: self.cause.kind(), outcome: self.outcome, op, at: None, source: None }.with_source(self.text)
     }
 }
 
