@@ -66,8 +66,8 @@ pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     CreatedQueue, FilteredDepth, FinishedBodies, IdScope, MessageBody, MessagesAt, OutboxPage, OutboxUsage,
-    QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardOutbox, ShardReader, ShardReport,
-    ShardStatus, ShardStore, ShardTotals, StoredMessage,
+    QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardGlance, ShardOutbox, ShardReader,
+    ShardReport, ShardStatus, ShardStore, ShardTotals, StoredMessage,
 };
 pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};

@@ -333,6 +333,31 @@ impl ShardReport {
     }
 }
 
+/// What lists of queues show of a shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardGlance {
+    /// The place of the newest row.
+    pub position: RowPosition,
+    /// Messages by state at this position, in the order of `MessageState::ALL`; 0 once the queue is being deleted.
+    pub messages: [u64; MessageState::ALL.len()],
+    /// The counts of the whole shard at this position, or a little later.
+    pub counts: Box<ShardCounts>,
+    /// The status at this position, or a little later, if messages are ready.
+    pub view: Option<ShardStatus>,
+}
+
+impl ShardGlance {
+    /// What is shown of a shard with this status; none at the known position.
+    pub fn of(shard: &Shard, view: ShardStatus, known: Option<RowPosition>) -> Option<Self> {
+        (known != Some(shard.position())).then(|| Self {
+            position: shard.position(),
+            messages: shard.totals().messages(),
+            counts: Box::new(shard.tally().counts().clone()),
+            view: (view.ready() > 0).then_some(view),
+        })
+    }
+}
+
 /// Rows of an outbox, in the order of their positions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutboxPage {
@@ -364,10 +389,15 @@ pub struct OutboxUsage {
 /// 16. The positions of a shard are 1, 2, 3 and so on in an epoch, and go on across restarts.
 /// 17. The outbox of a dropped queue stays until it is forgotten or gives way. `outboxes` lists every shard that has rows.
 /// 18. A store recounts the levels of each shard when it is opened. They equal those of the counts.
+/// 20. `glance` answers what `report` and `totals` say, and none if the shard is at the known position. It costs no more than
+///     they do, and no more than one plain read at the known position.
 #[async_trait]
 pub trait ShardOutbox: Send + Sync + 'static {
     /// Reads the counts of a shard. `since` is the position of an earlier report; without one all counts are returned.
     async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError>;
+
+    /// Reads what lists of queues show of a shard, if it is not at the known position any more.
+    async fn glance(&self, shard: ShardId, known: Option<RowPosition>) -> Result<Option<ShardGlance>, StoreError>;
 
     /// Reads the rows after a position, at most `limit` and `OUTBOX_PAGE_ROWS_MAX` rounded up to whole commits.
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError>;

@@ -63,6 +63,28 @@ async fn shard_outbox_law_14_a_report_is_the_totals_at_one_position() {
 }
 
 #[tokio::test]
+async fn shard_outbox_law_20_a_glance_is_what_changed_since_a_position() {
+    on_every_queue_store(async |bench| {
+        let unused = bench.stores.outbox.glance(SHARD, None).await.expect("a glance").expect("nothing is known");
+        assert_eq!((unused.messages, unused.view), ([0; MessageState::ALL.len()], None), "nothing is ready");
+        work(&bench, SHARD, "abc").await;
+        let report = bench.stores.outbox.report(SHARD, None).await.expect("a report");
+        let glance = bench.stores.outbox.glance(SHARD, Some(unused.position)).await.expect("a glance").expect("news");
+        assert_eq!((glance.position, glance.messages), (report.position, report.totals.messages()));
+        assert_eq!(glance.counts, report.counts);
+        let ready = bench.stores.reader.totals(SHARD).await.expect("totals").view;
+        let status = glance.view.expect("messages are ready");
+        assert_eq!((status.step, status.messages, status.head), (ready.step, ready.messages, ready.head));
+        let again = bench.stores.outbox.glance(SHARD, Some(glance.position)).await.expect("a glance");
+        assert_eq!(again, None, "nothing changed");
+        bench.stores.shards.drop_queue(QUEUE).await.expect("dropped");
+        let gone = bench.stores.outbox.glance(SHARD, Some(glance.position)).await.map(drop);
+        assert_eq!(gone.map_err(|error| error.kind), Err(StoreErrorKind::Conflict));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn shard_outbox_laws_15_and_16_each_row_is_there_in_order_until_it_is_forgotten() {
     on_every_queue_store(async |bench| {
         let applied = work(&bench, SHARD, "abcd").await;

@@ -22,8 +22,8 @@ use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply
 use crate::domain::time::Timestamp;
 use crate::ports::{
     Clock, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
-    ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore, ShardTotals, StoreError,
-    StoreErrorKind, StoredMessage,
+    ShardAnswer, ShardCommand, ShardGlance, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore,
+    ShardTotals, StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// The epoch of every shard. Nothing here goes back in time, so the epoch never rises.
@@ -311,6 +311,10 @@ impl ShardReader for MemoryQueues {
 impl ShardOutbox for MemoryQueues {
     async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
         self.read(shard, |kept, at| ShardReport::of(&kept.shard, since, at))
+    }
+
+    async fn glance(&self, shard: ShardId, known: Option<RowPosition>) -> Result<Option<ShardGlance>, StoreError> {
+        self.read(shard, |kept, _| ShardGlance::of(&kept.shard, kept.view, known))
     }
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {

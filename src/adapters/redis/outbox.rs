@@ -1,8 +1,10 @@
 //! `ShardOutbox`: the counts of shards, and the streams of rows that the history has not taken over yet.
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use super::calls::{EMPTY_OUTBOXES, RedisQueues, failure_of};
+use super::counts::read_counts;
 use super::keys::{named_keys, prefix};
 use super::limits::{REDIS_OUTBOX_ENTRIES_READ_MAX, REDIS_REPORT_RETRIES_MAX};
 use super::packed::PackedReader;
@@ -11,9 +13,10 @@ use super::report::REPORT;
 use super::wire::{WireCommand, WireReply};
 use crate::adapters::codec::CorruptValue;
 use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
+use crate::domain::queue::MessageState;
 use crate::domain::queue::name::ShardId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::ports::{OutboxPage, OutboxUsage, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
+use crate::ports::{OutboxPage, OutboxUsage, ShardGlance, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
 
 const READ: &str = "read outbox of queue";
 
@@ -27,6 +30,30 @@ impl ShardOutbox for RedisQueues {
         }
         let busy = StoreError::not_applied(StoreErrorKind::Busy, REPORT);
         Err(busy.with_source("counted values keep giving way to new ones while they are read"))
+    }
+
+    /// Two plain reads of a shard that has changed, the header first: what changes between them is read again by the next
+    /// look.
+    async fn glance(&self, shard: ShardId, known: Option<RowPosition>) -> Result<Option<ShardGlance>, StoreError> {
+        let Some(header) = self.stored_header(shard, READ).await? else {
+            // The read of a shard that is not there says why.
+            return self.report(shard, known.map(|known| known.position)).await.map(|_| None);
+        };
+        let position = RowPosition { epoch: header.epoch, position: header.position };
+        if known == Some(position) {
+            return Ok(None);
+        }
+        let key = format!("{}c", prefix(shard)).into_bytes();
+        let counts = match self.on_shard(shard, WireCommand { name: "GET", arguments: vec![key] }).await? {
+            WireReply::Bytes(counts) => counts,
+            WireReply::Nil | WireReply::Int(_) | WireReply::List(_) => Bytes::new(), // nothing was counted yet
+        };
+        let messages = header.totals.messages();
+        let view = match messages[MessageState::Pending as usize] {
+            0 => None,
+            _ => Some(self.header(shard, READ).await?.0.view),
+        };
+        Ok(Some(ShardGlance { position, messages, counts: Box::new(read_counts(&counts, position.position)), view }))
     }
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {

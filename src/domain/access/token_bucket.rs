@@ -1,4 +1,4 @@
-//! A token bucket: so much a second, and as much at once as one second has.
+//! A token bucket: so much a second, and so much at once; without another word as much as one second has.
 //!
 //! What is known before it is done is taken, or refused with the time after which it fits. What is known only afterwards, such
 //! as the bytes of a body, is charged, and may leave a debt. Until a debt is paid, nothing is admitted. The arithmetic is exact
@@ -11,8 +11,10 @@ const NANOS: i128 = 1_000_000_000;
 /// Tokens of one caller for one thing. It is full at first.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    /// Tokens a second, and the most that there are at a time. At least 1.
+    /// Tokens a second. At least 1.
     rate: u64,
+    /// The most tokens that there are at a time.
+    burst: u64,
     /// The tokens at `read_at`, in billionths; below 0 after a charge of more than there were.
     level: i128,
     read_at: Duration,
@@ -21,8 +23,13 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// A full bucket.
     pub fn full(rate: u64) -> Self {
-        let rate = rate.max(1);
-        Self { rate, level: i128::from(rate) * NANOS, read_at: Duration::ZERO }
+        Self::with_burst(rate, rate)
+    }
+
+    /// A full bucket, with other tokens at a time than in a second.
+    pub fn with_burst(rate: u64, burst: u64) -> Self {
+        let (rate, burst) = (rate.max(1), burst.max(1));
+        Self { rate, burst, level: i128::from(burst) * NANOS, read_at: Duration::ZERO }
     }
 
     /// The tokens that it gets in a second.
@@ -58,7 +65,7 @@ impl TokenBucket {
     fn refill(&mut self, now: Duration) {
         let nanos = now.saturating_sub(self.read_at).as_nanos();
         self.read_at = self.read_at.max(now);
-        let most = i128::from(self.rate) * NANOS;
+        let most = i128::from(self.burst) * NANOS;
         let came = i128::try_from(nanos).unwrap_or(i128::MAX).saturating_mul(i128::from(self.rate));
         self.level = self.level.saturating_add(came).min(most);
     }

@@ -15,10 +15,19 @@ pub const ACTIVITY_WAIT_MAX: Duration = Duration::from_millis(150);
 pub const ACTIVITY_ASKED_FOR: Duration = Duration::from_secs(120);
 /// The age at which a reading of a shard that other servers may change is renewed.
 pub const ACTIVITY_RENEWED_AFTER: Duration = Duration::from_secs(3);
-/// The shards that are read for activities in one second.
-pub const ACTIVITY_READS_MAX: usize = 5_000;
+/// How long after a list or call has shown a queue its shards are looked at that often. Others take turns.
+pub const ACTIVITY_SHOWN_FOR: Duration = Duration::from_secs(10);
+/// The shards of shown queues that are looked at in one second.
+pub const ACTIVITY_SHOWN_READS_MAX: usize = 1_000;
+/// What looks at the other shards may cost in one second, in calls of the store: 1 a shard, 2 if it has changed, 10 if it
+/// has ready messages too.
+pub const ACTIVITY_TURN_COST: u64 = 500;
+/// What such looks may cost at once, where they cost less before.
+pub const ACTIVITY_TURN_COST_SAVED_MAX: u64 = 5_000;
+/// The other shards that are chosen at a time.
+pub const ACTIVITY_TURN_READS_MAX: usize = 5_000;
 /// The shards that are read for activities at once.
-pub const ACTIVITY_READS_AT_ONCE_MAX: usize = 64;
+pub const ACTIVITY_READS_AT_ONCE_MAX: usize = 32;
 /// The size at which the file of admin actions is rotated.
 pub const ADMIN_LOG_FILE_BYTES: u64 = 8 * 1024 * 1024;
 /// The files of admin actions that are kept, the newest included.

@@ -64,6 +64,15 @@ impl ActivityFlows<f64> {
     }
 }
 
+/// What is known of a shard between two readings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadingGap {
+    /// It is read soon after it changed, so it was quiet until a step before the later one.
+    Quiet,
+    /// It may have changed at any time.
+    Unknown,
+}
+
 /// The readings of a shard in the last minute. At most 15.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct FlowReadings {
@@ -72,18 +81,18 @@ pub struct FlowReadings {
 
 impl FlowReadings {
     /// Takes a reading at an elapsed time, not before the last one. Totals that fell begin anew. O(1) amortized.
-    pub fn record(&mut self, at: Duration, totals: ActivityFlows<u64>) {
+    pub fn record(&mut self, at: Duration, totals: ActivityFlows<u64>, gap: ReadingGap) {
         if self.readings.back().is_some_and(|(_, last)| totals.is_behind(last)) {
             self.readings.clear();
         }
         if let Some(&(last_at, last)) = self.readings.back() {
-            if at.saturating_sub(last_at) > 2 * RATE_STEP {
-                // A shard is read soon after it changed, so the time before the last step was quiet.
+            if gap == ReadingGap::Quiet && at.saturating_sub(last_at) > 2 * RATE_STEP {
                 self.readings.push_back((at.saturating_sub(RATE_STEP), last));
             }
-            let place = self.readings.len();
-            // Those that are kept lie a step apart, but for the last.
-            if place > 1 && self.readings[place - 1].0.saturating_sub(self.readings[place - 2].0) < RATE_STEP {
+            // Those that are kept lie a step apart, but for the last. While nothing changes, two say it.
+            if let [.., (before_at, before), (last_at, last)] = self.readings.make_contiguous()
+                && (last_at.saturating_sub(*before_at) < RATE_STEP || (*before == *last && *last == totals))
+            {
                 self.readings.pop_back();
             }
         }
@@ -91,6 +100,13 @@ impl FlowReadings {
         let from = at.saturating_sub(RATE_WINDOW);
         while self.readings.len() > 1 && self.readings[1].0 <= from {
             self.readings.pop_front();
+        }
+    }
+
+    /// Notes that the totals are those of the last reading still.
+    pub fn confirm(&mut self, at: Duration) {
+        if let Some(&(_, totals)) = self.readings.back() {
+            self.record(at, totals, ReadingGap::Unknown);
         }
     }
 
@@ -217,6 +233,8 @@ mod tests {
 
     use super::*;
 
+    const QUIET: ReadingGap = ReadingGap::Quiet;
+
     fn flows(enqueued: u64) -> ActivityFlows<u64> {
         ActivityFlows { enqueued, dequeued: enqueued / 2, completed: enqueued / 3, failed: enqueued / 5 }
     }
@@ -229,42 +247,58 @@ mod tests {
     fn a_rate_is_unknown_until_there_is_a_step_to_measure() {
         let mut readings = FlowReadings::default();
         assert_eq!(readings.rates(secs(100)), None);
-        readings.record(secs(100), flows(1_000));
+        readings.record(secs(100), flows(1_000), QUIET);
         assert_eq!(readings.rates(secs(104)), None);
         assert_eq!(readings.rates(secs(105)).map(|rates| rates.enqueued), Some(0.0), "a quiet shard");
-        readings.record(secs(110), flows(1_100));
+        readings.record(secs(110), flows(1_100), QUIET);
         assert_eq!(readings.rates(secs(110)).map(|rates| rates.enqueued), Some(10.0));
     }
 
     #[test]
     fn a_burst_counts_for_a_minute_and_then_no_more() {
         let mut readings = FlowReadings::default();
-        readings.record(secs(0), flows(0));
-        readings.record(secs(600), flows(120));
+        readings.record(secs(0), flows(0), QUIET);
+        readings.record(secs(600), flows(120), QUIET);
         let rate = |at| readings.rates(secs(at)).map(|rates| rates.enqueued);
         assert_eq!((rate(600), rate(654), rate(660)), (Some(2.0), Some(2.0), Some(0.0)));
     }
 
     #[test]
+    fn what_changed_at_an_unknown_time_is_spread_over_that_time_and_no_change_takes_two_readings() {
+        let mut readings = FlowReadings::default();
+        readings.record(secs(0), flows(0), ReadingGap::Unknown);
+        readings.record(secs(600), flows(1_200), ReadingGap::Unknown);
+        let rate = |readings: &FlowReadings, at| readings.rates(secs(at)).map(|rates| rates.enqueued);
+        assert_eq!(rate(&readings, 600), Some(2.0));
+        for at in 201..400 {
+            readings.confirm(secs(3 * at));
+        }
+        assert_eq!((rate(&readings, 1_197), readings.readings.len()), (Some(0.0), 2));
+        readings.record(secs(1_200), flows(1_260), ReadingGap::Unknown);
+        assert_eq!(rate(&readings, 1_200), Some(1.0), "all of it came in the last three seconds");
+    }
+
+    #[test]
     fn totals_that_fell_begin_anew() {
         let mut readings = FlowReadings::default();
-        readings.record(secs(0), flows(1_000));
-        readings.record(secs(20), flows(10));
+        readings.record(secs(0), flows(1_000), QUIET);
+        readings.record(secs(20), flows(10), QUIET);
         assert_eq!(readings.rates(secs(20)), None);
-        readings.record(secs(30), flows(20));
+        readings.record(secs(30), flows(20), QUIET);
         assert_eq!(readings.rates(secs(30)).map(|rates| rates.enqueued), Some(1.0));
     }
 
     proptest! {
         /// The oracle keeps every reading. A reading that is left out moves a change by less than two steps.
         #[test]
-        fn rates_are_those_of_all_readings_within_a_step(steps in vec((100_u64..4_000, 0_u64..500), 2..80)) {
+        fn rates_are_those_of_all_readings_within_a_step(steps in vec((100_u64..4_000, 0_u64..500), 2..80), is_quiet in any::<bool>()) {
+            let gap = if is_quiet { QUIET } else { ReadingGap::Unknown };
             let (mut readings, mut all) = (FlowReadings::default(), Vec::new());
             let (mut at, mut total) = (Duration::ZERO, 0);
             for (pause, added) in steps {
                 at += Duration::from_millis(pause);
                 total += added;
-                readings.record(at, flows(total));
+                readings.record(at, flows(total), gap);
                 all.push((at, total));
             }
             prop_assert!(readings.readings.len() <= 15);

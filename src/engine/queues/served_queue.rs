@@ -13,7 +13,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::domain::limits::SHARD_WALKS_MAX;
+use crate::domain::limits::{ACTIVITY_SHOWN_FOR, SHARD_WALKS_MAX};
 use crate::domain::queue::command::Cursor;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::{CatalogQueue, MessageState, QueueSpec, ShardId};
@@ -41,6 +41,8 @@ pub struct ServedQueue {
     shards: Box<[ServedShard]>,
     /// The time of the last dequeue, in microseconds of elapsed time above 0; 0 before the first.
     last_dequeue_micros: AtomicU64,
+    /// The time at which its activity was shown last, in the same form.
+    shown_micros: AtomicU64,
     /// The version of the settings that this server applied to all shards last; 0 before the first.
     applied_version: AtomicU64,
     /// The quota permit of the caller whose first enqueue made it.
@@ -152,6 +154,7 @@ impl ServedQueue {
             depth_cache: DepthCache::default(),
             counts: OnceLock::new(),
             last_dequeue_micros: AtomicU64::new(0),
+            shown_micros: AtomicU64::new(0),
             applied_version: AtomicU64::new(0),
             share: OnceLock::new(),
         }
@@ -185,13 +188,22 @@ impl ServedQueue {
 
     /// Notes the time of a dequeue.
     pub fn record_dequeue(&self, now: Duration) {
-        let micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-        self.last_dequeue_micros.fetch_max(micros.saturating_add(1), Ordering::Relaxed);
+        record_micros(&self.last_dequeue_micros, now);
+    }
+
+    /// Notes that its activity is shown.
+    pub fn record_shown(&self, now: Duration) {
+        record_micros(&self.shown_micros, now);
+    }
+
+    /// Whether its activity was shown a short time ago.
+    pub fn is_shown(&self, now: Duration) -> bool {
+        recorded_micros(&self.shown_micros).is_some_and(|at| now.saturating_sub(at) < ACTIVITY_SHOWN_FOR)
     }
 
     /// The time of the last dequeue, by elapsed time; none since the server started.
     pub fn last_dequeue(&self) -> Option<Duration> {
-        self.last_dequeue_micros.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
+        recorded_micros(&self.last_dequeue_micros)
     }
 
     pub fn shard(&self, number: u32) -> &ServedShard {
@@ -304,6 +316,17 @@ impl ServedQueue {
         let dues = self.shards.iter().filter_map(|live| live.last_view.lock().next_event_at);
         dues.min().map(|due| due.saturating_sub(now))
     }
+}
+
+/// Records an elapsed time in microseconds above 0.
+fn record_micros(recorded: &AtomicU64, now: Duration) {
+    let micros = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    recorded.fetch_max(micros.saturating_add(1), Ordering::Relaxed);
+}
+
+/// The elapsed time that was recorded last, if there is one.
+fn recorded_micros(recorded: &AtomicU64) -> Option<Duration> {
+    recorded.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
 }
 
 /// The most messages of a shard that a dequeue could lease.

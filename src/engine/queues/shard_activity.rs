@@ -6,13 +6,27 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::domain::Timestamp;
 use crate::domain::queue::MessageState;
-use crate::domain::queue::activity::{ActivityFlows, FlowReadings};
+use crate::domain::queue::activity::{ActivityFlows, FlowReadings, ReadingGap};
+use crate::domain::queue::tally::ShardCounts;
 use crate::domain::queue::tally::flows::Flow;
-use crate::ports::ShardReport;
+use crate::domain::queue::transition::RowPosition;
+use crate::ports::{ShardGlance, ShardReport};
+
+/// When a reading was made: its elapsed time, and the time at which it began.
+pub type ReadingTimes = (Duration, Timestamp);
 
 /// What is known of the totals of a shard.
 #[derive(Default)]
-pub struct ShardActivity(Mutex<Option<Box<ShardReading>>>);
+pub struct ShardActivity(Mutex<KnownActivity>);
+
+#[derive(Default)]
+struct KnownActivity {
+    last: Option<Box<ShardReading>>,
+    /// The elapsed time at which the last look began.
+    tried_at: Option<Duration>,
+    /// The looks that began since one was answered.
+    unanswered: u32,
+}
 
 /// The last reading of a shard.
 pub struct ShardReading {
@@ -22,54 +36,90 @@ pub struct ShardReading {
     pub began: Timestamp,
     /// The elapsed time of the reading.
     at: Duration,
-    position: u64,
+    position: RowPosition,
     flows: FlowReadings,
+    gap: ReadingGap,
 }
 
 impl ShardReading {
-    /// The rates of the shard, see `FlowReadings::rates`.
+    /// The rates of the shard, see `FlowReadings::rates`: of this moment where the shard is read when it changes, else of the
+    /// reading.
     pub fn rates(&self, elapsed: Duration) -> Option<ActivityFlows<f64>> {
-        self.flows.rates(elapsed)
+        self.flows.rates(match self.gap {
+            ReadingGap::Quiet => elapsed,
+            ReadingGap::Unknown => self.at,
+        })
+    }
+}
+
+fn flows_of(counts: &ShardCounts) -> ActivityFlows<u64> {
+    ActivityFlows {
+        enqueued: counts.flow(Flow::Enqueued),
+        dequeued: counts.flow(Flow::Dequeued),
+        completed: counts.flow(Flow::Completed),
+        failed: counts.flow(Flow::Failed) + counts.flow(Flow::LeaseExpired),
     }
 }
 
 impl ShardActivity {
-    /// Takes a reading in. `times` are its elapsed time, and the time at which it began. One that began before the last one
-    /// is dropped: two readers may overlap.
-    pub fn record(&self, report: &ShardReport, (at, began): (Duration, Timestamp)) {
-        let mut last = self.0.lock();
-        let counts = &report.counts;
-        let totals = ActivityFlows {
-            enqueued: counts.flow(Flow::Enqueued),
-            dequeued: counts.flow(Flow::Dequeued),
-            completed: counts.flow(Flow::Completed),
-            failed: counts.flow(Flow::Failed) + counts.flow(Flow::LeaseExpired),
-        };
-        let mut flows = match last.take() {
-            Some(known) if known.began > began => {
-                *last = Some(known);
-                return;
-            }
-            Some(known) => known.flows,
-            None => FlowReadings::default(),
-        };
-        flows.record(at, totals);
-        let (messages, position) = (report.totals.messages(), report.position.position);
-        *last = Some(Box::new(ShardReading { messages, began, at, position, flows }));
+    /// Takes a report in. One that began before the last reading is dropped: two readers may overlap.
+    pub fn record_report(&self, report: &ShardReport, times: ReadingTimes, gap: ReadingGap) {
+        self.record(report.position, report.totals.messages(), flows_of(&report.counts), times, gap);
+    }
+
+    /// Takes in what was read of a shard that other servers may change. One that began before the last reading is dropped.
+    pub fn record_glance(&self, glance: &ShardGlance, times: ReadingTimes) {
+        self.record(glance.position, glance.messages, flows_of(&glance.counts), times, ReadingGap::Unknown);
+    }
+
+    fn record(
+        &self,
+        position: RowPosition,
+        messages: [u64; MessageState::ALL.len()],
+        totals: ActivityFlows<u64>,
+        (at, began): ReadingTimes,
+        gap: ReadingGap,
+    ) {
+        let mut known = self.0.lock();
+        known.unanswered = 0;
+        if known.last.as_ref().is_some_and(|last| last.began > began) {
+            return;
+        }
+        let mut flows = known.last.take().map_or_else(FlowReadings::default, |last| last.flows);
+        flows.record(at, totals, gap);
+        known.last = Some(Box::new(ShardReading { messages, began, at, position, flows, gap }));
+    }
+
+    /// Notes that a look has found the shard as the last reading has it.
+    pub fn confirm(&self, (at, began): ReadingTimes) {
+        let mut known = self.0.lock();
+        known.unanswered = 0;
+        if let Some(last) = known.last.as_mut().filter(|last| last.began <= began) {
+            (last.at, last.began, last.gap) = (at, began, ReadingGap::Unknown);
+            last.flows.confirm(at);
+        }
+    }
+
+    /// Notes that a look begins. Returns the position of the last reading.
+    pub fn begin_read(&self, elapsed: Duration) -> Option<RowPosition> {
+        let mut known = self.0.lock();
+        (known.tried_at, known.unanswered) = (Some(elapsed), known.unanswered.saturating_add(1));
+        known.last.as_ref().map(|last| last.position)
     }
 
     /// The last reading, if there is one. Held for a short time only.
     pub fn read(&self) -> Option<MappedMutexGuard<'_, ShardReading>> {
-        MutexGuard::try_map(self.0.lock(), Option::as_deref_mut).ok()
+        MutexGuard::try_map(self.0.lock(), |known| known.last.as_deref_mut()).ok()
     }
 
-    /// Whether the reading is older than an age, or there is none.
-    pub fn is_older(&self, elapsed: Duration, age: Duration) -> bool {
-        self.0.lock().as_ref().is_none_or(|read| elapsed.saturating_sub(read.at) >= age)
+    /// The elapsed time of the last reading or look, whether it was answered or not.
+    pub fn looked_at(&self) -> Option<Duration> {
+        let known = self.0.lock();
+        known.tried_at.max(known.last.as_ref().map(|last| last.at))
     }
 
-    /// The position of the last reading.
-    pub fn position(&self) -> Option<u64> {
-        self.0.lock().as_ref().map(|read| read.position)
+    /// Whether looks fail: one began after another that was not answered.
+    pub fn is_unanswered(&self) -> bool {
+        self.0.lock().unanswered > 1
     }
 }

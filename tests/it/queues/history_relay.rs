@@ -33,8 +33,8 @@ use tallystone::engine::queues::{
 };
 use tallystone::engine::{Engine, EngineParts, MemberProfile};
 use tallystone::ports::{
-    Clock, HistoryBatch, HistoryStore, HistoryUsage, OutboxPage, OutboxUsage, QueueShards, QueueStores, ShardOutbox,
-    ShardReport, StoreError, StoreErrorKind,
+    Clock, HistoryBatch, HistoryStore, HistoryUsage, OutboxPage, OutboxUsage, QueueShards, QueueStores, ShardGlance,
+    ShardOutbox, ShardReport, StoreError, StoreErrorKind,
 };
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -130,6 +130,10 @@ struct FaultyOutbox {
 impl ShardOutbox for FaultyOutbox {
     async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
         self.inner.report(shard, since).await
+    }
+
+    async fn glance(&self, shard: ShardId, known: Option<RowPosition>) -> Result<Option<ShardGlance>, StoreError> {
+        self.inner.glance(shard, known).await
     }
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {

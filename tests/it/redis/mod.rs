@@ -7,6 +7,7 @@ mod activity;
 mod cluster;
 mod durability;
 mod faults;
+mod looks;
 mod lost_store;
 mod news;
 mod opening;

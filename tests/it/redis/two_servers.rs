@@ -19,14 +19,14 @@ const WAIT: Duration = Duration::from_secs(20);
 const SENT: usize = 40;
 
 /// A server with its own connections.
-struct QueuesServer {
-    queues: Queues,
+pub(super) struct QueuesServer {
+    pub(super) queues: Queues,
     stores: RedisStores,
     driver: Driver,
 }
 
 impl QueuesServer {
-    async fn start(deployment: Deployment) -> Self {
+    pub(super) async fn start(deployment: Deployment) -> Self {
         let queues =
             RedisQueueOptions { epoch: 1, clock_slack: Duration::from_secs(2), outbox_entries: 100, durability: None };
         let options = RedisStoreOptions { deployment, login: None, tls: None, timeout: TIMEOUT, queues, asked: ASKED };
@@ -59,7 +59,7 @@ impl QueuesServer {
         self.queues.dequeue(&name(), asked).await.expect("a dequeue").take().len()
     }
 
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.driver.abandon().await;
         self.stores.handle.close().await;
     }

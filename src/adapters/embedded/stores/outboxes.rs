@@ -16,7 +16,9 @@ use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
 use crate::domain::queue::ShardId;
 use crate::domain::queue::transition::{HistoryRow, RowPosition};
 use crate::domain::time::Timestamp;
-use crate::ports::{OutboxPage, OutboxUsage, ScanOrder, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
+use crate::ports::{
+    OutboxPage, OutboxUsage, ScanOrder, ShardGlance, ShardOutbox, ShardReport, StoreError, StoreErrorKind,
+};
 
 /// After every row: a dropped shard has no more.
 const NO_MORE_ROWS: RowPosition = RowPosition { epoch: u32::MAX, position: u64::MAX - 1 };
@@ -25,6 +27,10 @@ const NO_MORE_ROWS: RowPosition = RowPosition { epoch: u32::MAX, position: u64::
 impl ShardOutbox for EmbeddedQueues {
     async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
         self.read_shard(shard, move |kept, at| ShardReport::of(&kept.shard, since, at)).await
+    }
+
+    async fn glance(&self, shard: ShardId, known: Option<RowPosition>) -> Result<Option<ShardGlance>, StoreError> {
+        self.read_shard(shard, move |kept, _| ShardGlance::of(&kept.shard, kept.view, known)).await
     }
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {

@@ -9,7 +9,7 @@ use super::words;
 use crate::proto::queue::v1 as queue;
 
 /// Numbers up to this age are fresh, in seconds; the script of the console has the same bounds.
-const FRESH_SECONDS: i64 = 5;
+pub const FRESH_SECONDS: i64 = 5;
 const LAGGING_SECONDS: i64 = 60;
 
 /// A page.

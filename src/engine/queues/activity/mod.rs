@@ -1,7 +1,8 @@
 //! What queues do now, from readings of the totals of their shards. No call here reads messages.
 //!
 //! Where this process owns the queue store, the bridge reads each shard that changed, and the rows come from what it read.
-//! Where other servers change the shards too, or nothing reports, `follow` renews readings while somebody asks for rows.
+//! Where other servers change the shards too, or nothing reports, `follow` renews readings while somebody asks for rows, those
+//! of shown queues often and all others in turn.
 //! So each server has the rows of all shards, and merges nothing but those of a queue.
 
 mod follow;
@@ -12,11 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::domain::Timestamp;
-use crate::domain::limits::{ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_WAIT_MAX, RATE_STEP};
-use crate::domain::queue::activity::{ActivityFacts, ActivityFlows, AttentionReason};
+use crate::domain::access::TokenBucket;
+use crate::domain::limits::{
+    ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX, ACTIVITY_WAIT_MAX,
+    RATE_STEP,
+};
+use crate::domain::queue::activity::{ActivityFacts, ActivityFlows, AttentionReason, ReadingGap};
 use crate::domain::queue::{MessageState, QueueName, ShardId};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
@@ -24,6 +29,8 @@ use crate::engine::queues::served_queue::ServedQueue;
 use crate::ports::ShardReport;
 
 pub(super) use follow::ActivityFollower;
+
+use follow::DueShards;
 
 /// What a queue does at one moment.
 #[derive(Clone, PartialEq, Debug)]
@@ -74,13 +81,18 @@ pub struct ActivityPage {
     pub now: Timestamp,
 }
 
+/// A queue with its row.
+type ActivityRow = (Arc<ServedQueue>, QueueActivity);
+
 /// The last list, and whether somebody asks for lists.
 pub struct ActivityBoard {
-    /// One call at a time renews old readings; the others take what there is.
+    /// One call at a time renews old readings; the others wait for it.
     renewal: Semaphore,
-    last: Mutex<Option<(Duration, Arc<Vec<QueueActivity>>)>>,
+    last: Mutex<Option<(Duration, Arc<Vec<ActivityRow>>)>>,
     /// The elapsed time up to which shards are followed, in microseconds.
     followed_until: AtomicU64,
+    /// What looks at queues that are not shown may cost.
+    credit: Mutex<TokenBucket>,
 }
 
 /// The times of a row.
@@ -94,7 +106,12 @@ struct RowMoment {
 
 impl Default for ActivityBoard {
     fn default() -> Self {
-        Self { renewal: Semaphore::new(1), last: Mutex::default(), followed_until: AtomicU64::new(0) }
+        Self {
+            renewal: Semaphore::new(1),
+            last: Mutex::default(),
+            followed_until: AtomicU64::new(0),
+            credit: Mutex::new(TokenBucket::with_burst(ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX)),
+        }
     }
 }
 
@@ -107,6 +124,14 @@ impl ActivityBoard {
         let until = u64::try_from((now + ACTIVITY_ASKED_FOR).as_micros()).unwrap_or(u64::MAX);
         self.followed_until.fetch_max(until, Ordering::Relaxed);
     }
+
+    fn has_credit(&self, now: Duration) -> bool {
+        self.credit.lock().check(now).is_ok()
+    }
+
+    fn charge(&self, cost: u64, now: Duration) {
+        self.credit.lock().charge(cost, now);
+    }
 }
 
 impl Queues {
@@ -115,7 +140,8 @@ impl Queues {
         let Some(queue) = self.context.by_id(shard.queue) else { return };
         if shard.number < queue.shards() {
             let elapsed = self.context.engine.clock.elapsed();
-            queue.shard(shard.number).activity.record(report, (elapsed, began));
+            let gap = if self.readings_age() { ReadingGap::Unknown } else { ReadingGap::Quiet };
+            queue.shard(shard.number).activity.record_report(report, (elapsed, began), gap);
         }
     }
 
@@ -129,57 +155,89 @@ impl Queues {
         limit: usize,
     ) -> ActivityPage {
         self.context.activity.note_asked(self.context.engine.clock.elapsed());
-        if self.readings_age()
-            && let Ok(_turn) = self.context.activity.renewal.try_acquire()
-        {
-            self.renew_old(self.context.all(), RATE_STEP).await;
-        }
-        let all = self.all_activities(self.context.engine.clock.elapsed());
-        let mut found: Vec<&QueueActivity> = all.iter().filter(|row| is_shown(&row.queue)).collect();
+        let (page, shown) = self.activity_page(&is_shown, order, skip, limit);
+        if self.renew_shown(&shown).await { self.activity_page(&is_shown, order, skip, limit).0 } else { page }
+    }
+
+    /// A part of the list as it is known, with the queues of its rows.
+    fn activity_page(
+        &self,
+        is_shown: &impl Fn(&str) -> bool,
+        order: ActivityOrder,
+        skip: usize,
+        limit: usize,
+    ) -> (ActivityPage, Vec<Arc<ServedQueue>>) {
+        let elapsed = self.context.engine.clock.elapsed();
+        let all = self.all_activities(elapsed);
+        let mut found: Vec<&ActivityRow> = all.iter().filter(|(_, row)| is_shown(&row.queue)).collect();
         sort(&mut found, order);
         let totals = totals_of(&found);
         let has_more = found.len() > skip.saturating_add(limit);
-        let rows = found.into_iter().skip(skip).take(limit).cloned().collect();
-        ActivityPage { rows, totals, has_more, now: self.context.engine.now() }
+        let (queues, rows): (Vec<_>, Vec<_>) = found.into_iter().skip(skip).take(limit).cloned().unzip();
+        queues.iter().for_each(|queue| queue.record_shown(elapsed));
+        (ActivityPage { rows, totals, has_more, now: self.context.engine.now() }, queues)
     }
 
     /// The activity of a queue. O(shards).
     pub async fn activity(&self, name: &QueueName) -> Result<(QueueActivity, Timestamp), QueueError> {
         let queue = self.queue(name).await?;
         self.context.activity.note_asked(self.context.engine.clock.elapsed());
+        queue.record_shown(self.context.engine.clock.elapsed());
         if self.readings_age() {
-            self.renew_old(vec![Arc::clone(&queue)], ACTIVITY_AGE_MAX).await;
+            self.renew_old(&[Arc::clone(&queue)], ACTIVITY_AGE_MAX).await;
         }
         Ok((self.row(&queue, self.moment()), self.context.engine.now()))
     }
 
     /// The rows of all queues, by name; shared by all who ask within a short time.
-    fn all_activities(&self, elapsed: Duration) -> Arc<Vec<QueueActivity>> {
+    fn all_activities(&self, elapsed: Duration) -> Arc<Vec<ActivityRow>> {
         let mut last = self.context.activity.last.lock();
         if let Some((at, rows)) = &*last
             && elapsed.saturating_sub(*at) < ACTIVITY_AGE_MAX
         {
             return Arc::clone(rows);
         }
-        let (moment, queues) = (self.moment(), self.context.all());
-        let served = queues.iter().filter(|queue| queue.holds_messages());
-        let rows = Arc::new(served.map(|queue| self.row(queue, moment)).collect());
+        let moment = self.moment();
+        let served = self.context.all().into_iter().filter(|queue| queue.holds_messages());
+        let with_row = |queue: Arc<ServedQueue>| {
+            let row = self.row(&queue, moment);
+            (queue, row)
+        };
+        let rows = Arc::new(served.map(with_row).collect());
         *last = Some((elapsed, Arc::clone(&rows)));
         rows
     }
 
-    /// Reads shards again whose readings are older than an age, within a bounded wait. What cannot be read stays old.
-    async fn renew_old(&self, queues: Vec<Arc<ServedQueue>>, age: Duration) {
-        let elapsed = self.context.engine.clock.elapsed();
-        let served: Vec<_> = queues.into_iter().filter(|queue| queue.holds_messages()).collect();
-        let due = follow::due_shards(&served, elapsed, age);
-        if due.is_empty() {
-            return;
+    /// Renews the readings of queues that are shown, if they are old, and then those of others. Returns whether they may be
+    /// newer now.
+    async fn renew_shown(&self, shown: &[Arc<ServedQueue>]) -> bool {
+        let is_due = || !DueShards::of(shown, self.context.engine.clock.elapsed(), RATE_STEP).is_empty();
+        if !self.readings_age() || !is_due() {
+            return false;
         }
+        let Some(_turn) = self.renewal_turn().await else { return false };
+        // Another call may have renewed them meanwhile.
+        if is_due() {
+            self.renew_old(&self.context.all(), RATE_STEP).await;
+            *self.context.activity.last.lock() = None;
+        }
+        true
+    }
+
+    /// Waits for the turn of this call, within a bounded time.
+    async fn renewal_turn(&self) -> Option<SemaphorePermit<'_>> {
         tokio::select! {
             biased;
-            _ = follow::read_shards(self, due) => {}
-            () = self.context.engine.clock.sleep(ACTIVITY_WAIT_MAX) => {}
+            turn = self.context.activity.renewal.acquire() => turn.ok(),
+            () = self.context.engine.clock.sleep(ACTIVITY_WAIT_MAX) => None,
+        }
+    }
+
+    /// Reads shards again whose readings are older than an age, within a bounded wait. What cannot be read stays old.
+    async fn renew_old(&self, queues: &[Arc<ServedQueue>], age: Duration) {
+        let due = DueShards::of(queues, self.context.engine.clock.elapsed(), age);
+        if !due.is_empty() {
+            follow::renew(self, due, ACTIVITY_WAIT_MAX).await;
         }
     }
 
@@ -198,8 +256,11 @@ impl Queues {
         let record = queue.record.load();
         let mut messages = Some([0; MessageState::ALL.len()]);
         let (mut rates, mut as_of) = (Some(ActivityFlows::default()), Some(moment.read_to.unwrap_or(moment.now)));
+        let mut is_late = moment.read_to.is_some();
         for number in 0..queue.shards() {
-            let read = queue.shard(number).activity.read();
+            let activity = &queue.shard(number).activity;
+            is_late |= activity.is_unanswered();
+            let read = activity.read();
             let of_shard = read.as_ref().and_then(|read| read.rates(moment.elapsed));
             rates = rates.zip(of_shard).map(|(all, one)| all.plus(&one));
             messages = messages.zip(read.as_ref()).map(|(mut all, read)| {
@@ -220,44 +281,46 @@ impl Queues {
             waiting: queue.waiters.len(),
             enqueue_blocked: record.spec.enqueue_blocked.is_some(),
             dequeue_blocked: record.spec.dequeue_blocked.is_some(),
-            age: as_of.map(|as_of| moment.now.since(as_of)),
+            // A shard that only waits for its turn needs nobody.
+            age: as_of.filter(|_| is_late).map(|as_of| moment.now.since(as_of)),
         };
         QueueActivity { queue: record.spec.name.to_string(), messages, facts, as_of }
     }
 }
 
 /// Sorts rows that are in the order of names.
-fn sort(rows: &mut [&QueueActivity], order: ActivityOrder) {
-    let of = |row: &QueueActivity, state: MessageState| Reverse(row.messages.map(|messages| messages[state as usize]));
-    let rate = |row: &QueueActivity, of: fn(&ActivityFlows<f64>) -> f64| row.facts.rates.as_ref().map_or(-1.0, of);
-    let by_rate = |rows: &mut [&QueueActivity], of: fn(&ActivityFlows<f64>) -> f64| {
+fn sort(rows: &mut [&ActivityRow], order: ActivityOrder) {
+    let of =
+        |(_, row): &ActivityRow, state: MessageState| Reverse(row.messages.map(|messages| messages[state as usize]));
+    let rate = |(_, row): &ActivityRow, of: fn(&ActivityFlows<f64>) -> f64| row.facts.rates.as_ref().map_or(-1.0, of);
+    let by_rate = |rows: &mut [&ActivityRow], of: fn(&ActivityFlows<f64>) -> f64| {
         rows.sort_by(|one, other| rate(other, of).total_cmp(&rate(one, of)));
     };
     match order {
         ActivityOrder::Name => {}
-        ActivityOrder::Attention => rows.sort_by_cached_key(|row| {
+        ActivityOrder::Attention => rows.sort_by_cached_key(|(_, row)| {
             let reason = row.facts.attention().first().copied();
             (reason.is_none(), reason, Reverse(row.facts.oldest_ready.map(|age| age.as_secs())))
         }),
         ActivityOrder::Pending => rows.sort_by_key(|row| of(row, MessageState::Pending)),
         ActivityOrder::Errored => rows.sort_by_key(|row| of(row, MessageState::Errored)),
-        ActivityOrder::Oldest => rows.sort_by_key(|row| Reverse(row.facts.oldest_ready)),
+        ActivityOrder::Oldest => rows.sort_by_key(|(_, row)| Reverse(row.facts.oldest_ready)),
         ActivityOrder::In => by_rate(rows, |rates| rates.enqueued),
         ActivityOrder::Out => by_rate(rows, |rates| rates.completed),
         ActivityOrder::Fail => by_rate(rows, |rates| rates.failed),
     }
 }
 
-fn totals_of(rows: &[&QueueActivity]) -> ActivityTotals {
+fn totals_of(rows: &[&ActivityRow]) -> ActivityTotals {
     let mut totals = ActivityTotals {
         queues: rows.len(),
         attention: 0,
         messages: Some([0; MessageState::ALL.len()]),
         rates: Some(ActivityFlows::default()),
-        oldest_ready: rows.iter().filter_map(|row| row.facts.oldest_ready).max(),
+        oldest_ready: rows.iter().filter_map(|(_, row)| row.facts.oldest_ready).max(),
         as_of: None,
     };
-    for row in rows {
+    for (_, row) in rows {
         let reasons: Vec<AttentionReason> = row.facts.attention();
         totals.attention += usize::from(!reasons.is_empty());
         totals.messages = totals.messages.zip(row.messages).map(|(mut all, one)| {
@@ -266,8 +329,8 @@ fn totals_of(rows: &[&QueueActivity]) -> ActivityTotals {
         });
         totals.rates = totals.rates.zip(row.facts.rates).map(|(all, one)| all.plus(&one));
     }
-    if rows.iter().all(|row| row.as_of.is_some()) {
-        totals.as_of = rows.iter().filter_map(|row| row.as_of).min();
+    if rows.iter().all(|(_, row)| row.as_of.is_some()) {
+        totals.as_of = rows.iter().filter_map(|(_, row)| row.as_of).min();
     }
     totals
 }

@@ -10,10 +10,10 @@ use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};
 use crate::api::http::console::view::{
-    ActionLink, AgeChip, AttentionRow, ColumnHead, Fact, FilterForm, FormField, Page, PageFailure, PageNotice, Section,
-    Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
+    ActionLink, AgeChip, AttentionRow, ColumnHead, FRESH_SECONDS, Fact, FilterForm, FormField, Page, PageFailure,
+    PageNotice, Section, Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
 };
-use crate::api::http::console::words::{UNKNOWN, count, counters_as_of, rate, span};
+use crate::api::http::console::words::{self, UNKNOWN, count, counters_as_of, rate, span};
 use crate::domain::shell_word::shell_word;
 use crate::proto::queue::v1 as pb;
 
@@ -24,6 +24,9 @@ const ATTENTION_ROWS: i32 = 20;
 
 /// The part with the reasons for attention, in live updates.
 pub const ATTENTION_PART: &str = "attention";
+
+/// The part with the age of the sums, in live updates.
+const SUMS_AGE_PART: &str = "sums-age";
 
 /// The column of the lines over the last hour.
 const LAST_HOUR: &str = "In, last hour";
@@ -49,12 +52,36 @@ pub struct OverviewReading {
 }
 
 impl OverviewReading {
-    /// The age of the numbers. That there is no queue is as of the answer.
+    /// The age of the rows. That there is no queue is as of the answer.
     pub fn as_of(&self) -> Option<Timestamp> {
+        let rows = &self.listed.queues;
         match &self.listed.totals {
-            Some(totals) if totals.queues > 0 => totals.as_of,
+            Some(totals) if totals.queues > 0 && rows.is_empty() => totals.as_of,
+            Some(totals) if totals.queues > 0 => {
+                let of_rows: Option<Vec<Timestamp>> = rows.iter().map(|row| row.as_of).collect();
+                of_rows?.into_iter().min_by_key(words::millis)
+            }
             _ => self.listed.server_time, // there is no number of a queue
         }
+    }
+
+    /// Says how old the sums are, if they are not as fresh as the rows: queues that are not shown are read in turn.
+    fn sums_age(&self) -> Section {
+        let totals = self.listed.totals.unwrap_or_default();
+        let age = totals.as_of.as_ref().zip(self.listed.server_time.as_ref());
+        let age = age.map(|(as_of, now)| ((words::millis(now) - words::millis(as_of)) / 1_000).max(0));
+        let text = match age {
+            _ if totals.queues == 0 => None,
+            Some(..=FRESH_SECONDS) => None,
+            Some(age) => Some(format!(
+                "Sums and attention have numbers that are up to {} old: queues that are not shown are read in turn.",
+                words::seconds(age)
+            )),
+            None => Some(
+                "Some queues have not been read yet. Sums are not known, and attention may lack a queue.".to_owned(),
+            ),
+        };
+        Section { part: SUMS_AGE_PART, prose: text.into_iter().collect(), ..Section::default() }
     }
 }
 
@@ -94,7 +121,7 @@ async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQ
 /// The page.
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
     let read = read(calls, query).await?;
-    let parts = parts(&read, calls.queues_away().as_deref());
+    let [away, attention, sums_age] = parts(&read, calls.queues_away().as_deref());
     let as_of = read.as_of();
     let listed = read.listed;
     let totals = listed.totals.unwrap_or_default();
@@ -106,8 +133,9 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     }
     let (filter, sort) = (query.text("filter"), query.text("sort"));
     page.live = Some(link("live", &[("filter", filter), ("sort", sort), ("page", query.text("page"))]));
-    page.sections.extend(parts);
+    page.sections.extend([away, attention]);
     page.sections.push(Section { facts: sums(&totals), ..Section::default() });
+    page.sections.push(sums_age);
     let mut section =
         Section { title: "All queues".to_owned(), filter: Some(filter_form(filter, sort)), ..Section::default() };
     if listed.queues.is_empty() {
@@ -139,8 +167,10 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
 }
 
 /// What live updates replace.
-pub fn parts(read: &OverviewReading, away: Option<&str>) -> [Section; 2] {
-    [away_part(away), attention(&read.urgent)]
+pub fn parts(read: &OverviewReading, away: Option<&str>) -> [Section; 3] {
+    // While the store is away, all numbers are old, and the page says so.
+    let sums_age = away.map_or_else(|| read.sums_age(), |_| Section { part: SUMS_AGE_PART, ..Section::default() });
+    [away_part(away), attention(&read.urgent), sums_age]
 }
 
 /// Says that the numbers are old, while the store of the queues is away.
