@@ -40,6 +40,8 @@ pub const DEQUEUE_HEARS_NEWS: Duration = Duration::from_secs(1);
 pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
 /// The most sessions that one page of a list looks at; a page of a queue may be empty and yet have a next one.
 pub const SESSION_LIST_LOOKED_AT_MAX: usize = 10_000;
+/// The same where servers share their sessions, whose rows a page reads from the store.
+pub const SESSION_ROWS_LOOKED_AT_MAX: usize = 1_000;
 /// The longest request token of a deletion, purge, redrive, discard or update of a message, in bytes.
 pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
 /// The commands of each class that wait for one shard; past it, RETRY_LATER. One key may have no more of them than are free.

@@ -1,29 +1,33 @@
 //! Lists the open sessions: their labels, when they were last heard from, and how many leases they hold.
 //!
-//! The id of a session is the secret of its worker and is not shown; its alias is the same wherever it is shown.
+//! The id of a session is the secret of its worker and is not shown; its alias is the same wherever it is shown. Where several
+//! servers share a store, the list has the sessions of all of them, as the session directory knows them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
 use crate::domain::Timestamp;
-use crate::domain::limits::SESSION_SHARDS_AT_ONCE_MAX;
+use crate::domain::limits::{SESSION_ROWS_LOOKED_AT_MAX, SESSION_SHARDS_AT_ONCE_MAX};
 use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::{QueueName, ShardId};
+use crate::domain::queue::session_rows::SessionRow;
+use crate::domain::queue::{QueueId, QueueName, ShardId};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::session_registry::{ListedSession, shown_label};
+use crate::ports::SessionDirectory;
 
 /// An open session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LiveSession {
     pub alias: String,
-    /// Its label; empty if it has none, or was opened before the server started.
+    /// Its label; empty if it has none, or was opened before a server that owns its store started.
     pub label: Box<str>,
     /// When it was opened.
     pub opened: Timestamp,
-    /// When it was last heard from.
+    /// When it was last heard from; of a session that another server serves, up to a quarter of its lease too early.
     pub last_heard_at: Timestamp,
     /// How long it lives after each of its calls.
     pub lease: Duration,
@@ -42,20 +46,61 @@ impl Queues {
         after: u64,
         rows: usize,
     ) -> Result<(Vec<LiveSession>, Option<u64>), QueueError> {
-        let of = queue.map(|name| self.context.queue(name)).transpose()?.map(|queue| queue.record.load().id);
-        let (wall, now) = (self.context.engine.now(), self.context.engine.clock.elapsed());
-        let (listed, next) = self.context.sessions.list(after, rows, of, now);
+        let of = match queue {
+            Some(name) => Some(self.queue(name).await?.record.load().id),
+            None => None,
+        };
+        let (listed, next) = match self.context.session_directory().map(Arc::clone) {
+            Some(directory) => self.list_directory(&directory, after, rows, of).await?,
+            None => self.context.sessions.list(after, rows, of, self.context.engine.clock.elapsed()),
+        };
         let held = self.leases_held(&listed).await?;
+        let now = self.context.engine.now();
         let shown = listed.into_iter().map(|one| LiveSession {
             alias: self.context.session_alias(one.id),
             label: shown_label(&one.label).into(),
             opened: one.id.opened(),
-            last_heard_at: wall - now.saturating_sub(one.last_heard_at),
+            last_heard_at: now - one.silent_for,
             lease: one.lease,
-            expires_in: (one.last_heard_at + one.lease).saturating_sub(now),
+            expires_in: one.lease.saturating_sub(one.silent_for),
             leases: held.get(&one.id).copied().unwrap_or(0),
         });
         Ok((shown.collect(), next))
+    }
+
+    /// The same of the directory. O(examined sessions), at most `SESSION_ROWS_LOOKED_AT_MAX`.
+    async fn list_directory(
+        &self,
+        directory: &Arc<dyn SessionDirectory>,
+        mut after: u64,
+        rows: usize,
+        of: Option<QueueId>,
+    ) -> Result<(Vec<ListedSession>, Option<u64>), QueueError> {
+        let (mut listed, mut looked) = (Vec::new(), 0);
+        loop {
+            let most = (rows - listed.len()).min(SESSION_ROWS_LOOKED_AT_MAX - looked);
+            let page = directory.list(after, most).await?;
+            looked += page.rows.len();
+            listed.extend(page.rows.into_iter().filter_map(|row| self.live_row(row, page.at, of)));
+            match page.next {
+                Some(next) if listed.len() < rows && looked < SESSION_ROWS_LOOKED_AT_MAX => after = next,
+                next => return Ok((listed, next)),
+            }
+        }
+    }
+
+    /// A row of the directory that has not ended, for one queue if it may hold leases there.
+    fn live_row(&self, mut row: SessionRow, at: Timestamp, of: Option<QueueId>) -> Option<ListedSession> {
+        row.check_alive(at).ok()?;
+        let shards: Vec<ShardId> =
+            row.shards.into_iter().filter(|shard| of.is_none_or(|queue| shard.queue == queue)).collect();
+        if of.is_some() && shards.is_empty() {
+            return None;
+        }
+        // This server may have heard of it later than the directory did.
+        let here = self.context.sessions.silent_for(row.id, self.context.engine.clock.elapsed());
+        let silent_for = at.since(row.heard).min(here.unwrap_or(Duration::MAX));
+        Some(ListedSession { id: row.id, label: row.label, lease: row.lease, silent_for, shards })
     }
 
     /// The number of leases of sessions; asks each shard once.

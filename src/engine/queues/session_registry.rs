@@ -62,8 +62,8 @@ pub struct ListedSession {
     pub label: Box<str>,
     /// The lease of the session: its life after each call.
     pub lease: Duration,
-    /// The time of its last call; the present while a call of it waits or a stream of it is open.
-    pub last_heard_at: Duration,
+    /// How long ago it was heard; zero while a call of it waits or a stream of it is open.
+    pub silent_for: Duration,
     /// The shards in which it may hold leases.
     pub shards: Vec<ShardId>,
 }
@@ -301,12 +301,16 @@ impl SessionRegistry {
             let shards = entry.shards.iter().filter(|shard| of.is_none_or(|queue| shard.queue == queue));
             let shards: Vec<ShardId> = shards.copied().collect();
             if of.is_none() || !shards.is_empty() {
-                let heard = if entry.in_use > 0 { now } else { entry.last_heard_at };
-                let (label, lease) = (entry.label.clone(), entry.lease);
-                listed.push(ListedSession { id: *id, label, lease, last_heard_at: heard, shards });
+                let (label, lease, silent_for) = (entry.label.clone(), entry.lease, entry.silent_for(now));
+                listed.push(ListedSession { id: *id, label, lease, silent_for, shards });
             }
         }
         (listed, None)
+    }
+
+    /// How long ago this server heard from a session; none if it does not know it.
+    pub fn silent_for(&self, id: SessionId, now: Duration) -> Option<Duration> {
+        self.table.lock().sessions.get(&id).map(|entry| entry.silent_for(now))
     }
 
     /// The label of a session for display; empty if it has none, or was opened before the server started.
@@ -401,6 +405,11 @@ impl SessionEntry {
     /// Whether it has neither ended nor been silent for too long.
     fn lives(&self, now: Duration) -> bool {
         self.ended.is_none() && (self.in_use > 0 || now <= self.last_heard_at + self.lease)
+    }
+
+    /// How long ago it was heard; a call that waits and an open stream are heard all the time.
+    fn silent_for(&self, now: Duration) -> Duration {
+        if self.in_use > 0 { Duration::ZERO } else { now.saturating_sub(self.last_heard_at) }
     }
 
     /// Ends it unless it has ended. Returns how it ended.

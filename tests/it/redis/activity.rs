@@ -24,6 +24,27 @@ fn depth(server: &Server) -> [i64; 3] {
 }
 
 #[test]
+fn the_sessions_of_all_servers_are_listed_at_each_of_them() {
+    let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    let (one, other) = (dev_on(&redis).start(), dev_on(&redis).start());
+    call(&one, "CreateQueue", &json!({"queue": {"name": "mail"}}));
+    call(&one, "Enqueue", &json!({"queue": "mail", "message": {"message_id": "m", "payload": "aGVsbG8="}}));
+    call(&one, "OpenSession", &json!({"label": "idle"}));
+    let session = call(&other, "OpenSession", &json!({"label": "busy"}))["sessionId"].clone();
+    let ask = json!({"queue": "mail", "session_id": session, "sequence": 1});
+    assert_eq!(call(&other, "Dequeue", &ask)["leases"].as_array().map(Vec::len), Some(1));
+    for server in [&one, &other] {
+        let listed = call(server, "ListSessions", &json!({}))["sessions"].clone();
+        let rows = listed.as_array().expect("a list").iter();
+        let shown: Vec<_> = rows.map(|row| (row["label"].clone(), row["leases"].clone())).collect();
+        assert_eq!(shown, [(json!("idle"), json!("0")), (json!("busy"), json!("1"))], "{listed}");
+        let of_queue = call(server, "ListSessions", &json!({"queue": "mail"}))["sessions"].clone();
+        assert_eq!(of_queue.as_array().map(Vec::len), Some(1), "{of_queue}");
+        assert_eq!(of_queue[0]["label"], json!("busy"));
+    }
+}
+
+#[test]
 fn the_activity_of_a_queue_is_the_same_at_every_server() {
     let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
     let (one, other) = (dev_on(&redis).start(), dev_on(&redis).start());

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use tallystone::domain::Reason;
 use tallystone::domain::limits::SESSION_END_TAKEN_OVER_AFTER;
-use tallystone::domain::queue::MessageState;
 use tallystone::domain::queue::filter::Filter;
 use tallystone::domain::queue::messages::message::SessionId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::session_records::Ending;
+use tallystone::domain::queue::{MessageState, QueueName};
 use tallystone::engine::queues::{
     DequeueRequest, LeasedMessage, QueueError, Queues, SentSessionCall, SettleRequest, StreamLeaseRequest,
     StreamSession,
 };
 
+use super::SharingServer;
 use super::servers::{
     SECOND, SESSION_LEASE, SharedBench, call, depth, dequeue, enqueue, name, nobody, open, rest, tokens,
 };
@@ -91,6 +92,43 @@ async fn a_repeat_is_known_at_every_server_even_without_a_try() {
         answers.iter().flatten().count(),
         answers.iter().flatten().collect::<std::collections::BTreeSet<_>>().len()
     );
+}
+
+#[tokio::test]
+async fn each_server_lists_the_sessions_of_all_page_by_page_and_those_of_a_queue() {
+    let (bench, here, there) = SharedBench::with_shards(4).await;
+    enqueue(&here.queues, 0..4).await;
+    let [first, second] = [open(&here.queues, "one").await, open(&there.queues, "two").await];
+    let third = open(&here.queues, "three").await;
+    dequeue(&there.queues, call(second, 1, 1)).await.expect("leases");
+    let labels = async |server: &SharingServer, of: Option<&QueueName>| {
+        let (mut labels, mut after) = (Vec::new(), 0);
+        loop {
+            let (listed, next) = server.queues.list_sessions(of, after, 2).await.expect("a list");
+            labels.extend(listed.iter().map(|one| (one.label.to_string(), one.leases, one.alias.clone())));
+            match next {
+                Some(next) => after = next,
+                None => return labels,
+            }
+        }
+    };
+    let all = labels(&here, None).await;
+    assert_eq!(
+        all.iter().map(|(label, leases, _)| (&**label, *leases)).collect::<Vec<_>>(),
+        [("one", 0), ("two", 2), ("three", 0)]
+    );
+    assert_eq!(labels(&there, None).await, all, "with the same references");
+    assert_eq!(labels(&here, Some(&name())).await, [all[1].clone()]);
+    here.queues.close_session(third).await.expect("it ends");
+    assert_eq!(labels(&there, None).await, all[..2]);
+    // The silent one expires; the other one is heard at a server that lists it as heard.
+    for _ in 0..3 {
+        bench.pass(SESSION_LEASE / 2).await;
+        there.queues.heartbeat(second, None).await.expect("alive");
+    }
+    assert_eq!(labels(&here, None).await.len(), 1, "{first:?} was silent");
+    let (heard, _) = there.queues.list_sessions(None, 0, 2).await.expect("a list");
+    assert_eq!(heard[0].expires_in, SESSION_LEASE);
 }
 
 #[tokio::test]

@@ -161,7 +161,13 @@ async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
         Section { title: "Workers".to_owned(), note: "those with a session · live".to_owned(), ..Section::default() };
     match answer {
         Ok(answer) if answer.sessions.is_empty() => {
-            section.empty = "No worker with a session holds leases here.".to_owned();
+            section.empty = match answer.next_page_token.is_empty() {
+                true => "No worker with a session holds leases here.".to_owned(),
+                false => format!(
+                    "None of the first sessions holds leases here. `tallystone session ls --queue {}` looks at all.",
+                    shell_word(name)
+                ),
+            };
         }
         Ok(answer) => {
             let row = |session: pb::LiveSession| TableRow {
