@@ -22,7 +22,7 @@ pub use entry::{CatalogExperiment, ExperimentId, ExperimentSettings};
 pub use level::SignificanceLevel;
 pub use planned_size::{PlannedSize, plan};
 pub use proportion::{Interval, Proportion, newcombe_interval};
-pub use sample_ratio::{ArmWeights, SampleRatio};
+pub use sample_ratio::{ArmWeights, SampleRatio, p_text};
 pub use spec::{EXPOSURES, ExperimentSpec, ExperimentUnit, ExperimentWord};
 pub use verdict::{
     ArmContrast, ArmTotals, ExperimentDesign, ExperimentDoubt, ExperimentMode, ExperimentVerdict, FallenCounter,

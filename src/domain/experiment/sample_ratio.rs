@@ -56,6 +56,11 @@ pub struct SampleRatio {
     pub chi_square_p: f64,
 }
 
+/// A p-value as people read it: four digits, and not 0 where it is smaller.
+pub fn p_text(p: f64) -> String {
+    if p < 0.0001 { "p < 0.0001".to_owned() } else { format!("p {p:.4}") }
+}
+
 impl SampleRatio {
     /// Tests exposures, one number for each arm. `lowest_before` is the lowest sequential p-value of all looks before, 1 for
     /// none. Each look tests the total since the start, so the lowest is one valid p-value.
@@ -117,6 +122,11 @@ mod tests {
         assert!((SampleRatio::test(&halves, &[500, 500], 0.000_5).sequential_p - 0.000_5).abs() < 1e-15);
         let nothing_yet = SampleRatio::test(&halves, &[0, 0], 1.0);
         assert_eq!(nothing_yet, SampleRatio { sequential_p: 1.0, chi_square_p: 1.0 });
+    }
+
+    #[test]
+    fn a_small_p_value_is_not_shown_as_zero_or_as_a_power_of_ten() {
+        assert_eq!([1.56e-166, 0.000_1, 0.25, 1.0].map(p_text), ["p < 0.0001", "p 0.0001", "p 0.2500", "p 1.0000"]);
     }
 
     #[test]

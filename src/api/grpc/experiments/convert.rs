@@ -5,7 +5,7 @@ use crate::domain::counter::NamespaceName;
 use crate::domain::experiment::{
     ArmContrast, ArmTotals, ArmWeights, CatalogExperiment, EXPOSURES, ExperimentDesign, ExperimentDoubt,
     ExperimentMode, ExperimentSettings, ExperimentSpec, ExperimentUnit, ExperimentVerdict, ExperimentWord, Judgement,
-    Proportion, SignificanceLevel,
+    Proportion, SignificanceLevel, p_text,
 };
 use crate::domain::limits::EXPERIMENT_ALPHA;
 use crate::domain::{Reason, Reject};
@@ -212,7 +212,7 @@ fn doubt(spec: &ExperimentSpec, found: &ExperimentComparison, doubt: &Experiment
     use wire::ExperimentDoubtKind as Kind;
     let (kind, counter_name, text) = match doubt {
         ExperimentDoubt::SampleRatioMismatch(p) => {
-            (Kind::SampleRatioMismatch, String::new(), format!("split {}; p {p:.2e}", split(spec, found)))
+            (Kind::SampleRatioMismatch, String::new(), format!("split {}; {}", split(spec, found), p_text(*p)))
         }
         ExperimentDoubt::CounterFell(fell) => {
             let text = format!("{} fell by {} at {}", fell.counter, fell.lost, time::text(fell.time));

@@ -96,11 +96,6 @@ fn signed(number: f64) -> String {
     format!("{number:+.2}").replace('-', "−")
 }
 
-/// A probability to four digits; a smaller one is not 0.
-pub fn probability(p: f64) -> String {
-    if p > 0.0 && p < 0.0001 { "<0.0001".to_owned() } else { format!("{p:.4}") }
-}
-
 /// A time to the second, in UTC, or a dash.
 pub fn moment(at: Option<&WireTimestamp>) -> String {
     let read = at.and_then(|at| time::read("time", Reason::InvalidArgument, at).ok());
@@ -143,7 +138,6 @@ mod tests {
         assert_eq!([share(Some(0.05)), share(None), shares(Some(0.05), None)], ["5.00 %", UNKNOWN, UNKNOWN]);
         assert_eq!([points(Some(0.005)), points(Some(-0.0123))], ["+0.50", "−1.23"]);
         assert_eq!(points_range(Some(-0.001), Some(0.002)), "−0.10 to +0.20");
-        assert_eq!([probability(0.00001), probability(0.25)], ["<0.0001", "0.2500"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::declared::DeclaredExperiment;
 use crate::app::cli::output::{CliResponse, IncrementalPrinter, TableRows, word};
 use crate::app::cli::{ClientContext, Failure, arguments};
 use crate::app::notices::print_notice;
+use crate::domain::experiment::p_text;
 use crate::proto::experiment::v1 as pb;
 
 /// The full name of the answer.
@@ -71,7 +72,8 @@ impl ClientContext {
         found.banners.iter().for_each(|banner| print_notice(banner));
         found.doubts.iter().for_each(|doubt| print_notice(&format!("not trusted: {}", doubt.text)));
         let ratio = found.sample_ratio.unwrap_or_default();
-        print_notice(&format!("sample ratio: p {:.4} (chi-square {:.4})", ratio.sequential_p, ratio.chi_square_p));
+        let [at_any_look, chi_square] = [ratio.sequential_p, ratio.chi_square_p].map(p_text);
+        print_notice(&format!("sample ratio: {at_any_look} (chi-square {chi_square})"));
     }
 }
 

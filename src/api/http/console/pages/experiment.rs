@@ -11,7 +11,8 @@ use crate::api::http::console::view::{
     ActionLink, AgeChip, Fact, IntervalMark, Page, PageFailure, PageNotice, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number,
 };
-use crate::api::http::console::words::{UNKNOWN, moment, points, points_range, probability, share, shares, unsigned};
+use crate::api::http::console::words::{UNKNOWN, moment, points, points_range, share, shares, unsigned};
+use crate::domain::experiment::p_text;
 use crate::domain::shell_word::shell_word;
 use crate::proto::experiment::v1 as pb;
 
@@ -213,9 +214,9 @@ fn verdicts(found: &pb::CompareExperimentResponse, metric: &str) -> Section {
         label: "Sample ratio",
         value: if is_off { "Mismatch" } else { "As declared" }.to_owned(),
         hint: format!(
-            "p {} at any look; chi-square p {} if this were the only look",
-            probability(ratio.sequential_p),
-            probability(ratio.chi_square_p)
+            "{} at any look; chi-square {} if this were the only look",
+            p_text(ratio.sequential_p),
+            p_text(ratio.chi_square_p)
         ),
         testid: "sample-ratio",
         class: if is_off { "bad" } else { "" },
