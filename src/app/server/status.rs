@@ -76,7 +76,7 @@ impl ServerStatus {
         let overview = queues.overview();
         let pb::QueueBacklog { pending, running, errored, .. } = backlog(&overview.all);
         Some(pb::QueuesStatus {
-            count: saturating_i64(queues.count()),
+            count: saturating_i64(overview.queues),
             pending,
             running,
             errored,

@@ -15,6 +15,8 @@ use crate::engine::queues::served_queue::{Backlog, ServedQueue};
 /// The backlog of all queues at one moment; templates hold no messages and are not counted.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Overview {
+    /// The number of queues.
+    pub queues: usize,
     /// The sum of all queues, without a name.
     pub all: Backlog,
     /// The queues with the oldest ready messages, oldest first; ties in the order of names.
@@ -60,7 +62,7 @@ impl Queues {
 /// The overview of `count` queues in the order of names, from their numbers and their names.
 fn overview(count: usize, numbers: impl Fn(usize) -> Backlog, name: impl Fn(usize) -> String) -> Overview {
     let named = |place, numbers| Backlog { queue: name(place), ..numbers };
-    let mut overview = Overview::default();
+    let mut overview = Overview { queues: count, ..Overview::default() };
     let mut oldest = BinaryHeap::with_capacity(STATUS_ROWS_MAX + 1);
     for place in 0..count {
         let numbers = numbers(place);
@@ -115,7 +117,7 @@ mod tests {
             made.set(made.get() + 1);
             format!("q{place:03}")
         });
-        assert_eq!(made.get(), METRIC_QUEUES_MAX + STATUS_ROWS_MAX);
+        assert_eq!((read.queues, made.get()), (count, METRIC_QUEUES_MAX + STATUS_ROWS_MAX));
         let names = |backlogs: &[Backlog]| backlogs.iter().map(|of| of.queue.clone()).collect::<Vec<_>>();
         let named =
             |places: &mut dyn Iterator<Item = usize>| places.map(|place| format!("q{place:03}")).collect::<Vec<_>>();
