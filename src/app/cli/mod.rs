@@ -64,6 +64,7 @@ use crate::app::cli::migrate::MigrateCommand;
 use crate::app::config::SERVER_DEFAULT;
 use crate::client::{CallError, Client, RetryPolicy};
 
+use crate::domain::shell_word::shell_word;
 use credentials::KeyText;
 pub use failure::{Exit, Failure};
 use output::{Format, Output};
@@ -274,6 +275,14 @@ impl ClientArgs {
 impl ClientContext {
     fn failed(&self, error: &CallError) -> Failure {
         Failure::of_call(error, &self.server)
+    /// A command to type next, for the same server.
+    fn hint(&self, words: &str) -> String {
+        match self.server == SERVER_DEFAULT {
+            true => format!("tallystone {words}"),
+            false => format!("tallystone {words} --server {}", shell_word(&self.server)),
+        }
+    }
+
     }
 }
 

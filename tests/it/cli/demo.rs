@@ -71,7 +71,8 @@ fn the_ledger_of_the_demo_and_the_activity_of_its_queues_agree() {
         }
     }
     for scenario in ["demo/backlog", "demo/hot-key", "demo/poison", "demo-button", "demo-same", "demo-redirect"] {
-        assert!(told.lines().any(|line| line.contains(scenario) && line.contains("Look at: ")), "{scenario}: {told}");
+        let hint = told.lines().find(|line| line.contains(scenario) && line.contains("Look at: ")).expect(scenario);
+        assert!(hint.ends_with(&format!(" --server {}", desk.server.address)), "{hint}");
     }
     let (clean, _) = played(&desk, &["clean"]);
     assert_eq!(clean["removed"].as_array().map(Vec::len), Some(6), "{clean:#}");

@@ -129,19 +129,19 @@ impl ConsoleAct {
         }
     }
 
-    /// The equal command.
+    /// The words of the equal command.
     fn command(self, query: &PageQuery) -> String {
         let (queue, id) = (shell_word(query.text("queue")), shell_word(query.text("id")));
         match self {
-            Self::BlockDequeue => format!("tallystone queue block {queue} --dequeue --reason TEXT"),
-            Self::BlockEnqueue => format!("tallystone queue block {queue} --enqueue --reason TEXT"),
-            Self::Unblock => format!("tallystone queue unblock {queue}"),
-            Self::Purge => format!("tallystone queue purge {queue}"),
-            Self::Redrive => format!("tallystone dlq redrive -q {queue}"),
-            Self::Discard => format!("tallystone dlq rm -q {queue} --all"),
-            Self::Cancel => format!("tallystone msg cancel -q {queue} --id {id}"),
-            Self::Limit => format!("tallystone queue limit {queue} VALUE LIMIT"),
-            Self::Delete => format!("tallystone queue rm {queue}"),
+            Self::BlockDequeue => format!("queue block {queue} --dequeue --reason TEXT"),
+            Self::BlockEnqueue => format!("queue block {queue} --enqueue --reason TEXT"),
+            Self::Unblock => format!("queue unblock {queue}"),
+            Self::Purge => format!("queue purge {queue}"),
+            Self::Redrive => format!("dlq redrive -q {queue}"),
+            Self::Discard => format!("dlq rm -q {queue} --all"),
+            Self::Cancel => format!("msg cancel -q {queue} --id {id}"),
+            Self::Limit => format!("queue limit {queue} VALUE LIMIT"),
+            Self::Delete => format!("queue rm {queue}"),
         }
     }
 }
@@ -228,7 +228,7 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
     page.sections.push(Section { facts, class: "plain", action, ..Section::default() });
     page.sections.push(Section {
         title: "The equal command".to_owned(),
-        code: act.command(query),
+        code: calls.shell.with_hint(&act.command(query)),
         ..Section::default()
     });
     Ok(page)

@@ -12,6 +12,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 
 use super::ConsoleContext;
+use super::shell::ShellTarget;
 use super::view::AgeChip;
 use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
 use crate::api::http::audit::REASON_METADATA;
@@ -34,24 +35,26 @@ pub struct ConsoleCalls {
     identity: Option<Arc<Identity>>,
     caller: Arc<Caller>,
     headers: HeaderMap,
+    /// The server as the caller reached it.
+    pub shell: ShellTarget,
     /// When the page began, as elapsed time.
     begun: Duration,
 }
 
 impl ConsoleCalls {
-    /// The calls on behalf of a request with these headers.
-    pub fn new(
+    /// The calls on behalf of a request.
+    pub fn new<B>(
         context: ConsoleContext,
         identity: Option<Arc<Identity>>,
-        sent: &HeaderMap,
+        request: &Request<B>,
         caller: &Arc<Caller>,
     ) -> Self {
         let mut headers = HeaderMap::new();
-        if let Some(actor) = sent.get(ACTOR_METADATA) {
+        if let Some(actor) = request.headers().get(ACTOR_METADATA) {
             headers.insert(ACTOR_METADATA, actor.clone());
         }
-        let begun = context.calls.clock.elapsed();
-        Self { context, identity, caller: Arc::clone(caller), headers, begun }
+        let (shell, begun) = (ShellTarget::of(request, identity.is_some()), context.calls.clock.elapsed());
+        Self { context, identity, caller: Arc::clone(caller), headers, shell, begun }
     }
 
     /// The same calls for a page that begins now.

@@ -14,6 +14,7 @@ mod payload;
 mod query;
 mod render;
 mod session;
+mod shell;
 mod view;
 mod words;
 
@@ -155,7 +156,7 @@ impl Console {
         };
         let is_live = place == "live";
         let meter = identity.as_ref().and_then(|known| ByteMeter::of_caller(known, is_live, &context.calls.clock));
-        let calls = ConsoleCalls::new(context, identity, request.headers(), caller);
+        let calls = ConsoleCalls::new(context, identity, &request, caller);
         let Some(meter) = meter else { return self.answer_known(calls, place, query, request).await };
         let request = request.map(|body| meter.clone().count_request(body, false));
         self.answer_known(calls, place, query, request).await.map(|body| meter.count_answer(body))

@@ -163,7 +163,8 @@ async fn compare(
     }
     ledger.add_experiment(name, &verdict, experiment.expected, &counters);
     let doubt = found.doubts.first().map(|doubt| format!(" ({})", doubt.text)).unwrap_or_default();
-    print_notice(&format!("{name}: {verdict}{doubt}; {}. Look at: tallystone exp compare {name}", experiment.about));
+    let look = session.hint(&format!("exp compare {name}"));
+    print_notice(&format!("{name}: {verdict}{doubt}; {}. Look at: {look}", experiment.about));
     if verdict != experiment.expected {
         print_notice(&format!("{name}: chance has it that this seed does not show {}", experiment.expected));
     }

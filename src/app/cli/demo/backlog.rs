@@ -54,7 +54,8 @@ pub async fn run(session: &ClientContext, seed: u64, hold: Duration, lasts: Dura
     queue
         .wait_until("that it is calm again", |activity| activity.attention.is_empty() && activity.pending == Some(0))
         .await?;
-    print_notice(&format!("{BACKLOG}: calm again. Look at: tallystone queue stats {BACKLOG}"));
+    let look = session.hint(&format!("queue stats {BACKLOG}"));
+    print_notice(&format!("{BACKLOG}: calm again. Look at: {look}"));
     let mut ledger = DemoLedger::default();
     queue.close(&mut ledger, json!({"attention": reason, "drain_seconds": drain_seconds})).await?;
     Ok(ledger)

@@ -63,9 +63,9 @@ pub async fn run(session: &ClientContext, seed: u64) -> Result<DemoLedger, Failu
         let leases = queue.take(100).await?;
         queue.complete(&leases).await?;
     }
+    let look = session.hint(&format!("queue explain {HOT_KEY}"));
     print_notice(&format!(
-        "{HOT_KEY}: with a limit of {RAISED}, {most} messages of {HOT} were leased at once, and all are done. Look at: \
-         tallystone queue explain {HOT_KEY}"
+        "{HOT_KEY}: with a limit of {RAISED}, {most} messages of {HOT} were leased at once, and all are done. Look at: {look}"
     ));
     let mut ledger = DemoLedger::default();
     let seen = json!({"named": named, "held": held.len(), "limit": RAISED, "leased_at_once": most});

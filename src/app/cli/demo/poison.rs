@@ -37,8 +37,9 @@ pub async fn run(session: &ClientContext, seed: u64) -> Result<DemoLedger, Failu
     queue.enqueue(&messages(seed)).await?;
     work(&mut queue, &ERRORS).await?;
     let groups = ERRORS.map(|(kind, _)| kind);
+    let look = session.hint(&format!("dlq ls -q {POISON}"));
     print_notice(&format!(
-        "{POISON}: {} messages failed {ATTEMPTS} times each: {}. Look at: tallystone dlq ls -q {POISON}",
+        "{POISON}: {} messages failed {ATTEMPTS} times each: {}. Look at: {look}",
         queue.left.errored,
         groups.join(", ")
     ));

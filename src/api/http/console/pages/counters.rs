@@ -171,13 +171,9 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFa
     page.sections.push(over_time);
     page.sections.extend(beside);
     page.sections.push(events);
-    let body = shell_word(&serde_json::json!({ "namespace": namespace, "counter_name": name }).to_string());
-    let code = format!(
-        "tallystone counter get -n {} {}\n\ncurl -s http://HOST/{GET_COUNT} \\\n  -H 'content-type: application/json' -d {body}",
-        shell_word(namespace),
-        shell_word(name)
-    );
-    page.sections.push(Section { title: "The same from a shell".to_owned(), code, ..Section::default() });
+    let commands = [format!("counter get -n {} {}", shell_word(namespace), shell_word(name))];
+    let body = serde_json::json!({ "namespace": namespace, "counter_name": name });
+    page.sections.push(calls.shell.section(&commands, GET_COUNT, &body));
     Ok(page)
 }
 

@@ -55,12 +55,8 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     page.sections.push(differences(&found, metric));
     page.sections.extend(looks);
     page.sections.extend(shown.settings());
-    page.sections.push(Section {
-        title: "The same from a shell".to_owned(),
-        code: shown.command(),
-        links: shown.links(query),
-        ..Section::default()
-    });
+    let section = calls.shell.section_of_commands(&shown.commands());
+    page.sections.push(Section { links: shown.links(query), ..section });
     Ok(page)
 }
 
@@ -116,12 +112,12 @@ impl ShownExperiment {
         self.is_kept.then_some(section)
     }
 
-    /// The equal commands.
-    fn command(&self) -> String {
+    /// The words of the equal commands.
+    fn commands(&self) -> Vec<String> {
         let name = shell_word(&self.experiment.name);
         match self.is_kept {
-            true => format!("tallystone exp compare {name}\ntallystone exp history {name}"),
-            false => command(&self.experiment),
+            true => vec![format!("exp compare {name}"), format!("exp history {name}")],
+            false => vec![command(&self.experiment)],
         }
     }
 
@@ -334,12 +330,12 @@ impl IntervalScale {
     }
 }
 
-/// The equal command.
+/// The words of the equal command.
 fn command(experiment: &pb::Experiment) -> String {
     let arms: Vec<String> =
         experiment.arms.iter().map(|arm| format!("--arm {}={}", shell_word(&arm.name), arm.weight)).collect();
     let mut text = format!(
-        "tallystone exp compare {} -n {} {} --metric {} --planned {}",
+        "exp compare {} -n {} {} --metric {} --planned {}",
         shell_word(&experiment.name),
         shell_word(&experiment.namespace),
         arms.join(" "),

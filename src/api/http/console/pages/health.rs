@@ -36,9 +36,7 @@ pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
     page.sections.push(Section { facts, class: "plain", ..Section::default() });
     page.sections.push(stores(&status));
     page.sections.push(datasets(&status));
-    let code =
-        format!("tallystone status\n\ncurl -s http://HOST/{GET_STATUS} -H 'content-type: application/json' -d '{{}}'");
-    page.sections.push(Section { title: "The same from a shell".to_owned(), code, ..Section::default() });
+    page.sections.push(calls.shell.section(&["status".to_owned()], GET_STATUS, &serde_json::json!({})));
     Ok(page)
 }
 

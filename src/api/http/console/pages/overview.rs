@@ -140,7 +140,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         Section { title: "All queues".to_owned(), filter: Some(filter_form(filter, sort)), ..Section::default() };
     if listed.queues.is_empty() {
         section.empty = if filter.is_empty() {
-            "No queues yet. `tallystone queue create mail` makes one.".to_owned()
+            format!("No queues yet. `{}` makes one.", calls.shell.command("queue create mail"))
         } else {
             format!("No queue begins with {filter:?}.")
         };
@@ -157,12 +157,9 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         section.links.push(ActionLink { href, text: "Next page", enabled: true, ..ActionLink::default() });
     }
     page.sections.push(section);
-    let body = shell_word(&serde_json::json!({ "prefix": filter }).to_string());
     let prefix = if filter.is_empty() { String::new() } else { format!(" {}", shell_word(filter)) };
-    let code = format!(
-        "tallystone queue activity{prefix}\n\ncurl -s http://HOST/{LIST_ACTIVITY} \\\n  -H 'content-type: application/json' -d {body}"
-    );
-    page.sections.push(Section { title: "The same from a shell".to_owned(), code, ..Section::default() });
+    let commands = [format!("queue activity{prefix}")];
+    page.sections.push(calls.shell.section(&commands, LIST_ACTIVITY, &serde_json::json!({ "prefix": filter })));
     Ok(page)
 }
 

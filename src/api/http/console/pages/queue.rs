@@ -63,7 +63,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     page.sections.extend([errors, explained, workers, settings]);
     page.sections.push(actions);
     page.sections.push(conservation(&activity));
-    page.sections.push(equal_commands(name));
+    page.sections.push(shell_section(calls, name));
     Ok(page)
 }
 
@@ -260,11 +260,7 @@ fn conservation(activity: &pb::QueueActivity) -> Section {
     Section { title: "Where every kept message is".to_owned(), code, ..Section::default() }
 }
 
-fn equal_commands(name: &str) -> Section {
-    let body = shell_word(&serde_json::json!({ "queue": name }).to_string());
-    let name = shell_word(name);
-    let code = format!(
-        "tallystone queue activity {name}\ntallystone queue stats {name}\n\ncurl -s http://HOST/{GET_ACTIVITY} \\\n  -H 'content-type: application/json' -d {body}",
-    );
-    Section { title: "The same from a shell".to_owned(), code, ..Section::default() }
+fn shell_section(calls: &ConsoleCalls, name: &str) -> Section {
+    let commands = ["activity", "stats"].map(|verb| format!("queue {verb} {}", shell_word(name)));
+    calls.shell.section(&commands, GET_ACTIVITY, &serde_json::json!({ "queue": name }))
 }
