@@ -49,6 +49,7 @@ mod server;
 mod sessions;
 mod status;
 mod tls;
+mod top;
 mod usage;
 mod work;
 
@@ -63,8 +64,8 @@ use crate::app::cli::commands::DevArgs;
 use crate::app::cli::migrate::MigrateCommand;
 use crate::app::config::SERVER_DEFAULT;
 use crate::client::{CallError, Client, RetryPolicy};
-
 use crate::domain::shell_word::shell_word;
+
 use credentials::KeyText;
 pub use failure::{Exit, Failure};
 use output::{Format, Output};
@@ -118,6 +119,7 @@ enum CliCommand {
     Backup(Box<backup::BackupArgs>),
     Restore(backup::RestoreArgs),
     Status(status::StatusArgs),
+    Top(top::TopScreenArgs),
     Plan(plan::PlanArgs),
     ExplainError(reasons::ExplainErrorArgs),
     Completion(CompletionArgs),
@@ -273,8 +275,6 @@ impl ClientArgs {
 }
 
 impl ClientContext {
-    fn failed(&self, error: &CallError) -> Failure {
-        Failure::of_call(error, &self.server)
     /// A command to type next, for the same server.
     fn hint(&self, words: &str) -> String {
         match self.server == SERVER_DEFAULT {
@@ -283,6 +283,8 @@ impl ClientContext {
         }
     }
 
+    fn failed(&self, error: &CallError) -> Failure {
+        Failure::of_call(error, &self.server)
     }
 }
 
@@ -348,6 +350,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Backup(args) => args.run(&global),
         CliCommand::Restore(args) => args.run(&global),
         CliCommand::Status(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Top(args) => on_a_runtime(args.run(&global)),
         CliCommand::Plan(args) => {
             global.only("plan", &["--output"])?;
             args.run(&global.output())

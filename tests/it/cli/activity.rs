@@ -7,8 +7,14 @@ use serde_json::Value;
 use super::Desk;
 use crate::support::harness::eventually;
 
-#[test]
-fn the_activity_of_queues_is_that_of_the_call_and_the_status_names_what_needs_attention() {
+/// The activity of the queue as the call answers it.
+fn called(desk: &Desk) -> Value {
+    let path = "/tallystone.queue.v1.QueueService/ListQueueActivity";
+    desk.server.post(path, r#"{"prefix": "mail"}"#).json()
+}
+
+/// A server with two queues, one of which has two ready messages and one that is out of attempts.
+fn desk_with_errors() -> Desk {
     let desk = Desk::set();
     desk.run(&["queue", "create", "mail", "--max-attempts", "1"]).ok();
     desk.run(&["queue", "create", "other"]).ok();
@@ -17,13 +23,33 @@ fn the_activity_of_queues_is_that_of_the_call_and_the_status_names_what_needs_at
     }
     let lease = desk.run(&["msg", "pull", "-q", "mail", "--tokens"]).ok();
     desk.run(&["msg", "fail", "-q", "mail", lease.trim()]).ok();
-    let path = "/tallystone.queue.v1.QueueService/ListQueueActivity";
-    let called = || desk.server.post(path, r#"{"prefix": "mail"}"#).json();
     let is_read = || {
-        let row = &called()["queues"][0];
+        let row = &called(&desk)["queues"][0];
         (&row["pending"], &row["errored"]) == (&"2".into(), &"1".into())
     };
-    assert!(eventually(Duration::from_secs(20), is_read), "{}", called());
+    assert!(eventually(Duration::from_secs(20), is_read), "{}", called(&desk));
+    desk
+}
+
+#[test]
+fn the_screens_of_top_have_the_numbers_of_the_call_in_80_columns_and_24_lines() {
+    let desk = desk_with_errors();
+    let text = called(&desk)["queues"][0]["attention"][0]["text"].as_str().expect("a sentence").to_owned();
+    let screens = desk.run(&["top", "--screens", "2", "--every", "10ms"]).ok();
+    let lines: Vec<&str> = screens.lines().collect();
+    assert!(lines.len() <= 48 && lines.iter().all(|line| line.chars().count() <= 80), "{screens}");
+    assert_eq!(lines.iter().filter(|line| **line == format!("! mail: {text}")).count(), 2, "{screens}");
+    let rows: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
+    let of_mail: Vec<_> = rows.iter().filter(|row| row.first() == Some(&"mail")).map(|row| &row[1..5]).collect();
+    assert_eq!(of_mail, [["2", "0", "0", "1"]; 2], "{screens}");
+    assert!(lines[0].contains(&desk.server.address.to_string()) && lines[1].starts_with("ready 2 "), "{screens}");
+    let refused = desk.run(&["top", "-o", "json"]);
+    assert_eq!(refused.code, 2, "{}{}", refused.out, refused.err);
+}
+
+#[test]
+fn the_activity_of_queues_is_that_of_the_call_and_the_status_names_what_needs_attention() {
+    let desk = desk_with_errors();
 
     let rows = desk.run(&["queue", "activity", "mail", "-o", "csv"]).ok();
     let rows: Vec<&str> = rows.lines().collect();
@@ -45,7 +71,7 @@ fn the_activity_of_queues_is_that_of_the_call_and_the_status_names_what_needs_at
     assert!(eventually(Duration::from_secs(20), || is_seconds(age())), "{:?}", age());
     assert!(is_seconds(age()), "from then on always: {:?}", age());
 
-    let text = called()["queues"][0]["attention"][0]["text"].as_str().expect("a sentence").to_owned();
+    let text = called(&desk)["queues"][0]["attention"][0]["text"].as_str().expect("a sentence").to_owned();
     for shown in [desk.run(&["queue", "activity", "mail"]).ok(), desk.run(&["status"]).ok()] {
         assert!(shown.contains(&text), "{text:?} is missing of\n{shown}");
     }

@@ -9,7 +9,7 @@ use crate::proto::queue::v1 as pb;
 
 /// The order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum ActivityOrderArg {
+pub enum ActivityOrderArg {
     /// What needs attention first.
     #[value(alias = "ACTIVITY_ORDER_ATTENTION", alias = "ATTENTION")]
     Attention,
@@ -64,7 +64,7 @@ const COLUMNS: &[&str] = &[
 ];
 
 impl ActivityOrderArg {
-    fn wire(self) -> pb::ActivityOrder {
+    pub fn wire(self) -> pb::ActivityOrder {
         match self {
             Self::Attention => pb::ActivityOrder::Attention,
             Self::Name => pb::ActivityOrder::Name,

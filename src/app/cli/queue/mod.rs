@@ -9,6 +9,8 @@ mod show;
 mod stats;
 mod stats_text;
 
+pub use activity::ActivityOrderArg;
+
 use clap::{Args, Subcommand};
 
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
