@@ -1,5 +1,5 @@
-//! Compiles the protos without `protoc`, so that a fresh machine needs the Rust toolchain only. Also makes the table of the
-//! roles that methods need; a method that declares none fails the build.
+//! Compiles the protos without `protoc`, so that a fresh machine needs the Rust toolchain only. Also makes the tables of the
+//! roles that methods need and of their classes; a method that does not declare both fails the build.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,8 @@ use protox::prost_reflect::DescriptorPool;
 
 /// The option of a method that declares its role.
 const ROLE: &str = "tallystone.access.v1.role";
+/// The option of a method that declares its class.
+const CLASS: &str = "tallystone.access.v1.class";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new("proto");
@@ -20,27 +22,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut compiler = Compiler::new([root])?;
     compiler.include_source_info(true).include_imports(true).open_files(&files)?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(out.join("method_roles.rs"), roles(&compiler.descriptor_pool())?)?;
+    let pool = compiler.descriptor_pool();
+    fs::write(out.join("method_roles.rs"), declared(&pool, ROLE)?)?;
+    fs::write(out.join("method_classes.rs"), declared(&pool, CLASS)?)?;
     let descriptors = compiler.file_descriptor_set();
     fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
     tonic_prost_build::configure().build_client(true).build_server(true).compile_fds(descriptors)?;
     Ok(())
 }
 
-/// The full name of each method of ours with the number of its role, in the order of names, as an array of Rust.
-fn roles(pool: &DescriptorPool) -> Result<String, Box<dyn std::error::Error>> {
-    let option = pool.get_extension_by_name(ROLE).ok_or("the protos define no roles")?;
+/// The full name of each method of ours with the number that it declares by an option, in the order of names, as an array of
+/// Rust.
+fn declared(pool: &DescriptorPool, name: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let option = pool.get_extension_by_name(name).ok_or_else(|| format!("the protos define no option {name}"))?;
     let mut rows = BTreeMap::new();
     for service in pool.services() {
         for method in service.methods() {
-            let role = method.options().get_extension(&option).as_enum_number().unwrap_or_default();
-            if role == 0 {
-                return Err(format!("{} declares no role: add option ({ROLE})", method.full_name()).into());
+            let number = method.options().get_extension(&option).as_enum_number().unwrap_or_default();
+            if number == 0 {
+                return Err(format!("{} lacks an option: add option ({name})", method.full_name()).into());
             }
-            rows.insert(method.full_name().to_owned(), role);
+            rows.insert(method.full_name().to_owned(), number);
         }
     }
-    let rows: String = rows.iter().map(|(method, role)| format!("    ({method:?}, {role}),\n")).collect();
+    let rows: String = rows.iter().map(|(method, number)| format!("    ({method:?}, {number}),\n")).collect();
     Ok(format!("&[\n{rows}]\n"))
 }
 

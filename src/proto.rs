@@ -7,6 +7,10 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 /// the order of names.
 pub const METHOD_ROLES: &[(&str, u32)] = include!(concat!(env!("OUT_DIR"), "/method_roles.rs"));
 
+/// The full name of each method with the number of its class in `tallystone.access.v1.CallClass`, as its proto declares it, in
+/// the order of names.
+pub const METHOD_CLASSES: &[(&str, u32)] = include!(concat!(env!("OUT_DIR"), "/method_classes.rs"));
+
 /// The metadata in which a rollup signal shows the secret of the member that sends it.
 pub const SECRET_METADATA: &str = "tallystone-member-secret-bin";
 

@@ -16,6 +16,7 @@ use crate::domain::access::{AccessDenial, QuotaRefusal};
 use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use crate::domain::{Reason, Reject};
 use crate::engine::access::KeyError;
+use crate::engine::call_limiter::CallRefusal;
 use crate::engine::counting::CountingError;
 use crate::engine::experiments::ExperimentError;
 use crate::engine::namespaces::NamespaceError;
@@ -110,6 +111,14 @@ impl From<QuotaRefusal> for ApiError {
     fn from(refusal: QuotaRefusal) -> Self {
         let refused = Self::new(Reason::RetryLater, refusal.to_string()).with("quota", refusal.quota.word());
         Self { retry_after: Some(refusal.retry_after), ..refused }
+    }
+}
+
+impl From<CallRefusal> for ApiError {
+    fn from(refusal: CallRefusal) -> Self {
+        let refused = Self::new(Reason::RetryLater, refusal.to_string());
+        let refused = refused.with("limit", "calls-in-progress").with("class", refusal.class.word());
+        Self { retry_after: Some(refusal.class.retry_after()), ..refused }
     }
 }
 
@@ -302,6 +311,7 @@ mod tests {
     use super::*;
     use crate::domain::Timestamp;
     use crate::domain::access::KeyQuota;
+    use crate::domain::call_limit::CallClass;
     use crate::ports::StoreErrorKind;
 
     #[test]
@@ -360,6 +370,16 @@ mod tests {
         assert_eq!(info.metadata["quota"], "sessions");
         assert!(status.message().contains("sessions, which is 5"), "{}", status.message());
         assert_eq!(status.get_details_retry_info().expect("a RetryInfo").retry_delay, Some(retry_after));
+    }
+
+    #[test]
+    fn a_call_refused_for_the_load_is_told_the_limit_and_its_class() {
+        let status = Status::from(ApiError::from(CallRefusal { class: CallClass::List, limit: 32 }));
+        let info = status.get_details_error_info().expect("an ErrorInfo is there");
+        assert_eq!((status.code(), info.reason.as_str()), (Code::ResourceExhausted, "RETRY_LATER"));
+        assert_eq!((&*info.metadata["limit"], &*info.metadata["class"]), ("calls-in-progress", "list"));
+        let delay = status.get_details_retry_info().expect("a RetryInfo").retry_delay;
+        assert_eq!(delay, Some(CallClass::List.retry_after()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod auth;
 mod bridge;
+mod call_limits;
 mod cassandra;
 mod cluster_faults;
 mod cluster_tls;
@@ -41,6 +42,7 @@ use tables::{complete_named, find, in_quotes, insert, kind_of, leaves, like};
 
 pub use auth::{AuthConfig, AuthMode};
 pub use bridge::BridgeConfig;
+pub use call_limits::CallLimitsConfig;
 pub use cassandra::{attached_clusters, counter_cluster, options as cassandra_options};
 pub use clusters::{
     BestEffortConfig, ClusterConfig, ClusterKind, DeclaredDurability, RedisTopology, ReplicasByDataCenter, Servers,
@@ -73,6 +75,7 @@ pub struct Config {
     pub tls: TlsConfig,
     pub auth: AuthConfig,
     pub quotas: QuotasConfig,
+    pub limits: CallLimitsConfig,
     pub counters: CountersConfig,
     pub queues: QueuesConfig,
     pub cache: CacheConfig,
@@ -420,6 +423,7 @@ impl LoadedConfig {
             .or_else(|| auth::find_invalid(&self.config))
             .or_else(|| roles::find_invalid(&self.config).map(named))
             .or_else(|| tls::find_invalid(&self.config).map(named))
+            .or_else(|| call_limits::find_invalid(&self.config).map(named))
         {
             Some((key, what)) => invalid(&key, &what),
             None => Ok(()),
@@ -648,7 +652,7 @@ pub mod tests {
             ),
             (
                 "xyzzy.plugh",
-                "the sections are auth, best_effort, bridge, cache, clusters, console, counters, log, queues, quotas, server, storage, \
+                "the sections are auth, best_effort, bridge, cache, clusters, console, counters, limits, log, queues, quotas, server, storage, \
                  tls, traces",
             ),
         ] {

@@ -243,6 +243,10 @@ pub const SPARE_CONNECTIONS_MAX: usize = 8;
 pub const SPARE_CONNECTION_TIME: Duration = Duration::from_secs(1);
 /// The descriptors reserved for the store and for outgoing connections.
 pub const DESCRIPTORS_RESERVED: usize = 256;
+/// The delay that a refusal names because calls take too long, for each class before that of the call.
+pub const CALL_REFUSAL_STEP: Duration = Duration::from_millis(250);
+/// How many times `limits.call_time_ms` most calls may take, if the store is so slow that few calls take half of that.
+pub const CALL_TARGET_TIMES_MAX: u32 = 8;
 /// The calls in flight on one HTTP/2 connection.
 pub const CONNECTION_CALLS_MAX: u32 = 1_024;
 /// The calls of one HTTP/2 connection that begin concurrently. Others wait until these wait or have ended.

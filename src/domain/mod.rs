@@ -2,6 +2,7 @@
 //! runtime or a wire format. Constructors validate all inputs; every decision is a function of its arguments.
 
 pub mod access;
+pub mod call_limit;
 pub mod capacity;
 pub mod constant_time;
 pub mod counter;

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod audit;
 pub mod bridge;
+pub mod call_limiter;
 pub mod caller_quota;
 pub mod catalog;
 mod closed_timestamp;

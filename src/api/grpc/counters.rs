@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::ApiError;
-use crate::api::grpc::{caller_of, decode, encode, explain_convert, rights_of, stream_adds};
+use crate::api::grpc::{caller_of, decode, encode, explain_convert, places_of, rights_of, stream_adds};
 use crate::api::paging::{self, PagedRequest};
 use crate::api::time;
 use crate::domain::access::{CounterScope, Sealed};
@@ -151,7 +151,8 @@ impl CounterService for CountersApi {
     ) -> CounterRpcResult<Self::StreamAddCountsStream> {
         let rights = rights_of(&request)?;
         let counting = self.counting.with(&rights.listing()).clone();
-        let answers = stream_adds::answers(counting, rights, request.into_inner(), self.drain.clone());
+        let places = places_of(&request)?;
+        let answers = stream_adds::answers(counting, (rights, places), request.into_inner(), self.drain.clone());
         Ok(Response::new(answers))
     }
 

@@ -25,6 +25,7 @@ use crate::api::errors::ApiError;
 use crate::domain::Reason;
 use crate::domain::access::{CallRights, Principal};
 use crate::engine::access::Identity;
+use crate::engine::call_limiter::StreamPlaces;
 use crate::engine::caller_quota::CallerId;
 
 /// Converts a number to the signed wire type, capped at its maximum.
@@ -50,6 +51,12 @@ pub fn principal_of<T>(request: &Request<T>) -> Option<&Principal> {
 pub fn rights_of<T>(request: &Request<T>) -> Result<CallRights, ApiError> {
     let none = || ApiError::new(Reason::Internal, "the call has no rights because of a defect of the service");
     request.extensions().get::<CallRights>().cloned().ok_or_else(none)
+}
+
+/// What gives the messages of a stream their places among the calls in progress.
+fn places_of<T>(request: &Request<T>) -> Result<StreamPlaces, ApiError> {
+    let none = || ApiError::new(Reason::Internal, "the stream has no places because of a defect of the service");
+    request.extensions().get::<StreamPlaces>().cloned().ok_or_else(none)
 }
 
 /// The caller whose share of resources the call uses: the principal of its key, or else its peer's address.

@@ -16,15 +16,17 @@ use crate::api::errors::{self, ApiError};
 use crate::api::grpc::{decode, encode};
 use crate::api::time;
 use crate::domain::access::{CallRights, CounterScope};
+use crate::domain::call_limit::CallClass;
 use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
 use crate::domain::{Reason, Reject};
+use crate::engine::call_limiter::StreamPlaces;
 use crate::engine::counting::{Add, AddTarget, Counting, CountingError, SubmittedBatch, WriteOutcome, Written};
 use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
 
 /// Answers a stream of adds. When `drain` is cancelled, it reads no more, answers all items it has read, and ends.
 pub fn answers<S>(
     counting: Counting,
-    rights: CallRights,
+    (rights, places): (CallRights, StreamPlaces),
     requests: S,
     drain: CancellationToken,
 ) -> BoxStream<'static, Result<StreamAddCountsResponse, Status>>
@@ -34,6 +36,7 @@ where
     let reader = AddStreamReader {
         counting: counting.clone(),
         rights,
+        places,
         requests,
         drain,
         namespace: None,
@@ -69,6 +72,7 @@ struct SubmittedRange {
 struct AddStreamReader<S> {
     counting: Counting,
     rights: CallRights,
+    places: StreamPlaces,
     requests: S,
     drain: CancellationToken,
     namespace: Option<CounterScope>,
@@ -88,6 +92,8 @@ impl<S: Stream<Item = Result<StreamAddCountsRequest, Status>> + Unpin> AddStream
             Err(error) => return Some(Err(error)),
         };
         let last_item = first_item + items.len() as u64 - 1;
+        // Until the batch is accepted: what is accepted is bounded by its dataset, and its answers wait for the client.
+        let _place = self.places.wait(CallClass::Work).await;
         let mut batch = self.counting.submit_batch(target, items);
         batch.wait_accepted().await;
         Some(Ok(SubmittedRange { first_item, last_item, batch }))

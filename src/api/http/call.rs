@@ -31,11 +31,14 @@ use crate::domain::access::{AccessRole, CallRights, KeyQuota, Principal};
 use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED};
 use crate::engine::access::{AccountPermit, Identity, PrincipalAccount};
 use crate::engine::audit::Audit;
+use crate::engine::call_limiter::{CallLimiter, CallPlace, StreamPlaces};
 use crate::ports::Clock;
 
 /// What the server gives to every call.
 pub struct CallContext {
     pub clock: Arc<dyn Clock>,
+    /// The calls in progress, and which of them are refused while they take too long.
+    pub limiter: Arc<CallLimiter>,
     /// Ends streams when it is cancelled.
     pub drain: CancellationToken,
     /// Where acts of operators are recorded, once the server is open.
@@ -107,7 +110,7 @@ async fn answered(
     caller: &Arc<Caller>,
 ) -> Response<Body> {
     let began = context.clock.elapsed();
-    let CallStart { asked, service, identity, place } = match CallStart::of(method, &mut request) {
+    let CallStart { asked, service, identity, stream, place } = match CallStart::of(context, method, &mut request) {
         Ok(start) => start,
         Err(refusal) => {
             let identity = request.extensions().get::<Arc<Identity>>().cloned();
@@ -115,11 +118,9 @@ async fn answered(
         }
     };
     let time = effective_timeout(asked, method.waits);
-    // A call that waits for an event holds no permit meanwhile.
-    let bytes = (!method.waits).then_some(method.answer_bytes);
     let room = ResponsePermitSlot::default();
-    let wanted = (method.answer_bytes > 0 && !method.streaming).then(|| PendingResponsePermit::new(bytes, &room));
-    let watched = |body| RequestBody::new(body, Arc::clone(caller), method.lists.clone(), wanted);
+    let wanted = wanted_room(method, &room);
+    let watched = |body| RequestBody::new(body, Arc::clone(caller), method.lists.clone(), wanted, place.clone());
     let mut request = request.map(|body| Body::new(watched(body)));
     if method.waits {
         request.extensions_mut().insert(CallTime(time));
@@ -148,7 +149,7 @@ async fn answered(
             audit::note(context.audit.get(), method, identity.as_ref(), AnswerNote::of(&response, None)).await;
             return response;
         }
-        let watch = context.monitor_stream(method, began, asked, (identity, place));
+        let watch = context.monitor_stream(method, began, asked, (identity, stream));
         return response.map(|body| {
             let body = Body::new(StreamBody::new(body, watch));
             Body::new(ResponseBody::stream(body, Arc::clone(caller)))
@@ -157,18 +158,26 @@ async fn answered(
     let response = match within(time, identity.as_deref(), method.waits, work).await {
         Ok(outcome) if method.answer_bytes == 0 => into_response(outcome, method),
         Ok(outcome) => {
-            let place = room.lock().take();
-            made(into_response(outcome, method), place, caller).await
+            let permit = room.lock().take();
+            made(into_response(outcome, method), permit, caller).await
         }
         Err(CallCut::Deadline) => Status::from(expired(method, time)).into_http(),
         Err(CallCut::KeyEnded) => Status::from(why_key_ended(method, identity.as_deref())).into_http(),
     };
+    drop(place);
     let note = AnswerNote::of(&response, act.into_inner());
     audit::note(context.audit.get(), method, identity.as_ref(), note).await;
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
     method.metrics.record(code, context.clock.elapsed().saturating_sub(began));
     trace::answered(&span, code);
     response
+}
+
+/// What a call waits for before its request is passed on: room for its answer, if that may be large.
+fn wanted_room(method: &Method, room: &ResponsePermitSlot) -> Option<PendingResponsePermit> {
+    // A call that waits for an event holds no permit meanwhile.
+    let bytes = (!method.waits).then_some(method.answer_bytes);
+    (method.answer_bytes > 0 && !method.streaming).then(|| PendingResponsePermit::new(bytes, room))
 }
 
 /// Answers a call that is refused before its body is read.
@@ -191,13 +200,16 @@ struct CallStart<'a> {
     service: &'a dyn GrpcService,
     identity: Option<Arc<Identity>>,
     /// Of a call that stays open: its place within the quota of the caller.
-    place: Option<AccountPermit>,
+    stream: Option<AccountPermit>,
+    /// Of any other call: its place among those in progress.
+    place: Option<Arc<CallPlace>>,
 }
 
 impl<'a> CallStart<'a> {
-    /// Refuses a malformed deadline, a service that is not open yet, a key that has ended, one without the role, and one with
-    /// too many open streams. Gives the request its rights; methods of health and reflection touch nothing that has any.
-    fn of(method: &'a Method, request: &mut Request<Body>) -> Result<Self, ApiError> {
+    /// Refuses a malformed deadline, a service that is not open yet, a key that has ended, one without the role, a class for
+    /// which calls take too long, and a key with too many open streams. Gives the request its rights; methods of health and
+    /// reflection touch nothing that has any.
+    fn of(context: &CallContext, method: &'a Method, request: &mut Request<Body>) -> Result<Self, ApiError> {
         let asked = deadline(request.headers())?;
         let not_open =
             || ApiError::new(Reason::StoreUnavailable, "the server is starting and its store is not open yet");
@@ -219,10 +231,29 @@ impl<'a> CallStart<'a> {
         if let Some(rights) = rights {
             request.extensions_mut().insert(rights);
         }
+        let place = begin(context, method, identity.as_deref(), request)?;
         let stays = identity.as_ref().filter(|_| method.streaming || method.waits);
-        let place = stays.map(|identity| identity.account.take(KeyQuota::Streams)).transpose()?;
-        Ok(Self { asked, service, identity, place })
+        let stream = stays.map(|identity| identity.account.take(KeyQuota::Streams)).transpose()?;
+        Ok(Self { asked, service, identity, stream, place })
     }
+}
+
+/// Lets a call begin unless calls of its class are refused at the moment. Answers its place among those in progress. A stream
+/// has none: its request gets what gives places to its messages. Neither has a call that waits for an event.
+fn begin(
+    context: &CallContext,
+    method: &Method,
+    identity: Option<&Identity>,
+    request: &mut Request<Body>,
+) -> Result<Option<Arc<CallPlace>>, ApiError> {
+    let Some(class) = method.class else { return Ok(None) };
+    let (limiter, account) = (&context.limiter, identity.map(|identity| &identity.account));
+    limiter.admit(class, account)?;
+    if method.streaming {
+        request.extensions_mut().insert(StreamPlaces::new(limiter, account));
+    }
+    let counts = !method.streaming && !method.waits;
+    Ok(counts.then(|| Arc::new(CallPlace::new(limiter, class, method.timing, account))))
 }
 
 /// Runs the work of a call on behalf of its principal.

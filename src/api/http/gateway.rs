@@ -46,10 +46,12 @@ use crate::api::http::recorded_calls::RecordedCalls;
 use crate::api::http::{audit, json, pages};
 use crate::domain::Reason;
 use crate::domain::access::AccessResource;
+use crate::domain::call_limit::CallLimitSettings;
 use crate::domain::limits::BODY_BYTES_MAX;
 use crate::engine::Engine;
 use crate::engine::access::{Identity, Tokens};
 use crate::engine::audit::Audit;
+use crate::engine::call_limiter::CallLimiter;
 use crate::ports::{Backups, Clock};
 use crate::proto::admin::v1::audit_service_server::{self, AuditServiceServer};
 use crate::proto::admin::v1::backup_service_server::{self, BackupServiceServer};
@@ -99,9 +101,13 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway without services; the registry may hold whatever else is measured. Streams end when `drain` is
-    /// cancelled.
-    pub fn new(mut registry: Registry, clock: Arc<dyn Clock>, drain: CancellationToken) -> Self {
+    /// A gateway without services; the registry may hold whatever else is measured. Streams end when `drain` is cancelled.
+    pub fn new(
+        mut registry: Registry,
+        clock: Arc<dyn Clock>,
+        limits: CallLimitSettings,
+        drain: CancellationToken,
+    ) -> Self {
         let metrics = CallMetrics::register(&mut registry);
         let methods = Methods::new(&metrics);
         let (health, health_server) = tonic_health::server::health_reporter();
@@ -112,11 +118,13 @@ impl Gateway {
         methods.mount(REFLECTION_ALPHA, v1alpha);
         let registry = Arc::new(RwLock::new(registry));
         let identity = Arc::new(IdentityCheck::new(Authentication::Off, metrics.clone()));
+        let limiter = Arc::new(CallLimiter::new(limits, Arc::clone(&clock)));
+        let (audit, recorded) = (OnceLock::new(), RecordedCalls::default());
         Self {
             methods: Arc::new(methods),
             metrics,
             registry,
-            calls: Arc::new(CallContext { clock, drain, audit: OnceLock::new(), recorded: RecordedCalls::default() }),
+            calls: Arc::new(CallContext { clock, limiter, drain, audit, recorded }),
             health: Arc::new(ServerHealth::new(health)),
             hosts: AllowedHosts::default(),
             identity,
@@ -214,6 +222,11 @@ impl Gateway {
     /// What is measured about connections.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
+    }
+
+    /// The calls in progress.
+    pub fn limiter(&self) -> &Arc<CallLimiter> {
+        &self.calls.limiter
     }
 
     /// The clock of the server.

@@ -17,7 +17,9 @@ use crate::api::http::metrics::{CallMetrics, MethodMetrics};
 use crate::api::http::recorded_methods;
 use crate::domain::Reason;
 use crate::domain::access::AccessRole;
+use crate::domain::call_limit::CallClass;
 use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
+use crate::engine::call_limiter::CallTiming;
 use crate::proto;
 use crate::proto::admin::v1::namespace_service_server;
 use crate::proto::counter::v1::counter_service_server;
@@ -56,6 +58,23 @@ const TAKES_A_SHARE: [&str; 9] = [
     "DiscardMessages",
     "WatchQueue",
     "Work",
+];
+
+/// Names of calls that neither wait because their callers ask for it nor differ much: how long they take says how busy the
+/// server is.
+const TIMED: [&str; 12] = [
+    "AddCount",
+    "BatchAddCounts",
+    "ReportTotals",
+    "Enqueue",
+    "BatchEnqueue",
+    "Complete",
+    "Fail",
+    "Release",
+    "Cancel",
+    "ExtendLease",
+    "SettleMessages",
+    "Heartbeat",
 ];
 
 /// The future of a generated service's answer.
@@ -99,6 +118,10 @@ pub struct Method {
     pub own: bool,
     /// The role that a caller needs. None: any caller with a valid key may call it.
     pub role: Option<AccessRole>,
+    /// Its class, by which it is refused while calls take too long. None: it is never refused for that, and does not count.
+    pub class: Option<CallClass>,
+    /// Whether the time of its calls says how busy the server is.
+    pub timing: CallTiming,
     /// Whether it may change state: true unless its descriptor declares no side effects.
     pub changes: bool,
     /// Whether calls may be recorded as acts of operators.
@@ -148,6 +171,8 @@ impl Methods {
                 lists: Some(descriptor.input()).filter(|_| own).and_then(|input| ListLimits::of(&input)).map(Arc::new),
                 own,
                 role: role_of(descriptor.full_name()),
+                class: class_of(descriptor.full_name()),
+                timing: if own && TIMED.contains(&descriptor.name()) { CallTiming::Timed } else { CallTiming::Untimed },
                 recorded: own && recorded_methods::is_recorded(descriptor.full_name()),
                 changes: own && !is_without_side_effects(&descriptor),
                 wants_peer: own && wants_peer(descriptor.full_name()),
@@ -259,6 +284,12 @@ fn role_of(name: &str) -> Option<AccessRole> {
     Some(AccessRole::from_number(*number).expect("the protos declare roles of this build"))
 }
 
+/// The class of a method of ours, as its proto declares it.
+fn class_of(name: &str) -> Option<CallClass> {
+    let (_, number) = proto::METHOD_CLASSES.iter().find(|(method, _)| *method == name)?;
+    Some(CallClass::from_number(*number).expect("the protos declare classes of this build"))
+}
+
 /// Whether the service of a method needs the caller's address.
 fn wants_peer(name: &str) -> bool {
     let call = name.rsplit('.').next().unwrap_or(name);
@@ -291,6 +322,23 @@ mod tests {
             let path = format!("/tallystone.{service}/{name}");
             assert!(methods.by_path.get(&*path).is_some_and(|method| method.wants_peer), "{path}");
         }
+    }
+
+    #[test]
+    fn every_method_has_a_class_and_timed_ones_are_quick() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        let all = || methods.by_path.values();
+        assert!(all().all(|method| method.class.is_some() == method.own));
+        let named = |name: &str| all().find(|method| method.own && method.descriptor.name() == name);
+        for name in TIMED {
+            let method = named(name).expect("the method exists");
+            assert!(method.class <= Some(CallClass::Enqueue) && !method.streaming && !method.waits, "{name}");
+        }
+        let class = |name: &str| named(name).and_then(|method| method.class).expect("the method exists");
+        let classes =
+            ["Complete", "Heartbeat", "Dequeue", "AddCount", "Enqueue", "GetCount", "RecountCounter"].map(class);
+        let [settle, work] = [CallClass::Settle, CallClass::Work];
+        assert_eq!(classes, [settle, settle, work, work, CallClass::Enqueue, CallClass::Read, CallClass::List]);
     }
 
     #[test]

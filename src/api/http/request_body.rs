@@ -20,6 +20,7 @@ use crate::api::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
 use crate::api::http::list_limits::ListLimits;
 use crate::domain::Reason;
 use crate::domain::limits::BODY_BYTES_MAX;
+use crate::engine::call_limiter::CallPlace;
 
 pub type ResponsePermitSlot = Arc<Mutex<Option<BufferPermit>>>;
 
@@ -74,6 +75,8 @@ pub struct RequestBody {
     pass_through: bool,
     /// Of a unary call: the permit of its response, taken before its request is passed on.
     response_permit: Option<PendingResponsePermit>,
+    /// Of a unary call: its place among the calls in progress, taken when its request is passed on.
+    place: Option<Arc<CallPlace>>,
     /// The request that waits for that permit.
     ready: Option<Bytes>,
 }
@@ -85,19 +88,21 @@ impl RequestBody {
         caller: Arc<Caller>,
         lists: Option<Arc<ListLimits>>,
         wanted: Option<PendingResponsePermit>,
+        place: Option<Arc<CallPlace>>,
     ) -> Self {
         let part = BytesMut::new();
-        let (place, waiting, silence, ready) = (None, None, None, None);
+        let (permit, waiting, silence, ready) = (None, None, None, None);
         Self {
             inner,
             caller,
             lists,
             partial: part,
-            permit: place,
+            permit,
             waiting,
             stall_timer: silence,
             pass_through: false,
             response_permit: wanted,
+            place,
             ready,
         }
     }
@@ -240,6 +245,9 @@ impl http_body::Body for RequestBody {
             return Poll::Pending;
         }
         this.response_permit = None;
+        if let Some(place) = this.place.take() {
+            place.begin();
+        }
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 

@@ -20,8 +20,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::app::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
 use crate::domain::access::KeyQuota;
+use crate::domain::call_limit::CallClass;
 use crate::domain::history::audit::FindingKind;
 use crate::domain::limits::METRIC_DATASETS_MAX;
+use crate::engine::call_limiter::CallLimiter;
 use crate::engine::historian::HistorianGauges;
 use crate::engine::queues::Queues;
 use crate::engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
@@ -181,6 +183,23 @@ const QUOTA_REFUSALS: &[Metric<u64>] = metrics! { refused:
     Count "tallystone_quota_refusals" = *refused, "Calls and connections refused because a key had used up a quota, by quota";
 };
 
+const CALL_LIMIT: &[Metric<CallLimiter>] = metrics! { calls:
+    Gauge "tallystone_call_limit" = calls.limit().map_or(0.0, |limit| limit as f64),
+        "Calls that may be in progress because calls take too long; 0 while they end in time";
+    Gauge "tallystone_call_target_seconds" = calls.target().as_secs_f64(),
+        "How long most calls may take before there is a limit of calls in progress; 0 if there is never one";
+};
+
+/// The calls in progress of a class, and those that were refused.
+type CallsOfClass = (usize, u64);
+
+const CALL_CLASSES: &[Metric<CallsOfClass>] = metrics! { calls:
+    Gauge "tallystone_calls_in_progress" = calls.0 as f64,
+        "Calls that have come in full and are not answered, and messages of streams, by class";
+    Count "tallystone_call_limit_refusals" = calls.1,
+        "Calls refused, and waits of streams, because calls take too long, by class";
+};
+
 fn seconds(micros: f64) -> f64 {
     micros / 1e6
 }
@@ -239,6 +258,14 @@ impl MetricSource for Arc<Engine> {
         encode_backlogs(encoder, &shown_queues(&overview))?;
         let datasets = bounded_datasets(self.datasets());
         encode_each(encoder, DATASETS, datasets.iter().map(|one| ([("dataset", &*one.dataset)], one)))
+    }
+}
+
+impl MetricSource for Arc<CallLimiter> {
+    fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        encode(encoder, CALL_LIMIT, self)?;
+        let classes = CallClass::ALL.map(|class| (class.word(), (self.in_progress(class), self.refused(class))));
+        encode_each(encoder, CALL_CLASSES, classes.iter().map(|(class, calls)| ([("class", *class)], calls)))
     }
 }
 

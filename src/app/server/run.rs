@@ -103,7 +103,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     refuse_open_dev(&config, address)?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
     let stop = CancellationToken::new();
-    let gateway = Gateway::new(registry, Arc::clone(&clock), stop.clone());
+    let gateway = Gateway::new(registry, Arc::clone(&clock), config.limits.of_calls(), stop.clone());
     let gateway = Arc::new(with_settings(gateway, &config, preset));
     gateway.set_phase(ServerPhase::Starting).await;
     // Health checks are answered from here on; calls get an error until the stores are open.
@@ -173,6 +173,7 @@ fn names_of(config: &Config, address: SocketAddr) -> (Option<String>, String) {
 
 fn with_settings(gateway: Gateway, config: &Config, preset: Preset) -> Gateway {
     gateway.register_collector(MetricCollector::of(ProcessMetrics));
+    gateway.register_collector(MetricCollector::of(Arc::clone(gateway.limiter())));
     let gateway = gateway.with_hosts(hosts(config, preset)).with_authentication(authentication(config));
     gateway.with_console(config.console.settings(&config.server))
 }

@@ -216,7 +216,7 @@ reasons! {
     },
     RetryLater => ReasonInfo {
         name: "RETRY_LATER",
-        help: "The server is busy; nothing was applied. Retry with the same token after the given delay.",
+        help: "The server is busy, or the caller has used up a quota; nothing was applied. Retry with the same token after the given delay. The metadata has the name of the `quota`; or the `limit`, with the `class` of the call, if calls take too long.",
         ..EXHAUSTED
     },
     AlreadyExists => ReasonInfo {

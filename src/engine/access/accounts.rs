@@ -5,7 +5,7 @@
 //! load of memory; no check takes a lock that other principals take.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ pub struct PrincipalAccount {
     bytes: Mutex<TokenBucket>,
     /// What is held of each quota by permits.
     held: [AtomicU64; KeyQuota::COUNT],
+    calls_in_progress: AtomicUsize,
     refusals: Arc<QuotaRefusals>,
 }
 
@@ -106,7 +107,16 @@ impl PrincipalAccount {
     fn new(name: PrincipalName, refusals: Arc<QuotaRefusals>) -> Self {
         let [calls, bytes] = [1, 1].map(|rate| Mutex::new(TokenBucket::full(rate)));
         let turn = TurnKey(xxh3_64(name.as_str().as_bytes()));
-        Self { name, turn, limits: Default::default(), calls, bytes, held: Default::default(), refusals }
+        Self {
+            name,
+            turn,
+            limits: Default::default(),
+            calls,
+            bytes,
+            held: Default::default(),
+            calls_in_progress: AtomicUsize::new(0),
+            refusals,
+        }
     }
 
     /// The principal.
@@ -123,6 +133,21 @@ impl PrincipalAccount {
     /// The same for work that is polled.
     pub fn poll_on_behalf<T>(account: Option<&Arc<Self>>, work: impl FnOnce() -> T) -> T {
         TurnKey::sync_scope(account.map(|account| account.turn), work)
+    }
+
+    /// The calls of the principal in progress.
+    pub fn calls_in_progress(&self) -> usize {
+        self.calls_in_progress.load(Ordering::Relaxed)
+    }
+
+    /// A call is in progress from now on.
+    pub fn begin_call(&self) {
+        self.calls_in_progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call that began has ended.
+    pub fn end_call(&self) {
+        self.calls_in_progress.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The limit of a quota, if it has one.

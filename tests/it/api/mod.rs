@@ -6,6 +6,7 @@ mod experiments;
 mod grpc;
 mod json;
 mod life;
+mod overload;
 mod partner;
 mod queues;
 mod readiness;
@@ -29,6 +30,7 @@ use tallystone::adapters::system::{SystemClock, SystemEntropy};
 use tallystone::api::http::{Gateway, ServerPhase};
 use tallystone::api::serve::{ConnectionDrainSummary, ServeLimits, serve};
 use tallystone::domain::access::QuotaLimits;
+use tallystone::domain::call_limit::CallLimitSettings;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::ProtocolRules;
 use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
@@ -132,7 +134,8 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let stop = CancellationToken::new();
-        let gateway = Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), stop.clone()));
+        let gateway =
+            Arc::new(Gateway::new(Registry::default(), Arc::clone(&clock), CallLimitSettings::default(), stop.clone()));
         gateway.set_phase(ServerPhase::Starting).await;
         let serving = tokio::spawn(serve(listener, Arc::clone(&gateway), stop.clone(), deadline, bounds));
         let namespaces =

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use tallystone::domain::Reason;
+use tallystone::domain::call_limit::CallClass;
 use tallystone::domain::reason::{Code, Effect, Retry};
 
 use crate::server::granted_requests;
@@ -84,15 +85,18 @@ fn the_page_of_roles_is_the_table() {
         "# Roles\n\n\
          The role that an API key needs for each method, and on what. The role `admin` stands for all but that of \
          `peer`. Health and reflection need a valid key and no role. The page `/metrics` needs `metrics`. \
-         [Security](security.md#grants) says what the roles mean, and how a call without the role is answered.\n\n\
-         This page is made from the option `tallystone.access.v1.role` of the protos; \
+         [Security](security.md#grants) says what the roles mean, and how a call without the role is answered. The class of \
+         a method says how early its calls are refused [when calls take too long](security.md#when-calls-take-too-long).\n\n\
+         This page is made from the options `tallystone.access.v1.role` and `class` of the protos; \
          `TALLYSTONE_BLESS=1 cargo test --test it docs` writes it anew.\n\n\
-         | method | role | needed on |\n|---|---|---|\n",
+         | method | role | needed on | class |\n|---|---|---|---|\n",
     );
-    for (method, number) in tallystone::proto::METHOD_ROLES {
+    let classes = tallystone::proto::METHOD_CLASSES.iter().map(|(_, number)| CallClass::from_number(*number));
+    for ((method, number), class) in tallystone::proto::METHOD_ROLES.iter().zip(classes) {
         let role = tallystone::domain::access::AccessRole::from_number(*number).expect("a role");
         let touched = granted_requests::request(method, "name").map_or("the server", |(touched, _)| touched.words());
-        page.push_str(&format!("| `{}` | `{role}` | {touched} |\n", method.trim_start_matches("tallystone.")));
+        let (method, class) = (method.trim_start_matches("tallystone."), class.expect("a class"));
+        page.push_str(&format!("| `{method}` | `{role}` | {touched} | `{class}` |\n"));
     }
     golden::check("docs/roles.md", &page);
 }

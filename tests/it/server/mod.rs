@@ -1,6 +1,7 @@
 //! The life of a server process: startup, readiness, logs, traces, stop.
 
 mod audit;
+mod call_limits;
 pub mod granted_requests;
 mod grants;
 mod hosts;

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::api::errors::ApiError;
 use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::{CallTime, caller_of, rights_of, saturating_i64};
+use crate::api::grpc::{CallTime, caller_of, places_of, rights_of, saturating_i64};
 use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::access::ResourceKind;
@@ -483,7 +483,9 @@ impl QueueService for QueuesApi {
         let rights = rights_of(&request)?;
         let queues = self.queues(&rights.listing())?.clone();
         let permit = queues.place_for_stream(&caller_of(&request)).map_err(to_status)?;
-        let answers = work::response_stream(queues, rights, permit, request.into_inner(), self.drain.clone());
+        let places = places_of(&request)?;
+        let requests = request.into_inner();
+        let answers = work::response_stream(queues, (rights, places), permit, requests, self.drain.clone());
         Ok(Response::new(answers))
     }
 }

@@ -26,10 +26,12 @@ use crate::api::grpc::queues::{decode, encode, to_status};
 use crate::api::time;
 use crate::domain::Reason;
 use crate::domain::access::CallRights;
+use crate::domain::call_limit::CallClass;
 use crate::domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
 use crate::domain::queue::QueueName;
 use crate::domain::queue::filter::Filter;
 use crate::domain::queue::messages::settlement::SettleAction;
+use crate::engine::call_limiter::StreamPlaces;
 use crate::engine::caller_quota::QuotaPermit;
 use crate::engine::queues::{
     CancelNotice, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SettleRequest, StreamLeaseRequest, StreamSession,
@@ -43,7 +45,7 @@ type HeartbeatFuture = Pin<Box<dyn Future<Output = Result<HeartbeatOutcome, Queu
 /// The response stream of a worker. It occupies a quota permit while it is open.
 pub fn response_stream<S>(
     queues: Queues,
-    rights: CallRights,
+    (rights, places): (CallRights, StreamPlaces),
     permit: QuotaPermit,
     requests: S,
     drain: CancellationToken,
@@ -56,6 +58,7 @@ where
         cancels: queues.cancel_notices(),
         queues: queues.clone(),
         rights,
+        places,
         requests,
         drain,
         names: Vec::new(),
@@ -76,6 +79,7 @@ where
 struct WorkerStream<S> {
     queues: Queues,
     rights: CallRights,
+    places: StreamPlaces,
     requests: S,
     drain: CancellationToken,
     cancels: broadcast::Receiver<CancelNotice>,
@@ -322,6 +326,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             return Err(ApiError::new(Reason::InvalidBatchSize, what).at("settlements").into());
         }
         self.credit = credit;
+        let _place = self.places.take(CallClass::Settle);
         let results = self.settle(request.settlements).await;
         let mut extended = Vec::with_capacity(request.extensions.len());
         for extension in request.extensions {
