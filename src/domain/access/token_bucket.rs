@@ -32,11 +32,6 @@ impl TokenBucket {
         Self { rate, burst, level: i128::from(burst) * NANOS, read_at: Duration::ZERO }
     }
 
-    /// The tokens that it gets in a second.
-    pub fn rate(&self) -> u64 {
-        self.rate
-    }
-
     /// Takes a token at a time since the start, if there is one. Else it says how long that takes.
     pub fn take(&mut self, now: Duration) -> Result<(), Duration> {
         self.check(now)?;
