@@ -21,7 +21,7 @@ use crate::api::grpc::CallTime;
 use crate::api::http::audit::{self, ActSlot, AnswerNote};
 use crate::api::http::buffers::{BufferPermit, Caller};
 use crate::api::http::methods::{GrpcService, Method};
-use crate::api::http::recorded_calls::RecordedCalls;
+use crate::api::http::recorded_calls::{RecordedCalls, RecordedEnd};
 use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
 use crate::api::http::response_body::ResponseBody;
 use crate::api::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
@@ -98,8 +98,9 @@ pub async fn call(
     let held = (Arc::clone(context), Arc::clone(method), Arc::clone(caller));
     let whole = Box::pin(async move { answered(&held.0, &held.1, request, &held.2).await });
     match context.recorded.run(caller, whole).await {
-        Some(response) => response,
-        None => answer_to_panic(method),
+        RecordedEnd::Answered(response) => response,
+        RecordedEnd::Panicked => answer_to_panic(method),
+        RecordedEnd::CutOff => Status::from(cut_off(method)).into_http(),
     }
 }
 
@@ -344,6 +345,12 @@ fn with_error_reason(mut response: Response<Body>, method: &Method) -> Response<
 fn panicked(method: &Method) -> ApiError {
     let name = method.descriptor.full_name();
     ApiError::new(Reason::Internal, format!("{name} failed because of a defect of the service"))
+}
+
+/// The error of an act that did not end before the server did.
+fn cut_off(method: &Method) -> ApiError {
+    let what = format!("the server stopped before {} ended", method.descriptor.name());
+    ApiError::new(Reason::OutcomeUnknown, what)
 }
 
 /// The error of a call past its deadline.
