@@ -3,6 +3,8 @@
 //! A call past its deadline returns; the work that it gave to the engine continues. Invariant: the caller gets a response with
 //! a reason, and the server stays up, even after a panic.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -28,7 +30,9 @@ use crate::api::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
 use crate::api::http::trace;
 use crate::domain::Reason;
 use crate::domain::access::{AccessRole, CallRights, KeyQuota, Principal};
-use crate::domain::limits::{DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED};
+use crate::domain::limits::{
+    ACT_ENDS_WITHIN, DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED,
+};
 use crate::engine::access::{AccountPermit, Identity, PrincipalAccount};
 use crate::engine::audit::Audit;
 use crate::engine::call_limiter::{CallLimiter, CallPlace, StreamPlaces};
@@ -85,7 +89,8 @@ impl CallContext {
     }
 }
 
-/// Calls a method of a mounted service. A call that the audit records goes on if its caller goes away.
+/// Calls a method of a mounted service. A call that the audit records goes on if its caller goes away or its deadline passes, so
+/// that what came of it is known.
 pub async fn call(
     context: &Arc<CallContext>,
     method: &Arc<Method>,
@@ -96,11 +101,14 @@ pub async fn call(
         return answered(context, method, request, caller).await;
     }
     let held = (Arc::clone(context), Arc::clone(method), Arc::clone(caller));
+    // One that cannot be read is refused within.
+    let time = effective_timeout(deadline(request.headers()).unwrap_or_default(), method.waits);
     let whole = Box::pin(async move { answered(&held.0, &held.1, request, &held.2).await });
-    match context.recorded.run(caller, whole).await {
-        RecordedEnd::Answered(response) => response,
-        RecordedEnd::Panicked => answer_to_panic(method),
-        RecordedEnd::CutOff => Status::from(cut_off(method)).into_http(),
+    match tokio::time::timeout(time, context.recorded.run(caller, whole)).await {
+        Ok(RecordedEnd::Answered(response)) => response,
+        Ok(RecordedEnd::Panicked) => answer_to_panic(method),
+        Ok(RecordedEnd::CutOff) => Status::from(cut_off(method)).into_http(),
+        Err(_elapsed) => Status::from(expired(method, time)).into_http(),
     }
 }
 
@@ -128,16 +136,8 @@ async fn answered(
     }
     let span = trace::of(method, request.headers());
     let (audit, act) = (context.audit.get().filter(|_| method.recorded), ActSlot::default());
-    let served = async {
-        let request = match audit {
-            Some(_) => audit::read_act(method, request, &caller.peer, &act).await,
-            None => Ok(request),
-        };
-        match request {
-            Ok(request) => service.call(request).await,
-            Err(status) => Ok(status.into_http()),
-        }
-    };
+    let reads = audit.map(|_| (&caller.peer, &act));
+    let served = served(context, (method, service), request, reads, (began, time));
     let work = on_behalf(identity.as_ref(), AssertUnwindSafe(served.instrument(span.clone())).catch_unwind());
     if method.streaming {
         let response = match until_key_ends(identity.as_deref(), work).await {
@@ -156,22 +156,45 @@ async fn answered(
             Body::new(ResponseBody::stream(body, Arc::clone(caller)))
         });
     }
-    let response = match within(time, identity.as_deref(), method.waits, work).await {
+    let patience = audit.map_or(time, |_| time.max(ACT_ENDS_WITHIN));
+    let response = match within(patience, identity.as_deref(), method.waits, work).await {
         Ok(outcome) if method.answer_bytes == 0 => into_response(outcome, method),
         Ok(outcome) => {
             let permit = room.lock().take();
             made(into_response(outcome, method), permit, caller).await
         }
-        Err(CallCut::Deadline) => Status::from(expired(method, time)).into_http(),
+        Err(CallCut::Deadline) => Status::from(expired(method, patience)).into_http(),
         Err(CallCut::KeyEnded) => Status::from(why_key_ended(method, identity.as_deref())).into_http(),
     };
     drop(place);
     let note = AnswerNote::of(&response, act.into_inner());
     audit::note(context.audit.get(), method, identity.as_ref(), note).await;
+    let took = context.clock.elapsed().saturating_sub(began);
+    // The caller of an act that outlived its deadline had that answer before.
+    let is_late = audit.is_some() && took > time;
     let code = response.extensions().get::<Status>().map_or(Code::Ok, Status::code);
-    method.metrics.record(code, context.clock.elapsed().saturating_sub(began));
+    let code = if is_late { Code::DeadlineExceeded } else { code };
+    method.metrics.record(code, took);
     trace::answered(&span, code);
     response
+}
+
+/// Passes a request to its service. Of a call that is recorded the act is read first; it does not begin once its time is over.
+async fn served(
+    context: &CallContext,
+    (method, service): (&Method, &dyn GrpcService),
+    request: Request<Body>,
+    reads: Option<(&SocketAddr, &ActSlot)>,
+    (began, time): (Duration, Duration),
+) -> Result<Response<Body>, Infallible> {
+    let Some((peer, act)) = reads else { return service.call(request).await };
+    match audit::read_act(method, request, peer, act).await {
+        Ok(_) if context.clock.elapsed().saturating_sub(began) > time => {
+            Ok(Status::from(expired(method, time).without_effect()).into_http())
+        }
+        Ok(request) => service.call(request).await,
+        Err(status) => Ok(status.into_http()),
+    }
 }
 
 /// What a call waits for before its request is passed on: room for its answer, if that may be large.
@@ -316,7 +339,7 @@ async fn made(response: Response<Body>, place: Option<BufferPermit>, caller: &Ca
     Response::from_parts(parts, body)
 }
 
-type CaughtCallResult = Result<Result<Response<Body>, std::convert::Infallible>, Box<dyn std::any::Any + Send>>;
+type CaughtCallResult = Result<Result<Response<Body>, Infallible>, Box<dyn std::any::Any + Send>>;
 
 fn into_response(outcome: CaughtCallResult, method: &Method) -> Response<Body> {
     match outcome {

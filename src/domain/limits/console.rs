@@ -50,6 +50,8 @@ pub const ADMIN_PAGE_ACTS_MAX: usize = 10_000;
 pub const ADMIN_TEXT_BYTES_MAX: usize = 1_024;
 /// The length of each text of a refused call in the audit, and of what an act that had no effect was about; longer ones are cut.
 pub const REFUSED_TEXT_BYTES_MAX: usize = 128;
+/// How long an act of an operator goes on, also past the deadline of its call, so that the audit says what came of it.
+pub const ACT_ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// The time in which a refused call is written down once for each caller, method and reason.
 pub const REFUSALS_WINDOW: Duration = Duration::from_secs(60);
 /// The refused calls that are written down in that time.

@@ -105,6 +105,24 @@ async fn an_act_has_its_line_although_its_caller_went_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_act_outlives_its_deadline_and_its_line_says_what_came_of_it() {
+    let server = Wire::start().await;
+    let audit = audited(&server);
+    let mut tasks = JoinSet::new();
+    let mut calls = raw(server.address, 1 << 20, &mut tasks).await;
+    server.gate.close();
+    let mut head = request(&format!("{COUNTERS}/ClearCount"));
+    head.headers_mut().insert("grpc-timeout", http::HeaderValue::from_static("20m"));
+    let (response, mut body) = calls.send_request(head, false).expect("a stream is free");
+    body.send_data(framed(&clear("late").encode_to_vec()), true).expect("the stream is open");
+    let answer = response.await.expect("an answer in time");
+    assert_eq!(answer.headers().get("grpc-status").expect("a status"), "4", "DEADLINE_EXCEEDED");
+    assert_eq!(targets(&audit).await, [], "it is not done");
+    server.gate.open();
+    assert_eq!(until_lines(&audit, 1).await, [("late".to_owned(), "OK".to_owned())]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_resets_its_acts_has_no_more_of_them_than_calls() {
     let server = Wire::start().await;
     let audit = audited(&server);
