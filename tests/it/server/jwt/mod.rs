@@ -3,8 +3,10 @@
 mod grants;
 mod kept_keys;
 mod rotation;
+mod secrets;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -23,6 +25,10 @@ const CREATE_NAMESPACE: &str = "/tallystone.admin.v1.NamespaceService/CreateName
 
 /// Starts a server that takes tokens of `sso`, whose keys are where the settings say.
 fn start(data: &Path, settings: &[(&str, &str)]) -> Server {
+    Launch::of(command(data, settings)).start()
+}
+
+fn command(data: &Path, settings: &[(&str, &str)]) -> Command {
     let mut command = binary(&["server", "start", "--listen", "127.0.0.1:0", "--set", "log.level=debug", "--data"]);
     command.arg(data);
     let common = [
@@ -36,7 +42,7 @@ fn start(data: &Path, settings: &[(&str, &str)]) -> Server {
     for (setting, value) in common.iter().chain(settings) {
         command.args(["--set", &format!("auth.jwt.sso.{setting}={value}")]);
     }
-    Launch::of(command).start()
+    command
 }
 
 /// A server that takes the tokens of some keys, from a file, with an API key of its admin.
