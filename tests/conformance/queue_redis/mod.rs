@@ -3,8 +3,8 @@
 mod catalog_answers;
 mod commands;
 mod failover;
+mod half_steps;
 mod injected_errors;
-mod injected_shared;
 mod keys;
 mod long_calls;
 mod mutations;
