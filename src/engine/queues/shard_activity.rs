@@ -112,6 +112,11 @@ impl ShardActivity {
         MutexGuard::try_map(self.0.lock(), |known| known.last.as_deref_mut()).ok()
     }
 
+    /// The elapsed time of the last reading, if there is one.
+    pub fn read_at(&self) -> Option<Duration> {
+        self.0.lock().last.as_ref().map(|last| last.at)
+    }
+
     /// The elapsed time of the last reading or look, whether it was answered or not.
     pub fn looked_at(&self) -> Option<Duration> {
         let known = self.0.lock();

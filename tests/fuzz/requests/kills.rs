@@ -43,7 +43,7 @@ impl Ledger {
                 Ok(answer) if answer.status == 200 => return true,
                 Ok(answer) if answer.json()["details"][0]["reason"] == "NOT_APPLIED" => return false,
                 Ok(answer) => {
-                    assert!(answer.status == 504 || answer.body.contains("RetryInfo"), "{path}: {}", answer.body)
+                    assert!(answer.status == 504 || answer.body.contains("RetryInfo"), "{path}: {}", answer.body);
                 }
                 Err(_gone) => thread::yield_now(),
             }

@@ -64,9 +64,11 @@ async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away()
     assert_eq!((health(server.address, QUEUES).await, health(server.address, "").await), (Serving, NotServing));
     let page = server.http("GET", "/readyz", &[], "").await;
     assert_eq!(page.status, 503);
-    let says =
-        page.body.contains("counters are not served: keyspace beside_queues of Cassandra has not answered since");
-    assert!(says && !page.body.contains("queues are not served"), "{}", page.body);
+    let away = format!(
+        "counters are not served: keyspace beside_queues of Cassandra at {} has not answered since",
+        node.address()
+    );
+    assert!(page.body.contains(&away) && !page.body.contains("queues are not served"), "{}", page.body);
     server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": "a", "payload": "aGVsbG8="}})).await;
     let taken = server.done("Dequeue", json!({"queue": "mail"})).await;
     assert_eq!(taken["leases"][0]["message"]["messageId"], "a", "{taken}");

@@ -121,7 +121,7 @@ fn experiments_that_are_kept_are_listed_and_shown_by_their_names() {
     }
     let page = get(&server, "/console/experiment?name=checkout", &[]).body;
     assert_eq!(text_of(&page, "verdict"), "Higher");
-    assert!(page.contains("tallystone exp compare checkout\n"), "{page}");
+    assert!(page.contains(&format!("tallystone exp compare checkout --server {}", server.address)), "{page}");
     // The first look is written within a minute.
     let is_drawn = || get(&server, "/console/experiment?name=checkout", &[]).body.contains("B − A over time");
     assert!(eventually(FIRST_LOOK_WITHIN, is_drawn), "{page}");

@@ -137,7 +137,7 @@ fn while_one_of_two_clusters_is_away_the_counters_of_the_other_go_on_and_then_al
     let names_it = || {
         let page = server.get("/readyz");
         assert_eq!(page.status, 200, "{}", page.body);
-        page.body.contains("keyspace away_far of Cassandra has not answered since 20")
+        page.body.contains(&format!("keyspace away_far of Cassandra at {} has not answered since 20", proxy.address()))
     };
     assert!(eventually(WITHIN, names_it), "{}", server.get("/readyz").body);
     let stale =

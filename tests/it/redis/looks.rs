@@ -14,6 +14,8 @@ const QUEUES: usize = 12;
 const SHARDS: u32 = 256;
 /// The commands of loops that are no looks: followers of catalog, members, sessions and operations.
 const OTHER_COMMANDS_A_SECOND: f64 = 100.0;
+/// The functions that read a shard in a second, once every shard was asked what is due in it.
+const FEW_CALLS: f64 = 30.0;
 
 fn name_of(number: usize) -> QueueName {
     QueueName::new(&format!("q{number:02}")).expect("a valid name")
@@ -55,6 +57,14 @@ async fn while_somebody_looks_queues_that_do_not_change_cost_redis_a_bounded_num
     let [one, other] = with_queues(&redis).await;
     let knows_all = async || first_row(&other, ActivityOrder::Name).await.totals.as_of.is_some();
     eventually("every shard is read", knows_all).await;
+    // At first each server also asks every shard once what is due in it.
+    let is_calm = async || {
+        redis.cli(&["CONFIG", "RESETSTAT"]);
+        let then = first_row(&other, ActivityOrder::Name).await.now + Duration::from_secs(1);
+        eventually("a second is over", async || first_row(&other, ActivityOrder::Name).await.now >= then).await;
+        calls_of(&redis.cli(&["INFO", "commandstats"]), "fcall_ro") < FEW_CALLS
+    };
+    eventually("every shard was asked", is_calm).await;
 
     let begun = first_row(&other, ActivityOrder::Name).await;
     redis.cli(&["CONFIG", "RESETSTAT"]);

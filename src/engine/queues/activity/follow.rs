@@ -15,6 +15,7 @@ use crate::domain::limits::{
 use crate::engine::driver::{BackgroundLoop, NextActivation};
 use crate::engine::queues::Queues;
 use crate::engine::queues::served_queue::ServedQueue;
+use crate::engine::queues::shard_activity::ShardActivity;
 use crate::ports::{ShardGlance, StoreError, StoreErrorKind};
 
 /// The pause between two rounds, and the longest wait for one.
@@ -36,15 +37,21 @@ pub struct DueShards {
 }
 
 impl DueShards {
-    /// Those of queues that hold messages. O(shards).
-    pub fn of(queues: &[Arc<ServedQueue>], elapsed: Duration, age: Duration) -> Self {
+    /// Those of queues that hold messages. `since` says from when the age of a shard counts: who asks for one queue wants a
+    /// reading, and lists wait for looks that were not answered yet. O(shards).
+    pub fn of(
+        queues: &[Arc<ServedQueue>],
+        elapsed: Duration,
+        age: Duration,
+        since: fn(&ShardActivity) -> Option<Duration>,
+    ) -> Self {
         let (mut shown, mut others) = (Vec::new(), Vec::new());
         for (place, queue) in queues.iter().enumerate().filter(|(_, queue)| queue.holds_messages()) {
             let due = if queue.is_shown(elapsed) { &mut shown } else { &mut others };
             for number in 0..queue.shards() {
-                let looked_at = queue.shard(number).activity.looked_at();
-                if looked_at.is_none_or(|at| elapsed.saturating_sub(at) >= age) {
-                    due.push((looked_at, place, number));
+                let activity = &queue.shard(number).activity;
+                if since(activity).is_none_or(|at| elapsed.saturating_sub(at) >= age) {
+                    due.push((activity.looked_at(), place, number));
                 }
             }
         }
@@ -149,7 +156,7 @@ impl BackgroundLoop for ActivityFollower {
         let context = &self.queues.context;
         let elapsed = context.engine.clock.elapsed();
         if context.activity.is_followed(elapsed) && self.queues.readings_age() {
-            let due = DueShards::of(&context.all(), elapsed, ACTIVITY_RENEWED_AFTER);
+            let due = DueShards::of(&context.all(), elapsed, ACTIVITY_RENEWED_AFTER, ShardActivity::looked_at);
             renew(&self.queues, due, ROUND).await;
         }
         NextActivation::After(ROUND)

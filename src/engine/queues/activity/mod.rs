@@ -26,6 +26,7 @@ use crate::domain::queue::{MessageState, QueueName, ShardId};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
 use crate::engine::queues::served_queue::ServedQueue;
+use crate::engine::queues::shard_activity::ShardActivity;
 use crate::ports::ShardReport;
 
 pub(super) use follow::ActivityFollower;
@@ -184,7 +185,8 @@ impl Queues {
         self.context.activity.note_asked(self.context.engine.clock.elapsed());
         queue.record_shown(self.context.engine.clock.elapsed());
         if self.readings_age() {
-            self.renew_old(&[Arc::clone(&queue)], ACTIVITY_AGE_MAX).await;
+            let (queues, elapsed) = ([Arc::clone(&queue)], self.context.engine.clock.elapsed());
+            self.renew_due(DueShards::of(&queues, elapsed, ACTIVITY_AGE_MAX, ShardActivity::read_at)).await;
         }
         Ok((self.row(&queue, self.moment()), self.context.engine.now()))
     }
@@ -211,14 +213,17 @@ impl Queues {
     /// Renews the readings of queues that are shown, if they are old, and then those of others. Returns whether they may be
     /// newer now.
     async fn renew_shown(&self, shown: &[Arc<ServedQueue>]) -> bool {
-        let is_due = || !DueShards::of(shown, self.context.engine.clock.elapsed(), RATE_STEP).is_empty();
+        let is_due = || {
+            !DueShards::of(shown, self.context.engine.clock.elapsed(), RATE_STEP, ShardActivity::looked_at).is_empty()
+        };
         if !self.readings_age() || !is_due() {
             return false;
         }
         let Some(_turn) = self.renewal_turn().await else { return false };
         // Another call may have renewed them meanwhile.
         if is_due() {
-            self.renew_old(&self.context.all(), RATE_STEP).await;
+            let elapsed = self.context.engine.clock.elapsed();
+            self.renew_due(DueShards::of(&self.context.all(), elapsed, RATE_STEP, ShardActivity::looked_at)).await;
             *self.context.activity.last.lock() = None;
         }
         true
@@ -233,9 +238,8 @@ impl Queues {
         }
     }
 
-    /// Reads shards again whose readings are older than an age, within a bounded wait. What cannot be read stays old.
-    async fn renew_old(&self, queues: &[Arc<ServedQueue>], age: Duration) {
-        let due = DueShards::of(queues, self.context.engine.clock.elapsed(), age);
+    /// Reads shards again, within a bounded wait. What cannot be read stays old.
+    async fn renew_due(&self, due: DueShards) {
         if !due.is_empty() {
             follow::renew(self, due, ACTIVITY_WAIT_MAX).await;
         }

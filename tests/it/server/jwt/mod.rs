@@ -30,7 +30,12 @@ fn start(data: &Path, settings: &[(&str, &str)]) -> Server {
 
 fn command(data: &Path, settings: &[(&str, &str)]) -> Command {
     let mut command = binary(&["server", "start", "--listen", "127.0.0.1:0", "--set", "log.level=debug", "--data"]);
-    command.arg(data);
+    command.arg(data).args(issuer_arguments(settings));
+    command
+}
+
+/// The settings of the issuer as arguments.
+fn issuer_arguments(settings: &[(&str, &str)]) -> Vec<String> {
     let common = [
         ("issuer", ISSUER),
         ("audience", "tallystone,https://counts.example"),
@@ -39,10 +44,8 @@ fn command(data: &Path, settings: &[(&str, &str)]) -> Command {
         ("groups_claim", "groups"),
         ("group_grants", "operators => admin; workers => worker:queue:own/*, viewer:queue:seen"),
     ];
-    for (setting, value) in common.iter().chain(settings) {
-        command.args(["--set", &format!("auth.jwt.sso.{setting}={value}")]);
-    }
-    command
+    let of = |(setting, value): &(&str, &str)| ["--set".to_owned(), format!("auth.jwt.sso.{setting}={value}")];
+    common.iter().chain(settings).flat_map(of).collect()
 }
 
 /// A server that takes the tokens of some keys, from a file, with an API key of its admin.

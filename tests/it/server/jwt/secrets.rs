@@ -9,7 +9,9 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::domain::hex::hex_digits;
 use tallystone::domain::queue::messages::lease_seal::LeaseKey;
 
-use super::{CREATE_QUEUE, TokenKey, claims, command, files_with, first_key, key_set, post, seconds_from_now};
+use super::{
+    CREATE_QUEUE, TokenKey, claims, command, files_with, first_key, issuer_arguments, key_set, post, seconds_from_now,
+};
 use crate::server::keys::{binary, run};
 use crate::support::harness::{Launch, Server, http};
 
@@ -29,12 +31,12 @@ fn use_all(server: &Server, token: &str) -> [String; 2] {
         done("Enqueue", json!({"queue": "mail", "message": {"message_id": id}}));
     }
     let session = done("OpenSession", json!({"label": "w"}))["sessionId"].as_str().expect("an id").to_owned();
-    let leased = done("Dequeue", json!({"queue": "mail", "max_messages": 1, "session_id": session}));
+    let leased = done("Dequeue", json!({"queue": "mail", "max_messages": 1, "session_id": session, "sequence": 1}));
     let lease = leased["leases"][0]["leaseToken"].as_str().expect("a token").to_owned();
     let last = if lease.ends_with('0') { '1' } else { '0' };
     let guessed = format!("{}{last}", &lease[..lease.len() - 1]);
     assert_eq!(ask("Complete", json!({"queue": "mail", "lease_token": guessed})).status, 400);
-    assert_eq!(ask("PurgeQueue", json!({"queue": "none", "reason": "nothing"})).status, 404);
+    assert_eq!(ask("Enqueue", json!({"queue": "none", "message": {"message_id": "a"}})).status, 404);
     done("CancelMessage", json!({"queue": "mail", "message_id": "b", "reason": "wrong"}));
     [lease, session]
 }
@@ -81,8 +83,8 @@ async fn no_secret_of_any_kind_is_found_in_what_a_server_writes_and_says_also_wh
     assert_eq!(post(&again, LIST_ACTIONS, &tokens[0], &json!({})).status, 200);
     again.signal(libc::SIGTERM);
     assert!(again.wait().success());
-    let mut print = binary(&["server", "print-config", "--set", &format!("auth.jwt.sso.jwks_file={}", settings[0].1)]);
-    print.env("TALLYSTONE_KEY", &tokens[0]);
+    let mut print = binary(&["server", "print-config"]);
+    print.args(issuer_arguments(&settings)).env("TALLYSTONE_KEY", &tokens[0]);
     let (_, configured, _) = run(print);
     let said = [
         ("log of a killed server", server.printed()),
