@@ -33,6 +33,15 @@ pub fn single_line(text: &str) -> Cow<'_, str> {
     written_out(text, char::is_control)
 }
 
+/// The same, cut to a number of characters; a cut text ends with a mark.
+pub fn cut_line(text: &str, most: usize) -> String {
+    let text = single_line(text);
+    match text.chars().count() > most {
+        true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        false => text.into_owned(),
+    }
+}
+
 fn written_out(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&hidden) {
         return Cow::Borrowed(text);

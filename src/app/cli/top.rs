@@ -11,7 +11,7 @@ use clap::Args;
 use crate::app::cli::output::{Format, duration_of};
 use crate::app::cli::queue::ActivityOrderArg;
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, arguments};
-use crate::app::notices::single_line;
+use crate::app::notices::cut_line;
 use crate::app::units::counted;
 use crate::proto::queue::v1 as pb;
 
@@ -141,13 +141,13 @@ fn screen(read: &TopReading, server: &str, trouble: Option<&str>, most: usize) -
     lines.push(row("QUEUE", COLUMNS.map(|(name, _)| name.to_owned())));
     let room = most.saturating_sub(lines.len());
     lines.extend(read.listed.queues.iter().take(room).map(|queue| row(&queue.queue, numbers(queue))));
-    lines.iter().map(|line| cut(&single_line(line), WIDTH).trim_end().to_owned()).collect()
+    lines.iter().map(|line| cut_line(line, WIDTH).trim_end().to_owned()).collect()
 }
 
 /// A row of the table: the name, and the numbers at the right ends of their columns.
 fn row(name: &str, numbers: [String; COLUMNS.len()]) -> String {
     let width = WIDTH - COLUMNS.iter().map(|(_, width)| width).sum::<usize>();
-    let mut line = format!("{:<width$}", cut(&single_line(name), width - 1));
+    let mut line = format!("{:<width$}", cut_line(name, width - 1));
     for (number, (_, width)) in numbers.iter().zip(COLUMNS) {
         line.push_str(&format!("{number:>width$}"));
     }
@@ -203,14 +203,6 @@ fn short_span(seconds: i64) -> String {
         7_200..172_800 => format!("{}h", seconds / 3_600),
         _ => format!("{}d", seconds / 86_400),
     }
-}
-
-/// A text of at most so many characters; a longer one ends with a mark.
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::app::cli::Failure;
 use crate::app::cli::counter::audit::kind;
 use crate::app::cli::counter::{CounterContext, full_name};
 use crate::app::cli::output::{CliResponse, Format, TableRows, time_cell, word};
-use crate::app::notices::single_line;
+use crate::app::notices::{cut_line, single_line};
 use crate::app::units::{about, span};
 use crate::domain::limits::EXPLAIN_ROWS_MAX;
 use crate::proto::counter::v1 as pb;
@@ -189,7 +189,7 @@ impl<'a> CounterExplanationText<'a> {
             }
         }
         if let Some(clear) = &rolled_up.clear_time {
-            let token = cut(&rolled_up.clear_token, TOKEN_SHOWN);
+            let token = cut_line(&rolled_up.clear_token, TOKEN_SHOWN);
             let at = self.when(Some(clear));
             self.line("last clear", &format!("{at}, token {token}, in the checkpoint"));
         }
@@ -290,7 +290,7 @@ impl<'a> CounterExplanationText<'a> {
                 row.sequence,
                 time_cell(event.event_time.as_ref()),
                 change(row),
-                cut(&event.token, TOKEN_SHOWN),
+                cut_line(&event.token, TOKEN_SHOWN),
             );
             self.text.push_str(line.trim_end());
             self.text.push('\n');
@@ -341,14 +341,5 @@ fn change(row: &pb::LogRow) -> String {
         pb::EventKind::Clear => "clear".to_owned(),
         pb::EventKind::Void => "void".to_owned(),
         pb::EventKind::Unspecified => String::new(),
-    }
-}
-
-/// Cuts a text to a number of characters, and marks the cut.
-fn cut(text: &str, most: usize) -> String {
-    let text = single_line(text);
-    match text.chars().count() > most {
-        true => text.chars().take(most - 1).chain(['…']).collect(),
-        false => text.into_owned(),
     }
 }

@@ -5,7 +5,7 @@ use tonic::Status;
 
 use super::chart;
 use super::methods::LIST_ACTIVITY;
-use super::queue_counts::QUEUE_COUNTERS;
+use super::queue_counts::{QUEUE_COUNTERS, earliest};
 use crate::api::http::console::act;
 use crate::api::http::console::ask::ConsoleCalls;
 use crate::api::http::console::query::{PageQuery, link};
@@ -57,10 +57,7 @@ impl OverviewReading {
         let rows = &self.listed.queues;
         match &self.listed.totals {
             Some(totals) if totals.queues > 0 && rows.is_empty() => totals.as_of,
-            Some(totals) if totals.queues > 0 => {
-                let of_rows: Option<Vec<Timestamp>> = rows.iter().map(|row| row.as_of).collect();
-                of_rows?.into_iter().min_by_key(words::millis)
-            }
+            Some(totals) if totals.queues > 0 => earliest(rows.iter().map(|row| row.as_of)),
             _ => self.listed.server_time, // there is no number of a queue
         }
     }
