@@ -35,8 +35,11 @@ const TOO_WIDE: &str = r#"
     const frames = [...document.querySelectorAll(".table, .chart, .facts")].filter((one) => one.scrollWidth > one.clientWidth);
     return [...found, ...frames.map((one) => `wider than its frame of ${one.clientWidth}: ${one.scrollWidth} ${one.innerText.slice(0, 60)}`)];
 "#;
-/// How long a test waits for something on a page, and between two looks.
-pub const WAIT: Duration = Duration::from_secs(20);
+/// How long a test waits for something on a page, and between two looks. Several browsers share the machine with all other
+/// tests, and each takes seconds to start alone.
+pub const WAIT: Duration = Duration::from_secs(60);
+/// How long a script of a test may take; longer than what it waits for.
+const SCRIPT_WAIT: Duration = Duration::from_secs(120);
 pub const POLL: Duration = Duration::from_millis(50);
 
 /// The screens: a desk, a tablet and a phone.
@@ -62,6 +65,7 @@ impl Browser {
         }
         wanted.set_browser_log_level(LoggingPrefsLogLevel::All).expect("a level");
         let session = WebDriver::new(driver.url(), wanted).await.expect("a browser starts");
+        session.set_script_timeout(SCRIPT_WAIT).await.expect("a limit");
         Self { session, _driver: driver, _profile: profile }
     }
 

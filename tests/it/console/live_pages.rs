@@ -72,19 +72,17 @@ async fn a_page_held_by_pause_keeps_its_numbers() {
     let is_counted = || text_of(&get(&server, "/console/queue?name=mail", &[]).body, "depth-pending") == "12";
     assert!(eventually(WAIT, is_counted), "the server knows the new number");
     let held = browser.wait_for("[data-testid='depth-pending']").await.text().await.expect("a text");
-    assert_eq!(held, "11");
+    assert_eq!(held, "11", "{}", browser.session.source().await.unwrap_or_default());
     browser.wait_for("#pause").await.click().await.expect("a button");
-    let follows = "const done = arguments[arguments.length - 1]; const look = () => \
-                   document.querySelector('[data-testid=\"depth-pending\"]').textContent === '12' ? done(true) \
-                   : setTimeout(look, 50); look();";
-    browser.session.execute_async(follows, Vec::new()).await.expect("the page follows again");
+    let follows = "return document.querySelector('[data-testid=\"depth-pending\"]')?.textContent === '12';";
+    until(&browser, "the page follows again", follows).await;
     browser.end().await;
 }
 
 /// Waits until a script answers true.
 pub async fn until(browser: &Browser, what: &str, script: &str) {
     let look = format!(
-        "const done = arguments[arguments.length - 1]; const end = Date.now() + 30000; \
+        "const done = arguments[arguments.length - 1]; const end = Date.now() + 60000; \
          const look = () => {{ if ((() => {{ {script} }})()) done(true); \
          else if (Date.now() > end) done(false); else setTimeout(look, 50); }}; look();"
     );
