@@ -83,6 +83,12 @@ impl Redis {
         })
     }
 
+    /// The keys of the store.
+    pub fn keys(&self) -> Result<u64> {
+        let answer = self.ask("DBSIZE")?;
+        Ok(answer.first().map(String::as_str).unwrap_or_default().parse()?)
+    }
+
     /// Forgets the latencies that it has measured.
     pub fn forget_latencies(&self) -> Result<()> {
         self.ask("CONFIG RESETSTAT").map(drop)
