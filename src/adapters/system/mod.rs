@@ -3,6 +3,7 @@
 //! Invariant: `elapsed` counts suspended time too (boot-time clock), so a lease measured with it is never longer than it
 //! seems to the rest of the world.
 
+use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -71,22 +72,58 @@ fn boot_time() -> Duration {
     Duration::new(secs, nanos)
 }
 
-/// The random bytes of the operating system.
+/// The random bytes of the operating system. Short ones, such as those of ids, come from a supply of the thread, because a
+/// call of the system for each id of a batch takes as long as the rest of its work. Longer ones come from the system directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEntropy;
 
+/// The longest request that is served from the supply of a thread, in bytes.
+const SUPPLIED_BYTES: usize = 16;
+
+thread_local! {
+    static SUPPLY: RefCell<RandomSupply> = const { RefCell::new(RandomSupply { bytes: [0; 1_024], used: 1_024 }) };
+}
+
+/// Random bytes that were not given out yet. Each is given once.
+struct RandomSupply {
+    bytes: [u8; 1_024],
+    used: usize,
+}
+
+impl RandomSupply {
+    fn take(&mut self, bytes: &mut [u8]) {
+        if self.used + bytes.len() > self.bytes.len() {
+            fill_from_system(&mut self.bytes);
+            self.used = 0;
+        }
+        let given = &mut self.bytes[self.used..self.used + bytes.len()];
+        bytes.copy_from_slice(given);
+        given.fill(0);
+        self.used += bytes.len();
+    }
+}
+
 impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            filled += retry_on_intr(|| getrandom(&mut bytes[filled..], GetRandomFlags::empty()))
-                .expect("the operating system must provide random bytes");
+        if bytes.len() > SUPPLIED_BYTES {
+            return fill_from_system(bytes);
         }
+        SUPPLY.with_borrow_mut(|supply| supply.take(bytes));
+    }
+}
+
+fn fill_from_system(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += retry_on_intr(|| getrandom(&mut bytes[filled..], GetRandomFlags::empty()))
+            .expect("the operating system must provide random bytes");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -105,6 +142,33 @@ mod tests {
         let before = SystemClock.elapsed();
         SystemClock.sleep(Duration::from_millis(5)).await;
         assert!(SystemClock.elapsed() - before >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn no_random_bytes_are_given_twice() {
+        let draws = || {
+            // Sizes that do not divide the supply, and the longest that comes from it.
+            let ids = (0..2_000).map(|draw| {
+                let mut id = vec![0; [9, 13, SUPPLIED_BYTES][draw % 3]];
+                SystemEntropy.fill(&mut id);
+                id[..8].try_into().expect("8 bytes")
+            });
+            ids.collect::<Vec<[u8; 8]>>()
+        };
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(draws)).collect();
+        let all: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect();
+        let distinct: HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+
+    #[test]
+    fn the_supply_keeps_nothing_of_what_it_gave() {
+        let mut supply = RandomSupply { bytes: [7; 1_024], used: 1_000 };
+        supply.take(&mut [0; 16]);
+        assert_eq!((&supply.bytes[1_000..1_016], supply.bytes[1_016]), (&[0; 16][..], 7));
+        supply.take(&mut [0; 16]);
+        assert_eq!((&supply.bytes[..16], supply.used), (&[0; 16][..], 16), "it was filled anew");
+        assert_ne!(supply.bytes[16..], [7; 1_008]);
     }
 
     #[test]
