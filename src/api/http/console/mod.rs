@@ -21,7 +21,7 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -138,11 +138,11 @@ impl Console {
         let query = PageQuery::of(request.uri().query());
         match (is_post, place) {
             (true, "sign-in") => return sign_in(&context, request, caller).await,
-            (true, "sign-out") => return sign_out(&request),
+            (true, "sign-out") => return sign_out(&request, caller),
             (false, "sign-in") => return html(&session::page(query.text("to"), None)),
             (_, _) => {} // each other place wants to know who asks
         }
-        let found = session::caller(&context.identity, request.headers()).await;
+        let found = session::caller(&context.identity, request.headers(), caller.certificate.as_ref()).await;
         let admitted = found.and_then(|found| {
             found.as_ref().map_or(Ok(()), |identity| context.calls.admit(identity, caller)).map(|()| found)
         });
@@ -234,7 +234,13 @@ impl Console {
                 shown(host)
             ));
         }
-        let named = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
+        let named =
+            |name: HeaderName| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
+        // A browser shows a certificate to whichever page of another site asks, unlike a cookie. It says so itself.
+        let site = named(HeaderName::from_static("sec-fetch-site")).filter(|_| request.method() == Method::POST);
+        if site.is_some_and(|site| !["same-origin", "none"].contains(&site)) {
+            return Some("a page of another site may not call the console\n".to_owned());
+        }
         let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(|| named(header::HOST));
         let origin = named(header::ORIGIN)?;
         let own = origin.parse::<Uri>().ok().and_then(|origin| origin.authority().map(|own| own.as_str().to_owned()));
@@ -266,9 +272,9 @@ fn no_form() -> Response<Body> {
 
 /// Keeps the key of a form in a cookie, and leads to the page that was wanted.
 async fn sign_in(context: &ConsoleContext, request: Request<Body>, caller: &Caller) -> Response<Body> {
-    let headers = request.headers().clone();
+    let is_encrypted = session::is_encrypted(request.headers(), caller.is_tls);
     let Some(form) = form_of(request).await else { return no_form() };
-    match session::sign_in(&context.identity, &form, &headers).await {
+    match session::sign_in(&context.identity, &form, is_encrypted).await {
         Ok(cookie) => with_cookie(see_other(&session::place_of(form.text("to"))), cookie),
         Err(refusal) if refusal.reason == Reason::Unauthenticated => {
             note_stranger(context, SIGN_IN, caller).await;
@@ -286,8 +292,9 @@ async fn note_stranger(context: &ConsoleContext, place: &str, caller: &Caller) {
     Box::pin(audit::record_refusal(context.calls.audit.get(), actor, place, Reason::Unauthenticated)).await;
 }
 
-fn sign_out(request: &Request<Body>) -> Response<Body> {
-    with_cookie(see_other("sign-in"), session::sign_out(request.headers()))
+fn sign_out(request: &Request<Body>, caller: &Caller) -> Response<Body> {
+    let is_encrypted = session::is_encrypted(request.headers(), caller.is_tls);
+    with_cookie(see_other("sign-in"), session::sign_out(is_encrypted))
 }
 
 fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Response<Body> {

@@ -1,4 +1,5 @@
-//! Sign-in: where callers must show an API key, a browser keeps one in a cookie until it is closed.
+//! Sign-in: where callers must show an API key, a browser keeps one in a cookie until it is closed. A browser that shows the
+//! certificate of a client needs none.
 //!
 //! The cookie holds the key itself, so every server of a fleet knows it, and it ends when the key ends. Scripts cannot read it,
 //! and no page of another site makes a browser send it. Invariant: the key is checked with each request, by the check of the
@@ -12,16 +13,29 @@ use super::query::PageQuery;
 use super::view::{ActionForm, ActionLink, FormField, Page, Section};
 use crate::api::errors::ApiError;
 use crate::api::http::identity::IdentityCheck;
+use crate::api::tls::ClientCertificate;
 use crate::engine::access::Identity;
 
 const COOKIE: &str = "tallystone-key";
 
-/// Finds out who sent a request, by its header `authorization` or else by its cookie. None: callers need not say.
-pub async fn caller(check: &IdentityCheck, sent: &HeaderMap) -> Result<Option<Arc<Identity>>, ApiError> {
-    match sent.contains_key(header::AUTHORIZATION) {
-        true => check.caller(sent).await,
-        false => caller_with(check, key_of(sent)).await,
+/// Finds out who sent a request: by its header `authorization`, else by its cookie, else by the certificate of its connection.
+/// A cookie whose key has ended does not hide the certificate, because a browser offers no way to leave it out. None: callers
+/// need not say.
+pub async fn caller(
+    check: &IdentityCheck,
+    sent: &HeaderMap,
+    certificate: Option<&ClientCertificate>,
+) -> Result<Option<Arc<Identity>>, ApiError> {
+    if sent.contains_key(header::AUTHORIZATION) {
+        return check.caller(sent).await;
     }
+    if let Some(key) = key_of(sent) {
+        let found = caller_with(check, Some(key)).await;
+        if found.is_ok() || certificate.is_none() {
+            return found;
+        }
+    }
+    check.caller_on(&HeaderMap::new(), certificate).await
 }
 
 /// Finds out who has a key.
@@ -45,22 +59,26 @@ fn key_of(sent: &HeaderMap) -> Option<&str> {
 pub async fn sign_in(
     check: &IdentityCheck,
     form: &PageQuery,
-    sent: &HeaderMap,
+    is_encrypted: bool,
 ) -> Result<Option<HeaderValue>, ApiError> {
     let key = form.text("key").trim();
     let found = caller_with(check, Some(key).filter(|key| !key.is_empty())).await?;
-    Ok(found.and_then(|_| cookie(key, sent)))
+    Ok(found.and_then(|_| cookie(key, is_encrypted)))
 }
 
 /// The cookie that takes the place of the one with the key, and ends at once.
-pub fn sign_out(sent: &HeaderMap) -> Option<HeaderValue> {
-    cookie("; Max-Age=0", sent)
+pub fn sign_out(is_encrypted: bool) -> Option<HeaderValue> {
+    cookie("; Max-Age=0", is_encrypted)
+}
+
+/// Whether the browser speaks TLS, to this server or to the proxy before it.
+pub fn is_encrypted(sent: &HeaderMap, is_tls: bool) -> bool {
+    is_tls || sent.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
 }
 
 /// A cookie without a path belongs to the folder of the page that sets it, also behind a proxy with a prefix.
-fn cookie(value: &str, sent: &HeaderMap) -> Option<HeaderValue> {
-    let is_https = sent.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
-    let secure = if is_https { "; Secure" } else { "" };
+fn cookie(value: &str, is_encrypted: bool) -> Option<HeaderValue> {
+    let secure = if is_encrypted { "; Secure" } else { "" };
     let mut cookie = HeaderValue::from_str(&format!("{COOKIE}={value}; HttpOnly; SameSite=Strict{secure}")).ok()?;
     cookie.set_sensitive(true);
     Some(cookie)
@@ -121,14 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_for_encrypted_connections_where_the_proxy_says_so() {
-        let plain = cookie("ts_1", &HeaderMap::new()).expect("a cookie");
+    fn a_cookie_is_for_encrypted_connections_where_the_browser_has_one() {
+        let plain = cookie("ts_1", is_encrypted(&HeaderMap::new(), false)).expect("a cookie");
         assert_eq!(plain.to_str().ok(), Some("tallystone-key=ts_1; HttpOnly; SameSite=Strict"));
         let mut headers = HeaderMap::new();
         headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
-        let secure = cookie("ts_1", &headers).expect("a cookie");
-        assert_eq!(secure.to_str().ok(), Some("tallystone-key=ts_1; HttpOnly; SameSite=Strict; Secure"));
-        assert!(cookie("a\nb", &headers).is_none());
+        for is_encrypted in [is_encrypted(&headers, false), is_encrypted(&HeaderMap::new(), true)] {
+            let secure = cookie("ts_1", is_encrypted).expect("a cookie");
+            assert_eq!(secure.to_str().ok(), Some("tallystone-key=ts_1; HttpOnly; SameSite=Strict; Secure"));
+        }
+        assert!(cookie("a\nb", true).is_none());
     }
 
     #[test]

@@ -139,6 +139,48 @@ async fn the_name_in_a_certificate_has_the_grants_of_its_key_until_the_key_goes(
     assert_eq!(refusal(&boss).await, Some(Code::Unauthenticated));
 }
 
+#[test]
+fn a_certificate_opens_the_console_without_a_sign_in() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let authority = Authority::new(folder.path(), "one");
+    let (server, ann) = keyed(folder.path(), &authority, "optional");
+    create(&server, &authority, &ann, "boss", "admin");
+    let pair = authority.issue("boss", vec![dns("boss")], None);
+    let file = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let (ca, cert, key) = (file(&authority.file), file(&pair.cert), file(&pair.key));
+    let place = |page: &str| format!("{}/console/{page}", url(&server));
+    let shown = ["--cert", &cert, "--key", &key];
+    // What curl prints: the page, and its status behind it.
+    let ask = |arguments: &[&str], page: &str| {
+        let (code, told) = curl(&[&["--cacert", &ca, "-w", "%{http_code}"], arguments, &[&place(page)]].concat());
+        assert_eq!(code, 0, "{told}");
+        told
+    };
+    let overview = ask(&shown, "");
+    assert!(overview.ends_with("200") && overview.contains("boss"), "{overview}");
+    assert!(ask(&[], "").ends_with("303"), "without it the sign-in is shown");
+    let stale = [&shown[..], &["-H", "cookie: tallystone-key=ts_0_0"]].concat();
+    assert!(ask(&stale, "").ends_with("200"), "a key that has ended does not hide the certificate");
+    let cookie = format!("cookie: tallystone-key={ann}");
+    let named = [&shown[..], &["-H", &cookie]].concat();
+    let overview = ask(&named, "");
+    assert!(overview.contains("ann") && !overview.contains("boss"), "who signs in is meant: {overview}");
+
+    let form = ["-d", "to=./", "-H"];
+    let foreign = [&shown[..], &form, &["sec-fetch-site: cross-site"]].concat();
+    assert!(ask(&foreign, "sign-in").ends_with("403"), "a page of another site sends the certificate too");
+    let own = ask(&[&shown[..], &form, &["sec-fetch-site: same-origin"]].concat(), "sign-in");
+    assert!(own.ends_with("401"), "the form still wants a key: {own}");
+    let signed_in = ask(&["-i", "-d", &format!("to=./&key={ann}")], "sign-in");
+    let is_secure = signed_in.lines().any(|line| line.starts_with("set-cookie: ") && line.contains("; Secure"));
+    assert!(is_secure, "the cookie is for encrypted connections: {signed_in}");
+
+    let (code, _, told) =
+        run(&["key", "rm", "boss", "--server", &url(&server), "--ca-file", &ca, "--key", &ann, "--yes"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(eventually(ENDED_WITHIN, || ask(&shown, "").ends_with("303")), "its key ended");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_expiry_of_a_key_ends_what_its_name_in_a_certificate_opens() {
     let folder = tempfile::tempdir().expect("a temporary directory");
