@@ -1,4 +1,4 @@
-//! Alerts of certificates and of issuers of tokens: pages of a real server with other numbers, since weeks and half hours do not
+//! Alerts of certificates, of issuers of tokens, and of the limit of calls: pages of a real server with other numbers, since weeks and half hours do not
 //! pass in a test.
 
 use std::time::Duration;
@@ -30,4 +30,14 @@ fn a_certificate_that_ends_files_that_do_not_fit_and_old_keys_of_an_issuer_raise
         let seen = |name, number| Seen::well(name, well.clone()).then(Some(with(&well, series, number)), TROUBLE);
         expect_firing(&[seen("a", bad), seen("b", fine)], &[(alert, "a")]);
     }
+}
+
+#[test]
+fn a_limit_of_calls_that_stays_raises_an_alert() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let page = settled(&server);
+    let limited = with(&page, "tallystone_call_limit", 64.0);
+    let seen = |name, then: &String| Seen::well(name, page.clone()).then(Some(then.clone()), TROUBLE);
+    expect_firing(&[seen("a", &limited), seen("b", &page)], &[("CallsTakeTooLong", "a")]);
 }
