@@ -15,6 +15,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use tallystone::proto::queue::v1::{DeleteQueueRequest, FilterShape, Queue, Retention};
 use tempfile::TempDir;
+use tonic::Code;
 
 use crate::client::Connections;
 use crate::figures::{Figure, figure, print_table, tell};
@@ -281,17 +282,19 @@ async fn deletion(bench: &Bench, scale: &Scale) -> Result<Vec<Figure>> {
     redis.forget_latencies()?;
     let begun = std::time::Instant::now();
     let request = DeleteQueueRequest { queue: "deleted".to_owned(), ..DeleteQueueRequest::default() };
-    client(connections, 0).delete_queue(request).await?;
-    let answered = begun.elapsed().as_secs_f64();
+    let answer = client(connections, 0).delete_queue(request).await;
+    // The removal goes on although the deadline of the call has passed.
+    if let Some(status) = answer.err().filter(|status| status.code() != Code::DeadlineExceeded) {
+        return Err(status.into());
+    }
     while redis.keys()? > keys {
         ensure!(begun.elapsed() < REMOVED_WITHIN, "the messages are still there after {REMOVED_WITHIN:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let (removed, longest) = (begun.elapsed().as_secs_f64(), redis.fcall_ms(0.999)?);
+    let (took, longest) = (begun.elapsed().as_secs_f64(), redis.fcall_ms(0.999)?);
     let what = format!("deletion of {} messages", scale.pending);
     Ok(vec![
         figure(&format!("{what}: p99.9 of fcall"), format!("<= {longest:.2} ms"), "< 5 ms", longest < 5.0),
-        figure(&format!("{what}: until it was answered"), format!("{answered:.1} s"), "(reported)", true),
-        figure(&format!("{what}: until they were removed"), format!("{removed:.1} s"), "(reported)", true),
+        figure(&format!("{what}: until they were removed"), format!("{took:.1} s"), "(reported)", true),
     ])
 }

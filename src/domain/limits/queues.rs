@@ -12,8 +12,6 @@ pub const QUEUE_TOTALS_AT_ONCE_MAX: usize = 5_000;
 pub const KNOWN_TOTALS_PAGE_MAX: usize = 256;
 /// The most queues and templates of one catalog.
 pub const QUEUES_MAX: usize = 10_000;
-/// The longest wait of the deletion of a queue for the removal of its messages, which then goes on by itself.
-pub const QUEUE_DROP_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The queues that templates have made for the first enqueues of one caller since the server started, and that are there.
 /// A caller with a key has the quota of its key instead.
 pub const CALLER_TEMPLATE_QUEUES_MAX: usize = 5_000;

@@ -3,9 +3,7 @@
 //! The history of a name keeps each deletion with its request token and its answer. So a repeat after a lost answer
 //! gets the first answer, even across restarts. It does not touch a queue created under the name since.
 
-use std::sync::Arc;
-
-use crate::domain::limits::{PAGE_ROWS_MAX, QUEUE_DROP_WAIT_MAX};
+use crate::domain::limits::PAGE_ROWS_MAX;
 use crate::domain::queue::{MessageState, QueueId, QueueName};
 use crate::domain::{Reason, Reject};
 use crate::engine::catalog::{Author, CommitOutcome, check_etag};
@@ -65,9 +63,8 @@ impl Queues {
                 CommitOutcome::Overtaken => {}
                 CommitOutcome::Committed => {
                     self.context.remove(&live);
-                    drop(turn); // other changes need not wait for the messages
                     if live.holds_messages() {
-                        self.drop_shards(before.id).await?;
+                        self.context.stores.shards.drop_queue(before.id).await?;
                     }
                     return Ok(messages);
                 }
@@ -90,25 +87,7 @@ impl Queues {
             return Err(Reject::new(Reason::TokenReused, what).into());
         }
         // The first call may have failed after the removal of the name and before that of the shards.
-        self.drop_shards(queue).await?;
+        self.context.stores.shards.drop_queue(queue).await?;
         Ok(Some(messages))
-    }
-
-    /// Drops the shards of a queue that has no name any more. Does not wait for more than `QUEUE_DROP_WAIT_MAX`: a store may need
-    /// a minute for a million messages, and nobody sees them. The drop goes on by itself then, and if it does not come to its end,
-    /// shards without a name are dropped later.
-    async fn drop_shards(&self, queue: QueueId) -> Result<(), QueueError> {
-        let shards = Arc::clone(&self.context.stores.shards);
-        let dropping = self.finish(async move {
-            shards.drop_queue(queue).await.inspect_err(|error| {
-                tracing::info!(%queue, %error, "the shards of a deleted queue are not dropped; a later look drops them");
-            })?;
-            Ok(())
-        });
-        tokio::select! {
-            biased;
-            dropped = dropping => dropped,
-            () = self.context.engine.clock.sleep(QUEUE_DROP_WAIT_MAX) => Ok(()),
-        }
     }
 }

@@ -197,35 +197,6 @@ async fn racing_deletions_delete_once_and_repeats_of_one_request_get_one_answer(
     assert_eq!(shard_owners(&store).await, []);
 }
 
-#[tokio::test]
-async fn a_deletion_answers_although_its_messages_take_long_to_remove_and_holds_up_no_other_change() {
-    let store = SharedStore::new();
-    let (stores, watched) = WatchedShards::over(store.stores.clone(), || CallFate::Answered);
-    let server = store.server_on(stores).await;
-    for queue in ["mail", "other"] {
-        server.create(draft(queue)).await.expect("created");
-        server.enqueue(queue).await.expect("enqueued");
-    }
-    let permits = watched.hold_drops();
-    let queues = server.queues.clone();
-    let sent = || deletion("mail", Some("once"));
-    let deleting = tokio::spawn(async move { queues.delete(sent(), author()).await });
-    eventually("the name is gone", async || server.queues.get(&name("mail")).is_err()).await;
-    server.queues.update(attempts("other", 5), Vec::new(), None, author()).await.expect("another change goes on");
-    let until_done = async || {
-        store.clock.advance(Duration::from_millis(100));
-        deleting.is_finished()
-    };
-    eventually("it is answered", until_done).await;
-    assert_eq!(deleting.await.expect("no panic").expect("deleted"), 1);
-    assert_eq!(shard_owners(&store).await.len(), 2, "the messages are not removed yet");
-    permits.add_permits(1);
-    eventually("they are removed", async || shard_owners(&store).await.len() == 1).await;
-    assert_eq!(server.dequeue("other", 2).await.len(), 1, "and no others");
-    permits.add_permits(1);
-    assert_eq!(server.queues.delete(sent(), author()).await.expect("a repeat"), 1);
-}
-
 /// A queue whose shards another server has created and not named yet.
 async fn unnamed(store: &SharedStore, id: u128) {
     let spec = QueueSpec { settings: Settings::default(), ..draft("new").resolve_new(None).expect("valid defaults") };

@@ -10,7 +10,6 @@ use tallystone::ports::{
     CreatedQueue, QueueListener, QueueStores, ShardAnswer, ShardCapabilities, ShardCommand, ShardStore, StoreError,
     StoreErrorKind,
 };
-use tokio::sync::Semaphore;
 
 /// What becomes of a store call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +33,6 @@ pub struct WatchedShards {
     /// The durability of the moment, if it is not that of the store.
     offered: Mutex<Option<Durability>>,
     recalled: Mutex<Vec<ShardId>>,
-    /// A drop of a queue needs one permit, if drops are held.
-    drops: Mutex<Option<Arc<Semaphore>>>,
 }
 
 impl WatchedShards {
@@ -51,7 +48,6 @@ impl WatchedShards {
             late: Mutex::default(),
             offered: Mutex::default(),
             recalled: Mutex::default(),
-            drops: Mutex::default(),
         });
         (QueueStores { shards: watched.clone(), ..stores }, watched)
     }
@@ -69,13 +65,6 @@ impl WatchedShards {
     /// The shards that were asked for earlier leases since the last look.
     pub fn recalled(&self) -> Vec<ShardId> {
         std::mem::take(&mut self.recalled.lock())
-    }
-
-    /// Holds drops of queues from now on, each until it gets a permit.
-    pub fn hold_drops(&self) -> Arc<Semaphore> {
-        let permits = Arc::new(Semaphore::new(0));
-        *self.drops.lock() = Some(Arc::clone(&permits));
-        permits
     }
 
     /// Lets the late calls arrive. Returns their answers, which nobody else gets.
@@ -104,10 +93,6 @@ impl ShardStore for WatchedShards {
     }
 
     async fn drop_queue(&self, queue: QueueId) -> Result<(), StoreError> {
-        let permits = self.drops.lock().clone();
-        if let Some(permits) = permits {
-            permits.acquire().await.expect("it stays open").forget();
-        }
         self.inner.drop_queue(queue).await
     }
 
