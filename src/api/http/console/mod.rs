@@ -21,7 +21,7 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -138,7 +138,7 @@ impl Console {
         let query = PageQuery::of(request.uri().query());
         match (is_post, place) {
             (true, "sign-in") => return sign_in(&context, request, caller).await,
-            (true, "sign-out") => return sign_out(&request, caller),
+            (true, "sign-out") => return sign_out(&request),
             (false, "sign-in") => return html(&session::page(query.text("to"), None)),
             (_, _) => {} // each other place wants to know who asks
         }
@@ -234,13 +234,7 @@ impl Console {
                 shown(host)
             ));
         }
-        let named =
-            |name: HeaderName| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
-        // A browser shows a certificate to whichever page of another site asks, unlike a cookie. It says so itself.
-        let site = named(HeaderName::from_static("sec-fetch-site")).filter(|_| request.method() == Method::POST);
-        if site.is_some_and(|site| !["same-origin", "none"].contains(&site)) {
-            return Some("a page of another site may not call the console\n".to_owned());
-        }
+        let named = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
         let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(|| named(header::HOST));
         let origin = named(header::ORIGIN)?;
         let own = origin.parse::<Uri>().ok().and_then(|origin| origin.authority().map(|own| own.as_str().to_owned()));
@@ -272,9 +266,9 @@ fn no_form() -> Response<Body> {
 
 /// Keeps the key of a form in a cookie, and leads to the page that was wanted.
 async fn sign_in(context: &ConsoleContext, request: Request<Body>, caller: &Caller) -> Response<Body> {
-    let is_encrypted = session::is_encrypted(request.headers(), caller.is_tls);
+    let headers = request.headers().clone();
     let Some(form) = form_of(request).await else { return no_form() };
-    match session::sign_in(&context.identity, &form, is_encrypted).await {
+    match session::sign_in(&context.identity, &form, &headers).await {
         Ok(cookie) => with_cookie(see_other(&session::place_of(form.text("to"))), cookie),
         Err(refusal) if refusal.reason == Reason::Unauthenticated => {
             note_stranger(context, SIGN_IN, caller).await;
@@ -292,9 +286,8 @@ async fn note_stranger(context: &ConsoleContext, place: &str, caller: &Caller) {
     Box::pin(audit::record_refusal(context.calls.audit.get(), actor, place, Reason::Unauthenticated)).await;
 }
 
-fn sign_out(request: &Request<Body>, caller: &Caller) -> Response<Body> {
-    let is_encrypted = session::is_encrypted(request.headers(), caller.is_tls);
-    with_cookie(see_other("sign-in"), session::sign_out(is_encrypted))
+fn sign_out(request: &Request<Body>) -> Response<Body> {
+    with_cookie(see_other("sign-in"), session::sign_out(request.headers()))
 }
 
 fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Response<Body> {
@@ -304,13 +297,16 @@ fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Res
     response
 }
 
-/// Leads somebody without a valid key to the page that asks for one.
+/// Leads somebody without a valid key to the page that asks for one. A key that has ended is forgotten, so that a certificate
+/// counts from the next request on.
 fn unknown_caller(request: &Request<Body>, place: &str) -> Response<Body> {
+    let forgotten = session::has_cookie(request.headers()).then(|| session::sign_out(request.headers())).flatten();
     if place == "live" || request.method() == Method::POST {
-        return text(StatusCode::UNAUTHORIZED, "sign in first; nothing was done\n".to_owned());
+        let refusal = text(StatusCode::UNAUTHORIZED, "sign in first; nothing was done\n".to_owned());
+        return with_cookie(refusal, forgotten);
     }
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
-    see_other(&link("sign-in", &[("to", &format!("{place}{query}"))]))
+    with_cookie(see_other(&link("sign-in", &[("to", &format!("{place}{query}"))])), forgotten)
 }
 
 fn refused_by(why: &str) -> PageFailure {

@@ -19,8 +19,7 @@ use crate::engine::access::Identity;
 const COOKIE: &str = "tallystone-key";
 
 /// Finds out who sent a request: by its header `authorization`, else by its cookie, else by the certificate of its connection.
-/// A cookie whose key has ended does not hide the certificate, because a browser offers no way to leave it out. None: callers
-/// need not say.
+/// None: callers need not say.
 pub async fn caller(
     check: &IdentityCheck,
     sent: &HeaderMap,
@@ -30,12 +29,17 @@ pub async fn caller(
         return check.caller(sent).await;
     }
     if let Some(key) = key_of(sent) {
-        let found = caller_with(check, Some(key)).await;
-        if found.is_ok() || certificate.is_none() {
-            return found;
-        }
+        return caller_with(check, Some(key)).await;
     }
-    check.caller_on(&HeaderMap::new(), certificate).await
+    // A browser shows its certificate with the requests of any site, unlike a cookie, and says which are of other sites.
+    let site = sent.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let is_own = site.is_none_or(|site| [&b"same-origin"[..], b"none"].contains(&site));
+    check.caller_on(&HeaderMap::new(), certificate.filter(|_| is_own)).await
+}
+
+/// Whether a request has a key in its cookies, valid or not.
+pub fn has_cookie(sent: &HeaderMap) -> bool {
+    key_of(sent).is_some()
 }
 
 /// Finds out who has a key.
@@ -59,26 +63,22 @@ fn key_of(sent: &HeaderMap) -> Option<&str> {
 pub async fn sign_in(
     check: &IdentityCheck,
     form: &PageQuery,
-    is_encrypted: bool,
+    sent: &HeaderMap,
 ) -> Result<Option<HeaderValue>, ApiError> {
     let key = form.text("key").trim();
     let found = caller_with(check, Some(key).filter(|key| !key.is_empty())).await?;
-    Ok(found.and_then(|_| cookie(key, is_encrypted)))
+    Ok(found.and_then(|_| cookie(key, sent)))
 }
 
 /// The cookie that takes the place of the one with the key, and ends at once.
-pub fn sign_out(is_encrypted: bool) -> Option<HeaderValue> {
-    cookie("; Max-Age=0", is_encrypted)
-}
-
-/// Whether the browser speaks TLS, to this server or to the proxy before it.
-pub fn is_encrypted(sent: &HeaderMap, is_tls: bool) -> bool {
-    is_tls || sent.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
+pub fn sign_out(sent: &HeaderMap) -> Option<HeaderValue> {
+    cookie("; Max-Age=0", sent)
 }
 
 /// A cookie without a path belongs to the folder of the page that sets it, also behind a proxy with a prefix.
-fn cookie(value: &str, is_encrypted: bool) -> Option<HeaderValue> {
-    let secure = if is_encrypted { "; Secure" } else { "" };
+fn cookie(value: &str, sent: &HeaderMap) -> Option<HeaderValue> {
+    let is_https = sent.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
+    let secure = if is_https { "; Secure" } else { "" };
     let mut cookie = HeaderValue::from_str(&format!("{COOKIE}={value}; HttpOnly; SameSite=Strict{secure}")).ok()?;
     cookie.set_sensitive(true);
     Some(cookie)
@@ -139,16 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_for_encrypted_connections_where_the_browser_has_one() {
-        let plain = cookie("ts_1", is_encrypted(&HeaderMap::new(), false)).expect("a cookie");
+    fn a_cookie_is_for_encrypted_connections_where_the_proxy_says_so() {
+        let plain = cookie("ts_1", &HeaderMap::new()).expect("a cookie");
         assert_eq!(plain.to_str().ok(), Some("tallystone-key=ts_1; HttpOnly; SameSite=Strict"));
         let mut headers = HeaderMap::new();
         headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
-        for is_encrypted in [is_encrypted(&headers, false), is_encrypted(&HeaderMap::new(), true)] {
-            let secure = cookie("ts_1", is_encrypted).expect("a cookie");
-            assert_eq!(secure.to_str().ok(), Some("tallystone-key=ts_1; HttpOnly; SameSite=Strict; Secure"));
-        }
-        assert!(cookie("a\nb", true).is_none());
+        let secure = cookie("ts_1", &headers).expect("a cookie");
+        assert_eq!(secure.to_str().ok(), Some("tallystone-key=ts_1; HttpOnly; SameSite=Strict; Secure"));
+        assert!(cookie("a\nb", &headers).is_none());
     }
 
     #[test]
