@@ -128,8 +128,10 @@ impl CallLimiter {
         self.refused[class as usize].load(Ordering::Relaxed)
     }
 
-    /// The limit of calls in progress; none while calls end in time.
+    /// The limit of calls in progress; none while calls end in time. It is judged here too, so that it ends although no call
+    /// comes any more.
     pub fn limit(&self) -> Option<usize> {
+        self.judge_if_due(self.clock.elapsed());
         Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != UNLIMITED)
     }
 
@@ -357,6 +359,19 @@ mod tests {
         limited.pass();
         limited.begin(CallClass::Work, None, 1);
         assert_eq!((limited.pass(), limited.let_in().len()), (None, 5));
+    }
+
+    #[test]
+    fn a_limit_that_is_looked_at_ends_although_no_call_comes_any_more() {
+        let limited = Limited::of(TARGET);
+        let held = limited.begin(CallClass::Work, None, 31);
+        assert_eq!((limited.pass(), limited.pass()), (None, Some(LEAST)));
+        drop(held);
+        let look = |_| {
+            limited.advance(limited.limiter.target());
+            limited.limiter.limit()
+        };
+        assert_eq!((0..3).map(look).last(), Some(None));
     }
 
     #[test]
