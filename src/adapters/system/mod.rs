@@ -151,9 +151,10 @@ mod tests {
             let ids = (0..2_000).map(|draw| {
                 let mut id = vec![0; [9, 13, SUPPLIED_BYTES][draw % 3]];
                 SystemEntropy.fill(&mut id);
-                id[..8].try_into().expect("8 bytes")
+                let (first, last) = (id.first_chunk().expect("8 bytes"), id.last_chunk().expect("8 bytes"));
+                [*first, *last]
             });
-            ids.collect::<Vec<[u8; 8]>>()
+            ids.flatten().collect::<Vec<[u8; 8]>>()
         };
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(draws)).collect();
         let all: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect();

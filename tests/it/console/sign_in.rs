@@ -84,8 +84,10 @@ fn refused_sign_ins_and_visits_without_a_key_stand_in_the_audit_as_a_sample() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let key = key_of("ann", data.path());
     let server = keyed(data.path(), &key);
+    let elsewhere = tempfile::tempdir().expect("a temporary directory");
+    let foreign = key_of("ann", elsewhere.path());
     for number in 0..30 {
-        assert_eq!(sign_in(&server, &format!("to=./&key={}{number:02}", &key[..key.len() - 2])).status, 401);
+        assert_eq!(sign_in(&server, &format!("to=./&key={}{number:02}", &foreign[..foreign.len() - 2])).status, 401);
         assert_eq!(get(&server, &format!("/console/queue?name=secret-{number}"), &[]).status, 303);
     }
     assert_eq!(get(&server, "/console/sign-in", &[]).status, 200, "to ask for the page is no refusal");

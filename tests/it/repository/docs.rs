@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
@@ -13,7 +14,7 @@ use tallystone::domain::reason::{Code, Effect, Retry};
 
 use crate::server::granted_requests;
 use crate::support::golden;
-use crate::support::harness::Launch;
+use crate::support::harness::{Launch, eventually};
 
 #[test]
 fn the_page_of_reasons_is_the_table() {
@@ -314,6 +315,9 @@ fn the_metrics_that_documents_name_exist_and_those_that_exist_are_named() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::dev(data.path()).start();
     server.post("/tallystone.counter.v1.CounterService/GetCount", "{}"); // a call, so that calls are measured
+    // A call is measured after its answer.
+    let is_measured = || server.get("/metrics").body.contains("\ntallystone_call_duration_seconds_count");
+    assert!(eventually(Duration::from_secs(30), is_measured), "the call is measured");
     let metrics = server.get("/metrics").body;
     let mut pages = Vec::new();
     collect(&root().join("docs"), "md", &mut pages);
