@@ -80,14 +80,19 @@ fn the_pages_of_queues_on_redis_scan_nothing() {
     let commands: Vec<String> = told.take_while(|line| !line.contains("the end of the looks")).collect();
     assert!(commands.iter().any(|line| line.contains("\"fcall")), "the pages read the store: {commands:?}");
     // Lines of commands inside a function have the word lua. A function may read the bounded tables of a shard whole, the
-    // server itself reads no list of messages.
+    // server itself reads no list of messages. What goes on whoever looks is the beat of the fleet, and the bridge, which reads
+    // a bounded part of an outbox.
+    let goes_on = |line: &str| {
+        line.contains("\"{tallystone}members\"") || line.contains("\"xrange\"") && line.contains("\"count\"")
+    };
     let scanning = ["keys", "scan", "sscan", "hscan", "zscan", "smembers", "sort"].map(|scan| (scan, ""));
     let lists =
         ["hgetall", "hkeys", "lrange", "zrange", "zrangebyscore", "zrangebylex", "zrevrange", "xrange", "xrevrange"]
             .map(|list| (list, " lua]"));
     for (command, but) in scanning.into_iter().chain(lists) {
         let named = format!("\"{command}\"");
-        let is_one = |line: &&String| line.contains(&named) && (but.is_empty() || !line.contains(but));
+        let is_one =
+            |line: &&String| line.contains(&named) && (but.is_empty() || !line.contains(but)) && !goes_on(line);
         let found: Vec<&String> = commands.iter().filter(is_one).collect();
         assert!(found.is_empty(), "{found:?}");
     }

@@ -488,7 +488,7 @@ fn write_late(
         data_center: None,
         credentials: None,
         tls: None,
-        timeout: Duration::from_secs(10),
+        timeout: Duration::from_secs(60),
     };
     let (seconds, nanos) = token.get_timestamp().expect("it has a time").to_unix();
     let millis = i64::try_from(seconds * 1_000 + u64::from(nanos) / 1_000_000).expect("a time of this century");
