@@ -79,14 +79,16 @@ pub struct SystemEntropy;
 
 /// The longest request that is served from the supply of a thread, in bytes.
 const SUPPLIED_BYTES: usize = 16;
+/// The supply of a thread, in bytes.
+const SUPPLY_BYTES: usize = 1_024;
 
 thread_local! {
-    static SUPPLY: RefCell<RandomSupply> = const { RefCell::new(RandomSupply { bytes: [0; 1_024], used: 1_024 }) };
+    static SUPPLY: RefCell<RandomSupply> = const { RefCell::new(RandomSupply { bytes: [0; SUPPLY_BYTES], used: SUPPLY_BYTES }) };
 }
 
 /// Random bytes that were not given out yet. Each is given once.
 struct RandomSupply {
-    bytes: [u8; 1_024],
+    bytes: [u8; SUPPLY_BYTES],
     used: usize,
 }
 

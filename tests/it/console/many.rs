@@ -83,7 +83,8 @@ fn the_pages_of_queues_on_redis_scan_nothing() {
     // server itself reads no list of messages. What goes on whoever looks is the beat of the fleet, and the bridge, which reads
     // a bounded part of an outbox.
     let goes_on = |line: &str| {
-        line.contains("\"{tallystone}members\"") || line.contains("\"xrange\"") && line.contains("\"count\"")
+        let is_outbox = line.contains("\"xrange\" \"{") && line.contains("}o\" ") && line.contains(" \"count\" ");
+        line.contains("\"hgetall\" \"{tallystone}members\"") || is_outbox
     };
     let scanning = ["keys", "scan", "sscan", "hscan", "zscan", "smembers", "sort"].map(|scan| (scan, ""));
     let lists =

@@ -1,5 +1,5 @@
-//! Alerts of certificates, of issuers of tokens, and of the limit of calls: pages of a real server with other numbers, since weeks and half hours do not
-//! pass in a test.
+//! Alerts of certificates, of issuers of tokens, and of the limit of calls: pages of a real server with other numbers, since
+//! weeks and half hours do not pass in a test.
 
 use std::time::Duration;
 
