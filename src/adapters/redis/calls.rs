@@ -1,6 +1,6 @@
 //! Calls of functions on a shard: with the settings that this process knows, and again where those were stale.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -14,10 +14,7 @@ use super::library::QueueLibrary;
 use super::limits::{REDIS_REST_MAX, REDIS_STALE_RETRIES_MAX};
 use super::server_report::ServerReport;
 use super::shard_settings::{CallerView, VersionedSettings};
-use super::stored_shard::read_header;
 use super::wire::{RedisWire, WireCommand, WireFailure, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::settings::decode_settings;
 use crate::coalesce::DetachedTasks;
 use crate::domain::queue::Durability;
 use crate::domain::queue::clock::ShardClock;
@@ -65,6 +62,8 @@ pub struct RedisQueues {
     /// Whether a server has no memory left for enqueues.
     is_nearly_full: AtomicBool,
     pub(super) listeners: Mutex<Listeners>,
+    /// The dropped queues whose messages this process removes.
+    pub(super) removals: Mutex<HashSet<QueueId>>,
     /// What its news of shards begin with; none if nobody hears news.
     pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
@@ -89,6 +88,16 @@ pub(super) enum CallStop {
     Failed(StoreError),
 }
 
+impl CallStop {
+    /// The failure of a call that is not made again.
+    pub fn into_error(self, op: &'static str) -> StoreError {
+        match self {
+            Self::Failed(error) => error,
+            Self::Stale => StoreError::not_applied(StoreErrorKind::Busy, op),
+        }
+    }
+}
+
 impl RedisQueues {
     /// The queues behind a connection. The library must be loaded where its functions are called.
     pub fn new(wire: Arc<dyn RedisWire>, clock: Arc<dyn Clock>, options: RedisQueueOptions) -> Arc<Self> {
@@ -108,6 +117,7 @@ impl RedisQueues {
             is_nearly_full: AtomicBool::new(false),
             outbox_usage: Mutex::new(EMPTY_OUTBOXES),
             listeners: Mutex::default(),
+            removals: Mutex::default(),
             caller: OnceLock::new(),
         })
     }
@@ -144,13 +154,22 @@ impl RedisQueues {
         T: Send + 'static,
         W: Future<Output = T> + Send + 'static,
     {
+        self.begin(work).await.ok()
+    }
+
+    /// Begins work that goes on by itself. The receiver has what came of it.
+    pub(super) fn begin<T, W>(&self, work: impl FnOnce(Arc<Self>) -> W) -> oneshot::Receiver<T>
+    where
+        T: Send + 'static,
+        W: Future<Output = T> + Send + 'static,
+    {
         let work = work(self.this.upgrade().expect("its caller holds it"));
         let (told, done) = oneshot::channel();
         self.tasks.spawn(async move {
             // A caller that has gone wants no answer.
             let _ = told.send(work.await);
         });
-        done.await.ok()
+        done
     }
 
     /// Calls a function on a shard once.
@@ -217,12 +236,12 @@ impl RedisQueues {
     }
 
     /// Whether a shard that is not there was there once: this process has seen it, or its queue is registered.
-    async fn is_lost(&self, shard: ShardId, op: &'static str) -> Result<bool, StoreError> {
+    pub(super) async fn is_lost(&self, shard: ShardId, op: &'static str) -> Result<bool, StoreError> {
         if self.steps.lock().contains_key(&shard) {
             return Ok(true);
         }
         let known = self.registered(shard.queue, op).await?;
-        Ok(known.is_some_and(|known| !known.is_dropped && shard.number < known.shards))
+        Ok(known.is_some_and(|known| known.is_present() && shard.number < known.shards))
     }
 
     /// Notes the step of a status, with which most replies begin.
@@ -377,36 +396,6 @@ impl RedisQueues {
         self.told.lock().retain(|shard, _| shard.queue != queue);
     }
 
-    async fn read_settings(&self, shard: ShardId, op: &'static str) -> Result<VersionedSettings, StoreError> {
-        let [header, _] = named_keys(shard);
-        let config = format!("{}cf", super::keys::prefix(shard)).into_bytes();
-        let get = WireCommand { name: "GET", arguments: vec![header.clone()] };
-        let fields = vec![config, b"settings".to_vec(), b"key_set".to_vec()];
-        let answers = self.wire.send(&header, vec![get, WireCommand { name: "HMGET", arguments: fields }]).await;
-        let mut answers = answers.into_iter().map(|answer| answer.map_err(|failure| failure_of(failure, op)));
-        let corrupt = |why: &str| CorruptValue::new("settings of a shard", why).into_store_error(op);
-        let (Some(header), Some(fields)) = (answers.next(), answers.next()) else { return Err(corrupt("no answer")) };
-        let header = header?;
-        let was_absent = header == WireReply::Nil;
-        let header = match header {
-            WireReply::Bytes(bytes) => read_header(&bytes).map_err(|fault| fault.into_store_error(op))?,
-            WireReply::Nil => None,
-            WireReply::Int(_) | WireReply::List(_) => return Err(corrupt("the header is no text")),
-        };
-        let Some(header) = header else {
-            let is_lost = was_absent && self.is_lost(shard, op).await?;
-            return Err(if is_lost { lost(op) } else { no_such_shard(op) });
-        };
-        let WireReply::List(fields) = fields? else { return Err(corrupt("no list of fields")) };
-        let [WireReply::Bytes(settings), WireReply::Bytes(key_set)] = &fields[..] else {
-            return Err(corrupt("a field is missing"));
-        };
-        let key_set = std::str::from_utf8(key_set).ok().and_then(|number| number.parse().ok());
-        let key_set = key_set.ok_or_else(|| corrupt("the number of the counted keys"))?;
-        let (settings, version) = decode_settings(settings).map_err(|fault| fault.into_store_error(op))?;
-        Ok(VersionedSettings { version, epoch: header.epoch, settings, key_set })
-    }
-
     /// This server's time for shards, and its wall time. The first follows elapsed time, so a step of the wall clock neither
     /// ends nor freezes a lease.
     pub(super) fn caller_time(&self) -> (Timestamp, Timestamp) {
@@ -461,7 +450,7 @@ pub(super) fn failure_of(failure: WireFailure, op: &'static str) -> StoreError {
 }
 
 /// A refusal for a shard that the store had, and has no more.
-fn lost(op: &'static str) -> StoreError {
+pub(super) fn lost(op: &'static str) -> StoreError {
     StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(
         "STORE_LOST: the store has lost this queue; stop it and restore a backup, or delete the queue and create it again",
     )

@@ -58,6 +58,12 @@ pub const REDIS_FUNCTION_ITEMS_MAX: usize = 64;
 pub const REDIS_STALE_RETRIES_MAX: usize = 5;
 /// The messages that one read of a shard on Redis returns. More are read in pages.
 pub const REDIS_READ_MESSAGES_MAX: usize = 64;
+/// How long the deletion of a queue on Redis waits for the removal of its messages, which then goes on by itself.
+pub const REDIS_REMOVAL_AWAITED: Duration = Duration::from_secs(1);
+/// How long no other server takes over the removal of the messages of a deleted queue on Redis.
+pub const REDIS_REMOVAL_CLAIMED: Duration = Duration::from_mins(1);
+/// How often the server that removes the messages of a deleted queue on Redis says so.
+pub const REDIS_REMOVAL_CLAIMED_EVERY: Duration = Duration::from_secs(20);
 /// The entries of an outbox that one read on Redis returns.
 pub const REDIS_OUTBOX_ENTRIES_READ_MAX: usize = 128;
 /// The leases that one heartbeat confirms on Redis. The others keep their own ends until the next one.

@@ -1,4 +1,5 @@
-//! The queues that were ever created, by their ids: how many shards each has, when it was created, and whether it was dropped.
+//! The queues that were ever created, by their ids: how many shards each has, when it was created, and whether it
+//! was dropped.
 //!
 //! An id is never used again, so the entry of a dropped queue stays. It also says where its outboxes are.
 
@@ -12,8 +13,21 @@ use crate::domain::queue::name::QueueId;
 use crate::domain::time::Timestamp;
 use crate::ports::StoreError;
 
-/// Before the number of shards of a queue that was dropped.
+/// Before the entry of a queue that was dropped and whose messages are still to be removed.
+const DROPPING: &str = "dropping ";
+/// Before the entry of a queue that was dropped.
 const DROPPED: &str = "dropped ";
+
+/// What became of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueuePresence {
+    Present,
+    /// It was dropped. A server that removes its messages says so until this time, again and again.
+    Dropping {
+        removed_until: Timestamp,
+    },
+    Dropped,
+}
 
 /// What is known of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,21 +35,39 @@ pub struct RegisteredQueue {
     pub shards: u32,
     /// The store's time of its creation.
     pub created: Timestamp,
-    pub is_dropped: bool,
+    pub presence: QueuePresence,
 }
 
 impl RegisteredQueue {
+    /// Whether it was not dropped.
+    pub fn is_present(self) -> bool {
+        self.presence == QueuePresence::Present
+    }
+
     fn text(self) -> String {
-        let mark = if self.is_dropped { DROPPED } else { "" };
-        format!("{mark}{} {}", self.shards, self.created.micros())
+        let (shards, created) = (self.shards, self.created.micros());
+        match self.presence {
+            QueuePresence::Present => format!("{shards} {created}"),
+            QueuePresence::Dropping { removed_until } => {
+                format!("{DROPPING}{shards} {created} {}", removed_until.micros())
+            }
+            QueuePresence::Dropped => format!("{DROPPED}{shards} {created}"),
+        }
     }
 
     fn of(bytes: &Bytes) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
-        let dropped = text.strip_prefix(DROPPED);
-        let (shards, created) = dropped.unwrap_or(text).split_once(' ')?;
-        let created = Timestamp::from_micros(created.parse().ok()?);
-        Some(Self { shards: shards.parse().ok()?, created, is_dropped: dropped.is_some() })
+        let time = |text: &str| text.parse().ok().map(Timestamp::from_micros);
+        let (numbers, presence) = if let Some(rest) = text.strip_prefix(DROPPING) {
+            let (numbers, removed_until) = rest.rsplit_once(' ')?;
+            (numbers, QueuePresence::Dropping { removed_until: time(removed_until)? })
+        } else if let Some(numbers) = text.strip_prefix(DROPPED) {
+            (numbers, QueuePresence::Dropped)
+        } else {
+            (text, QueuePresence::Present)
+        };
+        let (shards, created) = numbers.split_once(' ')?;
+        Some(Self { shards: shards.parse().ok()?, created: time(created)?, presence })
     }
 }
 
@@ -82,14 +114,15 @@ impl RedisQueues {
         self.on_registry("HSETNX", arguments, op).await.map(drop)
     }
 
-    /// Notes that a queue was dropped.
+    /// Notes what became of a queue that is dropped.
     pub(super) async fn register_drop(
         &self,
         queue: QueueId,
         known: RegisteredQueue,
+        presence: QueuePresence,
         op: &'static str,
     ) -> Result<(), StoreError> {
-        let entry = RegisteredQueue { is_dropped: true, ..known };
+        let entry = RegisteredQueue { presence, ..known };
         let arguments = vec![queue.to_string().into_bytes(), entry.text().into_bytes()];
         self.on_registry("HSET", arguments, op).await.map(drop)
     }
@@ -110,5 +143,33 @@ impl RedisQueues {
         }
         queues.sort_unstable_by_key(|(id, _)| *id);
         Ok(queues)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn presences() -> impl Strategy<Value = QueuePresence> {
+        let dropping =
+            any::<i64>().prop_map(|micros| QueuePresence::Dropping { removed_until: Timestamp::from_micros(micros) });
+        prop_oneof![Just(QueuePresence::Present), dropping, Just(QueuePresence::Dropped)]
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_is_read_as_it_was_written(shards: u32, created: i64, presence in presences()) {
+            let entry = RegisteredQueue { shards, created: Timestamp::from_micros(created), presence };
+            prop_assert_eq!(RegisteredQueue::of(&Bytes::from(entry.text())), Some(entry));
+        }
+    }
+
+    #[test]
+    fn another_text_is_no_entry() {
+        for text in ["", "3", "3 x", "dropping 3 4", "dropped 3", "gone 3 4", "3 4 5"] {
+            assert_eq!(RegisteredQueue::of(&Bytes::from(text)), None, "{text}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The watch over the servers of the queues: at the start and every minute it reads what they are and what their user may not
-//! do, logs it with what to do, and tells the queues which durability they have at the moment.
+//! do, logs it with what to do, and tells the queues which durability they have at the moment. It also has them go on with the
+//! removal of dropped queues.
 
 use std::sync::Arc;
 
@@ -86,6 +87,7 @@ impl Watched {
             tracing::warn!("{why}");
         }
         self.queues.take_report(&report);
+        self.queues.resume_removals().await;
         Some(report)
     }
 

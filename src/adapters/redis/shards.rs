@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::calls::{CallStop, RedisQueues};
+use super::calls::RedisQueues;
 use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
 use super::packed::PackedBytes;
-use super::registry::RegisteredQueue;
+use super::registry::{QueuePresence, RegisteredQueue};
+use super::removal::{DROP, RemovedData};
 use super::replies::{AnswerForm, CommandAnswer, ReadStatus, ReplyParts};
 use super::requests::{self, BulkFunctionKind, DELETE, DROP_SHAPES, FunctionRequest};
 use super::runs::{RunStage, Stepped, request_of, runs_of, stages_of};
@@ -26,7 +27,6 @@ use crate::ports::{
 
 const APPLY: &str = "apply to queue";
 const CREATE: &str = "create queue";
-const DROP: &str = "drop queue";
 
 /// A reply that nobody can read: the step was done.
 fn unreadable(fault: CorruptValue) -> StoreError {
@@ -62,7 +62,7 @@ impl ShardStore for RedisQueues {
 
     async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError> {
         self.greet().await?;
-        let all = self.all_registered("list queues").await?.into_iter().filter(|(_, known)| !known.is_dropped);
+        let all = self.all_registered("list queues").await?.into_iter().filter(|(_, known)| known.is_present());
         Ok(all.map(|(id, known)| CreatedQueue { id, shards: known.shards, created: known.created }).collect())
     }
 
@@ -82,19 +82,19 @@ impl RedisQueues {
     async fn create_now(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
         let refuse = |why: &str| StoreError::not_applied(StoreErrorKind::Conflict, CREATE).with_source(why);
         match self.registered(queue, CREATE).await? {
-            Some(known) if known.is_dropped => return Err(refuse("a queue of this number was dropped")),
+            Some(known) if !known.is_present() => return Err(refuse("a queue of this number was dropped")),
             Some(_) => return Ok(()),
             None => {}
         }
         settings.settings.check().map_err(|_invalid| refuse("the settings are not valid"))?;
-        let entry = RegisteredQueue { shards, created: self.clock().await?.now, is_dropped: false };
+        let entry = RegisteredQueue { shards, created: self.clock().await?.now, presence: QueuePresence::Present };
         let PackedSettings { version, blocks, parts } = PackedSettings::of(&settings);
         for number in 0..shards {
             let first = PackedBytes::default().whole(number.into()).whole(self.epoch.get().into());
             let first = first.whole(version).byte(blocks);
             let arguments = [first.0].into_iter().chain(parts.iter().cloned()).collect();
             let made = self.call((ShardId { queue, number }, CREATE), "new", arguments).await;
-            made.map_err(|stop| failed(stop, CREATE))?;
+            made.map_err(|stop| stop.into_error(CREATE))?;
         }
         self.register(queue, entry, CREATE).await?;
         for number in 0..shards {
@@ -103,17 +103,6 @@ impl RedisQueues {
             self.notify(shard, status.view);
         }
         Ok(())
-    }
-
-    async fn drop_now(&self, queue: QueueId) -> Result<(), StoreError> {
-        let registered = self.registered(queue, DROP).await?;
-        self.forget_queue(queue); // if the store has lost it, it is given up
-        let Some(known) = registered.filter(|known| !known.is_dropped) else { return Ok(()) };
-        for number in 0..known.shards {
-            let shard = ShardId { queue, number };
-            self.remove_data(shard, b"0", DROP).await?;
-        }
-        self.register_drop(queue, known, DROP).await
     }
 
     async fn apply_now(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
@@ -140,13 +129,6 @@ impl RedisQueues {
         let keys: Vec<MessageKey> = rows.map(|row| row.key).collect();
         self.notify_cancels(shard, &keys);
         answers
-    }
-}
-
-fn failed(stop: CallStop, op: &'static str) -> StoreError {
-    match stop {
-        CallStop::Failed(error) => error,
-        CallStop::Stale => StoreError::not_applied(StoreErrorKind::Busy, op),
     }
 }
 
@@ -184,17 +166,6 @@ fn fail_all(error: StoreError, count: usize) -> Vec<Result<ShardAnswer, StoreErr
 }
 
 impl RedisQueues {
-    /// Removes what a deletion (`1`) or a drop (`0`) leaves behind, some messages at a time.
-    async fn remove_data(&self, shard: ShardId, what: &[u8], op: &'static str) -> Result<(), StoreError> {
-        loop {
-            match self.call((shard, op), "del", vec![what.to_vec()]).await {
-                Ok(WireReply::Int(0)) => {}
-                Ok(_) => return Ok(()),
-                Err(stop) => return Err(failed(stop, op)),
-            }
-        }
-    }
-
     /// Tells new listeners what is there, before anything later is answered.
     pub(super) async fn greet(&self) -> Result<(), StoreError> {
         if self.listeners.lock().new.is_empty() {
@@ -213,7 +184,7 @@ impl RedisQueues {
 
     async fn tell_what_is_there(&self, new: &[Arc<dyn QueueListener>]) -> Result<(), StoreError> {
         for (queue, known) in self.all_registered(APPLY).await? {
-            let shards = if known.is_dropped { 0 } else { known.shards };
+            let shards = if known.is_present() { known.shards } else { 0 };
             for number in 0..shards {
                 let shard = ShardId { queue, number };
                 match self.header(shard, APPLY).await {
@@ -286,7 +257,7 @@ impl RedisQueues {
             Command::Delete => {
                 let make = |_: &VersionedSettings| requests::plain_config(DELETE);
                 let answer = self.config(shard, make, AnswerForm::Deleted).await?;
-                self.remove_data(shard, b"1", APPLY).await?;
+                self.remove_data(shard, RemovedData::Messages, APPLY).await?;
                 Ok(answer)
             }
             Command::SetValueLimit { value, limit } => {

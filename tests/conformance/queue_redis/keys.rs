@@ -15,7 +15,7 @@ pub type Snapshot = BTreeMap<Bytes, Bytes>;
 /// The keys of a shard, or those that servers share.
 pub struct ShardKeys {
     pub client: Arc<RedisClient>,
-    pattern: &'static str,
+    pub pattern: &'static str,
 }
 
 /// The first part of a header.

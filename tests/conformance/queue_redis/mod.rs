@@ -10,6 +10,7 @@ mod long_calls;
 mod mutations;
 mod on_cluster;
 mod random;
+mod removals;
 mod restarts;
 mod rests;
 pub mod server;

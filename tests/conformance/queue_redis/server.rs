@@ -94,7 +94,8 @@ fn sources(clock: &ManualClock) -> (Arc<dyn Clock>, Arc<dyn Entropy>) {
     (Arc::new(clock.clone()), Arc::new(SystemEntropy))
 }
 
-const OPTIONS: RedisQueueOptions =
+/// How the tests keep queues.
+pub const OPTIONS: RedisQueueOptions =
     RedisQueueOptions { epoch: 1, clock_slack: Duration::ZERO, outbox_entries: 1_000_000, durability: None };
 
 impl QueueServer {
