@@ -1,8 +1,9 @@
 //! The drop of a queue: its shards refuse everything at once, and its messages are removed behind that.
 //!
-//! A removal takes half a minute for a million messages. So a drop ends when each shard says in its header that it is not there
-//! any more, and when the registry says the same of the queue. The removal goes on by itself. The server that does it claims
-//! the queue for a time, again and again. If the claim ends, because that server or its Redis went away, another server goes on.
+//! A removal takes seconds for a million messages, and longer on a busy store. So a drop ends when each shard says in its header
+//! that it is not there any more, and when the registry says the same of the queue. The removal goes on by itself. The server that
+//! does it claims the queue for a time, again and again. If the claim ends, because that server or its Redis went away, another
+//! server goes on.
 
 use std::sync::Arc;
 
