@@ -5,7 +5,6 @@
 //! domain `tallystone`.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -22,7 +21,7 @@ use crate::engine::experiments::ExperimentError;
 use crate::engine::namespaces::NamespaceError;
 use crate::engine::queues::QueueError;
 use crate::engine::rules::RuleError;
-use crate::ports::StoreError;
+use crate::ports::{StoreError, text_with_causes};
 use crate::proto::error::v1::ItemError;
 
 /// The domain of every `ErrorInfo`.
@@ -221,18 +220,11 @@ impl From<StoreError> for ApiError {
 
 /// Logs the causes of a failed store call; the caller learns only its kind.
 fn report(error: &StoreError) {
-    let reason = error.reason();
-    let mut causes = String::new();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        causes.push_str(": ");
-        causes.push_str(&cause.to_string());
-        source = cause.source();
-    }
+    let (reason, text) = (error.reason(), text_with_causes(error));
     if reason == Reason::Internal {
-        tracing::error!(%reason, "{error}{causes}");
+        tracing::error!(%reason, "{text}");
     } else {
-        tracing::warn!(%reason, "{error}{causes}");
+        tracing::warn!(%reason, "{text}");
     }
 }
 

@@ -120,6 +120,18 @@ impl Error for StoreError {
     }
 }
 
+/// The text of an error and of all its causes, for the log. Callers of the service learn only the kind.
+pub fn text_with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

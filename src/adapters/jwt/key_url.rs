@@ -18,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::adapters::pem;
 use crate::domain::limits::ISSUER_KEYS_BYTES_MAX;
-use crate::ports::{KeyDocument, KeyDocumentError};
+use crate::ports::{KeyDocument, KeyDocumentError, text_with_causes};
 
 /// A URL with a JSON Web Key Set.
 pub struct KeyUrl {
@@ -84,24 +84,13 @@ impl KeyDocument for KeyUrl {
         let failed = |what: String| KeyDocumentError(format!("cannot read {}: {what}", self.url));
         let request = Request::get(self.url.clone()).header(header::ACCEPT, "application/json");
         let request = request.body(Empty::new()).map_err(|error| failed(error.to_string()))?;
-        let response = self.client.request(request).await.map_err(|error| failed(causes(&error)))?;
+        let response = self.client.request(request).await.map_err(|error| failed(text_with_causes(&error)))?;
         if response.status() != StatusCode::OK {
             return Err(failed(format!("it answers {}", response.status())));
         }
         let body = Limited::new(response.into_body(), ISSUER_KEYS_BYTES_MAX).collect().await;
         Ok(body.map_err(|error| failed(error.to_string()))?.to_bytes().to_vec())
     }
-}
-
-/// An error with its causes: the first one alone says only that it did not connect.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::engine::context::EngineContext;
 use crate::engine::counting::{Counting, CountingError, QueueTotal, WriteOutcome};
 use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::engine::queues::{Queues, ReportedQueue};
-use crate::ports::{ShardOutbox, ShardReport, StoreError, StoreErrorKind};
+use crate::ports::{ShardOutbox, ShardReport, StoreError, StoreErrorKind, text_with_causes};
 
 /// After this time without a report, the counters by attempt, time and error follow the others.
 const SLOW_AFTER: Duration = Duration::from_secs(10);
@@ -419,6 +419,7 @@ impl BackgroundLoop for Bridge {
                 self.failures += 1;
                 self.context.stats.bridge.failures.increment();
                 let pause = (self.settings.step * 2_u32.pow(self.failures.min(10))).min(BRIDGE_BACKOFF_MAX);
+                let error = text_with_causes(&error);
                 tracing::warn!(%error, pause_ms = pause.as_millis(), "cannot report queues to their counters; trying again");
                 return NextActivation::After(pause);
             }

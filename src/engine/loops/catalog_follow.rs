@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use crate::domain::limits::CATALOG_FOLLOWED_EVERY;
 use crate::engine::catalog::{FollowedCatalog, Sharing};
 use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::ports::text_with_causes;
 
 /// The loop that reads a catalog again when another server has changed it. It ends at once where no server can.
 pub struct FollowLoop<C> {
@@ -28,7 +29,10 @@ impl<C: FollowedCatalog> BackgroundLoop for FollowLoop<C> {
         match self.catalog.follow().await {
             Ok(Sharing::Owned) => return NextActivation::Finished,
             Ok(Sharing::Shared) => {}
-            Err(error) => tracing::warn!(%error, "cannot read the catalog changes of other servers"),
+            Err(error) => {
+                let error = text_with_causes(&error);
+                tracing::warn!(%error, "cannot read the catalog changes of other servers");
+            }
         }
         NextActivation::After(CATALOG_FOLLOWED_EVERY)
     }
