@@ -17,7 +17,7 @@ use tallystone::proto::queue::v1::{
 };
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use uuid::Uuid;
@@ -236,24 +236,25 @@ async fn load(
             tasks.spawn(caller.work())
         };
     }
-    let all = gather(&mut tasks);
-    tokio::pin!(all);
-    tokio::select! {
-        () = enough.reached.notified() => end(server),
-        done = &mut all => return done,
+    // A caller that got no answer gives up, also where the server only took too long. Workers alone would wait for ever.
+    let first = tokio::select! {
+        () = enough.reached.notified() => None,
+        joined = tasks.join_next() => joined,
+    };
+    end(server);
+    let mut loaded = first.map_or(Ok(()), outcome);
+    while let Some(joined) = tasks.join_next().await {
+        loaded = loaded.and(outcome(joined));
     }
-    all.await
+    loaded
 }
 
-async fn gather(tasks: &mut JoinSet<Result<(), CheckError>>) -> Result<(), CheckError> {
-    let mut first = Ok(());
-    while let Some(joined) = tasks.join_next().await {
-        match joined.expect("no caller panics") {
-            Err(CheckError::NoAnswer(_)) | Ok(()) => {} // the server is gone
-            Err(wrong) => first = first.and(Err(wrong)),
-        }
+/// What a caller found, if it was not only that the server is gone.
+fn outcome(joined: Result<Result<(), CheckError>, JoinError>) -> Result<(), CheckError> {
+    match joined.expect("no caller panics") {
+        Err(CheckError::NoAnswer(_)) => Ok(()),
+        done => done,
     }
-    first
 }
 
 struct Enough {
