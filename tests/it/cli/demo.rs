@@ -22,7 +22,7 @@ fn played(desk: &Desk, arguments: &[&str]) -> (Value, String) {
 
 /// A call of the server as JSON.
 fn called(desk: &Desk, method: &str, body: &Value) -> Value {
-    let answer = desk.server.post(&format!("/tallystone.{method}"), &body.to_string());
+    let answer = desk.server.post_patiently(&format!("/tallystone.{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method}: {}", answer.body);
     serde_json::from_str(&answer.body).expect("JSON")
 }

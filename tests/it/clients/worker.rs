@@ -46,7 +46,7 @@ impl House {
     /// A call past the proxy.
     fn ask(&self, method: &str, body: &Value) -> Value {
         let path = format!("/tallystone.queue.v1.QueueService/{method}");
-        let answer = self.server.post(&path, &body.to_string());
+        let answer = self.server.post_patiently(&path, &body.to_string());
         assert_eq!(answer.status, 200, "{method} {body}: {}", answer.body);
         serde_json::from_str(&answer.body).expect("JSON")
     }

@@ -195,7 +195,10 @@ fn every_page_has_the_test_ids_of_the_contract() {
     // Arms that were not filled as declared, so that the page has a banner.
     for (counter, delta) in [("A/exposures", 12_000), ("A/bought", 600), ("B/exposures", 8_000), ("B/bought", 600)] {
         let add = json!({"namespace": "default", "counterName": format!("exp/checkout/{counter}"), "delta": delta});
-        assert_eq!(server.post("/tallystone.counter.v1.CounterService/AddCount", &add.to_string()).status, 200);
+        assert_eq!(
+            server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", &add.to_string()).status,
+            200
+        );
     }
     let is_there = |page: &str, (testid, attributes): TestId| {
         let tags = tags_of(page, testid);

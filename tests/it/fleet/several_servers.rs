@@ -420,7 +420,7 @@ fn make_namespace(server: &Server, name: &str, (slice, delete_after): (u32, u32)
             "time_partition": {{"buckets_per_id": 2, "seconds_per_bucket": 10}}, "rollup": {{"coalesce_ms": 500}}}}}}"#,
         slice + 1
     );
-    let created = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
+    let created = server.post_patiently("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
     assert_eq!(created.status, 200, "{}", created.body);
 }
 

@@ -200,7 +200,7 @@ fn a_server_does_not_start_without_a_key_unless_it_is_told_to() {
     assert_eq!(code, 2, "{told}");
     assert!(told.contains("keeps no API keys beyond the process"), "{told}");
     let open = Launch::of(binary(&[&settings[..], &["--set", "auth.mode=off"]].concat())).start();
-    assert_eq!(open.post(LIST_KEYS, "{}").status, 200, "it was told to ask nobody");
+    assert_eq!(open.post_patiently(LIST_KEYS, "{}").status, 200, "it was told to ask nobody");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_development_server_needs_no_key_and_stays_on_this_machine() {
     assert_eq!(code, 2, "what is written counts for it too: {told}");
     let folder = tempfile::tempdir().expect("a temporary directory");
     let dev = Launch::dev(folder.path()).start();
-    assert_eq!(dev.post(LIST_KEYS, "{}").status, 200);
+    assert_eq!(dev.post_patiently(LIST_KEYS, "{}").status, 200);
 }
 
 #[test]

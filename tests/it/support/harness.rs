@@ -259,6 +259,12 @@ impl Server {
         found(&lines).unwrap_or_else(|| panic!("no line with `{text}` in:\n{}", lines.join("\n")))
     }
 
+    /// Calls a path with a JSON body, with a deadline that a busy machine keeps.
+    pub fn post_patiently(&self, path: &str, body: &str) -> HttpAnswer {
+        let headers = [("content-type", "application/json"), ("grpc-timeout", "25S")];
+        http(self.address, "POST", path, &headers, body).expect("the server answers")
+    }
+
     /// Calls a path with a JSON body.
     pub fn post(&self, path: &str, body: &str) -> HttpAnswer {
         http(self.address, "POST", path, &[("content-type", "application/json")], body).expect("the server answers")
