@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::epoch::KnownEpoch;
 use super::keys::named_keys;
 use super::library::QueueLibrary;
-use super::limits::{REDIS_REST_MAX, REDIS_STALE_RETRIES_MAX};
+use super::limits::{REDIS_REMOVALS_AT_ONCE_MAX, REDIS_REST_MAX, REDIS_STALE_RETRIES_MAX};
 use super::server_report::ServerReport;
 use super::shard_settings::{CallerView, VersionedSettings};
 use super::wire::{RedisWire, WireCommand, WireFailure, WireReply};
@@ -64,6 +64,8 @@ pub struct RedisQueues {
     pub(super) listeners: Mutex<Listeners>,
     /// The dropped queues whose messages this process removes.
     pub(super) removals: Mutex<HashSet<QueueId>>,
+    /// The removals that are at work; the others wait.
+    pub(super) removal_turns: Semaphore,
     /// What its news of shards begin with; none if nobody hears news.
     pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
@@ -118,6 +120,7 @@ impl RedisQueues {
             outbox_usage: Mutex::new(EMPTY_OUTBOXES),
             listeners: Mutex::default(),
             removals: Mutex::default(),
+            removal_turns: Semaphore::new(REDIS_REMOVALS_AT_ONCE_MAX),
             caller: OnceLock::new(),
         })
     }

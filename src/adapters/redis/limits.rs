@@ -60,6 +60,8 @@ pub const REDIS_STALE_RETRIES_MAX: usize = 5;
 pub const REDIS_READ_MESSAGES_MAX: usize = 64;
 /// How long the deletion of a queue on Redis waits for the removal of its messages, which then goes on by itself.
 pub const REDIS_REMOVAL_AWAITED: Duration = Duration::from_secs(1);
+/// The deleted queues on Redis whose messages one server removes at a time. Others wait, or another server removes them.
+pub const REDIS_REMOVALS_AT_ONCE_MAX: usize = 2;
 /// How long no other server takes over the removal of the messages of a deleted queue on Redis.
 pub const REDIS_REMOVAL_CLAIMED: Duration = Duration::from_mins(1);
 /// How often the server that removes the messages of a deleted queue on Redis says so.

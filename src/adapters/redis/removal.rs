@@ -6,6 +6,9 @@
 //! server goes on.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::calls::RedisQueues;
 use super::limits::{REDIS_REMOVAL_AWAITED, REDIS_REMOVAL_CLAIMED, REDIS_REMOVAL_CLAIMED_EVERY};
@@ -18,7 +21,7 @@ use crate::ports::{QueueTime as _, StoreError, StoreErrorKind};
 pub(super) const DROP: &str = "drop queue";
 
 /// What the log says of a removal that could not go on.
-const GOES_ON: &str = "the messages of a deleted queue are not all removed yet; a server goes on within two minutes";
+const GOES_ON: &str = "the messages of a deleted queue are not all removed; a server tries again within two minutes";
 
 /// What is removed of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,73 +52,104 @@ impl Drop for Running {
 }
 
 impl RedisQueues {
-    /// Drops a queue. Waits for the removal of its messages for `REDIS_REMOVAL_AWAITED` at most.
+    /// Drops a queue: every shard refuses everything from then on. Then waits for the removal of its messages, for
+    /// `REDIS_REMOVAL_AWAITED` at most. If the removal fails, a later one goes on.
     pub(super) async fn drop_now(self: Arc<Self>, queue: QueueId) -> Result<(), StoreError> {
         let registered = self.registered(queue, DROP).await?;
         self.forget_queue(queue); // if the store has lost it, it is given up
-        let Some(known) = registered else { return Ok(()) };
-        match known.presence {
-            QueuePresence::Present => self.bury(queue, known).await?,
-            QueuePresence::Dropping { .. } => {}
-            QueuePresence::Dropped => return Ok(()),
+        let Some(known) = registered.filter(|known| known.presence != QueuePresence::Dropped) else { return Ok(()) };
+        // First, so that a server goes on if this one ends in between.
+        self.claim(queue, known).await;
+        // A server that has not heard of the drop acknowledges nothing that is removed later.
+        self.bury(queue, known).await?;
+        if let Some(removal) = self.begin_removal(queue, known) {
+            tokio::select! {
+                _ended = removal => {}
+                () = self.clock.sleep(REDIS_REMOVAL_AWAITED) => {}
+            }
         }
-        let Some(removal) = Arc::clone(&self).begin_removal(queue, known) else { return Ok(()) };
-        tokio::select! {
-            biased;
-            removed = removal => removed.unwrap_or_else(|_| Err(StoreError::unknown(StoreErrorKind::Closed, DROP))),
-            () = self.clock.sleep(REDIS_REMOVAL_AWAITED) => Ok(()),
-        }
+        Ok(())
     }
 
-    /// Makes every shard refuse everything, before any message is removed: a server that has not heard of the drop acknowledges
-    /// nothing that is removed later.
+    /// Makes every shard refuse everything.
     async fn bury(&self, queue: QueueId, known: RegisteredQueue) -> Result<(), StoreError> {
         for number in 0..known.shards {
             self.remove_some(ShardId { queue, number }, RemovedData::Shard, DROP).await?;
         }
-        self.claim(queue, known).await
+        Ok(())
     }
 
-    /// Says that this process removes the messages of a queue.
-    async fn claim(&self, queue: QueueId, known: RegisteredQueue) -> Result<(), StoreError> {
-        let removed_until = self.clock().await?.now + REDIS_REMOVAL_CLAIMED;
-        self.register_drop(queue, known, QueuePresence::Dropping { removed_until }, DROP).await
+    /// Says that this process removes the messages of a queue. A full Redis refuses that, and the removal makes room in it. So it
+    /// goes on without a claim.
+    async fn claim(&self, queue: QueueId, known: RegisteredQueue) {
+        let claimed = async {
+            let removed_until = self.clock().await?.now + REDIS_REMOVAL_CLAIMED;
+            self.register_drop(queue, known, QueuePresence::Dropping { removed_until }, DROP).await
+        };
+        if let Err(error) = claimed.await {
+            tracing::debug!(%queue, %error, "the removal of a deleted queue has no claim");
+        }
     }
 
     /// Begins to remove the messages of a dropped queue; none if this process does so already.
-    fn begin_removal(
-        self: Arc<Self>,
-        queue: QueueId,
-        known: RegisteredQueue,
-    ) -> Option<tokio::sync::oneshot::Receiver<Result<(), StoreError>>> {
+    fn begin_removal(self: &Arc<Self>, queue: QueueId, known: RegisteredQueue) -> Option<oneshot::Receiver<()>> {
         if !self.removals.lock().insert(queue) {
             return None;
         }
-        let running = Running { queues: Arc::clone(&self), queue };
+        let running = Running { queues: Arc::clone(self), queue };
         Some(self.begin(|this| async move {
             let removed = this.remove_queue(queue, known).await;
             drop(running);
-            removed.inspect_err(|error| {
-                if error.kind == StoreErrorKind::Closed {
-                    tracing::debug!(%queue, "{GOES_ON}");
-                } else {
-                    tracing::warn!(%queue, %error, "{GOES_ON}");
-                }
-            })
+            match removed {
+                Ok(()) => {}
+                Err(error) if error.kind == StoreErrorKind::Closed => tracing::debug!(%queue, "{GOES_ON}"),
+                Err(error) => tracing::warn!(%queue, %error, "{GOES_ON}"),
+            }
         }))
     }
 
     async fn remove_queue(&self, queue: QueueId, known: RegisteredQueue) -> Result<(), StoreError> {
+        let _turn = self.removal_turns.acquire().await;
+        self.claim(queue, known).await;
         let mut claimed = self.clock.elapsed();
-        for number in 0..known.shards {
-            while self.remove_some(ShardId { queue, number }, RemovedData::Shard, DROP).await? == RemovalStep::More {
-                if self.clock.elapsed().saturating_sub(claimed) >= REDIS_REMOVAL_CLAIMED_EVERY {
-                    claimed = self.clock.elapsed();
-                    self.claim(queue, known).await?;
+        // A server that ended may have claimed the queue only.
+        let mut failure = self.bury(queue, known).await.err();
+        // A node that came back with older data has a shard again. So all shards have to be gone in one pass.
+        loop {
+            let mut rest = RemovalStep::Done;
+            for number in 0..known.shards {
+                match self.remove_shard(ShardId { queue, number }, known, &mut claimed).await {
+                    Ok(RemovalStep::Done) => {}
+                    Ok(RemovalStep::More) => rest = RemovalStep::More,
+                    Err(error) => failure = failure.or(Some(error)), // other shards may have nodes that answer
                 }
+            }
+            match failure {
+                Some(error) => return Err(error),
+                None if rest == RemovalStep::Done => break,
+                None => {}
             }
         }
         self.register_drop(queue, known, QueuePresence::Dropped, DROP).await
+    }
+
+    /// Removes a shard; `More` if there was something left of it.
+    async fn remove_shard(
+        &self,
+        shard: ShardId,
+        known: RegisteredQueue,
+        claimed: &mut Duration,
+    ) -> Result<RemovalStep, StoreError> {
+        let first = self.remove_some(shard, RemovedData::Shard, DROP).await?;
+        let mut step = first;
+        while step == RemovalStep::More {
+            if self.clock.elapsed().saturating_sub(*claimed) >= REDIS_REMOVAL_CLAIMED_EVERY {
+                *claimed = self.clock.elapsed();
+                self.claim(shard.queue, known).await;
+            }
+            step = self.remove_some(shard, RemovedData::Shard, DROP).await?;
+        }
+        Ok(first)
     }
 
     /// Goes on with removals that no server does any more. They run by themselves.
@@ -130,11 +164,9 @@ impl RedisQueues {
         for (queue, known) in self.all_registered(DROP).await? {
             if let QueuePresence::Dropping { removed_until } = known.presence
                 && removed_until <= now
+                && self.begin_removal(queue, known).is_some()
             {
-                self.claim(queue, known).await?;
-                if Arc::clone(self).begin_removal(queue, known).is_some() {
-                    tracing::info!(%queue, "going on to remove the messages of a deleted queue");
-                }
+                tracing::info!(%queue, "going on to remove the messages of a deleted queue");
             }
         }
         Ok(())

@@ -42,11 +42,13 @@ impl ServerWatch {
         let rights = RightsCheck::new(Arc::clone(&client), queues.library.function("may"), asked.replicas);
         let watched = Arc::new(Watched { client, queues, asked, rights, refusal: Mutex::default() });
         watched.look().await;
+        watched.queues.resume_removals().await;
         let watch = Self { watched, stop: CancellationToken::new(), tasks: DetachedTasks::default() };
         let (watched, stop) = (Arc::clone(&watch.watched), watch.stop.clone());
         watch.tasks.spawn(async move {
             while stop.run_until_cancelled(clock.sleep(REDIS_CHECKED_EVERY)).await.is_some() {
                 stop.run_until_cancelled(watched.look()).await;
+                stop.run_until_cancelled(watched.queues.resume_removals()).await;
             }
         });
         watch
@@ -87,7 +89,6 @@ impl Watched {
             tracing::warn!("{why}");
         }
         self.queues.take_report(&report);
-        self.queues.resume_removals().await;
         Some(report)
     }
 

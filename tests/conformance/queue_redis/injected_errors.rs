@@ -246,11 +246,14 @@ async fn check_drop(server: &mut FaultyServer, shard: ShardId, before: &Snapshot
         server.fail_at(call).await;
         let answer = server.queues.drop_queue(shard.queue).await;
         server.heal().await;
-        if answer.is_ok() {
+        let entry = RedisCommand::new("HGET").arg("{tallystone}queues").arg(shard.queue.to_string());
+        let entry = server.keys.send(entry).await.into_bytes().expect("it was created");
+        if answer.is_ok() && entry.starts_with(b"dropped ") {
             assert!(call > 10, "{call}");
             return;
         }
-        if server.keys.snapshot().await != *before {
+        assert!(entry.starts_with(b"dropping "), "call {call}: a server goes on");
+        if answer.is_ok() || server.keys.snapshot().await != *before {
             let absent = server.queues.peek(shard, 1).await.map(drop).map_err(|error| error.kind);
             assert_eq!(absent, Err(StoreErrorKind::Conflict), "call {call} of a drop");
         }

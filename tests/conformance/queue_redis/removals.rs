@@ -1,6 +1,7 @@
 //! The removal of the messages of dropped queues: a drop does not wait for all of it, and it comes to its end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,10 +25,14 @@ const AWAITED: Duration = Duration::from_secs(1);
 /// How long a removal is claimed.
 const CLAIMED: Duration = Duration::from_secs(60);
 
-/// A connection on which calls that remove data wait for permits.
+/// The messages of each shard. One call removes 256 at most.
+const MESSAGES: i64 = 1_000;
+
+/// A connection on which calls that remove data wait for permits. It may refuse claims, as a full Redis does.
 struct HeldRemovals {
     inner: ClientWire,
     permits: Arc<Semaphore>,
+    is_full: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -38,6 +43,10 @@ impl RedisWire for HeldRemovals {
         };
         if commands.iter().any(removes) {
             self.permits.acquire().await.expect("it stays open").forget();
+        }
+        if self.is_full.load(Ordering::Relaxed) && commands.iter().any(|command| command.name == "HSET") {
+            let full = || Err(WireFailure::Store(StoreError::not_applied(StoreErrorKind::Full, "the test")));
+            return commands.iter().map(|_| full()).collect();
         }
         self.inner.send(key, commands).await
     }
@@ -58,6 +67,7 @@ struct HeldServer {
     client: Arc<RedisClient>,
     held: Arc<RedisQueues>,
     permits: Arc<Semaphore>,
+    is_full: Arc<AtomicBool>,
     other: Arc<RedisQueues>,
     keys: ShardKeys,
 }
@@ -70,17 +80,19 @@ impl HeldServer {
         let clock = past_clock();
         let (client, permits) = (server.client().await, Arc::new(Semaphore::new(SHARDS as usize)));
         let inner = ClientWire::new(Arc::clone(&client));
-        let wire = Arc::new(HeldRemovals { inner, permits: Arc::clone(&permits) });
+        let is_full = Arc::new(AtomicBool::new(false));
+        let wire = HeldRemovals { inner, permits: Arc::clone(&permits), is_full: Arc::clone(&is_full) };
+        let wire = Arc::new(wire);
         let held = RedisQueues::new(wire, Arc::new(clock.clone()), OPTIONS);
         let other = server.queues(&clock).await;
         held.create(QUEUE, SHARDS, settings().into()).await.expect("a new queue");
         for number in 0..SHARDS {
-            let messages = (0..300).map(|at| enqueue(&format!("m-{at}"), at, b"payload")).collect();
+            let messages = (0..MESSAGES).map(|at| enqueue(&format!("m-{at}"), at, b"payload")).collect();
             let answers = other.apply(ShardId { queue: QUEUE, number }, messages).await;
             assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.reply.is_ok())));
         }
         let keys = ShardKeys { client: server.client().await, pattern: "{*.?}*" };
-        Some(Self { server, clock, client, held, permits, other, keys })
+        Some(Self { server, clock, client, held, permits, is_full, other, keys })
     }
 
     /// Drops the queue while its messages cannot be removed.
@@ -122,8 +134,8 @@ async fn a_drop_answers_before_its_messages_are_removed_and_no_server_serves_the
     for build in Build::ALL {
         let Some(given) = HeldServer::start(build).await else { continue };
         given.drop_queue().await;
-        let messages = given.keys.snapshot().await.len();
-        assert!(messages > 100, "most of it is still there: {messages}");
+        let keys = given.keys.snapshot().await.len();
+        assert!(keys > 1_000, "most messages are still there: {keys} keys");
         for queues in [&given.held, &given.other] {
             for number in 0..SHARDS {
                 let shard = ShardId { queue: QUEUE, number };
@@ -134,7 +146,6 @@ async fn a_drop_answers_before_its_messages_are_removed_and_no_server_serves_the
             assert_eq!(queues.queues().await.expect("a list"), []);
             check_absent(queues.create(QUEUE, SHARDS, settings().into()).await);
         }
-        given.held.drop_queue(QUEUE).await.expect("a repeat waits for nothing");
         assert!(given.entry().await.starts_with("dropping "), "nothing was removed meanwhile");
         given.permits.add_permits(1_000);
         given.wait_for_the_end().await;
@@ -161,4 +172,30 @@ async fn another_server_goes_on_with_a_removal_whose_server_went_away() {
         given.wait_for_the_end().await;
         watch.close().await;
     }
+}
+
+#[tokio::test]
+async fn a_full_redis_is_made_room_in_by_a_drop() {
+    for build in Build::ALL {
+        let Some(given) = HeldServer::start(build).await else { continue };
+        given.is_full.store(true, Ordering::Relaxed);
+        given.permits.add_permits(1_000);
+        given.held.drop_queue(QUEUE).await.expect("the removal needs no claim");
+        let left = given.keys.snapshot().await;
+        assert!(left.keys().all(|name| name.ends_with(b"}m") || name.ends_with(b"}o")), "{:?}", left.keys());
+        given.is_full.store(false, Ordering::Relaxed);
+        given.held.drop_queue(QUEUE).await.expect("a repeat notes the end");
+        assert!(given.entry().await.starts_with("dropped "));
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_at_another_server_removes_the_rest() {
+    let Some(given) = HeldServer::start(Build::Redis7).await else { return };
+    given.drop_queue().await;
+    given.other.drop_queue(QUEUE).await.expect("it was dropped already");
+    given.wait_for_the_end().await;
+    given.permits.add_permits(1_000);
+    given.held.close().await;
+    given.wait_for_the_end().await;
 }
