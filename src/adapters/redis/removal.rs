@@ -25,7 +25,7 @@ const GOES_ON: &str = "the messages of a deleted queue are not all removed; a se
 
 /// What is removed of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RemovedData {
+enum RemovedData {
     /// The whole shard. It refuses everything from the first call on.
     Shard,
     /// What a deletion left; the answers to tokens stay.
@@ -172,18 +172,13 @@ impl RedisQueues {
         Ok(())
     }
 
-    /// Removes all of this data of a shard.
-    pub(super) async fn remove_data(
-        &self,
-        shard: ShardId,
-        data: RemovedData,
-        op: &'static str,
-    ) -> Result<(), StoreError> {
-        while self.remove_some(shard, data, op).await? == RemovalStep::More {}
+    /// Removes what the deletion of a shard left.
+    pub(super) async fn remove_messages(&self, shard: ShardId, op: &'static str) -> Result<(), StoreError> {
+        while self.remove_some(shard, RemovedData::Messages, op).await? == RemovalStep::More {}
         Ok(())
     }
 
-    /// Removes some of it, in one call that is short enough not to hold up others.
+    /// Removes some of this data of a shard, in one call that is short enough not to hold up others.
     async fn remove_some(
         &self,
         shard: ShardId,

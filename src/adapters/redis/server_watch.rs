@@ -41,14 +41,12 @@ impl ServerWatch {
     ) -> Self {
         let rights = RightsCheck::new(Arc::clone(&client), queues.library.function("may"), asked.replicas);
         let watched = Arc::new(Watched { client, queues, asked, rights, refusal: Mutex::default() });
-        watched.look().await;
-        watched.queues.resume_removals().await;
+        watched.visit().await;
         let watch = Self { watched, stop: CancellationToken::new(), tasks: DetachedTasks::default() };
         let (watched, stop) = (Arc::clone(&watch.watched), watch.stop.clone());
         watch.tasks.spawn(async move {
             while stop.run_until_cancelled(clock.sleep(REDIS_CHECKED_EVERY)).await.is_some() {
-                stop.run_until_cancelled(watched.look()).await;
-                stop.run_until_cancelled(watched.queues.resume_removals()).await;
+                stop.run_until_cancelled(watched.visit()).await;
             }
         });
         watch
@@ -72,6 +70,12 @@ impl ServerWatch {
 }
 
 impl Watched {
+    /// What is done at the start and every minute. Removals go on whatever the servers say of themselves.
+    async fn visit(&self) {
+        self.look().await;
+        self.queues.resume_removals().await;
+    }
+
     async fn look(&self) -> Option<ServerReport> {
         let readings = self.client.health().await;
         let report = ServerReport::of(&readings, self.asked);

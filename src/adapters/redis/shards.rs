@@ -8,7 +8,7 @@ use super::calls::RedisQueues;
 use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
 use super::packed::PackedBytes;
 use super::registry::{QueuePresence, RegisteredQueue};
-use super::removal::{DROP, RemovedData};
+use super::removal::DROP;
 use super::replies::{AnswerForm, CommandAnswer, ReadStatus, ReplyParts};
 use super::requests::{self, BulkFunctionKind, DELETE, DROP_SHAPES, FunctionRequest};
 use super::runs::{RunStage, Stepped, request_of, runs_of, stages_of};
@@ -257,7 +257,7 @@ impl RedisQueues {
             Command::Delete => {
                 let make = |_: &VersionedSettings| requests::plain_config(DELETE);
                 let answer = self.config(shard, make, AnswerForm::Deleted).await?;
-                self.remove_data(shard, RemovedData::Messages, APPLY).await?;
+                self.remove_messages(shard, APPLY).await?;
                 Ok(answer)
             }
             Command::SetValueLimit { value, limit } => {

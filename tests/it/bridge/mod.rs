@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 use prost_types::Timestamp;
 use serde_json::{Value, json};
 
-use crate::support::harness::{HttpAnswer, Server, eventually, http};
+use crate::support::harness::{HttpAnswer, Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const COUNTERS: &str = "/tallystone.counter.v1.CounterService";
@@ -48,11 +48,9 @@ const STATES: [&str; 6] = ["invisible", "pending", "running", "completed", "canc
 /// The counts of a queue, by the name of the counter without the queue.
 type Counts = BTreeMap<String, i64>;
 
-/// Sends a call with a JSON body. The usual deadline of a call would pass on a machine that stands still for seconds.
+/// Sends a call with a JSON body.
 fn answer(server: &Server, service: &str, method: &str, body: &Value) -> HttpAnswer {
-    let headers = [("content-type", "application/json"), ("grpc-timeout", "25S")];
-    let answer = http(server.address, "POST", &format!("{service}/{method}"), &headers, &body.to_string());
-    answer.expect("the server answers")
+    server.post_patiently(&format!("{service}/{method}"), &body.to_string())
 }
 
 /// Calls a method; the call must be taken.

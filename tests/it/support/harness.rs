@@ -259,7 +259,7 @@ impl Server {
         found(&lines).unwrap_or_else(|| panic!("no line with `{text}` in:\n{}", lines.join("\n")))
     }
 
-    /// Calls a path with a JSON body, with a deadline that a busy machine keeps.
+    /// Calls a path with a JSON body. The usual deadline of a call would pass on a machine that stands still for seconds.
     pub fn post_patiently(&self, path: &str, body: &str) -> HttpAnswer {
         let headers = [("content-type", "application/json"), ("grpc-timeout", "25S")];
         http(self.address, "POST", path, &headers, body).expect("the server answers")
