@@ -147,9 +147,9 @@ impl Keyspace {
     }
 }
 
-/// As long as a start waits.
+/// Longer than a server waits for its start: a machine whose disk pauses must not fail a test.
 fn patience() -> Arc<StartupDeadline> {
-    Arc::new(StartupDeadline::start(Arc::new(SystemClock)))
+    Arc::new(StartupDeadline::start_within(Arc::new(SystemClock), Duration::from_secs(90)))
 }
 
 /// What a bench leaves behind on a server.

@@ -33,7 +33,7 @@ struct Opened {
 }
 
 fn deadline() -> Arc<StartupDeadline> {
-    Arc::new(StartupDeadline::start(Arc::new(SystemClock)))
+    Arc::new(StartupDeadline::start_within(Arc::new(SystemClock), Duration::from_secs(90)))
 }
 
 /// Opens a keyspace and makes it first.

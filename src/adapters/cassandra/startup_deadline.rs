@@ -17,6 +17,8 @@ use crate::ports::Clock;
 /// The deadline of a startup that makes no progress.
 pub struct StartupDeadline {
     clock: Arc<dyn Clock>,
+    /// The full length, from the start and after each progress.
+    within: Duration,
     /// In terms of `Clock::elapsed`.
     deadline: Mutex<Duration>,
 }
@@ -24,13 +26,18 @@ pub struct StartupDeadline {
 impl StartupDeadline {
     /// Starts the deadline, `CASSANDRA_START_WITHIN` from this call.
     pub fn start(clock: Arc<dyn Clock>) -> Self {
-        let ends = Mutex::new(clock.elapsed() + CASSANDRA_START_WITHIN);
-        Self { clock, deadline: ends }
+        Self::start_within(clock, CASSANDRA_START_WITHIN)
+    }
+
+    /// Starts the deadline for a caller that can wait longer or less long than a server.
+    pub fn start_within(clock: Arc<dyn Clock>, within: Duration) -> Self {
+        let ends = Mutex::new(clock.elapsed() + within);
+        Self { clock, within, deadline: ends }
     }
 
     /// Extends the deadline to its full length after progress.
     pub fn extend(&self) {
-        let ends = self.clock.elapsed() + CASSANDRA_START_WITHIN;
+        let ends = self.clock.elapsed() + self.within;
         let mut known = self.deadline.lock();
         *known = ends.max(*known);
     }
