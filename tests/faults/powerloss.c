@@ -10,7 +10,8 @@
  *                      caller never hears of it
  *   POWERLOSS_SEED     0 (default): nothing unsynced survives; else each unsynced page survives or not by this seed, as
  *                      a disk that wrote some of them back on its own
- *   POWERLOSS_REPORT   a file outside the directory that gets one line about what was lost
+ *   POWERLOSS_REPORT   a file outside the directory that gets one line about what was lost, and one with the time of the
+ *                      longest fsync
  * SIGUSR2 triggers at once.
  *
  * What survives
@@ -39,6 +40,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096
@@ -69,7 +71,7 @@ static struct file *files;
 static unsigned char kind_of[FDS];
 static char root[PATH_MAX];
 static size_t root_length;
-static unsigned long syncs, sync_to_die_at;
+static unsigned long syncs, sync_to_die_at, longest_sync_ms;
 static int die_before;
 static uint64_t seed;
 static int wake[2] = {-1, -1};
@@ -392,9 +394,9 @@ static void die(void) {
     }
     int report = real_open(setting("POWERLOSS_REPORT"), O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (report >= 0) {
-        char line[160];
-        int length = snprintf(line, sizeof line, "syncs %lu files %lu vanished %lu pages %lu\n", syncs, losses.files,
-                              losses.vanished, losses.pages);
+        char line[200];
+        int length = snprintf(line, sizeof line, "syncs %lu files %lu vanished %lu pages %lu\nlongest sync %lu ms\n", syncs,
+                              losses.files, losses.vanished, losses.pages, longest_sync_ms);
         if (real_write(report, line, (size_t)length) != length) {
             _exit(99);
         }
@@ -549,6 +551,12 @@ PWRITE(pwrite64, off64_t)
 FTRUNCATE(ftruncate, off_t)
 FTRUNCATE(ftruncate64, off64_t)
 
+static unsigned long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long)now.tv_sec * 1000 + (unsigned long)now.tv_nsec / 1000000;
+}
+
 static int sync_by(int (*sync)(int), int fd) {
     if (is_known_foreign(fd)) {
         return sync(fd);
@@ -563,10 +571,13 @@ static int sync_by(int (*sync)(int), int fd) {
     if (last && die_before) {
         die();
     }
+    unsigned long began = now_ms();
     int answer = sync(fd);
     if (answer == 0) {
         made_durable(fd);
     }
+    unsigned long took = now_ms() - began;
+    longest_sync_ms = took > longest_sync_ms ? took : longest_sync_ms;
     if (last) {
         die();
     }

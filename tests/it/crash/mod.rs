@@ -9,6 +9,7 @@ mod backups;
 mod changing;
 mod checks;
 mod cut_off_cache;
+mod fast_on_redis;
 mod fleet;
 mod history;
 mod ledger;
