@@ -48,6 +48,9 @@ pub struct Scale {
     /// Messages pending in the runs with a backlog
     #[arg(long, default_value_t = 1_000_000)]
     pending: u64,
+    /// Messages pending in the run with very many
+    #[arg(long, default_value_t = 10_000_000)]
+    very_many: u64,
     /// Messages of one exclusivity value that are blocked
     #[arg(long, default_value_t = 100_000)]
     blocked: u64,
@@ -66,6 +69,8 @@ enum Part {
     Lives,
     /// Memory of pending and finished messages
     Memory,
+    /// Memory of very many pending messages with two declared filters
+    VeryMany,
     /// Calls and streams, with a backlog
     Calls,
     /// Enqueues that are on the disk before they are answered
@@ -116,6 +121,9 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
             let bench = Bench::start(binary, &folder, &scale, "everysec").await?;
             table.extend(memory(&bench, &scale, shapes).await?);
         }
+    }
+    if wanted(Part::VeryMany) {
+        table.push(very_many(&Bench::start(binary, &folder, &scale, "everysec").await?, scale.very_many).await?);
     }
     if wanted(Part::Calls) {
         table.extend(calls(&Bench::start(binary, &folder, &scale, "everysec").await?, &scale).await?);
@@ -197,9 +205,7 @@ async fn cpu_of_a_life(bench: &Bench, queue: &str, load: impl Future<Output = Re
 /// Bytes of a message: pending, then finished.
 async fn memory(bench: &Bench, scale: &Scale, shapes: usize) -> Result<Vec<Figure>> {
     let Bench { connections, redis, .. } = bench;
-    let queue =
-        Queue { filter_shapes: forgetful("", &["team", "tier"][..shapes]).filter_shapes, ..Queues::simple("memory") };
-    create(connections, queue).await?;
+    create(connections, shaped("memory", shapes)).await?;
     let before = redis.used()?.memory;
     match shapes {
         0 => fill(connections, "memory", Kind::Plain, scale.pending).await?,
@@ -215,6 +221,22 @@ async fn memory(bench: &Bench, scale: &Scale, shapes: usize) -> Result<Vec<Figur
         figure(&format!("{what}, pending"), format!("{pending:.0} B each"), wanted, pending <= most),
         figure(&format!("{what}, finished"), format!("{finished:.0} B each"), "<= 110 B", finished <= 110.0),
     ])
+}
+
+/// A queue that keeps what is finished, with some declared filters.
+fn shaped(name: &str, shapes: usize) -> Queue {
+    Queue { filter_shapes: forgetful("", &["team", "tier"][..shapes]).filter_shapes, ..Queues::simple(name) }
+}
+
+/// What Redis has allocated for all of them, with everything else in it.
+async fn very_many(bench: &Bench, count: u64) -> Result<Figure> {
+    create(&bench.connections, shaped("many", 2)).await?;
+    messages::fill_with_two_keys(&bench.connections, "many", count).await?;
+    let used = bench.redis.used()?.memory as f64;
+    let gib = used / 1_073_741_824.0;
+    let text = format!("{gib:.2} GiB, {:.0} B each", used / count as f64);
+    let most = 5.8 * count as f64 / 10_000_000.0;
+    Ok(figure(&format!("{count} messages pending with 2 filter shapes"), text, "<= 5.8 GiB of 10,000,000", gib <= most))
 }
 
 async fn calls(bench: &Bench, scale: &Scale) -> Result<Vec<Figure>> {

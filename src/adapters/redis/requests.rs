@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::library::verb_code;
 use super::packed::PackedBytes;
-use super::stored_message::{hash_of, pack_pairs, pack_static};
+use super::stored_message::{hash_of, pack_pairs, pack_static, place_of_id};
 use crate::domain::limits::{
     ATTEMPTS_MAX, BULK_MESSAGES_MAX, DEQUEUE_MESSAGES_MAX, ERROR_TEXT_BYTES_MAX, FILTER_WALK_MAX, INVISIBILITY_MAX,
     LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, VALUE_IN_FLIGHT_MAX,
@@ -101,7 +101,7 @@ pub fn enqueue(sent: &NewMessage, body: &MessageBody, settings: &Settings) -> Fu
     };
     let has = flags([sent.token_time.is_some(), sent.priority.is_some(), sent.lease_duration.is_some(), ttl.is_some()]);
     let packed = PackedBytes::default().byte(has).byte(when_told).raw(&sent.fingerprint.to_be_bytes());
-    let packed = packed.raw(&hash_of(&sent.id.text())).time(sent.token_time.unwrap_or_default());
+    let packed = packed.raw(&place_of_id(&sent.id)).time(sent.token_time.unwrap_or_default());
     let packed = packed.double(priority as f64).duration(invisibility).u16(u16::try_from(attempts).unwrap_or(u16::MAX));
     let packed = packed.duration(sent.lease_duration.unwrap_or_default()).duration(ttl.unwrap_or_default());
     let arguments = vec![packed.u32(sent.payload_bytes).0, pack_static(sent, body), body.payload.to_vec()];
@@ -196,7 +196,7 @@ pub fn message_ref(shard: u32, message: &MessageRef) -> Vec<u8> {
             PackedBytes::default().byte(b'k').u32(key.epoch).whole(sequence).0
         }
         MessageRef::Id(id, routing) => {
-            let packed = PackedBytes::default().byte(b'i').raw(&hash_of(&id.text()));
+            let packed = PackedBytes::default().byte(b'i').raw(&place_of_id(id));
             routing.as_ref().map(RoutingValue::as_str).map_or(packed.clone(), |routing| packed.raw(&hash_of(routing))).0
         }
     }

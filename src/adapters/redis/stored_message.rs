@@ -1,6 +1,6 @@
 //! The parts of a message as the library stores them: the head that Lua writes, and the static part that is written here.
 //!
-//! The static part never changes. Lua reads its beginning: fingerprint, hash of the id, token time, hash of the routing value,
+//! The static part never changes. Lua reads its beginning: fingerprint, place of the id, token time, hash of the routing value,
 //! metadata. `lua/message.lua` has the form of both.
 
 use bytes::Bytes;
@@ -17,22 +17,48 @@ use crate::domain::queue::messages::message::{
 };
 use crate::domain::queue::messages::message_id::MessageId;
 use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use crate::domain::time::Timestamp;
 use crate::ports::{MessageBody, StoredMessage};
 
 const HAS_TOKEN_TIME: u8 = 1;
 const HAS_ROUTING: u8 = 2;
-/// The id is a UUID, kept as its 16 bytes, which are less than half of its text.
+/// The id is a UUID, which is its own place: no text follows.
 const IS_UUID: u8 = 4;
+/// The time of the token is that of the UUID, in its first 48 bits as milliseconds.
+const TOKEN_TIME_OF_ID: u8 = 8;
+/// The byte of a place that has the version of a UUID in its upper half, and the version that no UUID has.
+const VERSION_BYTE: usize = 6;
+const NO_VERSION: u8 = 0xf0;
 const HAS_KIND: u8 = 1;
 const HAS_TRACE_CONTEXT: u8 = 2;
 
 /// A hash that nobody can make two texts collide in.
 pub type TextHash = [u8; 16];
 
-/// The hash of an id or routing value.
+/// The hash of a routing value.
 pub fn hash_of(text: &str) -> TextHash {
     let digest = Sha256::digest(text.as_bytes());
     digest[..16].try_into().expect("a SHA-256 has 32 bytes")
+}
+
+/// The 16 bytes under which the library finds an id: a UUID itself, and the hash of any other text. A hash has a version that
+/// no UUID has, so nobody can choose a UUID that has the place of a text.
+pub fn place_of_id(id: &MessageId) -> TextHash {
+    id.uuid().filter(has_version).unwrap_or_else(|| {
+        let mut hash = hash_of(&id.text());
+        hash[VERSION_BYTE] |= NO_VERSION;
+        hash
+    })
+}
+
+fn has_version(uuid: &[u8; 16]) -> bool {
+    uuid[VERSION_BYTE] & NO_VERSION != NO_VERSION
+}
+
+/// The time in the first bits of a UUID of version 7.
+fn first_time(uuid: &[u8; 16]) -> Timestamp {
+    let millis = uuid[..6].iter().fold(0_i64, |millis, byte| millis << 8 | i64::from(*byte));
+    Timestamp::from_millis(millis)
 }
 
 /// Pairs as the library reads them.
@@ -44,23 +70,28 @@ pub fn pack_pairs(packed: PackedBytes, metadata: &Metadata) -> PackedBytes {
 /// The static part of a message, with the parts of its body other than the payload.
 pub fn pack_static(sent: &NewMessage, body: &MessageBody) -> Vec<u8> {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    let uuid = sent.id.uuid();
-    let flags = flag(sent.token_time.is_some(), HAS_TOKEN_TIME)
+    let uuid = sent.id.uuid().filter(has_version);
+    // Lua has no exact numbers for later times, which no token has.
+    let is_exact = |time: &Timestamp| time.micros() < 1 << 53;
+    let is_of_id =
+        uuid.map(|uuid| first_time(&uuid)).is_some_and(|time| is_exact(&time) && sent.token_time == Some(time));
+    let token_time = sent.token_time.filter(|_| !is_of_id);
+    let flags = flag(token_time.is_some(), HAS_TOKEN_TIME)
         | flag(sent.routing.is_some(), HAS_ROUTING)
-        | flag(uuid.is_some(), IS_UUID);
+        | flag(uuid.is_some(), IS_UUID)
+        | flag(is_of_id, TOKEN_TIME_OF_ID);
     let mut packed = PackedBytes::default().byte(flags).raw(&sent.fingerprint.to_be_bytes());
-    packed = packed.raw(&hash_of(&sent.id.text()));
-    if let Some(time) = sent.token_time {
+    packed = packed.raw(&place_of_id(&sent.id));
+    if let Some(time) = token_time {
         packed = packed.time(time);
     }
     if let Some(routing) = &sent.routing {
         packed = packed.raw(&hash_of(routing.as_str()));
     }
     packed = pack_pairs(packed, &sent.metadata);
-    packed = match uuid {
-        Some(bytes) => packed.u16(16).raw(&bytes), // Lua skips it as it skips a text
-        None => packed.text(&sent.id.text()),
-    };
+    if uuid.is_none() {
+        packed = packed.text(&sent.id.text());
+    }
     if let Some(routing) = &sent.routing {
         packed = packed.text(routing.as_str());
     }
@@ -88,8 +119,12 @@ pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
     let mut reader = PackedReader::new("static part of a message", bytes);
     let flags = reader.byte()?;
     let fingerprint = reader.raw(8)?.try_into().map(u64::from_be_bytes).expect("eight bytes were taken");
-    reader.raw(size_of::<TextHash>())?;
-    let token_time = if flags & HAS_TOKEN_TIME != 0 { Some(reader.time()?) } else { None };
+    let place: TextHash = reader.raw(size_of::<TextHash>())?.try_into().expect("so many were taken");
+    let token_time = match flags & (HAS_TOKEN_TIME | TOKEN_TIME_OF_ID) {
+        0 => None,
+        TOKEN_TIME_OF_ID => Some(first_time(&place)),
+        _ => Some(reader.time()?), // the only other flag
+    };
     if flags & HAS_ROUTING != 0 {
         reader.raw(size_of::<TextHash>())?;
     }
@@ -99,10 +134,7 @@ pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
     let metadata = Metadata::new(pairs).map_err(|_| illegal("metadata"))?;
     let id = match flags & IS_UUID {
         0 => MessageId::new(reader.text()?).map_err(|_| illegal("an id"))?,
-        _ => {
-            let size = usize::from(reader.u16()?);
-            MessageId::of_uuid(reader.raw(size)?.try_into().map_err(|_| illegal("a UUID"))?)
-        }
+        _ => MessageId::of_uuid(place),
     };
     let routing = if flags & HAS_ROUTING != 0 { Some(reader.text()?) } else { None };
     let routing = routing.map(RoutingValue::new).transpose().map_err(|_| illegal("a routing value"))?;
@@ -122,10 +154,11 @@ pub fn read_message(shard: u32, [head, fixed]: [&[u8]; 2], payload: Bytes) -> Re
     let (attempts_left, max_attempts) = (reader.u16()?.into(), reader.u16()?.into());
     let (version, payload_bytes, epoch) = (reader.u40()?, reader.u32()?, reader.u32()?);
     let counted = CountedUnder { key_set: reader.byte()?, values: reader.byte()? };
-    let (priority, enqueued_at, visible_at) = (reader.signed()?, reader.time()?, reader.time()?);
+    let (priority, enqueued_at) = (reader.signed()?, reader.time()?);
     let (state, first_state) = (state_of(&reader, states % 16)?, state_of(&reader, states / 16)?);
     let ttl_at = if has & 1 != 0 { Some(reader.time()?) } else { None };
     let extras = read_extras(&mut reader, has)?;
+    let visible_at = if has & 2_048 != 0 { reader.time()? } else { enqueued_at };
     let head = MessageHead {
         key: MessageKey { shard, epoch, sequence },
         id,
@@ -245,5 +278,80 @@ fn read_canceled(reader: &mut PackedReader<'_>) -> Result<CanceledBy, CorruptVal
         Some("Purge") => Ok(CanceledBy::Purge),
         Some("Ttl") => Ok(CanceledBy::Ttl),
         Some(_) | None => Err(reader.corrupt(format!("canceled by {code}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sent(
+        id: &str,
+        token_time: Option<Timestamp>,
+        metadata: &BTreeMap<String, String>,
+        routing: Option<&str>,
+    ) -> NewMessage {
+        NewMessage {
+            id: MessageId::new(id).expect("a legal id"),
+            token_time,
+            routing: routing.map(|value| RoutingValue::new(value).expect("a legal value")),
+            metadata: Metadata::new(metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+                .expect("legal pairs"),
+            payload_bytes: 0,
+            fingerprint: 9,
+            priority: None,
+            class: None,
+            invisibility: None,
+            lease_duration: None,
+            max_attempts: None,
+            ttl: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_static_part_reads_as_it_was_packed(
+            text in "[a-l0-9-][ -~]{0,63}",
+            uuid in prop_oneof![any::<u128>(), any::<u128>().prop_map(|uuid| uuid >> 5)],
+            metadata in prop::collection::btree_map("[a-z]{1,8}", "[ -~]{0,20}", 0..4),
+            routing in prop::option::of("[a-z]{1,20}"),
+            other_time in prop::option::of(0..(1_i64 << 53) / 1_000),
+        ) {
+            let time = other_time.map(Timestamp::from_millis);
+            let own_time = Some(first_time(&uuid.to_be_bytes())).filter(|time| time.micros() < 1 << 53);
+            let uuid = uuid::Uuid::from_u128(uuid).to_string();
+            for (id, time) in [(text, time), (uuid.clone(), time), (uuid, own_time)] {
+                let sent = sent(&id, time, &metadata, routing.as_deref());
+                let body = MessageBody { payload: Bytes::new(), kind: Some("mail".into()), trace_context: None };
+                let read = read_static(&pack_static(&sent, &body)).expect("it is whole");
+                prop_assert_eq!((read.id, read.routing, read.metadata), (sent.id, sent.routing, sent.metadata));
+                prop_assert_eq!((read.fingerprint, read.kind, read.trace_context), (9, body.kind, None));
+                prop_assert_eq!(read.token_time, sent.token_time.into());
+            }
+        }
+
+        /// Otherwise whoever knows the id of a message could hide it behind a UUID.
+        #[test]
+        fn no_uuid_has_the_place_of_a_text(text in "[a-l0-9-][ -~]{0,63}") {
+            let of_text = MessageId::new(&text).expect("a legal id");
+            let place = place_of_id(&of_text);
+            let uuid = MessageId::of_uuid(place);
+            prop_assert!(of_text == uuid || place_of_id(&uuid) != place);
+        }
+    }
+
+    #[test]
+    fn a_uuid_is_its_own_place_and_neither_its_text_nor_its_time_is_kept() {
+        let id = MessageId::new("0189d3f1-0000-7000-8000-00000000000a").expect("a legal id");
+        assert_eq!(Some(place_of_id(&id)), id.uuid());
+        let body = MessageBody { payload: Bytes::new(), kind: None, trace_context: None };
+        for time in [None, Some(first_time(&place_of_id(&id)))] {
+            let sent = sent(&id.text(), time, &BTreeMap::new(), None);
+            assert_eq!(pack_static(&sent, &body).len(), 27);
+        }
     }
 }

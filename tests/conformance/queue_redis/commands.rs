@@ -221,8 +221,20 @@ impl Past {
         let by_key = RoutingValue::new("other").ok().filter(|_| number % 2 == 1);
         let since = chance.pick(&[None, None, Some(0_i64), Some(-1), Some(-3), Some(61), Some(59)]);
         let token_time = since.map(|since| Timestamp::from_micros(self.now.micros() + since * 1_000_000));
+        let named = number - u64::from(number % 8 == 7);
+        let of_version = u128::from(named % 16) << 76 | u128::from(named);
+        let id = match named % 6 {
+            // A UUID of each version there is, and of one that there is not.
+            0 => uuid::Uuid::from_u128(u128::from(named) << 96 | of_version).to_string(),
+            // One that has the time of its token, in whole milliseconds.
+            3 => {
+                let millis = token_time.map_or(0, |time| time.micros().unsigned_abs() / 1_000);
+                uuid::Uuid::from_u128(u128::from(millis) << 80 | of_version).to_string()
+            }
+            _ => format!("id-{named}"), // a text
+        };
         let sent = NewMessage {
-            id: MessageId::new(&format!("id-{}", number - u64::from(number % 8 == 7))).expect("a legal id"),
+            id: MessageId::new(&id).expect("a legal id"),
             token_time,
             routing: if by_value { value } else { by_key },
             metadata,
@@ -232,7 +244,7 @@ impl Past {
             class: chance.pick(&[None, None, None, None, None, Some("none")]).map(Into::into),
             invisibility: chance.pick(&[None, None, Some(SECOND / 2), Some(SECOND * 3)]),
             lease_duration: chance.pick(&[None, Some(SECOND * 3), Some(SECOND * 7), Some(SECOND / 3)]),
-            max_attempts: chance.pick(&[None, Some(1), Some(2), Some(40)]),
+            max_attempts: chance.pick(&[None, Some(1), Some(2), Some(40), Some(400)]),
             ttl: chance.pick(&[None, None, None, Some(Duration::ZERO), Some(SECOND), Some(SECOND * 4)]),
         };
         self.sent.push(sent.clone());

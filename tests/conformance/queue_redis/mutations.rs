@@ -18,7 +18,7 @@ use crate::servers::redis::{Build, or_skip};
 const SEEDS: [u64; 3] = [2, 1, 4];
 
 /// What a mutation breaks, the text that it replaces, and what stands there then.
-const MUTATIONS: [(&str, &str, &str); 23] = [
+const MUTATIONS: [(&str, &str, &str); 27] = [
     (
         "a lease is proved by its epoch alone",
         "return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial",
@@ -54,6 +54,10 @@ const MUTATIONS: [(&str, &str, &str); 23] = [
         "if false then",
     ),
     ("what a sweep left of a page waits for the rest of it", "left.due == known.removed", "left.due > 0"),
+    ("a finished message loses its priority", "if M.priority ~= floor(M.enqueued_at / 1000) then", "if false then"),
+    ("a finished message loses its attempts", "if M.left ~= M.max - 1 then", "if false then"),
+    ("a finished message loses the upper bytes of its times", "lasted = lasted + HIGH * byte(raw, at + 8)", ""),
+    ("whatever is finished is brief", "  if not fits(M) then\n", "  if false then\n"),
 ];
 
 /// Whether random commands of a seed tell that the library on a server is wrong.

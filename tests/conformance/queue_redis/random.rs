@@ -82,11 +82,13 @@ fn shapes(seed: u64) -> Vec<ShapeKeys> {
 /// settings and blocks do not change, because a change drops records one by one in the core and by whole buckets here.
 pub fn settings(seed: u64) -> Settings {
     let second = Duration::from_secs(1);
+    // In every third queue an audit finds many finished messages.
+    let kept = if seed.is_multiple_of(3) { 40 } else { 1 };
     Settings {
         default_lease: second,
         max_run_time: 5 * second,
         retry: MessageRetryPolicy { initial: second / 4, factor_percent: 200, max: second, jitter_percent: 50 },
-        retention: Retention { completed: 2 * second, canceled: 3 * second, errored: 4 * second },
+        retention: Retention { completed: kept * 2 * second, canceled: kept * 3 * second, errored: 4 * second },
         dedupe_window: 2 * second,
         dedupe_max_bytes: if seed % 2 == 1 { 16 * 256 } else { 1 << 20 },
         quota_messages: 60,
@@ -163,7 +165,9 @@ pub async fn run(
     };
     for step in 0..COMMANDS_OF_A_SHARD {
         let elapsed = chance.pick(&[0, 1_000, 50_000, 250_000, 1_000_000, 3_000_000]);
-        clock.advance(Duration::from_micros(elapsed));
+        // Now and then hours pass, which some times of finished messages have a form of their own for.
+        let hours = if chance.below(100) == 99 { chance.below(6) } else { 0 };
+        clock.advance(Duration::from_micros(elapsed) + Duration::from_secs(3_600 * hours));
         past.now = clock.now();
         // Several commands of a call see what those before them did, stored or not.
         let count = chance.pick(&[1, 1, 1, 2, 6]);

@@ -94,7 +94,7 @@ local function due_entries(most)
   local function read_more()
     local due = call('ZRANGEBYSCORE', S.keys.d, '-inf', S.now, 'WITHSCORES', 'LIMIT', read, most)
     for i = 1, #due, 2 do
-      local id = #due[i] > 13 and sub(due[i], 14) or nil
+      local id = #due[i] > MEMBER_BYTES and sub(due[i], MEMBER_BYTES + 1) or nil
       last = {tonumber(due[i + 1]), F.sequence_of(due[i]), id}
       put(last)
     end

@@ -2,7 +2,7 @@
 --
 -- p: pending messages by priority. d: timers of what is not finished, and ends of sessions. g: ends of retention. a, ac: the
 -- minutes since which messages are pending, with their numbers. st<page>: one byte of state for each sequence, behind the
--- number of messages of the page. pg: the pages. Members are 13 hex digits of the sequence, so equal scores keep its order.
+-- number of messages of the page. pg: the pages. Members are the sequence in 6 bytes, highest first, so equal scores keep its order.
 
 -- Writes of one command to one key are put together, unless there is one message only: then they are made at once.
 local lists, order, is_alone
@@ -101,6 +101,9 @@ local function write_state(page, added, first, states)
     return
   end
   local count
+  if first == 0 then
+    call('SETRANGE', key, PAGE_HEAD + PAGE - 1, '\0') -- a string that grows by and by takes twice its size
+  end
   if #states == 1 then
     count = call('BITFIELD', key, 'INCRBY', 'u32', '0', DIGITS[added] or added, 'SET', 'u8', fmt('#%d', PAGE_HEAD + first),
       DIGITS[byte(states)])[1]

@@ -25,7 +25,7 @@ local HEADER_NAMES = {
   'ids', 'buckets', 'records', 'outlived', 'oldest', 'sessions', 'deleted', 'lost_floor', 'lost_sequence',
   'quiet_until', 'rest_until', 'run',
 }
-local FORMAT = 1
+local FORMAT = 2
 local DROPPED = 255 -- in place of the format: the tombstone of a dropped shard
 local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING, HAS_SHAPES, FILLING, DROPPING = 1, 2, 4, 8, 16, 32, 64 -- flags
 local NONE = 255 -- in place of a state
@@ -33,6 +33,7 @@ local NO_STATE = 6 -- the state of a message that does not exist yet, as a cause
 local CLOSED, REPLACED, EXPIRED, ALIVE = 0, 1, 2, 255 -- how a session ended
 local COMPLETE, MORE, PARTIAL = 0, 1, 2 -- whether a reply is complete
 local PAGE, PAGE_HEAD = 1024, 4 -- sequences of a page of states, and the bytes before them
+local MEMBER_BYTES, SEQUENCES = 6, 2 ^ 48 -- of a sequence in a sorted set; a set takes 8 bytes less for it than for 7 bytes
 local RUN_BYTES = 16
 local DIGITS = {[-1] = '-1', [0] = '0', '1', '2', '3', '4', '5', '6'} -- what Redis would format if it were a number
 local CALLER = '<ddddddddc16' -- version, epoch, time, slack, entries of the outbox, wall time, rest, seen step, life

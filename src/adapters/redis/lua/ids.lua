@@ -1,5 +1,6 @@
--- Ids and tokens: i<bucket> has the sequence of each living message by the hash of its id; t<bucket> has the answers to
--- tokens that outlived their messages, by hash and time; tb counts the answers of each bucket, those of living messages too.
+-- Ids and tokens: i<bucket> has the sequence of each living message by the place of its id; t<bucket> has the answers to
+-- tokens that outlived their messages, by place and time; tb counts the answers of each bucket, those of living messages too.
+-- A place is a UUID itself, or the hash of any other text.
 --
 -- The buckets of ids grow by linear hashing: one more bucket whenever there are more than BUCKET_IDS for each. So they stay
 -- small enough for the compact form of hashes. Buckets of tokens are ten minutes of token time, and dropped whole.
@@ -20,10 +21,15 @@ local function power_of(buckets)
   return power
 end
 
+-- A number by which places are spread. Of UUIDs version 1 only the first bytes differ, of version 7 the last ones.
+local function spread_of(hash)
+  return parse('<I4', hash) + parse('<I4', hash, 13)
+end
+
 -- The key of the bucket of a hash, as buckets are at the moment.
 local function id_key(hash)
   local buckets = S.H.buckets
-  local number, low = parse('<I4', hash), power_of(buckets)
+  local number, low = spread_of(hash), power_of(buckets)
   local bucket = number % (low * 2)
   return fmt(S.K.bucket_key, bucket < buckets and bucket or number % low)
 end
@@ -75,7 +81,7 @@ local function split()
   local source, target = fmt(S.K.bucket_key, last - low), fmt(S.K.bucket_key, last)
   local entries, moved, gone = call('HGETALL', source), {'HSET', target}, {'HDEL', source}
   for i = 1, #entries, 2 do
-    if parse('<I4', entries[i]) % (low * 2) == last then
+    if spread_of(entries[i]) % (low * 2) == last then
       moved[#moved + 1], moved[#moved + 2] = entries[i], entries[i + 1]
       gone[#gone + 1] = entries[i]
     end

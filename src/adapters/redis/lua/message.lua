@@ -2,41 +2,35 @@
 -- are finished for good lie elsewhere, see finished.lua.
 --
 -- The head is a fixed part and optional parts, in the order of their flags. The static part begins with what is read here:
--- flags, fingerprint, hash of the id, token time, hash of the routing value, metadata. All else in it is Rust's.
+-- flags, fingerprint, place of the id, token time, hash of the routing value, metadata, the id unless it is a UUID, which is its
+-- own place. All else in it is Rust's.
 
-local HEAD_FIXED = '<HBHHI5I4I4BBddd'
+local HEAD_FIXED = '<HBHHI5I4I4BBdd'
 -- Optional parts, as bits of the head's flags.
 local HAS_TTL, HAS_LEASE_DURATION, HAS_HISTORY, HAS_END, HAS_LEASE, HAS_SESSION, HAS_EXPIRED, HAS_SETTLED, HAS_CANCEL,
-  HAS_ERROR, HAS_UPDATES = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024
-local STATIC_FIXED_BYTES = 25 -- flags, fingerprint, hash of the id
-local STATIC_TOKEN_TIME, STATIC_ROUTING = 1, 2 -- bits of the static part's flags
+  HAS_ERROR, HAS_UPDATES, HAS_WINDOW = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048
+local STATIC_FIXED_BYTES, STATIC_ID = 25, 10 -- flags, fingerprint, place of the id; where that begins
+local STATIC_TOKEN_TIME, STATIC_ROUTING, STATIC_UUID, STATIC_TIME_OF_ID = 1, 2, 4, 8 -- bits of the static part's flags
 
 function F.key_of(seq)
   return fmt(S.K.message_key, seq)
 end
 
--- The member of a message in the sorted sets: as ordered as its sequence.
+-- The member of a message in the sorted sets: as ordered as its sequence. A place behind all of them is that of the last one.
 function F.member(seq)
-  return fmt('%013x', seq)
+  return pack('>I6', seq < SEQUENCES and seq or SEQUENCES - 1)
 end
 
 function F.sequence_of(member)
-  return tonumber(#member == 13 and member or sub(member, 1, 13), 16)
+  return (parse('>I6', member))
 end
 
 -- The message of a sequence, with its static part; nil if there is none.
 function F.message(seq)
   local M = S.messages[seq]
   if M == nil then
-    local raw, static, body
     local parts = not (S.old and S.old[seq]) and call('HMGET', F.key_of(seq), 'h', 's')
-    if parts and parts[1] then
-      raw, static = parts[1], parts[2]
-    else
-      raw, static = F.read_finished(seq)
-      body = ''
-    end
-    M = raw and F.unpack_message(seq, raw, static, body) or false
+    M = parts and parts[1] and F.unpack_message(seq, parts[1], parts[2]) or F.read_finished(seq) or false
     S.messages[seq] = M
   end
   return M and not M.gone and M or nil
@@ -62,8 +56,8 @@ local function text(raw, at)
   return parse('<Hc0', raw, at)
 end
 
--- Reads the optional parts of a head, which begin there.
-local function unpack_options(M, flags, raw, at)
+-- Reads the optional parts of a head, which begin there, and answers where they end.
+function F.unpack_options(M, flags, raw, at)
   if flags % 2 >= HAS_TTL then
     M.ttl_at, at = parse('<d', raw, at)
   end
@@ -91,7 +85,7 @@ local function unpack_options(M, flags, raw, at)
     M.lease = L
   end
   if flags < HAS_EXPIRED then
-    return
+    return at
   end
   if flags % 128 >= HAS_EXPIRED then
     M.expired_epoch, M.expired_serial, at = parse('<I4I5', raw, at)
@@ -108,7 +102,7 @@ local function unpack_options(M, flags, raw, at)
     M.error_signature, at = text(raw, at)
     M.error_text, at = text(raw, at)
   end
-  if flags >= HAS_UPDATES then
+  if flags % 2048 >= HAS_UPDATES then
     local count
     count, at = parse('<B', raw, at)
     M.updates = {}
@@ -119,20 +113,24 @@ local function unpack_options(M, flags, raw, at)
       M.updates[i] = update
     end
   end
+  if flags >= HAS_WINDOW then
+    M.visible_at, at = parse('<d', raw, at)
+  end
+  return at
 end
 
 -- A message from its head, its static part and its body; the body may be read later.
 function F.unpack_message(seq, raw, static, body)
-  local flags, states, left, most, version, bytes, epoch, key_set, counted, priority, enqueued_at, visible_at, at =
+  local flags, states, left, most, version, bytes, epoch, key_set, counted, priority, enqueued_at, at =
     parse(HEAD_FIXED, raw)
   local state = states % 16
   local M = {
     seq = seq, s = static, b = body, state = state, first_state = (states - state) / 16, left = left, max = most,
     version = version, bytes = bytes, epoch = epoch, key_set = key_set, counted = counted, priority = priority,
-    enqueued_at = enqueued_at, visible_at = visible_at, releases = 0, packed = raw,
+    enqueued_at = enqueued_at, visible_at = enqueued_at, releases = 0, packed = raw,
   }
   if flags > 0 then
-    unpack_options(M, flags, raw, at)
+    F.unpack_options(M, flags, raw, at)
   end
   return M
 end
@@ -150,10 +148,8 @@ local function pack_updates(updates)
   return concat(kept)
 end
 
-function F.pack_message(M)
-  if M.packed then
-    return M.packed
-  end
+-- The flags and the optional parts of a head. is_brief: without the history, the end and the settlement.
+function F.pack_options(M, is_brief)
   local flags, options = 0, ''
   if M.ttl_at then
     flags, options = HAS_TTL, pack('<d', M.ttl_at)
@@ -161,10 +157,10 @@ function F.pack_message(M)
   if M.lease_duration then
     flags, options = flags + HAS_LEASE_DURATION, options .. pack('<d', M.lease_duration)
   end
-  if M.releases > 0 or M.first_leased_at then
+  if not is_brief and (M.releases > 0 or M.first_leased_at) then
     flags, options = flags + HAS_HISTORY, options .. pack('<Hd', M.releases, M.first_leased_at or -1)
   end
-  if M.ended_at then
+  if not is_brief and M.ended_at then
     flags, options = flags + HAS_END, options .. pack('<dd', M.ended_at, M.delete_at)
   end
   local L, settled = M.lease, M.settled
@@ -178,7 +174,7 @@ function F.pack_message(M)
   if M.expired_serial then
     flags, options = flags + HAS_EXPIRED, options .. pack('<I4I5', M.expired_epoch, M.expired_serial)
   end
-  if settled then
+  if settled and not is_brief then
     flags = flags + HAS_SETTLED
     options = options .. pack('<I4I5BBI5', settled.epoch, settled.serial, settled.verb, settled.state, settled.version)
   end
@@ -191,8 +187,19 @@ function F.pack_message(M)
   if M.updates then
     flags, options = flags + HAS_UPDATES, options .. pack_updates(M.updates)
   end
+  if M.visible_at ~= M.enqueued_at then
+    flags, options = flags + HAS_WINDOW, options .. pack('<d', M.visible_at)
+  end
+  return flags, options
+end
+
+function F.pack_message(M)
+  if M.packed then
+    return M.packed
+  end
+  local flags, options = F.pack_options(M)
   local packed = pack(HEAD_FIXED, flags, M.state + 16 * M.first_state, M.left, M.max, M.version, M.bytes, M.epoch, M.key_set,
-    M.counted, M.priority, M.enqueued_at, M.visible_at) .. options
+    M.counted, M.priority, M.enqueued_at) .. options
   M.packed = packed
   return packed
 end
@@ -202,14 +209,17 @@ function F.fingerprint(M)
 end
 
 function F.id_hash(M)
-  return sub(M.s, 10, 25)
+  return sub(M.s, STATIC_ID, STATIC_FIXED_BYTES)
 end
 
 -- The time of the message's token; nil if it has none.
 function F.token_time(M)
   local s = M.s
-  if byte(s) % 2 >= STATIC_TOKEN_TIME then
+  local flags = byte(s)
+  if flags % 2 >= STATIC_TOKEN_TIME then
     return (parse('<d', s, STATIC_FIXED_BYTES + 1))
+  elseif flags >= STATIC_TIME_OF_ID then
+    return parse('>I6', s, STATIC_ID) * 1000
   end
 end
 
@@ -237,7 +247,7 @@ end
 function F.routing(M)
   local s = M.s
   local at, hash = after_token(s)
-  local texts = 2 * byte(s, at) + 1 -- the metadata and the id come before it
+  local texts = 2 * byte(s, at) + (byte(s) % 8 < STATIC_UUID and 1 or 0) -- the metadata and the id come before it
   at = at + 1
   for _ = 1, texts do
     at = at + 2 + parse('<H', s, at)

@@ -53,8 +53,8 @@ end
 -- The leases of a call that still hold, in their order.
 local function leases_of(D)
   local raw, leases = call('HGET', S.tag .. 'k' .. D.session, D.call) or '', {}
-  for at = 1, #raw, 13 do
-    local M = F.whole_message(F.sequence_of(sub(raw, at, at + 12)))
+  for at = 1, #raw, MEMBER_BYTES do
+    local M = F.whole_message(F.sequence_of(sub(raw, at, at + MEMBER_BYTES - 1)))
     local L = M and M.lease
     if L and L.session == D.session and L.call == D.call then
       F.catch_up(M)
