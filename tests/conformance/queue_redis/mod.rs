@@ -7,6 +7,7 @@ mod half_steps;
 mod injected_errors;
 mod keys;
 mod long_calls;
+mod many_messages;
 mod mutations;
 mod on_cluster;
 mod random;

@@ -6,6 +6,8 @@
 -- small enough for the compact form of hashes. Buckets of tokens are ten minutes of token time, and dropped whole.
 
 local BUCKET_IDS = 32
+local HASH_VERSION = 240 -- in the 7th byte of a place
+local MOVED_AT_ONCE = 1000 -- a call has some thousand arguments at most, and chosen ids may all lie in one bucket
 local BUCKET_MICROS = 600000000
 
 -- The greatest power of two that is not above a number of buckets; of the last number that was asked for.
@@ -21,9 +23,13 @@ local function power_of(buckets)
   return power
 end
 
--- A number by which places are spread. Of UUIDs version 1 only the first bytes differ, of version 7 the last ones.
-local function spread_of(hash)
-  return parse('<I4', hash) + parse('<I4', hash, 13)
+-- A number by which places are spread. A hash of a text has a version that no UUID has, and is spread already; UUIDs may be counted
+-- or chosen.
+local function spread_of(place)
+  if byte(place, 7) >= HASH_VERSION then
+    return (parse('<I4', place))
+  end
+  return tonumber(sub(sha1(place), 1, 8), 16)
 end
 
 -- The key of the bucket of a hash, as buckets are at the moment.
@@ -72,6 +78,18 @@ function F.forget_id(M)
   set_id(F.id_hash(M), false, -1)
 end
 
+-- Moves ids to another bucket.
+local function move(source, target, moved)
+  local gone = {}
+  for i = 1, #moved, 2 do
+    gone[#gone + 1] = moved[i]
+  end
+  if #gone > 0 then
+    call('HSET', target, spread(moved))
+    call('HDEL', source, spread(gone))
+  end
+end
+
 -- Takes one more bucket and moves to it what belongs there.
 local function split()
   local H = S.H
@@ -79,17 +97,17 @@ local function split()
   local low = power_of(last)
   H.buckets = last + 1
   local source, target = fmt(S.K.bucket_key, last - low), fmt(S.K.bucket_key, last)
-  local entries, moved, gone = call('HGETALL', source), {'HSET', target}, {'HDEL', source}
+  local entries, moved = call('HGETALL', source), {}
   for i = 1, #entries, 2 do
     if spread_of(entries[i]) % (low * 2) == last then
       moved[#moved + 1], moved[#moved + 2] = entries[i], entries[i + 1]
-      gone[#gone + 1] = entries[i]
+    end
+    if #moved == 2 * MOVED_AT_ONCE then
+      move(source, target, moved)
+      moved = {}
     end
   end
-  if #gone > 2 then
-    call(spread(moved))
-    call(spread(gone))
-  end
+  move(source, target, moved)
 end
 
 local function write_ids(ids)
