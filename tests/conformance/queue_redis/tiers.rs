@@ -120,17 +120,27 @@ async fn with_a_frozen_replica_no_write_is_acknowledged_and_no_repeat() {
         let clock = Arc::new(SystemClock);
         let watch = ServerWatch::start(client, Arc::clone(&queues), asked(1, None), clock).await;
         assert_eq!(queues.durability(), Some(Durability::Replicated));
-        let shard = new_shard(&queues).await;
-        assert!(is_new(&one(&queues, shard, enqueue("a", 0, b"")).await.expect("the replica has it")));
+        // A disk that pauses holds a replica up: what it has not yet is repeated.
+        let shard = ShardId { queue: QueueId(next_queue()), number: 0 };
+        let create = async || queues.create(shard.queue, 1, settings().into()).await.is_ok();
+        eventually("the replica has the queue", create).await;
+        let enqueued = async |id: &str| one(&queues, shard, enqueue(id, 0, b"")).await.is_ok_and(|reply| reply.is_ok());
+        eventually("the replica has the message", async || enqueued("a").await).await;
         pair.replica.pause();
         for id in ["b", "a"] {
             let unknown = one(&queues, shard, enqueue(id, 0, b"")).await.expect_err("no replica has it");
             assert_eq!(unknown.outcome, EffectOutcome::Unknown, "{id}: {unknown}");
         }
         pair.replica.resume();
-        eventually("the replica follows", async || one(&queues, shard, enqueue("b", 0, b"")).await.is_ok()).await;
-        let again = one(&queues, shard, enqueue("b", 0, b"")).await.expect("the replica has it");
-        assert!(matches!(again, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{again:?}");
+        eventually("the replica follows", async || enqueued("b").await).await;
+        let known = async || match one(&queues, shard, enqueue("b", 0, b"")).await {
+            Ok(again) => {
+                assert!(matches!(again, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{again:?}");
+                true
+            }
+            Err(_not_yet) => false,
+        };
+        eventually("the replica has the repeat", known).await;
         watch.close().await;
     }
 }
