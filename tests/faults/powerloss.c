@@ -10,8 +10,7 @@
  *                      caller never hears of it
  *   POWERLOSS_SEED     0 (default): nothing unsynced survives; else each unsynced page survives or not by this seed, as
  *                      a disk that wrote some of them back on its own
- *   POWERLOSS_REPORT   a file outside the directory that gets one line about what was lost, and one with the time of the
- *                      longest fsync
+ *   POWERLOSS_REPORT   a file outside the directory that gets one line about the syncs and what was lost
  * SIGUSR2 triggers at once.
  *
  * What survives
@@ -395,8 +394,8 @@ static void die(void) {
     int report = real_open(setting("POWERLOSS_REPORT"), O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (report >= 0) {
         char line[200];
-        int length = snprintf(line, sizeof line, "syncs %lu files %lu vanished %lu pages %lu\nlongest sync %lu ms\n", syncs,
-                              losses.files, losses.vanished, losses.pages, longest_sync_ms);
+        int length = snprintf(line, sizeof line, "syncs %lu longest %lu ms files %lu vanished %lu pages %lu\n", syncs,
+                              longest_sync_ms, losses.files, losses.vanished, losses.pages);
         if (real_write(report, line, (size_t)length) != length) {
             _exit(99);
         }

@@ -94,6 +94,6 @@ fn post(server: &Server, method: &str, body: &serde_json::Value) -> (u16, String
 /// The time of the longest sync of Redis before the cut; none until what was not synced is gone.
 fn longest_sync(report: &Path) -> Option<Duration> {
     let report = std::fs::read_to_string(report).ok()?;
-    let millis = report.split_once("longest sync ")?.1.split_once(" ms")?.0.parse().ok()?;
+    let millis = report.split_once("longest ")?.1.split_once(" ms")?.0.parse().ok()?;
     Some(Duration::from_millis(millis))
 }
