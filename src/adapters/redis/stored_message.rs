@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::library::{CANCELED_BY, VERBS};
 use super::packed::{PackedBytes, PackedReader};
 use crate::adapters::codec::CorruptValue;
+use crate::domain::counter::token::time_of_uuid;
 use crate::domain::queue::MessageState;
 use crate::domain::queue::command::NewMessage;
 use crate::domain::queue::messages::message::{
@@ -55,12 +56,6 @@ fn has_version(uuid: &[u8; 16]) -> bool {
     uuid[VERSION_BYTE] & NO_VERSION != NO_VERSION
 }
 
-/// The time in the first bits of a UUID of version 7.
-fn first_time(uuid: &[u8; 16]) -> Timestamp {
-    let millis = uuid[..6].iter().fold(0_i64, |millis, byte| millis << 8 | i64::from(*byte));
-    Timestamp::from_millis(millis)
-}
-
 /// Pairs as the library reads them.
 pub fn pack_pairs(packed: PackedBytes, metadata: &Metadata) -> PackedBytes {
     let count = u8::try_from(metadata.pairs().count()).expect("a message has few pairs");
@@ -74,7 +69,7 @@ pub fn pack_static(sent: &NewMessage, body: &MessageBody) -> Vec<u8> {
     // Lua has no exact numbers for later times, which no token has.
     let is_exact = |time: &Timestamp| time.micros() < 1 << 53;
     let is_of_id =
-        uuid.map(|uuid| first_time(&uuid)).is_some_and(|time| is_exact(&time) && sent.token_time == Some(time));
+        uuid.map(|uuid| time_of_uuid(&uuid)).is_some_and(|time| is_exact(&time) && sent.token_time == Some(time));
     let token_time = sent.token_time.filter(|_| !is_of_id);
     let flags = flag(token_time.is_some(), HAS_TOKEN_TIME)
         | flag(sent.routing.is_some(), HAS_ROUTING)
@@ -122,7 +117,7 @@ pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
     let place: TextHash = reader.raw(size_of::<TextHash>())?.try_into().expect("so many were taken");
     let token_time = match flags & (HAS_TOKEN_TIME | TOKEN_TIME_OF_ID) {
         0 => None,
-        TOKEN_TIME_OF_ID => Some(first_time(&place)),
+        TOKEN_TIME_OF_ID => Some(time_of_uuid(&place)),
         _ => Some(reader.time()?), // the only other flag
     };
     if flags & HAS_ROUTING != 0 {
@@ -322,7 +317,7 @@ mod tests {
             other_time in prop::option::of(0..(1_i64 << 53) / 1_000),
         ) {
             let time = other_time.map(Timestamp::from_millis);
-            let own_time = Some(first_time(&uuid.to_be_bytes())).filter(|time| time.micros() < 1 << 53);
+            let own_time = Some(time_of_uuid(&uuid.to_be_bytes())).filter(|time| time.micros() < 1 << 53);
             let uuid = uuid::Uuid::from_u128(uuid).to_string();
             for (id, time) in [(text, time), (uuid.clone(), time), (uuid, own_time)] {
                 let sent = sent(&id, time, &metadata, routing.as_deref());
@@ -349,7 +344,7 @@ mod tests {
         let id = MessageId::new("0189d3f1-0000-7000-8000-00000000000a").expect("a legal id");
         assert_eq!(Some(place_of_id(&id)), id.uuid());
         let body = MessageBody { payload: Bytes::new(), kind: None, trace_context: None };
-        for time in [None, Some(first_time(&place_of_id(&id)))] {
+        for time in [None, Some(time_of_uuid(&place_of_id(&id)))] {
             let sent = sent(&id.text(), time, &BTreeMap::new(), None);
             assert_eq!(pack_static(&sent, &body).len(), 27);
         }

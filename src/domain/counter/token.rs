@@ -77,8 +77,12 @@ pub fn uuid_v7(token: &str) -> Option<([u8; 16], Timestamp)> {
         return None;
     }
     let bytes = *uuid.as_bytes();
-    let millis = bytes[..6].iter().fold(0_i64, |millis, byte| millis << 8 | i64::from(*byte));
-    Some((bytes, Timestamp::from_millis(millis)))
+    Some((bytes, time_of_uuid(&bytes)))
+}
+
+/// The time in the first 48 bits of a UUID of version 7, in milliseconds.
+pub fn time_of_uuid(uuid: &[u8; 16]) -> Timestamp {
+    Timestamp::from_millis(uuid[..6].iter().fold(0_i64, |millis, byte| millis << 8 | i64::from(*byte)))
 }
 
 fn uuid_key(uuid: [u8; 16], time: Timestamp, generation_time: Option<Timestamp>) -> Result<EventKey, Reject> {

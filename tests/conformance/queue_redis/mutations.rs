@@ -57,7 +57,7 @@ const MUTATIONS: [(&str, &str, &str); 27] = [
     ("a finished message loses its priority", "if M.priority ~= floor(M.enqueued_at / 1000) then", "if false then"),
     ("a finished message loses its attempts", "if M.left ~= M.max - 1 then", "if false then"),
     ("a finished message loses the upper bytes of its times", "lasted = lasted + HIGH * byte(raw, at + 8)", ""),
-    ("whatever is finished is brief", "  if not fits(M) then\n", "  if false then\n"),
+    ("whatever is finished is brief", "  if not fits(M, lasted, leased, kept) then\n", "  if false then\n"),
 ];
 
 /// Whether random commands of a seed tell that the library on a server is wrong.

@@ -44,17 +44,15 @@ local function is_between(number, least, above)
 end
 
 -- Whether a message fits the brief form.
-local function fits(M)
-  local settled, enqueued_at = M.settled, M.enqueued_at
+local function fits(M, lasted, leased, kept)
+  local settled = M.settled
   if settled and (settled.epoch ~= M.epoch or settled.state ~= M.state or settled.version ~= M.version
       or settled.serial >= HIGH or (settled.verb ~= VERB.Complete and settled.verb ~= VERB.Cancel)) then
     return false
   end
-  local kept = (M.delete_at - M.ended_at) / SECOND
   return M.releases == 0 and (M.first_state == STATE.Pending or M.first_state == STATE.Invisible)
-    and M.max < 256 and M.left < 256 and M.version < 256 and M.bytes < 65536 and enqueued_at >= 0
-    and is_between(M.ended_at - enqueued_at, 0, LONGEST)
-    and is_between((M.first_leased_at or enqueued_at) - enqueued_at, 0, LONGEST)
+    and M.max < 256 and M.left < 256 and M.version < 256 and M.bytes < 65536 and M.enqueued_at >= 0
+    and is_between(lasted, 0, LONGEST) and is_between(leased, 0, LONGEST)
     and kept == floor(kept) and is_between(kept, 0, RETENTION_MAX)
 end
 
@@ -87,13 +85,14 @@ local function pack_parts(M, lasted, leased)
 end
 
 local function pack_finished(M)
-  if not fits(M) then
+  local lasted, leased = M.ended_at - M.enqueued_at, (M.first_leased_at or M.enqueued_at) - M.enqueued_at
+  local kept = (M.delete_at - M.ended_at) / SECOND
+  if not fits(M, lasted, leased, kept) then
     local head = F.pack_message(M)
     return pack(WHOLE_HEAD, M.delete_at, 0, 0, WHOLE, #head) .. head .. M.s
   end
-  local lasted, leased = M.ended_at - M.enqueued_at, (M.first_leased_at or M.enqueued_at) - M.enqueued_at
   local form, parts = pack_parts(M, lasted, leased)
-  return pack(BRIEF_HEAD, M.enqueued_at, lasted % HIGH, (M.delete_at - M.ended_at) / SECOND, form, M.max, M.version, M.bytes,
+  return pack(BRIEF_HEAD, M.enqueued_at, lasted % HIGH, kept, form, M.max, M.version, M.bytes,
     M.epoch) .. parts .. M.s
 end
 

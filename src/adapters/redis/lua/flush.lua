@@ -95,7 +95,6 @@ end
 
 -- Adds nothing to the last state of a page. A new page gets its whole size by it: a string that grows takes twice its size.
 local WHOLE_PAGE, NOTHING = {'INCRBY', 'u8', '#' .. (PAGE_HEAD + PAGE - 1), '0'}, {}
-local FIRST_STATE = '#' .. PAGE_HEAD
 
 -- Writes the state of a message, or of neighbours, in their page. added: by how many the messages of the page grow.
 local function write_state(page, added, first, states)
@@ -105,11 +104,9 @@ local function write_state(page, added, first, states)
     return
   end
   local count
-  if #states > 1 then
+  if #states > 1 or first == 0 then
     count = call('BITFIELD', key, 'INCRBY', 'u32', '0', added, spread(first == 0 and WHOLE_PAGE or NOTHING))[1]
     call('SETRANGE', key, PAGE_HEAD + first, states)
-  elseif first == 0 then
-    count = call('BITFIELD', key, 'INCRBY', 'u32', '0', added, 'SET', 'u8', FIRST_STATE, byte(states), spread(WHOLE_PAGE))[1]
   else
     count = call('BITFIELD', key, 'INCRBY', 'u32', '0', DIGITS[added] or added, 'SET', 'u8', fmt('#%d', PAGE_HEAD + first),
       DIGITS[byte(states)])[1]
