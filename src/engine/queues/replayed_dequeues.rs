@@ -1,21 +1,20 @@
 //! Dequeues without a session, on a store whose answers can be lost: the server repeats them until it knows the outcome.
 //!
-//! Such a dequeue runs in a session of the server, which only replays: its leases keep their own durations. Each dequeue in
-//! flight has a session of its own in its shard, because a shard remembers few calls of a session. A repeat raises the
-//! attempt, so a late first attempt is refused instead of leasing messages for nobody. A store that loses no answers never
-//! comes here.
+//! Such a dequeue runs in a session of the server, which only replays: its leases keep their own durations. Dequeues that are
+//! sent together share sessions, as many calls in each as a shard remembers. A repeat raises the attempt, so a late first attempt
+//! is refused instead of leasing messages for nobody. A store that loses no answers never comes here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::domain::limits::{LOST_ANSWER_PAUSE_MAX, LOST_ANSWER_REPEATS_MAX};
+use crate::domain::limits::{LOST_ANSWER_PAUSE_MAX, LOST_ANSWER_REPEATS_MAX, SESSION_CALLS_KEPT};
 use crate::domain::queue::messages::message::SessionId;
 use crate::domain::queue::session_records::SessionCall;
 use crate::domain::queue::{Command, command};
 use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::replay_sessions::ReplaySession;
+use crate::engine::queues::replay_sessions::ReplayCall;
 use crate::engine::queues::served_queue::ServedQueue;
 use crate::engine::queues::shard_calls::CommandResult;
 use crate::ports::{EffectOutcome, ShardCommand, StoreErrorKind};
@@ -27,7 +26,7 @@ pub const LOST_ANSWER_PAUSE_MIN: Duration = Duration::from_millis(20);
 pub(super) struct RepeatableDequeue {
     /// Its index among the commands of its store call, or of its caller.
     pub place: usize,
-    session: ReplaySession,
+    call: ReplayCall,
     asked: command::Dequeue,
 }
 
@@ -60,23 +59,25 @@ impl QueueContext {
         if !self.answers_may_be_lost {
             return Vec::new();
         }
-        let mut repeatable = Vec::new();
-        for (place, sent) in commands.iter_mut().enumerate() {
-            let Command::Dequeue(asked) = &mut sent.command else { continue };
-            if asked.session.is_some() {
-                continue;
+        let sessions = &queue.shard(shard).replay_sessions;
+        let has_none =
+            |sent: &ShardCommand| matches!(&sent.command, Command::Dequeue(asked) if asked.session.is_none());
+        let places: Vec<usize> = (0..commands.len()).filter(|&place| has_none(&commands[place])).collect();
+        let mut repeatable = Vec::with_capacity(places.len());
+        for places in places.chunks(SESSION_CALLS_KEPT) {
+            // Without a session left dequeues are sent as they are. A lost answer then costs an attempt.
+            let Some(calls) = sessions.take(places.len()) else { break };
+            for (&place, call) in places.iter().zip(calls) {
+                let Command::Dequeue(asked) = &mut commands[place].command else { continue };
+                let (id, sequence) = (SessionId::of_server(self.replay_random, call.session), call.sequence);
+                asked.session = Some(SessionCall { id, lease: None, sequence, attempt: 1, received_up_to: None });
+                repeatable.push(RepeatableDequeue { place, call, asked: asked.clone() });
             }
-            // Without a session left the dequeue is sent as it is. A lost answer then costs an attempt.
-            let Some(session) = queue.shard(shard).replay_sessions.take() else { continue };
-            let id = SessionId::of_server(self.replay_random, session.number);
-            let sequence = session.sequence;
-            asked.session = Some(SessionCall { id, lease: None, sequence, attempt: 1, received_up_to: None });
-            repeatable.push(RepeatableDequeue { place, session, asked: asked.clone() });
         }
         repeatable
     }
 
-    /// Returns the dequeues whose answers were lost. The sessions of the others are free again.
+    /// Returns the dequeues whose answers were lost, and gives back the calls of the others.
     pub(super) fn unanswered(
         &self,
         queue: &ServedQueue,
@@ -90,7 +91,7 @@ impl QueueContext {
             None => true,
         };
         let (lost, known) = sent.into_iter().partition::<Vec<_>, _>(is_lost);
-        known.into_iter().for_each(|dequeue| queue.shard(shard).replay_sessions.give_back(dequeue.session));
+        known.into_iter().for_each(|dequeue| queue.shard(shard).replay_sessions.give_back(dequeue.call));
         lost
     }
 
@@ -114,7 +115,7 @@ impl QueueContext {
         lost: RepeatableDequeue,
     ) -> Option<CommandResult> {
         let live = queue.shard(shard);
-        let RepeatableDequeue { session, mut asked, .. } = lost;
+        let RepeatableDequeue { call, mut asked, .. } = lost;
         let mut pause = Duration::ZERO;
         for _ in 0..LOST_ANSWER_REPEATS_MAX {
             tokio::select! {
@@ -133,7 +134,7 @@ impl QueueContext {
                 None => false,
             };
             if is_known {
-                live.replay_sessions.give_back(session);
+                live.replay_sessions.give_back(call);
                 return answer;
             }
             if self.drain.is_cancelled() {
