@@ -10,7 +10,7 @@ use crate::domain::queue::totals::{Total, Totals};
 use crate::domain::time::Timestamp;
 
 /// The format of the headers that this release reads.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 /// In place of the format: the shard was dropped.
 const DROPPED: u8 = 255;
 

@@ -55,6 +55,16 @@ pub struct Past {
 }
 
 impl Past {
+    /// The next commands that one call has: they see what those before them did, stored or not.
+    pub fn commands_of_a_call(&mut self, chance: &mut Chance) -> Vec<Command> {
+        let count = chance.pick(&[1, 1, 1, 2, 6]);
+        // Neighbours that only dequeue share a choice.
+        if count == 6 && chance.below(2) == 1 {
+            return (0..count).map(|_| Command::Dequeue(self.plain_dequeue(chance))).collect();
+        }
+        (0..count).map(|_| self.command(chance)).collect()
+    }
+
     /// The next command.
     pub fn command(&mut self, chance: &mut Chance) -> Command {
         match chance.below(31) {
@@ -153,6 +163,20 @@ impl Past {
             (asked.filter, asked.cursor) = (filter, Some(cursor));
         }
         asked
+    }
+
+    /// A dequeue of the best messages, mostly without a session or in the first try of a call that only replays.
+    fn plain_dequeue(&self, chance: &mut Chance) -> Dequeue {
+        let session = self.session(chance);
+        let replays = SessionCall { attempt: 1, lease: None, received_up_to: None, ..session };
+        Dequeue {
+            max: chance.pick(&[1, 1, 2, 3]),
+            message: None,
+            filter: Filter::new(chance.pick(&[&[][..], &[], &[("zone", "b")]]).iter().copied()).expect("legal pairs"),
+            cursor: None,
+            session: chance.pick(&[None, Some(replays), Some(replays), Some(session)]),
+            ..self.dequeue(chance)
+        }
     }
 
     /// A call of a session, mostly the next one; more sessions appear with time. One in three only replays.

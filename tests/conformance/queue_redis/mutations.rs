@@ -18,7 +18,7 @@ use crate::servers::redis::{Build, or_skip};
 const SEEDS: [u64; 3] = [2, 1, 4];
 
 /// What a mutation breaks, the text that it replaces, and what stands there then.
-const MUTATIONS: [(&str, &str, &str); 27] = [
+const MUTATIONS: [(&str, &str, &str); 31] = [
     (
         "a lease is proved by its epoch alone",
         "return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial",
@@ -57,6 +57,22 @@ const MUTATIONS: [(&str, &str, &str); 27] = [
     ("a finished message loses its priority", "if M.priority ~= floor(M.enqueued_at / 1000) then", "if false then"),
     ("a finished message loses its attempts", "if M.left ~= M.max - 1 then", "if false then"),
     ("a finished message loses the upper bytes of its times", "lasted = lasted + HIGH * byte(raw, at + 8)", ""),
+    (
+        "dequeues of different filters share a choice",
+        "while is_exact and args[next_] and args[next_ + 6] == filter and is_plain(args, next_, seen) do",
+        "while is_exact and args[next_] and is_plain(args, next_, seen) do",
+    ),
+    (
+        "dequeues share a choice before what is due",
+        "and not F.is_resting() and not F.is_overdue()",
+        "and not F.is_resting()",
+    ),
+    ("a repeated dequeue shares a choice", "    if R.answered[i] == number then\n", "    if false then\n"),
+    (
+        "the first of several dequeues gets the rows of all",
+        "part.rows, S.rows, D.at, D.parkings_left = S.rows, false, D.at + 1, LIMIT.parkings",
+        "D.at, D.parkings_left = D.at + 1, LIMIT.parkings",
+    ),
     ("whatever is finished is brief", "  if not fits(M, lasted, leased, kept) then\n", "  if false then\n"),
 ];
 

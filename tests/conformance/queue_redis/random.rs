@@ -169,9 +169,7 @@ pub async fn run(
         let hours = if chance.below(100) == 99 { chance.below(6) } else { 0 };
         clock.advance(Duration::from_micros(elapsed) + Duration::from_secs(3_600 * hours));
         past.now = clock.now();
-        // Several commands of a call see what those before them did, stored or not.
-        let count = chance.pick(&[1, 1, 1, 2, 6]);
-        let commands: Vec<Command> = (0..count).map(|_| past.command(&mut chance)).collect();
+        let commands = past.commands_of_a_call(&mut chance);
         // Formatted only for a failure: it is most of the work otherwise.
         let all = commands.clone();
         let told = || format!("seed {seed}, step {step}: {all:?}");
@@ -326,15 +324,16 @@ async fn audit_storage(client: &RedisClient, shard: ShardId, core: &Shard, told:
         let asked = RedisCommand::new(command).arg(&key);
         client.call_one(Slot::of(key.as_bytes()), asked).await.and_then(RedisReply::into_int).expect("a length")
     };
-    let (mut live, mut finished, mut ids) = (0, 0, 0);
+    let (mut parts, mut finished, mut ids) = (0, 0, 0);
     for key in keys(client, shard).await {
         let Some(name) = key.strip_prefix(&prefix) else { continue };
         let is_numbered = |kind: &str| {
             name.strip_prefix(kind)
                 .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
         };
-        live += i64::from(is_numbered("h"));
-        if is_numbered("fm") {
+        if is_numbered("h") {
+            parts += length("HLEN", key.clone()).await;
+        } else if is_numbered("fm") {
             finished += length("HLEN", key.clone()).await;
         } else if is_numbered("i") {
             ids += length("HLEN", key.clone()).await;
@@ -345,8 +344,8 @@ async fn audit_storage(client: &RedisClient, shard: ShardId, core: &Shard, told:
     let ended = [MessageState::Completed, MessageState::Canceled];
     let open = [MessageState::Pending, MessageState::Invisible, MessageState::Running, MessageState::Errored];
     assert_eq!(
-        [live, finished, ids],
-        [count(&open), count(&ended), count(&MessageState::ALL)],
+        [parts, finished, ids],
+        [3 * count(&open), count(&ended), count(&MessageState::ALL)],
         "stored messages, {told}"
     );
     let (pending, sessions) = (count(&[MessageState::Pending]), core.sessions().count() as i64);

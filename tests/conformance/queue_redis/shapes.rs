@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tallystone::adapters::redis::RedisQueues;
-use tallystone::domain::queue::command::{Dequeue, Refusal};
+use tallystone::domain::queue::command::{Completeness, Dequeue, Refusal};
 use tallystone::domain::queue::filter::{Filter, ShapeKeys};
 use tallystone::domain::queue::messages::message::{LeaseToken, Metadata, RoutingValue};
 use tallystone::domain::queue::messages::settlement::SettleAction;
@@ -24,12 +24,16 @@ fn filter(pairs: &[(&str, &str)]) -> Filter {
     Filter::new(pairs.iter().copied()).expect("legal pairs")
 }
 
-/// A message of a value, in one zone for all.
+/// A message of a value, in zone a.
 fn message(number: usize, value: usize) -> ShardCommand {
+    message_in("a", number, value)
+}
+
+fn message_in(zone: &str, number: usize, value: usize) -> ShardCommand {
     let mut sent = enqueue(&format!("m-{number}"), i64::try_from(number).expect("a small number"), b"work");
     let Command::Enqueue(message) = &mut sent.command else { panic!("it is an enqueue") };
     let value = format!("v-{value}");
-    message.metadata = Metadata::new([("title", &*value), ("zone", "a")]).expect("legal pairs");
+    message.metadata = Metadata::new([("title", &*value), ("zone", zone)]).expect("legal pairs");
     message.routing = RoutingValue::new(&value).ok();
     sent
 }
@@ -122,15 +126,41 @@ async fn a_shape_is_filled_by_sweeps_and_leaves_nothing_once_it_is_not_declared(
     assert!(left.iter().all(|key| key.ends_with("}m") || key.ends_with("}o")), "{left:?}");
 }
 
+/// Settings of an exclusive queue with one message of a value in flight, and a filter by zone.
+fn exclusive() -> Settings {
+    let exclusivity = Exclusivity { key: "title".into(), max_in_flight_per_value: 1, strict_order_per_value: false };
+    Settings { exclusivity: Some(exclusivity), shapes: vec![shape(&["zone"])], ..settings() }
+}
+
+#[tokio::test]
+async fn each_dequeue_of_a_call_sets_64_full_values_aside() {
+    for build in Build::ALL {
+        let Some(server) = shared(build) else { continue };
+        let mut both = Both::of(server.queues(&past_clock()).await, exclusive()).await;
+        let zone = |number| if number < 150 { "b" } else { "a" };
+        both.apply((0..300).map(|number| message_in(zone(number), number, number % 150)).collect()).await;
+        let first = both.lease(100, &[("zone", "b")]).await;
+        let held = [first, both.lease(100, &[("zone", "b")]).await].concat();
+        assert_eq!(held.len(), 150, "all values are full");
+        let done = held[147..].iter().map(|token| settle(*token, SettleAction::Complete)).collect();
+        both.apply(done).await;
+        let leased = |reply: Result<Reply, Refusal>| match reply {
+            Ok(Reply::Leases { leases, completeness, .. }) => (leases.len(), completeness),
+            other => panic!("leases: {other:?}"),
+        };
+        let all = [1, 1, 2, 2, 1].map(|max| dequeue(max, &[("zone", "a")])).to_vec();
+        let replies: Vec<_> = both.apply(all).await.into_iter().map(leased).collect();
+        let (none, more, complete) = (0, Completeness::More, Completeness::Complete);
+        assert_eq!(replies, [(none, more), (none, more), (2, complete), (1, complete), (none, complete)]);
+    }
+}
+
 #[tokio::test]
 async fn full_values_are_set_aside_64_a_call_and_come_back_with_room() {
     for build in Build::ALL {
         let Some(server) = shared(build) else { continue };
         let clock = past_clock();
-        let exclusivity =
-            Exclusivity { key: "title".into(), max_in_flight_per_value: 1, strict_order_per_value: false };
-        let exclusive = Settings { exclusivity: Some(exclusivity), shapes: vec![shape(&["zone"])], ..settings() };
-        let mut both = Both::of(server.queues(&clock).await, exclusive).await;
+        let mut both = Both::of(server.queues(&clock).await, exclusive()).await;
         both.apply((0..300).map(|number| message(number, number % 150)).collect()).await;
         let first = both.lease(100, &[]).await;
         let held = [first, both.lease(100, &[]).await].concat();

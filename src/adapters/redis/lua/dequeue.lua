@@ -38,11 +38,26 @@ local function lease(M, D)
   return {M = M, seq = M.seq, serial = serial, attempt = M.max - M.left, expires_in = expires_in}
 end
 
+-- Leases a message to the first of several dequeues that still wants one. Its rows are those of its answer.
+local function give_to_first(M, D)
+  local part, leases = D.parts[D.at], D.leases
+  S.worker = part.worker
+  local leased = lease(M, part)
+  leases[#leases + 1], part.leases[#part.leases + 1] = leased, leased
+  if #part.leases == part.max then
+    part.rows, S.rows, D.at, D.parkings_left = S.rows, false, D.at + 1, LIMIT.parkings
+  end
+end
+
 -- Leases a message that may be served, unless its TTL is over.
 function F.take(M, D)
   local at = F.next_due(M)
   if not at or at > S.now then
-    D.leases[#D.leases + 1] = lease(M, D)
+    if D.parts then
+      give_to_first(M, D)
+    else
+      D.leases[#D.leases + 1] = lease(M, D)
+    end
   elseif D.due_left > 0 then
     F.catch_up(M)
     D.due_left = D.due_left - 1
@@ -55,9 +70,7 @@ end
 local function note_leases(D)
   if D.session and #D.leases > 0 then
     F.renew_session(D.session, D.session_lease)
-    local R = F.session(D.session)
-    F.note_answer(R, D.call, D.leases)
-    R.held = R.held + #D.leases
+    F.note_answers(F.session(D.session), {D})
   end
 end
 
@@ -160,8 +173,154 @@ local function dequeue(D)
   F.leases_answer(D.leases, completeness, D.seen, cursor)
 end
 
+-- Whether the shard may answer neighbours by one choice: nothing has to happen before the choice of each.
+local function may_share()
+  local H = S.H
+  local is_open = H.deleted < 0 and H.flags % 4 < DEQUEUE_BLOCKED and not F.has_flag(H.flags, RECHECKING)
+  return is_open and not F.is_quiet() and not F.is_resting() and not F.is_overdue()
+end
+
+-- Whether a call is new to its session, and above the calls of the session among its neighbours. Sessions that are not known yet
+-- must have room beside each other.
+local function is_first_try(id, number, seen)
+  local R, last = F.session(id), seen.calls[id]
+  if last and number <= last then
+    return false
+  elseif not R then
+    seen.new_sessions = seen.new_sessions + (last and 0 or 1)
+    return S.H.sessions + seen.new_sessions <= LIMIT.sessions
+  elseif R.ended ~= ALIVE or R.expires >= 0 or number <= R.floor then
+    return false
+  end
+  for i = 1, #R.answered do
+    if R.answered[i] == number then
+      return false
+    end
+  end
+  for i = 1, #R.bars do
+    if R.bars[i].call == number then
+      return false
+    end
+  end
+  return true
+end
+
+-- Whether a dequeue asks for the best messages of an index, and nothing else. That of a session may be the first try of a call
+-- that renews no lease and confirms none. seen: the calls of sessions among its neighbours.
+local function is_plain(args, i, seen)
+  local flags, bad_call, bad, most, _, _, attempt = parse(DEQUEUE_REQUEST, args[i])
+  if bad ~= 0 or most == 0 or flags >= HAS_CURSOR or args[i + 5] ~= '' then
+    return false
+  elseif flags % 4 < HAS_CALL then
+    return true
+  end
+  local id, number = args[i + 1], args[i + 2]
+  local is_simple = bad_call == 0 and attempt == 1 and flags % 8 < HAS_SESSION_LEASE and flags % 32 < HAS_RECEIVED
+  if not is_simple or not is_first_try(id, number, seen) then
+    return false
+  end
+  seen.calls[id] = number
+  return true
+end
+
+-- The last of the neighbours from here on that one choice answers: plain dequeues with the same filter.
+local function last_of_choice(args, first)
+  local last, filter, seen = first, args[first + 6], {calls = {}, new_sessions = 0}
+  local next_ = first + DEQUEUE_ARGS
+  if not args[next_] or args[next_ + 6] ~= filter or not may_share() or not is_plain(args, first, seen) then
+    return first
+  end
+  local _, is_exact = F.source(F.pairs_of(filter))
+  while is_exact and args[next_] and args[next_ + 6] == filter and is_plain(args, next_, seen) do
+    last, next_ = next_, next_ + DEQUEUE_ARGS
+  end
+  return last
+end
+
+local function part_of(args, i)
+  local flags, _, _, most, lease_time = parse(DEQUEUE_REQUEST, args[i])
+  local session = flags % 4 >= HAS_CALL and args[i + 1] or nil
+  return {
+    max = most, lease = flags % 2 >= HAS_LEASE_TIME and lease_time or nil,
+    worker = flags % 16 >= HAS_WORKER and args[i + 4] or nil, session = session, call = session and args[i + 2], leases = {},
+    rows = false, completeness = COMPLETE,
+  }
+end
+
+-- Notes what the calls of each session got.
+local function note_all_leases(parts)
+  local of_session, order = {}, {}
+  for i = 1, #parts do
+    local part = parts[i]
+    local id = part.session
+    if id and #part.leases > 0 then
+      if not of_session[id] then
+        of_session[id], order[#order + 1] = {}, id
+      end
+      local calls = of_session[id]
+      calls[#calls + 1] = part
+    end
+  end
+  for i = 1, #order do
+    F.renew_session(order[i], nil)
+    F.note_answers(F.session(order[i]), of_session[order[i]])
+  end
+end
+
+-- Chooses for the dequeues from D.at on, until one of them has to stop. That one has what it got, and more is left for it.
+local function choose_for_parts(D)
+  local parts = D.parts
+  D.stopped, D.parkings_left = false, LIMIT.parkings
+  F.choose(D)
+  S.worker = nil
+  local part = parts[D.at]
+  if D.stopped then
+    part.completeness, D.max, D.at = MORE, D.max - part.max + #part.leases, D.at + 1
+  end
+  if part then
+    part.rows, S.rows = S.rows, false
+  end
+end
+
+-- Answers neighbours as if each had chosen after the one before it, with one look at the index and one write.
+local function dequeue_together(args, first, last)
+  local parts, max = {}, 0
+  for i = first, last, DEQUEUE_ARGS do
+    local part = part_of(args, i)
+    parts[#parts + 1], max = part, max + part.max
+  end
+  local D = {max = max, filter = F.pairs_of(args[first + 6]), leases = {}, due_left = 0, parts = parts, at = 1}
+  repeat
+    choose_for_parts(D)
+    if D.stopped then
+      F.flush()
+    end
+  until not D.stopped or D.at > #parts
+  note_all_leases(parts)
+  F.flush()
+  for at = 1, #parts do
+    local part = parts[at]
+    S.rows = part.rows
+    F.leases_answer(part.leases, part.completeness, 0)
+  end
+end
+
 function F.deq(keys, args)
-  return F.each(keys, args, DEQUEUE_ARGS, function(all, i)
-    dequeue(request_of(all, i))
-  end)
+  local failed = F.open(keys, args)
+  if failed then
+    return failed
+  end
+  local i = 3
+  while i <= #args do
+    local last = last_of_choice(args, i)
+    if last > i then
+      dequeue_together(args, i, last)
+    elseif S.H.deleted >= 0 then
+      F.answer(F.refuse(REFUSED.DELETED))
+    else
+      dequeue(request_of(args, i))
+    end
+    i = last + DEQUEUE_ARGS
+  end
+  return F.finish()
 end

@@ -71,25 +71,49 @@ local function session_index(M, member, was, session, confirmed, cancel)
   end
 end
 
+-- Writes all parts of a message that was not there.
+local function store_new(M)
+  local key, place = F.home_of(M.seq)
+  local head, static, body = F.pack_message(M), M.s, M.b
+  if not is_alone then
+    put('HSET', key, FIELD_H[place], head)
+    put('HSET', key, FIELD_S[place], static)
+    if body ~= '' then
+      put('HSET', key, FIELD_B[place], body)
+    end
+  elseif body == '' then
+    call('HSET', key, FIELD_H[place], head, FIELD_S[place], static)
+  else
+    call('HSET', key, FIELD_H[place], head, FIELD_S[place], static, FIELD_B[place], body)
+  end
+end
+
+local function unstore(M)
+  local key, place = F.home_of(M.seq)
+  if is_alone then
+    call('HDEL', key, FIELD_H[place], FIELD_S[place], FIELD_B[place])
+    return
+  end
+  put('HDEL', key, FIELD_H[place])
+  put('HDEL', key, FIELD_S[place])
+  put('HDEL', key, FIELD_B[place])
+end
+
 local function store(M, state)
-  local key = F.key_of(M.seq)
   local is_over, was_over = F.is_over(M.state), F.is_over(state)
   if was_over or (is_over and not M.gone) then
     finished = finished or {}
     F.store_finished(put, finished, M)
     if not was_over and not M.new then
-      call('UNLINK', key) -- nobody gets its body any more
+      unstore(M) -- nobody gets its body any more
     end
   elseif M.gone then
-    call('UNLINK', key)
+    unstore(M)
   elseif M.new then
-    if M.b == '' then
-      call('HSET', key, 'h', F.pack_message(M), 's', M.s)
-    else
-      call('HSET', key, 'h', F.pack_message(M), 's', M.s, 'b', M.b)
-    end
+    store_new(M)
   else
-    call('HSET', key, 'h', F.pack_message(M))
+    local key, place = F.home_of(M.seq)
+    put('HSET', key, FIELD_H[place], F.pack_message(M))
   end
 end
 
@@ -173,12 +197,8 @@ end
 
 -- Writes a message that waits for the first time.
 local function write_new(M)
-  local key, member, due = F.key_of(M.seq), F.member(M.seq), M.ttl_at
-  if M.b == '' then
-    call('HSET', key, 'h', F.pack_message(M), 's', M.s)
-  else
-    call('HSET', key, 'h', F.pack_message(M), 's', M.s, 'b', M.b)
-  end
+  local member, due = F.member(M.seq), M.ttl_at
+  store_new(M)
   if M.state == STATE.Pending then
     reindex('p', member, nil, M.priority)
     count_minute(floor(M.visible_at / LIMIT.minute), 1)

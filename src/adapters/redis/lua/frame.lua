@@ -25,7 +25,7 @@ local HEADER_NAMES = {
   'ids', 'buckets', 'records', 'outlived', 'oldest', 'sessions', 'deleted', 'lost_floor', 'lost_sequence',
   'quiet_until', 'rest_until', 'run',
 }
-local FORMAT = 2
+local FORMAT = 3
 local DROPPED = 255 -- in place of the format: the tombstone of a dropped shard
 local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING, HAS_SHAPES, FILLING, DROPPING = 1, 2, 4, 8, 16, 32, 64 -- flags
 local NONE = 255 -- in place of a state
@@ -34,6 +34,11 @@ local CLOSED, REPLACED, EXPIRED, ALIVE = 0, 1, 2, 255 -- how a session ended
 local COMPLETE, MORE, PARTIAL = 0, 1, 2 -- whether a reply is complete
 local PAGE, PAGE_HEAD = 1024, 4 -- sequences of a page of states, and the bytes before them
 local MEMBER_BYTES, SEQUENCES = 6, 2 ^ 48 -- of a sequence in a sorted set; a set takes 8 bytes less for it than for 7 bytes
+local NEIGHBOURS = 8 -- sequences whose messages lie in one hash
+local FIELD_H, FIELD_S, FIELD_B = {}, {}, {} -- the fields of a message, by its place in the hash
+for place = 0, NEIGHBOURS - 1 do
+  FIELD_H[place], FIELD_S[place], FIELD_B[place] = 'h' .. place, 's' .. place, 'b' .. place
+end
 local RUN_BYTES = 16
 local DIGITS = {[-1] = '-1', [0] = '0', '1', '2', '3', '4', '5', '6'} -- what Redis would format if it were a number
 local CALLER = '<ddddddddc16' -- version, epoch, time, slack, entries of the outbox, wall time, rest, seen step, life
@@ -102,7 +107,7 @@ local function known_of(key)
       KNOWN, KNOWN_COUNT = {}, 0
     end
     local tag = sub(key, 1, -2)
-    K = {tag = tag, keys = setmetatable({tag}, KEYS), message_key = tag .. 'h%d', bucket_key = tag .. 'i%d', page_key = tag .. 'st%d',
+    K = {tag = tag, keys = setmetatable({tag}, KEYS), home_key = tag .. 'h%d', bucket_key = tag .. 'i%d', page_key = tag .. 'st%d',
       finished_key = tag .. 'fm%d', shape_key = tag .. 'z%d', raw = false, H = false, heads = false,
       shapes = false, told = false, told_until = false}
     KNOWN[key], KNOWN_COUNT = K, KNOWN_COUNT + 1

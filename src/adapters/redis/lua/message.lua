@@ -1,5 +1,6 @@
--- Messages: the hash h<sequence> with the fields h (head, changes), s (static part, as Rust made it) and b (body). Those that
--- are finished for good lie elsewhere, see finished.lua.
+-- Messages: those of NEIGHBOURS sequences lie in one hash, h<number>, each with three fields that end with its place there: h
+-- (head, changes), s (static part, as Rust made it) and b (body). A hash for each message would cost 80 bytes more. Those that are
+-- finished for good lie elsewhere, see finished.lua.
 --
 -- The head is a fixed part and optional parts, in the order of their flags. The static part begins with what is read here:
 -- flags, fingerprint, place of the id, token time, hash of the routing value, metadata, the id unless it is a UUID, which is its
@@ -12,8 +13,10 @@ local HAS_TTL, HAS_LEASE_DURATION, HAS_HISTORY, HAS_END, HAS_LEASE, HAS_SESSION,
 local STATIC_FIXED_BYTES, STATIC_ID = 25, 10 -- flags, fingerprint, place of the id; where that begins
 local STATIC_TOKEN_TIME, STATIC_ROUTING, STATIC_UUID, STATIC_TIME_OF_ID = 1, 2, 4, 8 -- bits of the static part's flags
 
-function F.key_of(seq)
-  return fmt(S.K.message_key, seq)
+-- The key of the hash with a message, and its place there.
+function F.home_of(seq)
+  local place = seq % NEIGHBOURS
+  return fmt(S.K.home_key, (seq - place) / NEIGHBOURS), place
 end
 
 -- The member of a message in the sorted sets: as ordered as its sequence. A place behind all of them is that of the last one.
@@ -25,12 +28,17 @@ function F.sequence_of(member)
   return (parse('>I6', member))
 end
 
+local function read_head(seq)
+  local key, place = F.home_of(seq)
+  local parts = call('HMGET', key, FIELD_H[place], FIELD_S[place])
+  return parts[1] and F.unpack_message(seq, parts[1], parts[2])
+end
+
 -- The message of a sequence, with its static part; nil if there is none.
 function F.message(seq)
   local M = S.messages[seq]
   if M == nil then
-    local parts = not (S.old and S.old[seq]) and call('HMGET', F.key_of(seq), 'h', 's')
-    M = parts and parts[1] and F.unpack_message(seq, parts[1], parts[2]) or F.read_finished(seq) or false
+    M = not (S.old and S.old[seq]) and read_head(seq) or F.read_finished(seq) or false
     S.messages[seq] = M
   end
   return M and not M.gone and M or nil
@@ -39,7 +47,8 @@ end
 -- The same with its body.
 function F.whole_message(seq)
   if S.messages[seq] == nil then
-    local parts = call('HMGET', F.key_of(seq), 'h', 's', 'b')
+    local key, place = F.home_of(seq)
+    local parts = call('HMGET', key, FIELD_H[place], FIELD_S[place], FIELD_B[place])
     if parts[1] then
       S.messages[seq] = F.unpack_message(seq, parts[1], parts[2], parts[3] or '')
     end
@@ -47,8 +56,53 @@ function F.whole_message(seq)
   return F.message(seq)
 end
 
+-- Reads messages before they are asked for, those of one hash by one command. What is not found is looked for later.
+function F.read_ahead(sequences, with_bodies)
+  local of_hash, hashes = {}, {}
+  for i = 1, #sequences do
+    local seq = sequences[i]
+    if S.messages[seq] == nil then
+      local key, place = F.home_of(seq)
+      local hash = of_hash[key]
+      if not hash then
+        hash = {asked = {'HMGET', key}, sequences = {}}
+        of_hash[key], hashes[#hashes + 1] = hash, hash
+      end
+      local asked = hash.asked
+      local at = #asked
+      asked[at + 1], asked[at + 2], asked[at + 3] = FIELD_H[place], FIELD_S[place], with_bodies and FIELD_B[place] or nil
+      hash.sequences[#hash.sequences + 1] = seq
+    end
+  end
+  local width = with_bodies and 3 or 2
+  for i = 1, #hashes do
+    local parts, known = call(spread(hashes[i].asked)), hashes[i].sequences
+    for j = 1, #known do
+      local at = (j - 1) * width
+      if parts[at + 1] then
+        S.messages[known[j]] =
+          F.unpack_message(known[j], parts[at + 1], parts[at + 2], with_bodies and (parts[at + 3] or '') or nil)
+      end
+    end
+  end
+end
+
+-- The sequences of members of a sorted set, whose messages are read ahead with their bodies.
+function F.read_members(members)
+  for i = 1, #members do
+    members[i] = F.sequence_of(members[i])
+  end
+  if #members > 1 then
+    F.read_ahead(members, true)
+  end
+  return members
+end
+
 function F.body(M)
-  M.b = M.b or call('HGET', F.key_of(M.seq), 'b') or ''
+  if not M.b then
+    local key, place = F.home_of(M.seq)
+    M.b = call('HGET', key, FIELD_B[place]) or ''
+  end
   return M.b
 end
 

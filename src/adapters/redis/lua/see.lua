@@ -65,9 +65,9 @@ end
 
 function SEE.peek(args)
   local from, limit = parse('<dd', args[4])
-  local members = call('ZRANGE', S.tag .. 'p', from, from + limit - 1)
-  for i = 1, #members do
-    local M = F.whole_message(F.sequence_of(members[i]))
+  local sequences = F.read_members(call('ZRANGE', S.tag .. 'p', from, from + limit - 1))
+  for i = 1, #sequences do
+    local M = F.whole_message(sequences[i])
     if M then
       add_message(M)
     end

@@ -117,12 +117,12 @@ end
 
 local function forget_up_to(R, number)
   R.floor = number > R.floor and number or R.floor
-  local answered, bars = {}, {}
+  local answered, bars, gone = {}, {}, {'HDEL', S.tag .. 'k' .. R.id}
   for i = 1, #R.answered do
     if R.answered[i] > number then
       answered[#answered + 1] = R.answered[i]
     else
-      F.write('HDEL', S.tag .. 'k' .. R.id, R.answered[i])
+      gone[#gone + 1] = R.answered[i]
     end
   end
   for i = 1, #R.bars do
@@ -131,19 +131,28 @@ local function forget_up_to(R, number)
     end
   end
   R.answered, R.bars = answered, bars
+  if #gone > 2 then
+    F.write(spread(gone))
+  end
 end
 
--- Notes that a call got these leases.
-function F.note_answer(R, number, leases)
-  R.answered[#R.answered + 1] = number
-  sort(R.answered)
-  local members = {}
-  for i = 1, #leases do
-    members[i] = F.member(leases[i].seq)
+-- Notes which leases the calls of a session got. calls: lists of leases, each with its call.
+function F.note_answers(R, calls)
+  local answered, noted = R.answered, {'HSET', S.tag .. 'k' .. R.id}
+  for i = 1, #calls do
+    local leases, members = calls[i].leases, {}
+    for j = 1, #leases do
+      members[j] = F.member(leases[j].seq)
+    end
+    local count = #noted
+    noted[count + 1], noted[count + 2] = calls[i].call, concat(members)
+    answered[#answered + 1] = calls[i].call
+    R.held = R.held + #leases
   end
-  F.write('HSET', S.tag .. 'k' .. R.id, number, concat(members))
-  if #R.answered > LIMIT.session_calls then
-    forget_up_to(R, R.answered[1])
+  sort(answered)
+  F.write(spread(noted))
+  if #answered > LIMIT.session_calls then
+    forget_up_to(R, answered[#answered - LIMIT.session_calls])
   end
 end
 
@@ -198,10 +207,10 @@ function F.flush_sessions()
       if R.ended == CLOSED or R.ended == REPLACED then
         first, at = F.held_by(R, false, 1)[1] or -1, R.ended_at
       else
-        first, at = F.held_by(R, true, 1)[1] or -1, R.ended == EXPIRED and R.ended_at or R.expires
-      end
-      if at < 0 then
-        first = -1 -- a session without a lease of its own never ends by silence
+        at = R.ended == EXPIRED and R.ended_at or R.expires
+        if at >= 0 then -- a session without a lease of its own never ends by silence
+          first = F.held_by(R, true, 1)[1] or -1
+        end
       end
       S.heads.d, S.heads.sg = nil, nil
       if R.due_first >= 0 and R.due_first ~= first then

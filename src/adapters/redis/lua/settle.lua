@@ -6,6 +6,7 @@
 -- the message, or what is left of the lease, or a refusal. O(log n) each.
 
 local SETTLE_REQUEST = '<BBBI4dI4dd'
+local SETTLE_ARGS = 4
 local SETTLE_EXTEND = 4 -- after the four ways to settle, in the place of one
 local HAS_DELAY, HAS_FAILURE = 1, 2
 
@@ -122,8 +123,21 @@ local function settle(raw, delays, signature, text_)
   return pack('<BBd', 0, M.state, M.version)
 end
 
+-- Reads the messages of several leases.
+local function read_settled(args)
+  local sequences = {}
+  for i = 3, #args, SETTLE_ARGS do
+    local _, _, _, _, seq = parse(SETTLE_REQUEST, args[i])
+    sequences[#sequences + 1] = seq
+  end
+  F.read_ahead(sequences, false)
+end
+
 function F.set(keys, args)
-  return F.each(keys, args, 4, function(all, i)
+  return F.each(keys, args, SETTLE_ARGS, function(all, i)
+    if i == 3 and #all > SETTLE_ARGS + 2 then
+      read_settled(all)
+    end
     F.answer(settle(all[i], all[i + 1], all[i + 2], all[i + 3]))
   end)
 end

@@ -8,8 +8,8 @@
 -- their version, they as Rust stores them, counted keys, reasons of the blocks, shapes; for the limit of a value its hash. Reply: the
 -- status, then the answer. O(1), and O(sets) for new counted keys.
 -- del. args: 1 what: 0 drop the shard, 1 remove what a deletion left. Reply: 1 done, 0 call again. A drop first says so in the
--- header, so that it only goes on from where an error ended it. It looks at a page of 1,024 sequences a call and removes at most
--- 256 messages. A deletion reads each message, because answers to tokens stay, so it removes at most 64.
+-- header, so that it only goes on from where an error ended it. It looks at a page of 1,024 sequences a call and removes 256
+-- messages and the rest of their last hash. A deletion reads each message, because answers to tokens stay, so it removes 64.
 
 local CONFIG_REQUEST = '<BBBBd'
 local DELETE, RESET, VALUE_LIMIT, DROP_SHAPES = 1, 2, 3, 4 -- 0: new settings
@@ -169,28 +169,32 @@ function F.cfg(keys, args)
   return F.finish()
 end
 
--- Removes some messages of one page. keep says whether the answers to their tokens stay. The states of those that are gone become
--- 0, so that the next call begins after them; the last one removes the page.
+-- Removes some messages of one page, and the rest of their last hash. keep says whether the answers to their tokens stay. The states
+-- of those that are gone become 0, so that the next call begins after them; the last one removes the page.
 local function drop_messages(page, keep)
   local tag = S.tag
   local raw = call('GET', tag .. 'st' .. page) or ''
-  local most = keep and LIMIT.items or DROPPED_AT_ONCE
+  local left, last = keep and LIMIT.items or DROPPED_AT_ONCE, nil
   local gone = {'UNLINK'}
   for at = PAGE_HEAD + 1, #raw do
     if byte(raw, at) ~= 0 then
-      if #gone > most then
-        F.write(spread(gone))
-        F.write('SETRANGE', tag .. 'st' .. page, PAGE_HEAD, string.rep('\0', at - PAGE_HEAD - 1))
-        return
-      end
       local seq = tonumber(page) * PAGE + at - PAGE_HEAD - 1
+      local key = F.home_of(seq)
+      if key ~= last then
+        if left <= 0 then
+          F.write(spread(gone))
+          F.write('SETRANGE', tag .. 'st' .. page, PAGE_HEAD, string.rep('\0', at - PAGE_HEAD - 1))
+          return
+        end
+        gone[#gone + 1], last = key, key
+      end
       if keep then
         local M = F.message(seq)
         F.detach(M)
         F.forget_id(M)
         S.messages[seq] = nil
       end
-      gone[#gone + 1] = F.key_of(seq)
+      left = left - 1
     end
   end
   gone[#gone + 1] = tag .. 'st' .. page
@@ -259,6 +263,8 @@ function F.del(keys, args)
     return 1
   elseif keeps_answers and H.mark ~= 0 then
     return redis.error_reply('INCONSISTENT an earlier call ended half way')
+  elseif H.format ~= FORMAT and H.format ~= DROPPED then
+    return redis.error_reply('FORMAT the shard has another format') -- its messages lie elsewhere
   end
   local K = F.forget_known(keys[1])
   S = {

@@ -39,14 +39,14 @@ local function take_best(D, key)
   local from, leases = 0, D.leases
   while #leases < D.max and not D.stopped do
     local wanted = D.max - #leases
-    local members = call('ZRANGE', key, from, from + wanted - 1)
-    for i = 1, #members do
-      F.take(F.whole_message(F.sequence_of(members[i])), D)
+    local sequences = F.read_members(call('ZRANGE', key, from, from + wanted - 1))
+    for i = 1, #sequences do
+      F.take(F.whole_message(sequences[i]), D)
       if D.stopped then
         return
       end
     end
-    if #members < wanted then
+    if #sequences < wanted then
       return
     end
     from = from + wanted
