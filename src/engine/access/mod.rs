@@ -44,6 +44,8 @@ pub struct Identity {
     /// What it showed.
     pub credential: CredentialKind,
     ended: CancellationToken,
+    /// Whether it has ended. Each call asks, and the token would take a lock for the answer.
+    is_over: AtomicBool,
     /// Set before it ends, if the secret stays valid and only the grants differ.
     regranted: AtomicBool,
 }
@@ -72,8 +74,8 @@ impl CredentialKind {
 
 impl Identity {
     fn new(principal: Principal, grants: Grants, credential: CredentialKind, account: Arc<PrincipalAccount>) -> Self {
-        let (ended, regranted) = (CancellationToken::new(), AtomicBool::new(false));
-        Self { principal, grants, account, credential, ended, regranted }
+        let [is_over, regranted] = [false, false].map(AtomicBool::new);
+        Self { principal, grants, account, credential, ended: CancellationToken::new(), is_over, regranted }
     }
 
     /// Whether it ended only because the grants of its key have changed: the same secret opens calls with the new ones.
@@ -83,7 +85,13 @@ impl Identity {
 
     /// Whether what was shown is not valid any more, or the grants of the key have changed.
     pub fn has_ended(&self) -> bool {
-        self.ended.is_cancelled()
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Ends it and all that it opened.
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.ended.cancel();
     }
 
     /// Cancelled when what was shown is not valid any more, or the grants of the key have changed.

@@ -72,14 +72,14 @@ impl HeldKey {
                 Some(_) => secret.identity.regranted.store(true, Ordering::Release),
                 None => {}
             }
-            secret.identity.ended().cancel();
+            secret.identity.end();
         }
         match after {
             Some(after) if Arc::ptr_eq(&after.named, &self.named) => return,
             Some(_) => self.named.regranted.store(true, Ordering::Release),
             None => {}
         }
-        self.named.ended().cancel();
+        self.named.end();
     }
 }
 
@@ -159,7 +159,7 @@ impl KeyRing {
     pub fn end_expired(&self, now: Timestamp) {
         let end = |identity: &Identity| {
             if !identity.has_ended() {
-                identity.ended().cancel();
+                identity.end();
             }
         };
         for held in self.by_id.values() {

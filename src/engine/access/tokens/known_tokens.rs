@@ -103,7 +103,7 @@ impl KnownTokens {
 impl LiveToken {
     fn end(self) {
         if let Some(identity) = self.identity.upgrade() {
-            identity.ended().cancel();
+            identity.end();
         }
     }
 }

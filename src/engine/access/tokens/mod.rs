@@ -171,7 +171,7 @@ impl TokensShared {
         match issuer.keys(self.clock.elapsed()).is_some_and(|keys| keys.holds(&verified.signed_by)) {
             true => Ok(identity),
             false => {
-                identity.ended().cancel();
+                identity.end();
                 Err(refused(TokenRefusal::UnknownKey))
             }
         }
