@@ -116,7 +116,8 @@ impl CheckRun {
             let cursor = self.context.sources.history.cursor(shard).await?;
             let reached = cursor.map(|cursor| cursor.position).unwrap_or_default();
             // A shard without rows has nothing to relay.
-            let is_there = reached >= position || position.position == 0;
+            let is_there =
+                reached >= position || position.position == 0 || self.is_last_row(shard, reached, position).await?;
             if is_there || self.running.is_cancelled() || clock.elapsed() >= until {
                 return Ok(if is_there { reached.max(position) } else { reached });
             }
@@ -124,6 +125,20 @@ impl CheckRun {
             self.context.waiting.mark(shard);
             clock.sleep(RELAY_PAUSE).await;
         }
+    }
+
+    /// Whether a shard has made no row since one of an earlier epoch. Its epoch rises with a restart of its store, without a row,
+    /// and the numbers of rows go on.
+    async fn is_last_row(
+        &self,
+        shard: ShardId,
+        reached: RowPosition,
+        position: RowPosition,
+    ) -> Result<bool, StoreError> {
+        if reached.position < position.position {
+            return Ok(false);
+        }
+        Ok(self.context.sources.outbox.outbox(shard, reached, 1).await?.rows.is_empty())
     }
 
     /// Keeps, logs and counts a finding.

@@ -48,6 +48,8 @@ struct Faults {
     hangs_after_append: AtomicBool,
     /// Outboxes are never emptied.
     hangs_before_forget: AtomicBool,
+    /// The epoch of shards has risen, without a row since.
+    raised_epoch: AtomicBool,
     /// Rows that were removed by hand, by message and version.
     removed: Mutex<BTreeSet<(MessageKey, u64)>>,
 }
@@ -129,7 +131,9 @@ struct FaultyOutbox {
 #[async_trait]
 impl ShardOutbox for FaultyOutbox {
     async fn report(&self, shard: ShardId, since: Option<u64>) -> Result<ShardReport, StoreError> {
-        self.inner.report(shard, since).await
+        let mut report = self.inner.report(shard, since).await?;
+        report.position.epoch += u32::from(self.faults.raised_epoch.load(Ordering::SeqCst));
+        Ok(report)
     }
 
     async fn glance(&self, shard: ShardId, known: Option<RowPosition>) -> Result<Option<ShardGlance>, StoreError> {
@@ -549,6 +553,17 @@ async fn a_check_says_where_the_history_stands_still() {
     let found = shop.check(&server, true).await.findings;
     let kinds: Vec<_> = found.iter().map(|one| (one.finding.kind, one.finding.expected, one.finding.found)).collect();
     assert_eq!(kinds, [(FindingKind::Relay, 5, 0)]);
+}
+
+#[tokio::test]
+async fn a_check_takes_a_store_that_was_restarted_without_a_change_since_for_no_fault() {
+    let shop = Shop::new();
+    let server = shop.server().await;
+    shop.create(&server, None).await;
+    shop.enqueue(&server, 0..5).await;
+    shop.pass(A_WHILE).await;
+    shop.faults.raised_epoch.store(true, Ordering::SeqCst);
+    assert_eq!(shop.check(&server, true).await.findings.len(), 0);
 }
 
 #[tokio::test]
