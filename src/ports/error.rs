@@ -59,6 +59,12 @@ impl StoreError {
         Self { kind, outcome: EffectOutcome::Unknown, op, at: None, source: None }
     }
 
+    /// The same failure of a call that changes nothing.
+    #[must_use]
+    pub fn of_read(self) -> Self {
+        Self { outcome: EffectOutcome::NotApplied, ..self }
+    }
+
     /// The same failure of another call, without its cause.
     pub fn alike(&self) -> Self {
         let Self { kind, outcome, op, at, .. } = self;

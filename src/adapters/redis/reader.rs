@@ -9,6 +9,7 @@ use super::keys::named_keys;
 use super::limits::REDIS_READ_MESSAGES_MAX;
 use super::packed::{PackedBytes, PackedReader};
 use super::replies::{ReadStatus, ReplyParts, list_request, read_key};
+use super::report::REPORT;
 use super::requests::message_ref;
 use super::shard_settings::{VersionedSettings, read_shapes};
 use super::stored_message::pack_pairs;
@@ -45,7 +46,10 @@ impl RedisQueues {
             all.extend(arguments.iter().cloned());
             (all, ())
         };
-        let (reply, ()) = self.call_current((shard, op), "see", make).await?;
+        let called = self.call_current((shard, op), "see", make).await;
+        // Other operations may have changed something before they read.
+        let is_read = op == READ || op == REPORT;
+        let (reply, ()) = called.map_err(|error| if is_read { error.of_read() } else { error })?;
         ReplyParts::of(reply, shard.number).map_err(|fault| fault.into_store_error(op))
     }
 

@@ -125,6 +125,9 @@ impl Failure {
                 Code::DeadlineExceeded => Self::new(exit, error.to_string()).hint(format!(
                     "the server is {server}; allow more time with --timeout, or name another server with --server"
                 )),
+                // The time for one try was over.
+                Code::Cancelled => Self::new(exit, format!("{server} did not answer: {}", deepest(&error.status)))
+                    .hint("its store may not answer: see `tallystone status`; allow more time with --timeout, or name another server with --server"),
                 // The transport's own label adds nothing: the details are in the deepest cause.
                 _ => Self::new(exit, format!("{server} did not answer: {}", deepest(&error.status)))
                     .hint("check that it is a running tallystone server, or name another with --server; if it has TLS, write https:// before its address"),

@@ -187,6 +187,8 @@ fn while_redis_stands_still_or_is_away_calls_say_so_and_nothing_acknowledged_is_
     let one = json!({"queue": QUEUE, "message": messages(20, 21)[0]});
 
     redis.pause();
+    let unread = answer(&server, QUEUES, "GetDepth", &json!({"queue": QUEUE}));
+    assert!(unread.body.contains("STORE_UNAVAILABLE"), "a read has changed nothing: {}", unread.body);
     let late = answer(&server, QUEUES, "Enqueue", &one);
     assert!(late.body.contains("OUTCOME_UNKNOWN") || late.body.contains("STORE_UNAVAILABLE"), "{}", late.body);
     assert_eq!(server.get("/healthz").status, 200, "the server itself is well");
