@@ -66,11 +66,25 @@ function F.take(M, D)
   end
 end
 
--- Notes that a call got leases.
-local function note_leases(D)
-  if D.session and #D.leases > 0 then
-    F.renew_session(D.session, D.session_lease)
-    F.note_answers(F.session(D.session), {D})
+-- Notes what dequeues of sessions got. Those of one session renew the same lease.
+local function note_leases(dequeues)
+  local of_session, order = {}, {}
+  for i = 1, #dequeues do
+    local D = dequeues[i]
+    local id = D.session
+    if id and #D.leases > 0 then
+      if not of_session[id] then
+        of_session[id], order[#order + 1] = {}, id
+      end
+      local calls = of_session[id]
+      calls[#calls + 1] = D
+    end
+  end
+  for i = 1, #order do
+    local id = order[i]
+    local calls = of_session[id]
+    F.renew_session(id, calls[1].session_lease)
+    F.note_answers(F.session(id), calls)
   end
 end
 
@@ -99,7 +113,7 @@ local function dequeue_one(D)
     return refused
   end
   D.leases[1] = leased
-  note_leases(D)
+  note_leases({D})
 end
 
 -- The dequeue that is being answered, of which each field is set anew.
@@ -161,7 +175,7 @@ local function dequeue(D)
   S.worker = D.worker
   local cursor = F.choose(D)
   S.worker = nil
-  note_leases(D)
+  note_leases({D})
   F.flush()
   local is_short = #D.leases < D.max
   local completeness = COMPLETE
@@ -175,8 +189,8 @@ end
 
 -- Whether the shard may answer neighbours by one choice: nothing has to happen before the choice of each.
 local function may_share()
-  local H = S.H
-  local is_open = H.deleted < 0 and H.flags % 4 < DEQUEUE_BLOCKED and not F.has_flag(H.flags, RECHECKING)
+  local flags = S.H.flags
+  local is_open = flags % 4 < DEQUEUE_BLOCKED and not F.has_flag(flags, RECHECKING)
   return is_open and not F.is_quiet() and not F.is_resting() and not F.is_overdue()
 end
 
@@ -247,26 +261,6 @@ local function part_of(args, i)
   }
 end
 
--- Notes what the calls of each session got.
-local function note_all_leases(parts)
-  local of_session, order = {}, {}
-  for i = 1, #parts do
-    local part = parts[i]
-    local id = part.session
-    if id and #part.leases > 0 then
-      if not of_session[id] then
-        of_session[id], order[#order + 1] = {}, id
-      end
-      local calls = of_session[id]
-      calls[#calls + 1] = part
-    end
-  end
-  for i = 1, #order do
-    F.renew_session(order[i], nil)
-    F.note_answers(F.session(order[i]), of_session[order[i]])
-  end
-end
-
 -- Chooses for the dequeues from D.at on, until one of them has to stop. That one has what it got, and more is left for it.
 local function choose_for_parts(D)
   local parts = D.parts
@@ -296,7 +290,7 @@ local function dequeue_together(args, first, last)
       F.flush()
     end
   until not D.stopped or D.at > #parts
-  note_all_leases(parts)
+  note_leases(parts)
   F.flush()
   for at = 1, #parts do
     local part = parts[at]
@@ -306,21 +300,13 @@ local function dequeue_together(args, first, last)
 end
 
 function F.deq(keys, args)
-  local failed = F.open(keys, args)
-  if failed then
-    return failed
-  end
-  local i = 3
-  while i <= #args do
-    local last = last_of_choice(args, i)
+  return F.each(keys, args, DEQUEUE_ARGS, function(all, i)
+    local last = last_of_choice(all, i)
     if last > i then
-      dequeue_together(args, i, last)
-    elseif S.H.deleted >= 0 then
-      F.answer(F.refuse(REFUSED.DELETED))
+      dequeue_together(all, i, last)
     else
-      dequeue(request_of(args, i))
+      dequeue(request_of(all, i))
     end
-    i = last + DEQUEUE_ARGS
-  end
-  return F.finish()
+    return last
+  end)
 end

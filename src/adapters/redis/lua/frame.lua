@@ -401,18 +401,21 @@ function F.answer(reply, messages)
 end
 
 -- A whole call of commands that have `width` arguments each. `step` gets the arguments and the place of the first one of a
--- command, and answers it. A deleted shard refuses all of them.
+-- command, and answers it. If it answered neighbours too, it returns the place of the last. A deleted shard refuses all of them.
 function F.each(keys, args, width, step)
   local failed = F.open(keys, args)
   if failed then
     return failed
   end
-  for i = 3, #args, width do
+  local i = 3
+  while i <= #args do
+    local last
     if S.H.deleted >= 0 then
       F.answer(F.refuse(REFUSED.DELETED))
     else
-      step(args, i)
+      last = step(args, i)
     end
+    i = (last or i) + width
   end
   return F.finish()
 end
