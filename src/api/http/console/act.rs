@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use tonic::Status;
 
 use super::ask::ConsoleCalls;
+use super::operation_end::{ActionEnd, await_end};
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
 use super::words::{UNKNOWN, whole};
@@ -167,10 +168,15 @@ pub fn off_without(role: AccessRole) -> String {
     format!("off: your key lacks the role {role} on this queue")
 }
 
-/// What was done, for the page after it.
+/// What was done or started, for the page after it.
 pub fn done(query: &PageQuery) -> Option<String> {
-    let (_, _, text) = ACTS.into_iter().find(|(_, name, _)| *name == query.text("done"))?;
-    Some(format!("Done: {}.", text.to_lowercase()))
+    let text_of = |key| {
+        let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text(key));
+        found.map(|(_, _, text)| text.to_lowercase())
+    };
+    let started =
+        || text_of("started").map(|text| format!("Started: {text}. It continues; the numbers below follow it."));
+    text_of("done").map(|text| format!("Done: {text}.")).or_else(started)
 }
 
 /// The page that says what an act would do.
@@ -247,10 +253,13 @@ pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForm
     if let Some((_, place)) = posted.iter().find(|(known, _)| known == token) {
         return Ok(place.clone());
     }
-    call(&calls.with_reason(reason), act, form).await?;
+    let result = match call(&calls.with_reason(reason), act, form).await? {
+        ActionEnd::Done => ("done", name),
+        ActionEnd::StillRunning => ("started", name),
+    };
     let place = match act {
-        ConsoleAct::Delete => link("", &[("done", name)]),
-        _ => link("queue", &[("name", queue), ("done", name)]), // the queue is still there
+        ConsoleAct::Delete => link("", &[result]),
+        _ => link("queue", &[("name", queue), result]), // the queue is still there
     };
     posted.push_back((token.to_owned(), place.clone()));
     if posted.len() > CONSOLE_FORMS_MAX {
@@ -271,7 +280,8 @@ pub fn reason_and_token(form: &PageQuery) -> Result<(&str, &str), Status> {
     Ok((reason, token))
 }
 
-async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result<(), Status> {
+/// Does an act. An operation on many messages may continue afterwards.
+async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result<ActionEnd, Status> {
     let text = |name: &str| form.text(name).to_owned();
     let (queue, reason, request_token, queue_id) = (text("queue"), text("reason"), text("token"), text("queue_id"));
     let settings = pb::Queue { name: queue.clone(), etag: text("etag"), ..Default::default() };
@@ -279,59 +289,63 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
         ConsoleAct::BlockDequeue => {
             let settings =
                 pb::Queue { dequeue_blocked: Some(true), dequeue_blocked_reason: reason.clone(), ..settings };
-            update(calls, act, settings, reason).await
+            update(calls, act, settings, reason).await?;
         }
         ConsoleAct::BlockEnqueue => {
             let settings =
                 pb::Queue { enqueue_blocked: Some(true), enqueue_blocked_reason: reason.clone(), ..settings };
-            update(calls, act, settings, reason).await
+            update(calls, act, settings, reason).await?;
         }
         ConsoleAct::Unblock => {
             let settings = pb::Queue { enqueue_blocked: Some(false), dequeue_blocked: Some(false), ..settings };
-            update(calls, act, settings, reason).await
+            update(calls, act, settings, reason).await?;
         }
         ConsoleAct::Purge => {
             let request = pb::PurgeQueueRequest { queue, request_token, queue_id };
-            done_by::<pb::PurgeQueueResponse>(calls, act, &request).await
+            let answer: pb::PurgeQueueResponse = ask(calls, act, &request).await?;
+            return await_end(calls, answer.operation).await;
         }
         ConsoleAct::Redrive => {
             let request = pb::RedriveMessagesRequest { queue, request_token, queue_id, ..Default::default() };
-            done_by::<pb::RedriveMessagesResponse>(calls, act, &request).await
+            let answer: pb::RedriveMessagesResponse = ask(calls, act, &request).await?;
+            return await_end(calls, answer.operation).await;
         }
         ConsoleAct::Discard => {
             let request =
                 pb::DiscardMessagesRequest { queue, request_token, queue_id, all: true, ..Default::default() };
-            done_by::<pb::DiscardMessagesResponse>(calls, act, &request).await
+            let answer: pb::DiscardMessagesResponse = ask(calls, act, &request).await?;
+            return await_end(calls, answer.operation).await;
         }
         ConsoleAct::Cancel => {
             let request = pb::CancelMessageRequest { queue, message_id: text("id"), reason, ..Default::default() };
-            done_by::<pb::CancelMessageResponse>(calls, act, &request).await
+            ask::<pb::CancelMessageResponse>(calls, act, &request).await?;
         }
         ConsoleAct::Limit => {
             let limit = text("limit").trim().parse::<i32>();
             let limit =
                 limit.map_err(|_| Status::invalid_argument("The limit is no whole number; nothing was done."))?;
             let request = pb::SetValueLimitRequest { queue, value: text("value"), limit: Some(limit) };
-            done_by::<pb::SetValueLimitResponse>(calls, act, &request).await
+            ask::<pb::SetValueLimitResponse>(calls, act, &request).await?;
         }
         ConsoleAct::Delete => {
             let request = pb::DeleteQueueRequest { queue, etag: settings.etag, reason, request_token, queue_id };
-            done_by::<pb::DeleteQueueResponse>(calls, act, &request).await
+            ask::<pb::DeleteQueueResponse>(calls, act, &request).await?;
         }
     }
+    Ok(ActionEnd::Done)
 }
 
 async fn update(calls: &ConsoleCalls, act: ConsoleAct, settings: pb::Queue, reason: String) -> Result<(), Status> {
     let request = pb::UpdateQueueRequest { queue: Some(settings), reason, reset: Vec::new() };
-    done_by::<pb::UpdateQueueResponse>(calls, act, &request).await
+    ask::<pb::UpdateQueueResponse>(calls, act, &request).await.map(drop)
 }
 
-async fn done_by<Answer: Message + Default>(
+async fn ask<Answer: Message + Default>(
     calls: &ConsoleCalls,
     act: ConsoleAct,
     request: &impl Message,
-) -> Result<(), Status> {
-    calls.ask_within::<Answer>(&method(act.method()), request, ACT_WAIT).await.map(drop)
+) -> Result<Answer, Status> {
+    calls.ask_within(&method(act.method()), request, ACT_WAIT).await
 }
 
 fn method(name: &str) -> String {

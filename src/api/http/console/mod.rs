@@ -9,6 +9,7 @@ mod act;
 mod ask;
 mod assets;
 mod live;
+mod operation_end;
 mod pages;
 mod payload;
 mod query;
