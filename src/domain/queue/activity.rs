@@ -164,7 +164,7 @@ impl AttentionReason {
             Self::OldestAgeGrows => "docs/runbook/oldest-age-grows.md",
             Self::MessagesErrored => "docs/runbook/messages-errored.md",
             Self::AttemptsFail => "docs/runbook/attempts-fail.md",
-            Self::NumbersOld => "docs/runbook/queue-counters-behind.md",
+            Self::NumbersOld => "docs/runbook/store-away.md",
         }
     }
 }
@@ -174,6 +174,8 @@ impl AttentionReason {
 pub struct ActivityFacts {
     /// Ready messages.
     pub pending: Option<u64>,
+    /// Leased messages.
+    pub running: Option<u64>,
     /// Messages without attempts left.
     pub errored: Option<u64>,
     /// The age of the oldest ready message.
@@ -204,19 +206,26 @@ impl ActivityFacts {
         AttentionReason::ALL.into_iter().filter(holds).collect()
     }
 
+    /// Whether workers hold messages and took none in the last minute: they are all busy, or died with long leases.
+    pub fn is_held_up(&self) -> bool {
+        let is_still = self.rates.is_some_and(|rates| rates.dequeued == 0.0);
+        is_still && !self.dequeue_blocked && self.running.is_some_and(|running| running > 0)
+    }
+
     fn needs(&self, reason: AttentionReason) -> bool {
         let is_ready = self.pending.is_some_and(|pending| pending > 0);
         let waits = |longer: Duration| is_ready && self.oldest_ready.is_some_and(|age| age >= longer);
         let rates = |meets: fn(&ActivityFlows<f64>) -> bool| self.rates.as_ref().is_some_and(meets);
+        let is_still = rates(|rates| rates.dequeued == 0.0);
         match reason {
             AttentionReason::NobodyDequeues => {
-                let is_still = rates(|rates| rates.dequeued == 0.0);
-                !self.dequeue_blocked && self.waiting == 0 && is_still && waits(UNSERVED_AFTER)
+                let is_idle = self.waiting == 0 && self.running == Some(0);
+                !self.dequeue_blocked && is_idle && is_still && waits(UNSERVED_AFTER)
             }
             AttentionReason::DequeueBlocked => self.dequeue_blocked && is_ready,
             AttentionReason::OldestAgeGrows => {
                 let is_served = rates(|rates| rates.dequeued > 0.0 && rates.enqueued >= rates.completed);
-                is_served && waits(OVERDUE_AFTER)
+                (is_served || self.is_held_up()) && waits(OVERDUE_AFTER)
             }
             AttentionReason::MessagesErrored => self.errored.is_some_and(|errored| errored > 0),
             AttentionReason::AttemptsFail => rates(|rates| rates.failed > rates.completed),
@@ -319,6 +328,7 @@ mod tests {
     fn busy() -> ActivityFacts {
         ActivityFacts {
             pending: Some(100),
+            running: Some(0),
             errored: Some(0),
             oldest_ready: Some(secs(1)),
             rates: Some(ActivityFlows { enqueued: 1.0, dequeued: 3.0, completed: 3.0, failed: 0.0 }),
@@ -333,11 +343,17 @@ mod tests {
         let still = Some(ActivityFlows { enqueued: 1.0, ..ActivityFlows::default() });
         let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
         let failing = Some(ActivityFlows { enqueued: 0.0, dequeued: 2.0, completed: 0.5, failed: 1.5 });
-        let cases: [(ActivityFacts, &[AttentionReason]); 10] = [
+        let cases: [(ActivityFacts, &[AttentionReason]); 13] = [
             (busy(), &[]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), ..busy() }, &[NobodyDequeues]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), waiting: 1, ..busy() }, &[]),
             (ActivityFacts { rates: None, oldest_ready: Some(secs(60)), ..busy() }, &[]),
+            (ActivityFacts { rates: still, oldest_ready: Some(secs(299)), running: Some(1), ..busy() }, &[]),
+            (
+                ActivityFacts { rates: still, oldest_ready: Some(secs(300)), running: Some(1), ..busy() },
+                &[OldestAgeGrows],
+            ),
+            (ActivityFacts { rates: still, oldest_ready: Some(secs(300)), running: None, ..busy() }, &[]),
             (ActivityFacts { dequeue_blocked: true, ..busy() }, &[DequeueBlocked]),
             (ActivityFacts { rates: slow, oldest_ready: Some(secs(300)), ..busy() }, &[OldestAgeGrows]),
             (ActivityFacts { errored: Some(1), ..busy() }, &[MessagesErrored]),

@@ -126,10 +126,13 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
         AttentionReason::DequeueBlocked => {
             (Wire::DequeueBlocked, format!("dequeue is blocked while {} are ready", messages(facts.pending)))
         }
-        AttentionReason::OldestAgeGrows => (
-            Wire::OldestAgeGrows,
-            format!("the oldest message has been ready for {oldest}, and no less comes in than goes out"),
-        ),
+        AttentionReason::OldestAgeGrows => {
+            let why = match facts.is_held_up() {
+                true => format!("and workers hold {} but took none in the last minute", messages(facts.running)),
+                false => "and no less comes in than goes out".to_owned(),
+            };
+            (Wire::OldestAgeGrows, format!("the oldest message has been ready for {oldest}, {why}"))
+        }
         AttentionReason::MessagesErrored => {
             (Wire::MessagesErrored, format!("{} out of attempts", messages(facts.errored)))
         }

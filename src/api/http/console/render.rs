@@ -7,6 +7,7 @@ use super::view::{
     ActionForm, ActionLink, AgeChip, AttentionRow, ChartView, Fact, FilterForm, FormField, IntervalMark, Page,
     PageNotice, Section, Sparkline, TableCell, TableRow, TableView,
 };
+use super::words::next_link;
 
 const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
                      <path d=\"M5 4v16M10 4v16M15 4v16M20 4v16M2 17 22 7\" fill=\"none\" stroke=\"currentColor\" \
@@ -259,15 +260,27 @@ fn content(html: &mut Html, section: &Section) {
     }
 }
 
-/// A text in which backticks mark code.
+/// A text in which backticks mark code, and brackets links to the runbook. A text of others can have no other links.
 fn with_code(html: &mut Html, text: &str) {
     for (place, part) in text.split('`').enumerate() {
         if place % 2 == 0 {
-            html.text(part);
+            with_links(html, part);
         } else {
             html.element("code", &[], part);
         }
     }
+}
+
+fn with_links(html: &mut Html, text: &str) {
+    let mut rest = text;
+    while let Some((before, name, target, after)) =
+        next_link(rest).filter(|(_, _, target, _)| target.starts_with("runbook?page="))
+    {
+        html.text(before);
+        html.element("a", &[("href", target)], name);
+        rest = after;
+    }
+    html.text(rest);
 }
 
 fn attention(html: &mut Html, row: &AttentionRow) {

@@ -120,6 +120,14 @@ pub fn or_unknown(text: &str) -> String {
     if text.is_empty() { UNKNOWN.to_owned() } else { text.to_owned() }
 }
 
+/// The first link of a text: what stands before it, its own text, its target, and what stands after it.
+pub fn next_link(text: &str) -> Option<(&str, &str, &str, &str)> {
+    let (before, rest) = text.split_once('[')?;
+    let (name, rest) = rest.split_once("](")?;
+    let (target, after) = rest.split_once(')')?;
+    Some((before, name, target, after))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -279,6 +279,7 @@ impl Queues {
         let of = |state: MessageState| messages.map(|messages| messages[state as usize]);
         let facts = ActivityFacts {
             pending: of(MessageState::Pending),
+            running: of(MessageState::Running),
             errored: of(MessageState::Errored),
             oldest_ready: queue.oldest_ready(moment.elapsed).filter(|_| of(MessageState::Pending) != Some(0)),
             rates,

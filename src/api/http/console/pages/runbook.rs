@@ -1,43 +1,109 @@
-//! The pages of the runbook that reasons for attention name, as they are in the source.
+//! The pages of the runbook that reasons for attention name, as they are in the source, and those that these lead to.
+
+use std::borrow::Cow;
 
 use tonic::Status;
 
-use crate::api::http::console::query::PageQuery;
-use crate::api::http::console::view::{Page, PageFailure, Section};
+use crate::api::http::console::query::{PageQuery, link};
+use crate::api::http::console::view::{
+    Page, PageFailure, Section, TableCell, TableRow, TableView, TextLink, cell, heads,
+};
+use crate::api::http::console::words::next_link;
 
-const PAGES: [(&str, &str); 6] = [
+/// Where the pages are in the source.
+const FOLDER: &str = "docs/runbook/";
+
+const PAGES: [(&str, &str); 8] = [
     ("docs/runbook/nobody-dequeues.md", include_str!("../../../../../docs/runbook/nobody-dequeues.md")),
     ("docs/runbook/queue-blocked.md", include_str!("../../../../../docs/runbook/queue-blocked.md")),
     ("docs/runbook/oldest-age-grows.md", include_str!("../../../../../docs/runbook/oldest-age-grows.md")),
     ("docs/runbook/messages-errored.md", include_str!("../../../../../docs/runbook/messages-errored.md")),
     ("docs/runbook/attempts-fail.md", include_str!("../../../../../docs/runbook/attempts-fail.md")),
+    ("docs/runbook/store-away.md", include_str!("../../../../../docs/runbook/store-away.md")),
+    ("docs/runbook/redis.md", include_str!("../../../../../docs/runbook/redis.md")),
     ("docs/runbook/queue-counters-behind.md", include_str!("../../../../../docs/runbook/queue-counters-behind.md")),
 ];
 
-/// The page: a section for each heading, its text as it is written.
+/// The page: a section for each heading, its text as it is written. Without a name, the list of all pages.
 pub fn page(query: &PageQuery) -> Result<Page, PageFailure> {
-    let found = PAGES.iter().find(|(path, _)| *path == query.text("page"));
+    let name = query.text("page");
+    if name.is_empty() {
+        return Ok(contents());
+    }
+    let found = PAGES.iter().find(|(path, _)| *path == name);
     let Some((path, text)) = found else { return Err(Status::not_found("The runbook has no such page.").into()) };
     let (heading, rest) = text.split_once("\n\n").unwrap_or((text, ""));
     let mut page = Page::new("", heading.trim_start_matches("# "));
+    page.crumbs = vec![TextLink { href: "runbook".to_owned(), text: "Runbook".to_owned() }];
     page.lead = format!("Runbook: {path}");
     for part in rest.split("## ").filter(|part| !part.trim().is_empty()) {
         let (title, body) = part.split_once('\n').unwrap_or((part, ""));
-        let prose = body.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        let lines = body.lines().map(str::trim).filter(|line| !line.is_empty());
+        let prose = lines.map(with_own_links).collect();
         page.sections.push(Section { title: title.trim().to_owned(), prose, ..Section::default() });
     }
     Ok(page)
 }
 
+fn contents() -> Page {
+    let mut page = Page::new("", "Runbook");
+    page.lead = "What to do about each reason for attention. The source has a page for each alert.".to_owned();
+    let row = |(path, text): (&str, &str)| {
+        let title = text.lines().next().unwrap_or(path).trim_start_matches("# ").to_owned();
+        let name = TableCell { href: link("runbook", &[("page", path)]), ..cell("Page", title) };
+        TableRow { cells: vec![name], ..TableRow::default() }
+    };
+    let rows = PAGES.into_iter().map(row).collect();
+    let table = Some(TableView { columns: heads(&["Page"]), rows });
+    page.sections.push(Section { table, ..Section::default() });
+    page
+}
+
+/// A line whose links lead to pages of the console. Links to other documents are their texts alone.
+fn with_own_links(line: &str) -> String {
+    let mut written = String::new();
+    let mut rest = line;
+    while let Some((before, text, target, after)) = next_link(rest) {
+        written.push_str(before);
+        let path = format!("{FOLDER}{target}");
+        written.push_str(&match PAGES.iter().any(|(known, _)| *known == path) {
+            true => Cow::Owned(format!("[{text}]({})", link("runbook", &[("page", &path)]))),
+            false => Cow::Borrowed(text),
+        });
+        rest = after;
+    }
+    written + rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::http::console::view::reason_name;
     use crate::domain::queue::activity::AttentionReason;
+    use crate::proto::queue::v1 as wire;
 
     #[test]
-    fn every_reason_has_its_page() {
+    fn every_reason_has_its_page_which_names_it() {
+        let named = |reason: AttentionReason| match reason {
+            AttentionReason::NobodyDequeues => wire::AttentionReason::NobodyDequeues,
+            AttentionReason::DequeueBlocked => wire::AttentionReason::DequeueBlocked,
+            AttentionReason::OldestAgeGrows => wire::AttentionReason::OldestAgeGrows,
+            AttentionReason::MessagesErrored => wire::AttentionReason::MessagesErrored,
+            AttentionReason::AttemptsFail => wire::AttentionReason::AttemptsFail,
+            AttentionReason::EnqueueBlocked => wire::AttentionReason::EnqueueBlocked,
+            AttentionReason::NumbersOld => wire::AttentionReason::NumbersOld,
+        };
         for reason in AttentionReason::ALL {
-            assert!(PAGES.iter().any(|(path, _)| *path == reason.runbook()), "{reason:?}");
+            let page = PAGES.iter().find(|(path, _)| *path == reason.runbook());
+            let name = format!("`{}`", reason_name(named(reason).into()));
+            assert!(page.is_some_and(|(_, text)| text.contains(&name)), "{name}");
         }
+    }
+
+    #[test]
+    fn links_lead_to_pages_of_the_console_or_are_their_texts() {
+        let line = "Go on with [Redis](redis.md) or [the manual](../operating.md#set-it-up), `a[0]`.";
+        let found = "Go on with [Redis](runbook?page=docs%2Frunbook%2Fredis.md) or the manual, `a[0]`.";
+        assert_eq!(with_own_links(line), found);
     }
 }
