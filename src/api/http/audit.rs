@@ -161,8 +161,8 @@ fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
     };
     let targets = ["queue", "namespace", "rule", "experiment"].iter().filter_map(|field| inner(field));
     let names = ["queue", "namespace", "name", "rule"].iter().map(|field| text(field)).filter(|name| !name.is_empty());
-    let parts =
-        ["message_id", "value", "counter_name", "operation_id", "error_signature"].iter().map(|field| text(field));
+    let parts = ["message_id", "value", "counter_name", "operation_id", "error_signature"].map(text);
+    let parts = parts.into_iter().chain([blocked(message)]);
     OperatorAct {
         action: method.descriptor.name().to_owned(),
         target: targets.chain(names).next().or_else(|| documented(&text("document"))).unwrap_or_default(),
@@ -171,6 +171,22 @@ fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
         request_token: text("request_token"),
         ..OperatorAct::default()
     }
+}
+
+/// What an update of a queue blocks or unblocks.
+fn blocked(message: &DynamicMessage) -> String {
+    let Some(queue) = message.get_field_by_name("queue") else { return String::new() };
+    let Some(queue) = queue.as_message() else { return String::new() };
+    let word = |field: &str, blocks: &str, opens: &str| {
+        let is_set = queue.has_field_by_name(field);
+        let value = queue.get_field_by_name(field).and_then(|value| value.as_bool()).filter(|_| is_set);
+        value.map_or_else(String::new, |is_blocked| if is_blocked { blocks.to_owned() } else { opens.to_owned() })
+    };
+    let words = [
+        word("enqueue_blocked", "block enqueue", "unblock enqueue"),
+        word("dequeue_blocked", "block dequeue", "unblock dequeue"),
+    ];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 /// The namespaces of a document that has their names.

@@ -32,7 +32,7 @@ fn a_purge_posted_twice_is_one_purge_with_one_line() {
     let server = used_server(data.path());
     let page = get(&server, "/console/act?do=purge&queue=mail", &[]).body;
     assert_eq!(text_of(&page, "confirm-count"), "11");
-    assert!(page.contains(&format!("tallystone queue purge mail --server {}", server.address)), "{page}");
+    assert!(page.contains(&format!("tallystone queue purge mail --reason TEXT --server {}", server.address)), "{page}");
     let before = lines(&server).len();
     let wrong = post(&server, &form(&page, "reason=clean&typed=mial"), &[]);
     assert_eq!((wrong.status, depth(&server)), (400, ["11", "1", "0"].map(str::to_owned)));
@@ -90,6 +90,39 @@ fn every_action_does_what_its_page_says() {
         "UpdateQueue",
     ];
     assert_eq!(did, expected);
+}
+
+#[test]
+fn a_token_stands_for_one_content_and_a_form_that_failed_can_be_sent_again() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let page = get(&server, "/console/act?do=limit&queue=odd%2Fname%3A50", &[]).body;
+    let send = |more: &str| post(&server, &form(&page, &format!("reason=test&{more}")), &[]);
+    let wrong = send("value=acme&limit=many");
+    assert!(wrong.status == 400 && wrong.body.contains("Nothing was done"), "{}", wrong.body);
+    assert!(wrong.body.contains("href=\"act?do=limit&amp;queue=odd%2Fname%3A50\""), "{}", wrong.body);
+    let before = lines(&server).len();
+    for _ in 0..2 {
+        assert_eq!(send("value=acme&limit=2").status, 303);
+    }
+    let other = send("value=other&limit=3");
+    assert!(other.status == 400 && other.body.contains("sent before with other content"), "{}", other.body);
+    assert_eq!(lines(&server).len(), before + 1, "one limit was set");
+}
+
+#[test]
+fn a_form_of_a_queue_that_changed_since_is_refused_as_such() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let stale = get(&server, "/console/act?do=block-enqueue&queue=mail", &[]).body;
+    let fresh = get(&server, "/console/act?do=block-dequeue&queue=mail", &[]).body;
+    assert_eq!(post(&server, &form(&fresh, "reason=test"), &[]).status, 303);
+    let refused = post(&server, &form(&stale, "reason=test"), &[]);
+    assert!(refused.status == 409 && refused.body.contains("Changed meanwhile"), "{}", refused.body);
+    let audited = server.post("/tallystone.admin.v1.AuditService/ListAdminActions", "{}").json();
+    let parts: Vec<&str> =
+        audited["actions"].as_array().expect("a list").iter().filter_map(|act| act["part"].as_str()).collect();
+    assert_eq!(parts.iter().filter(|part| **part == "block dequeue").count(), 1, "{audited}");
 }
 
 #[test]

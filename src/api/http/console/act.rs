@@ -1,21 +1,23 @@
 //! Actions: a page that says what one would do, then a form that does it.
 //!
 //! A form carries a token. A second post of it leads to the page of the first and does nothing, and the calls carry the token
-//! too, so a purge stays one purge across a restart. What destroys wants the name of the queue typed.
+//! too, so a purge stays one purge across a restart. Other content under the token of a form that was done is refused. What
+//! destroys wants the name of the queue typed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::Mutex;
 use tonic::Status;
 
 use super::ask::ConsoleCalls;
 use super::operation_end::{ActionEnd, await_end};
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
-use super::words::{UNKNOWN, whole};
+use super::words::whole;
 use crate::domain::access::{AccessResource, AccessRole};
 use crate::domain::limits::{CONSOLE_FORMS_MAX, CONSOLE_TOKEN_BYTES_MAX};
 use crate::domain::shell_word::shell_word;
@@ -24,19 +26,38 @@ use crate::proto::queue::v1 as pb;
 /// How long an action may take.
 const ACT_WAIT: Duration = Duration::from_secs(10);
 const SERVICE: &str = "tallystone.queue.v1.QueueService";
+const OTHER_CONTENT: &str = "This form was sent before with other content; open its page again. Nothing was done.";
 
-/// The forms that were posted, with the place to which each led.
+/// The forms that were posted, by their tokens.
 #[derive(Default)]
 pub struct PostedForms {
-    posted: Mutex<VecDeque<(String, String)>>,
+    posted: Mutex<VecDeque<(String, Arc<PostedForm>)>>,
     made: AtomicU64,
 }
+
+/// What came of a form: a hash of its content, and the place to which it led. None before it is done. Locked while it is done, so
+/// that a second post waits for the first.
+type PostedForm = tokio::sync::Mutex<Option<(u64, String)>>;
 
 impl PostedForms {
     /// A token that no other form has. It is no secret: a foreign page cannot post at all.
     pub fn token(&self, calls: &ConsoleCalls) -> String {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         format!("console-{:x}-{number:x}", calls.context.calls.clock.now().micros())
+    }
+
+    /// The form of a token, new or posted before.
+    fn of(&self, token: &str) -> Arc<PostedForm> {
+        let mut posted = self.posted.lock();
+        if let Some((_, form)) = posted.iter().find(|(known, _)| known == token) {
+            return Arc::clone(form);
+        }
+        let form = Arc::<PostedForm>::default();
+        posted.push_back((token.to_owned(), Arc::clone(&form)));
+        if posted.len() > CONSOLE_FORMS_MAX {
+            posted.pop_front();
+        }
+        form
     }
 }
 
@@ -115,18 +136,34 @@ impl ConsoleAct {
         }
     }
 
-    /// The messages that it is about; none for acts on a value.
-    fn count(self, depth: &pb::GetDepthResponse) -> Option<i64> {
+    /// The messages that it is about.
+    fn count(self, depth: &pb::GetDepthResponse) -> i64 {
         match self {
-            Self::BlockDequeue | Self::Unblock => Some(depth.pending),
-            Self::BlockEnqueue | Self::Limit => None,
-            Self::Purge => Some(depth.pending + depth.invisible),
-            Self::Redrive | Self::Discard => Some(depth.errored),
-            Self::Cancel => Some(1),
+            Self::BlockDequeue | Self::Unblock => depth.pending,
+            Self::BlockEnqueue => 0, // only those that come
+            Self::Limit => depth.pending + depth.running,
+            Self::Purge => depth.pending + depth.invisible,
+            Self::Redrive | Self::Discard => depth.errored,
+            Self::Cancel => 1,
             Self::Delete => {
                 let finished = depth.completed + depth.canceled;
-                Some(depth.pending + depth.invisible + depth.running + depth.errored + finished)
+                depth.pending + depth.invisible + depth.running + depth.errored + finished
             }
+        }
+    }
+
+    /// What its number of messages means.
+    const fn counted(self) -> &'static str {
+        match self {
+            Self::BlockEnqueue => "those that wait already stay",
+            Self::Limit => "of all values, ready or running",
+            Self::BlockDequeue
+            | Self::Unblock
+            | Self::Purge
+            | Self::Redrive
+            | Self::Discard
+            | Self::Cancel
+            | Self::Delete => "",
         }
     }
 
@@ -136,13 +173,13 @@ impl ConsoleAct {
         match self {
             Self::BlockDequeue => format!("queue block {queue} --dequeue --reason TEXT"),
             Self::BlockEnqueue => format!("queue block {queue} --enqueue --reason TEXT"),
-            Self::Unblock => format!("queue unblock {queue}"),
-            Self::Purge => format!("queue purge {queue}"),
-            Self::Redrive => format!("dlq redrive -q {queue}"),
-            Self::Discard => format!("dlq rm -q {queue} --all"),
-            Self::Cancel => format!("msg cancel -q {queue} --id {id}"),
-            Self::Limit => format!("queue limit {queue} VALUE LIMIT"),
-            Self::Delete => format!("queue rm {queue}"),
+            Self::Unblock => format!("queue unblock {queue} --reason TEXT"),
+            Self::Purge => format!("queue purge {queue} --reason TEXT"),
+            Self::Redrive => format!("dlq redrive -q {queue} --reason TEXT"),
+            Self::Discard => format!("dlq rm -q {queue} --all --reason TEXT"),
+            Self::Cancel => format!("msg cancel -q {queue} --id {id} --reason TEXT"),
+            Self::Limit => format!("queue limit {queue} VALUE LIMIT --reason TEXT"),
+            Self::Delete => format!("queue rm {queue} --reason TEXT"),
         }
     }
 }
@@ -198,12 +235,13 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
     let mut page = Page::of_queue(queue, text);
     page.age = Some(calls.live_age());
     page.lead = act.effect().to_owned();
-    let count = act.count(&depth).map_or_else(|| UNKNOWN.to_owned(), whole);
+    let count = whole(act.count(&depth));
     let fact = |label, value: String| Fact { label, value, ..Fact::default() };
     let facts = vec![
         fact("Queue", queue.to_owned()),
         Fact {
             testid: "confirm-count",
+            hint: act.counted().to_owned(),
             class: if act.destroys() { "bad" } else { "" },
             ..fact("Messages concerned", count)
         },
@@ -248,10 +286,12 @@ pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForm
     if act.destroys() && form.text("typed") != queue {
         return Err(Status::invalid_argument("The typed name is not that of the queue; nothing was done.").into());
     }
-    // Held while the act is done, so that a second post waits for the first.
-    let mut posted = posted.posted.lock().await;
-    if let Some((_, place)) = posted.iter().find(|(known, _)| known == token) {
-        return Ok(place.clone());
+    let (posted, content) = (posted.of(token), form.fingerprint());
+    let mut posted = posted.lock().await;
+    match &*posted {
+        Some((known, place)) if *known == content => return Ok(place.clone()),
+        Some(_) => return Err(Status::invalid_argument(OTHER_CONTENT).into()),
+        None => {}
     }
     let result = match call(&calls.with_reason(reason), act, form).await? {
         ActionEnd::Done => ("done", name),
@@ -261,10 +301,7 @@ pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForm
         ConsoleAct::Delete => link("", &[result]),
         _ => link("queue", &[("name", queue), result]), // the queue is still there
     };
-    posted.push_back((token.to_owned(), place.clone()));
-    if posted.len() > CONSOLE_FORMS_MAX {
-        posted.pop_front();
-    }
+    *posted = Some((content, place.clone()));
     Ok(place)
 }
 

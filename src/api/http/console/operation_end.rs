@@ -57,7 +57,7 @@ fn end_of(operation: &pb::Operation) -> Option<Result<ActionEnd, Status>> {
     match operation.state() {
         pb::OperationState::Unspecified | pb::OperationState::Running => None,
         pb::OperationState::Done => Some(Ok(ActionEnd::Done)),
-        pb::OperationState::Cancelled => stopped(Code::Aborted, "it was cancelled. Start it again for the rest."),
+        pb::OperationState::Cancelled => stopped(Code::Cancelled, "it was cancelled. Start it again for the rest."),
         pb::OperationState::Failed => {
             let error = operation.error.clone().unwrap_or_default();
             stopped(Code::from_i32(error.code), &error.message)
@@ -89,6 +89,6 @@ mod tests {
         assert_eq!(failed.code(), Code::Unavailable);
         assert_eq!(failed.message(), "The redrive stopped after 3 messages: the disk is full");
         let cancelled = end_of(&operation(pb::OperationState::Cancelled, None)).expect("it has ended");
-        assert_eq!(cancelled.expect_err("it was cancelled").code(), Code::Aborted);
+        assert_eq!(cancelled.expect_err("it was cancelled").code(), Code::Cancelled);
     }
 }

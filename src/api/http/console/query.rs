@@ -1,6 +1,7 @@
 //! Queries of pages and bodies of forms: names and values as `application/x-www-form-urlencoded`.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use xxhash_rust::xxh3::Xxh3;
 
 /// What is escaped in the values of links.
 const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -13,6 +14,16 @@ impl PageQuery {
     /// Reads a query. Bytes that are no UTF-8 become replacement characters.
     pub fn of(query: Option<&str>) -> Self {
         Self(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect())
+    }
+
+    /// A hash of all names and values, in their order.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        for text in self.0.iter().flat_map(|(name, value)| [name, value]) {
+            hash.update(&(text.len() as u64).to_be_bytes());
+            hash.update(text.as_bytes());
+        }
+        hash.digest()
     }
 
     /// The value of a name; empty without one.

@@ -4,7 +4,7 @@ use http::StatusCode;
 use tonic::{Code, Status};
 
 use super::assets::{AssetLinks, LINKS};
-use super::query::link;
+use super::query::{PageQuery, link};
 use super::words;
 use crate::proto::queue::v1 as queue;
 
@@ -308,6 +308,17 @@ impl PageFailure {
         }
     }
 
+    /// The same for an action that was not done. `back` leads to its form, which has a new token.
+    pub fn of_action(self, form: &PageQuery) -> Page {
+        let known = |name| (name, form.text(name));
+        let href = link("act", &[known("do"), known("queue"), known("id")]);
+        let heading = if self.status == StatusCode::BAD_REQUEST { "Nothing was done" } else { self.heading };
+        let mut page = Self { heading, ..self }.page();
+        let again = ActionLink { href, text: "Open the form again", enabled: true, ..ActionLink::default() };
+        page.sections.push(Section { links: vec![again], ..Section::default() });
+        page
+    }
+
     /// The page that says so.
     pub fn page(self) -> Page {
         let mut page = Page::new("", self.heading);
@@ -325,6 +336,8 @@ impl From<Status> for PageFailure {
         let (code, heading) = match status.code() {
             Code::NotFound => (StatusCode::NOT_FOUND, "Not found"),
             Code::InvalidArgument | Code::FailedPrecondition => (StatusCode::BAD_REQUEST, "Cannot be shown"),
+            Code::Aborted => (StatusCode::CONFLICT, "Changed meanwhile"),
+            Code::Cancelled => (StatusCode::CONFLICT, "Stopped before its end"),
             Code::PermissionDenied => (StatusCode::FORBIDDEN, "Not allowed"),
             Code::Unauthenticated => (StatusCode::UNAUTHORIZED, "Sign in first"),
             Code::ResourceExhausted => (StatusCode::TOO_MANY_REQUESTS, "Too much at once"),

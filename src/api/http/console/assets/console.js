@@ -18,10 +18,16 @@
   // Ages tick by the server's clock.
   const chip = document.querySelector('[data-testid="age"]');
   let offset = chip ? Number(chip.dataset.serverTime) - Date.now() : 0;
-  const words = (seconds) => seconds < 120 ? `${seconds} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
+  const words = (seconds) => seconds < 120 ? `${seconds} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min`
+    : seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} days`;
   let isAway = chip && chip.dataset.ageState === "away";
   const tick = () => {
-    if (!chip || !chip.dataset.asOf) return;
+    if (!chip) return;
+    if (!chip.dataset.asOf) {
+      chip.dataset.ageState = isAway ? "away" : "stale";
+      chip.querySelector(".age-text").textContent = "–";
+      return;
+    }
     const seconds = Math.max(0, Math.floor((Date.now() + offset - Number(chip.dataset.asOf)) / 1000));
     chip.dataset.ageState = isAway ? "away" : seconds <= 5 ? "fresh" : seconds <= 60 ? "lagging" : "stale";
     chip.querySelector(".age-text").textContent = `as of ${words(seconds)} ago`;
@@ -151,7 +157,7 @@
     const at = links.indexOf(document.activeElement);
     const keys = {
       "/": () => { const input = document.querySelector('.filter :is(input:not([type="hidden"]), select)'); if (input) { input.focus(); input.select?.(); } },
-      "?": () => { const help = document.getElementById("keys"); if (help) help.hidden = !help.hidden; },
+      "?": () => { const help = document.getElementById("keys"); if (help) { help.hidden = !help.hidden; help.scrollIntoView({ block: "nearest" }); } },
       t: toggleTheme,
       p: () => { if (pause) setPaused(!isPaused); },
       j: () => links[Math.min(at + 1, links.length - 1)]?.focus(),

@@ -236,6 +236,9 @@ async fn events(calls: &ConsoleCalls, namespace: &str, name: &str) -> Section {
         Err(status) => section.empty = status.message().to_owned(),
         Ok(answer) if answer.events.is_empty() => section.empty = "The log has no event of it.".to_owned(),
         Ok(answer) => {
+            // A counter has adds and clears, or totals of others.
+            let is_total = |event: &pb::CountEvent| event.kind == i32::from(pb::EventKind::Total);
+            let amount = if answer.events.iter().all(is_total) { "#Total" } else { "#Delta" };
             let row = |event: pb::CountEvent| {
                 let kind = match pb::EventKind::try_from(event.kind).unwrap_or_default() {
                     pb::EventKind::Unspecified => UNKNOWN,
@@ -247,12 +250,12 @@ async fn events(calls: &ConsoleCalls, namespace: &str, name: &str) -> Section {
                 let cells = vec![
                     cell("Time", moment(event.event_time.as_ref())),
                     cell("Kind", kind),
-                    number("Delta", whole(event.delta)),
+                    number(amount.trim_start_matches('#'), whole(event.delta)),
                 ];
                 TableRow { cells, ..TableRow::default() }
             };
             let rows = answer.events.into_iter().map(row).collect();
-            section.table = Some(TableView { columns: heads(&["Time", "Kind", "#Delta"]), rows });
+            section.table = Some(TableView { columns: heads(&["Time", "Kind", amount]), rows });
         }
     }
     section

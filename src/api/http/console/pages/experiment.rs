@@ -92,6 +92,9 @@ impl ShownExperiment {
         let mut facts = vec![
             fact("State", state_of(experiment).to_owned()),
             fact("Arms", arms_of(experiment)),
+            fact("Unit", unit_of(experiment).to_owned()),
+            fact("Mode", mode_of(experiment).to_owned()),
+            fact("Alpha", experiment.alpha.to_string()),
             fact("Planned exposures", unsigned(experiment.planned_exposures)),
             fact("Namespace", experiment.namespace.clone()),
             fact("Began", moment(experiment.create_time.as_ref())),
@@ -116,7 +119,9 @@ impl ShownExperiment {
     fn commands(&self) -> Vec<String> {
         let name = shell_word(&self.experiment.name);
         match self.is_kept {
-            true => vec![format!("exp compare {name}"), format!("exp history {name}")],
+            true => {
+                vec![format!("exp compare {name}"), format!("exp compare {name} -o csv"), format!("exp history {name}")]
+            }
             false => vec![command(&self.experiment)],
         }
     }
@@ -126,6 +131,23 @@ impl ShownExperiment {
         let href = link("experiments", &FIELDS.map(|field| (field, query.text(field))));
         let change = ActionLink { href, text: "Change", enabled: true, ..ActionLink::default() };
         if self.is_kept { Vec::new() } else { vec![change] }
+    }
+}
+
+/// What is counted once in it.
+fn unit_of(experiment: &pb::Experiment) -> &'static str {
+    match experiment.unit() {
+        pb::ExperimentUnit::Unspecified | pb::ExperimentUnit::User => "user",
+        pb::ExperimentUnit::Session => "session",
+        pb::ExperimentUnit::Event => "event",
+    }
+}
+
+/// When it may be decided.
+fn mode_of(experiment: &pb::Experiment) -> &'static str {
+    match experiment.mode() {
+        pb::ExperimentMode::Unspecified | pb::ExperimentMode::AlwaysValid => "at any look",
+        pb::ExperimentMode::Fixed => "once, at the planned size",
     }
 }
 
@@ -161,7 +183,10 @@ fn experiment_of(query: &PageQuery) -> Result<pb::Experiment, PageFailure> {
     let arms = listed("arms").map(arm).collect::<Result<Vec<_>, PageFailure>>()?;
     let alpha = match query.text("alpha") {
         "" => 0.0,
-        text => text.trim().parse::<f64>().map_err(|_| refuse("Alpha is a number such as 0.05."))?,
+        text => {
+            let alpha = text.trim().parse::<f64>().ok().filter(|alpha| *alpha > 0.0);
+            alpha.ok_or_else(|| refuse("Alpha is a number above 0, such as 0.05."))?
+        }
     };
     let planned = query.text("planned").replace(',', "");
     let unit = match query.text("unit") {

@@ -11,6 +11,7 @@ use crate::api::http::console::view::{
     heads, number,
 };
 use crate::api::http::console::words::{moment, unsigned};
+use crate::domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_POWER};
 use crate::proto::experiment::v1 as pb;
 
 /// The experiments of one page.
@@ -102,6 +103,35 @@ fn comparison(query: &PageQuery) -> Section {
     }
 }
 
+/// The plan that a form asks for, or what is wrong with the form.
+fn plan_of(query: &PageQuery) -> Result<pb::PlanExperimentRequest, String> {
+    let number = |label: &str, name: &str, default: Option<f64>| match (query.text(name).trim(), default) {
+        ("", Some(default)) => Ok(default),
+        ("", None) => Err(format!("{label} is missing.")),
+        (text, _) => {
+            text.parse::<f64>().map_err(|_| format!("{label} is {text:?}, which is no number such as 0.05 for 5 %."))
+        }
+    };
+    let share = |label: &str, name: &str, default: Option<f64>| {
+        let found = number(label, name, default)?;
+        let is_share = found > 0.0 && found < 1.0;
+        is_share
+            .then_some(found)
+            .ok_or_else(|| format!("{label} is {found}; it lies between 0 and 1, such as 0.05 for 5 %."))
+    };
+    let arms = match query.text("count").trim() {
+        "" => 0,
+        text => text.parse().map_err(|_| format!("The number of arms is {text:?}, which is no whole number."))?,
+    };
+    Ok(pb::PlanExperimentRequest {
+        baseline: share("The rate of the control", "baseline", None)?,
+        effect: number("The smallest change to find", "effect", None)?,
+        power: share("The power", "power", Some(EXPERIMENT_POWER))?,
+        alpha: share("Alpha", "alpha", Some(EXPERIMENT_ALPHA))?,
+        arms,
+    })
+}
+
 /// The form that plans an experiment, with its answer.
 async fn plan(calls: &ConsoleCalls, query: &PageQuery) -> Section {
     let text = |label: &str, name: &'static str| FormField {
@@ -126,13 +156,9 @@ async fn plan(calls: &ConsoleCalls, query: &PageQuery) -> Section {
     if query.text("baseline").is_empty() {
         return section;
     }
-    let value = |name| query.text(name).trim().parse::<f64>().unwrap_or(0.0);
-    let request = pb::PlanExperimentRequest {
-        baseline: value("baseline"),
-        effect: value("effect"),
-        power: value("power"),
-        alpha: value("alpha"),
-        arms: query.text("count").trim().parse().unwrap_or(0),
+    let request = match plan_of(query) {
+        Ok(request) => request,
+        Err(why) => return Section { empty: why, ..section },
     };
     let answer: Result<pb::PlanExperimentResponse, tonic::Status> = calls.ask(PLAN_EXPERIMENT, &request).await;
     match answer {

@@ -184,7 +184,11 @@ fn attention(urgent: &pb::ListQueueActivityResponse) -> Section {
         all => format!("{all} queues"),
     };
     let empty = if attention.is_empty() { "Nothing needs attention.".to_owned() } else { String::new() };
-    Section { part: ATTENTION_PART, title: "Attention".to_owned(), note, attention, empty, ..Section::default() }
+    let href = link("", &[("sort", "attention")]);
+    let by_urgency =
+        ActionLink { href, text: "All of them first in the table", enabled: true, ..ActionLink::default() };
+    let links = if all > i64::from(ATTENTION_ROWS) { vec![by_urgency] } else { Vec::new() };
+    Section { part: ATTENTION_PART, title: "Attention".to_owned(), note, attention, empty, links, ..Section::default() }
 }
 
 /// A reason, with the next step.

@@ -103,6 +103,9 @@ const LABELS: [(&str, &str); 9] = [
 /// One sentence on how the queue does.
 pub fn verdict(activity: &pb::QueueActivity) -> String {
     let pending = activity.pending;
+    if activity.dequeue_blocked {
+        return format!("Dequeue is blocked: workers get none of its {} ready messages.", count(pending));
+    }
     match (pending, activity.time_to_drain.as_ref(), activity.in_per_second, activity.out_per_second) {
         (None, ..) => "Its numbers are not known yet.".to_owned(),
         (Some(0), _, _, Some(out)) if out > 0.0 => "It keeps up: nothing waits.".to_owned(),
@@ -137,7 +140,12 @@ fn message_links(name: &str) -> Vec<ActionLink> {
 async fn explained(calls: &ConsoleCalls, name: &str) -> Section {
     let request = pb::ExplainQueueRequest { queue: name.to_owned(), ..Default::default() };
     let answer: Result<pb::ExplainQueueResponse, Status> = calls.ask(EXPLAIN_QUEUE, &request).await;
-    let mut section = Section { id: "explain", title: "What would a dequeue get?".to_owned(), ..Section::default() };
+    let mut section = Section {
+        id: "explain",
+        title: "What would a dequeue get?".to_owned(),
+        note: "live, as this page was loaded".to_owned(),
+        ..Section::default()
+    };
     match answer {
         Ok(answer) => {
             let text = |cause: pb::Explanation| TableRow {
@@ -157,8 +165,11 @@ async fn explained(calls: &ConsoleCalls, name: &str) -> Section {
 async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
     let request = pb::ListSessionsRequest { queue: name.to_owned(), page_size: SESSION_ROWS, ..Default::default() };
     let answer: Result<pb::ListSessionsResponse, Status> = calls.ask(LIST_SESSIONS, &request).await;
-    let mut section =
-        Section { title: "Workers".to_owned(), note: "those with a session · live".to_owned(), ..Section::default() };
+    let mut section = Section {
+        title: "Workers".to_owned(),
+        note: "those with a session · as this page was loaded".to_owned(),
+        ..Section::default()
+    };
     match answer {
         Ok(answer) if answer.sessions.is_empty() => {
             section.empty = match answer.next_page_token.is_empty() {
@@ -219,7 +230,8 @@ async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
         enabled: true,
         ..ActionLink::default()
     };
-    Section { title, class: "plain", facts, links: vec![history], ..Section::default() }
+    let note = "as this page was loaded".to_owned();
+    Section { title, note, class: "plain", facts, links: vec![history], ..Section::default() }
 }
 
 /// The actions, which are off in a read-only console, while the store is away, and where the caller lacks their role.
