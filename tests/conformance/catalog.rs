@@ -165,6 +165,7 @@ impl TriedEntry for CatalogExperiment {
             description: text.to_owned(),
             stopped: Some(at(7)),
             falls: vec![FallenCounter { counter: "B/exposures".into(), time: at(5), lost: 8_112 }],
+            exposures_before: Some(9),
         });
         // Ids are random: also those above the greatest signed number are kept.
         let id = ExperimentId(u64::MAX - u64::from(id));

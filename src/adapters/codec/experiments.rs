@@ -74,7 +74,7 @@ pub fn decode_experiment_change(bytes: &[u8]) -> Result<ExperimentChange, Corrup
 }
 
 fn settings_of(settings: &ExperimentSettings) -> StoredExperimentSettings {
-    let ExperimentSettings { spec, description, stopped, falls } = settings;
+    let ExperimentSettings { spec, description, stopped, falls, exposures_before } = settings;
     let fall_of = |fall: &FallenCounter| StoredFallenCounter {
         counter: fall.counter.to_string(),
         time: fall.time.micros(),
@@ -100,6 +100,7 @@ fn settings_of(settings: &ExperimentSettings) -> StoredExperimentSettings {
         description: description.clone(),
         stopped: stopped.map(Timestamp::micros),
         falls: falls.iter().map(fall_of).collect(),
+        exposures_before: *exposures_before,
     }
 }
 
@@ -138,7 +139,8 @@ fn settings_from(what: &'static str, stored: StoredExperimentSettings) -> Result
         lost: fall.lost,
     };
     let falls = stored.falls.into_iter().map(fall_from).collect();
-    Ok(ExperimentSettings { spec, description: stored.description, stopped, falls })
+    let (description, exposures_before) = (stored.description, stored.exposures_before);
+    Ok(ExperimentSettings { spec, description, stopped, falls, exposures_before })
 }
 
 fn word_from(what: &'static str, text: &str) -> Result<ExperimentWord, CorruptValue> {
@@ -171,7 +173,7 @@ mod tests {
         };
         let falls = vec![FallenCounter { counter: "B/exposures".into(), time: at(5), lost: 8_112 }];
         let description = "the new button".to_owned();
-        let settings = ExperimentSettings { spec, description, stopped: Some(at(7)), falls };
+        let settings = ExperimentSettings { spec, description, stopped: Some(at(7)), falls, exposures_before: Some(9) };
         let id = ExperimentId(u64::MAX - 1);
         let experiment = CatalogExperiment { id, version: 3, settings, created: at(1), updated: at(2) };
         assert_eq!(decode_experiment(&encode_experiment(&experiment)), Ok(experiment.clone()));

@@ -45,7 +45,8 @@ pub const RULES: &str = rule_service_server::SERVICE_NAME;
 const LIKE_MIN: f64 = 0.9;
 
 /// Parts of the full names of methods whose callers are recorded in a history.
-const CHANGES_A_CATALOG: [&str; 4] = ["tallystone.admin.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
+const CHANGES_A_CATALOG: [&str; 5] =
+    ["tallystone.admin.", "tallystone.experiment.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
 
 /// Names of calls that occupy lasting resources, of which each caller has a share.
 const TAKES_A_SHARE: [&str; 9] = [

@@ -51,6 +51,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     units::read_span(text).ok_or_else(|| "not a duration; write it as 500ms, 5s, 1m30s, 24h or 7d".to_owned())
 }
 
+/// Parses a share. 0 is refused, because it would stand for the default in a request; the server checks the range.
+pub fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| *share != 0.0);
+    share.ok_or_else(|| "not a share above 0; write it as 0.05 for 5 %".to_owned())
+}
+
 /// Parses a size such as `256MiB`, `1.5KiB`, or a number of bytes.
 pub fn bytes<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let what = "not a size; write it as 512KiB, 256MiB, 1.5GiB, or as a number of bytes";

@@ -10,7 +10,7 @@ use crate::api::grpc::keys::{grant_message, grant_of, key_message, quotas_messag
 use crate::api::time;
 use crate::app::cli::arguments;
 use crate::app::cli::commands::{self, OfflineArgs};
-use crate::app::cli::namespaces::{Confirmation, confirm};
+use crate::app::cli::namespaces::{Confirmation, confirm_unseen};
 use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell};
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, on_a_runtime, pages};
 use crate::app::notices::print_notice;
@@ -284,7 +284,7 @@ impl ClientContext {
     }
 
     async fn remove_key(&self, args: KeyRmArgs) -> Result<(), Failure> {
-        if confirm(args.yes, &format!("delete key {} and end its calls", args.name))? == Confirmation::No {
+        if confirm_unseen(args.yes, &format!("delete key {} and end its calls", args.name))? == Confirmation::No {
             return Ok(());
         }
         let request = pb::DeleteKeyRequest { name: args.name, etag: args.etag, reason: args.reason, force: args.force };

@@ -274,13 +274,22 @@ pub enum Confirmation {
     No,
 }
 
-/// Asks for confirmation before data is destroyed. Without a terminal, `--yes` is required.
+/// Asks for confirmation before data is destroyed, in a command that has `--dry-run`. Without a terminal, `--yes` is required.
 pub fn confirm(yes: bool, what: &str) -> Result<Confirmation, Failure> {
+    confirm_or(yes, what, ", or preview with --dry-run")
+}
+
+/// The same for a command without `--dry-run`.
+pub fn confirm_unseen(yes: bool, what: &str) -> Result<Confirmation, Failure> {
+    confirm_or(yes, what, "")
+}
+
+fn confirm_or(yes: bool, what: &str, else_what: &str) -> Result<Confirmation, Failure> {
     if yes {
         return Ok(Confirmation::Yes);
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("this would {what}; confirm with --yes, or preview with --dry-run")));
+        return Err(Failure::usage(format!("this would {what}; confirm with --yes{else_what}")));
     }
     print_prompt(&format!("{what}? [y/N]"));
     match is_yes(std::io::stdin().lock())? {

@@ -39,6 +39,9 @@ pub struct ExperimentSettings {
     pub stopped: Option<Timestamp>,
     /// The counters that became smaller while it ran, each once. The service notes them.
     pub falls: Vec<FallenCounter>,
+    /// The exposures of all arms that its counters held when it was created; none if they could not be read. The service notes
+    /// them.
+    pub exposures_before: Option<u64>,
 }
 
 impl ExperimentSettings {

@@ -62,8 +62,8 @@ pub enum ExperimentDoubt {
     ConversionsAboveExposures(usize),
     /// The counters may lose adds, and nobody watched whether they did.
     UnwatchedEstimates,
-    /// The counter is below 0.
-    NegativeCount(Box<str>),
+    /// The counter is below 0; its count.
+    NegativeCount(Box<str>, i64),
     /// The counter has more new adds than a read may sum.
     PartialCount(Box<str>),
 }

@@ -138,7 +138,7 @@ fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
 }
 
 /// Refuses writes to namespaces that users may only read.
-fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
+pub(in crate::engine) fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
     match is_reserved(namespace) {
         true => {
             Err(CountingError::NamespaceReadOnly { name: namespace.to_string(), writer: reserved_writer(namespace) })

@@ -130,8 +130,9 @@ impl HeldExperiments {
             ExperimentIntent::Update(settings, expected) => {
                 let live = self.live(&settings.spec.name, *expected)?;
                 refuse_fixed::<CatalogExperiment>(&differences_between(fixed(&live.settings), fixed(settings)))?;
-                let (stopped, falls) = (live.settings.stopped, live.settings.falls.clone());
-                let after = ExperimentSettings { stopped, falls, ..settings.clone() };
+                let ExperimentSettings { stopped, exposures_before, .. } = live.settings;
+                let falls = live.settings.falls.clone();
+                let after = ExperimentSettings { stopped, falls, exposures_before, ..settings.clone() };
                 let differences = differences_between(changing(&live.settings), changing(&after));
                 Ok(changed(&live, after, author, now, differences))
             }
@@ -166,8 +167,8 @@ impl HeldExperiments {
         let name = &settings.spec.name;
         if let Some(live) = by_name.get(name) {
             // What the service noted was not sent.
-            let falls = live.settings.falls.clone();
-            if live.settings == (ExperimentSettings { falls, ..settings.clone() }) {
+            let (falls, exposures_before) = (live.settings.falls.clone(), live.settings.exposures_before);
+            if live.settings == (ExperimentSettings { falls, exposures_before, ..settings.clone() }) {
                 return Ok(ExperimentDecision::Keep(Arc::clone(live)));
             }
             let what = format!("experiment {name} exists with other settings, or was stopped");
@@ -304,7 +305,13 @@ mod tests {
                 mode: ExperimentMode::AlwaysValid,
             },
         };
-        ExperimentSettings { spec, description: String::new(), stopped: None, falls: Vec::new() }
+        ExperimentSettings {
+            spec,
+            description: String::new(),
+            stopped: None,
+            falls: Vec::new(),
+            exposures_before: None,
+        }
     }
 
     #[test]

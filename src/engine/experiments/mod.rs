@@ -13,13 +13,15 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::experiment::{
-    ArmTotals, CatalogExperiment, ExperimentDoubt, ExperimentSpec, ExperimentWord, FallenCounter, Judgement, judge,
+    ArmTotals, CatalogExperiment, ExperimentDoubt, ExperimentSettings, ExperimentSpec, ExperimentWord, FallenCounter,
+    Judgement, judge,
 };
 use crate::domain::limits::EXPERIMENT_SAMPLED_EVERY;
 use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
+use crate::engine::catalog::Author;
 use crate::engine::context::EngineContext;
-use crate::engine::counting::{Counting, CountingError};
-use crate::engine::namespaces::{NamespaceCatalog, NamespaceError, experiment_namespace};
+use crate::engine::counting::{Counting, CountingError, refuse_reserved};
+use crate::engine::namespaces::{NamespaceCatalog, experiment_namespace};
 
 pub use catalog::{ExperimentCatalog, ExperimentEtag, not_found};
 pub use error::ExperimentError;
@@ -88,9 +90,20 @@ impl Experiments {
         &self.catalog
     }
 
-    /// Refuses an experiment whose counters have no namespace.
-    pub fn check_namespace(&self, spec: &ExperimentSpec) -> Result<(), NamespaceError> {
-        self.namespaces.get(&spec.namespace).map(drop)
+    /// Creates an experiment, and notes what its counters hold already. Refuses one whose counters have no namespace, or one
+    /// to which only the service writes. Cost: that of `compare`, and one change.
+    pub async fn create(
+        &self,
+        settings: ExperimentSettings,
+        author: Author,
+    ) -> Result<Arc<CatalogExperiment>, ExperimentError> {
+        let spec = &settings.spec;
+        refuse_reserved(&spec.namespace)?;
+        self.namespaces.get(&spec.namespace)?;
+        // What cannot be read is not known. It must not keep an experiment from its start.
+        let before = self.compare(spec).await.ok();
+        let exposures_before = before.map(|found| found.arms.iter().map(|arm| arm.exposures).sum());
+        self.catalog.create(ExperimentSettings { exposures_before, ..settings }, author).await
     }
 
     /// Compares the arms of an experiment that is kept. A counter that fell, at this look or before it, withholds the verdict.
@@ -213,7 +226,7 @@ fn judged(
             doubts.push(ExperimentDoubt::PartialCount(name.as_str().into()));
         }
         counts.push(u64::try_from(reading.count).unwrap_or_else(|_negative| {
-            doubts.push(ExperimentDoubt::NegativeCount(name.as_str().into()));
+            doubts.push(ExperimentDoubt::NegativeCount(name.as_str().into(), reading.count));
             0
         }));
     }

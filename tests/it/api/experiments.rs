@@ -183,6 +183,62 @@ async fn a_reader_is_told_that_units_repeat() {
     assert!(found["banners"][0].as_str().is_some_and(|banner| banner.starts_with("UNITS REPEAT")), "{found}");
 }
 
+fn has_banner(found: &Value, start: &str) -> bool {
+    let banners = found["banners"].as_array().cloned().unwrap_or_default();
+    banners.iter().any(|banner| banner.as_str().is_some_and(|banner| banner.starts_with(start)))
+}
+
+#[tokio::test]
+async fn a_reader_is_told_what_the_numbers_do_not_show() {
+    let server = Wire::start().await;
+    let nothing = server.compared(&checkout("shop")).await;
+    let named = "NOTHING COUNTED: exp/checkout/A/exposures, exp/checkout/B/exposures have no adds";
+    assert!(has_banner(&nothing, named), "{nothing}");
+    let counts = [("A/exposures", 100), ("B/exposures", 100), ("B/opened", 101), ("A/bought", -3)];
+    server.count("shop", &counts).await;
+    let found = server.compared(&checkout("shop")).await;
+    assert!(!has_banner(&found, "NOTHING COUNTED"), "{found}");
+    assert!(has_banner(&found, "NO RATE: B/opened happened more often"), "{found}");
+    assert_eq!(found["doubts"][0]["kind"], "EXPERIMENT_DOUBT_KIND_NEGATIVE_COUNT", "{found}");
+    assert!(found["doubts"][0]["text"].as_str().is_some_and(|text| text.contains("is -3")), "{found}");
+}
+
+#[tokio::test]
+async fn an_experiment_that_begins_with_counts_says_so_at_each_look() {
+    let server = Wire::start().await;
+    let create = json!({"experiment": checkout("shop")});
+    let compare = json!({"name": "checkout"});
+    assert_eq!(server.experiment("CreateExperiment", &create).await.0, 200);
+    let (_, first) = server.experiment("CompareExperiment", &compare).await;
+    assert!(!has_banner(&first, "OLDER COUNTS"), "{first}");
+    server.count("shop", &[("A/exposures", 70), ("B/exposures", 50), ("B/bought", 9)]).await;
+    assert_eq!(server.experiment("DeleteExperiment", &json!({"name": "checkout"})).await.0, 200);
+    let (status, made) = server.experiment("CreateExperiment", &create).await;
+    assert_eq!(status, 200, "{made}");
+    let (_, found) = server.experiment("CompareExperiment", &compare).await;
+    assert!(has_banner(&found, "OLDER COUNTS: its counters held 120 exposures when it was created"), "{found}");
+    let mut described = made["experiment"].clone();
+    described["description"] = json!("the new button");
+    let (status, updated) = server.experiment("UpdateExperiment", &json!({"experiment": described})).await;
+    assert_eq!(status, 200, "{updated}");
+    let (_, found) = server.experiment("CompareExperiment", &compare).await;
+    assert!(has_banner(&found, "OLDER COUNTS"), "a change does not forget it: {found}");
+
+    assert!(!has_banner(&server.compared(&checkout("shop")).await, "NOT THE KEPT ONE"));
+    let mut other = checkout("shop");
+    other["planned_exposures"] = json!("10");
+    let judged = server.compared(&other).await;
+    assert!(has_banner(&judged, "NOT THE KEPT ONE: an experiment checkout is kept"), "{judged}");
+}
+
+#[tokio::test]
+async fn an_experiment_whose_counters_nobody_may_add_to_is_refused() {
+    let server = Wire::start().await;
+    let create = json!({"experiment": checkout("tallystone.experiments")});
+    let (status, refused) = server.experiment("CreateExperiment", &create).await;
+    assert_eq!(refused["details"][0]["reason"], "NAMESPACE_READ_ONLY", "{status} {refused}");
+}
+
 #[tokio::test]
 async fn a_kept_experiment_is_compared_by_its_name() {
     let server = Wire::start().await;

@@ -15,6 +15,10 @@ fn a_plan_shows_what_each_mode_needs() {
     assert_eq!(whole["fixedExposuresPerArm"], "1030");
     let fewer = desk.run(&["exp", "plan", "--baseline", "0.2", "--effect", "-0.05", "-o", "jsonl"]).ok();
     assert!(fewer.contains("fixedExposuresPerArm"), "{fewer}");
+    for no_share in ["5%", "0"] {
+        let refused = desk.run(&["exp", "plan", "--baseline", "0.2", "--effect", "0.05", "--alpha", no_share]);
+        assert!(refused.code == 2 && refused.err.contains("write it as 0.05 for 5 %"), "{}", refused.err);
+    }
     let wrong = desk.run(&["exp", "plan", "--baseline", "1.2", "--effect", "0.05"]);
     assert_ne!(wrong.code, 0);
     assert!(wrong.err.contains("INVALID_ARGUMENT") && wrong.err.contains("baseline is 1.2"), "{}", wrong.err);
@@ -66,6 +70,9 @@ fn an_experiment_is_created_watched_stopped_and_removed() {
         desk.run(&["counter", "add", counter, count]).ok();
     }
     let watched = desk.run(&["exp", "watch", "checkout", "--every", "1ms", "--looks", "2", "-o", "jsonl"]).ok();
+    let rows = desk.run(&["exp", "watch", "checkout", "--every", "1ms", "--looks", "2", "-o", "csv"]).ok();
+    assert!(rows.starts_with("arm,metric,exposures") && rows.contains(",verdict,look_time\n"), "{rows}");
+    assert_eq!(rows.lines().filter(|row| row.ends_with('Z')).count(), rows.lines().count() - 1, "{rows}");
     let looks: Vec<Value> = watched.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(looks.len(), 2, "{watched}");
     assert_eq!(looks[1]["arms"][1]["exposures"], "10000", "{watched}");
@@ -83,6 +90,8 @@ fn an_experiment_is_created_watched_stopped_and_removed() {
     let versions: Vec<&str> = history.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
     assert_eq!(versions, ["3", "2", "1"], "{history}");
     assert!(history.contains("enough"), "{history}");
+    let is_signed = |row: &str| row.split(',').nth(2).is_some_and(|actor| !actor.is_empty());
+    assert!(history.lines().all(is_signed), "each change has its author: {history}");
     let gone = desk.run(&["exp", "compare", "checkout"]);
     assert_eq!(gone.code, 3, "{}", gone.err);
     let half = desk.run(&["exp", "create", "checkout"]);

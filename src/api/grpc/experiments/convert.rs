@@ -34,12 +34,12 @@ pub fn spec(sent: Option<wire::Experiment>) -> Result<ExperimentSpec, Reject> {
 /// Decodes and checks an experiment that is to be kept.
 pub fn settings(sent: Option<wire::Experiment>) -> Result<ExperimentSettings, Reject> {
     let description = sent.as_ref().map(|sent| sent.description.clone()).unwrap_or_default();
-    Ok(ExperimentSettings { spec: spec(sent)?, description, stopped: None, falls: Vec::new() })
+    Ok(ExperimentSettings { spec: spec(sent)?, description, stopped: None, falls: Vec::new(), exposures_before: None })
 }
 
 /// Encodes an experiment that is kept.
 pub fn kept(experiment: &CatalogExperiment) -> wire::Experiment {
-    let ExperimentSettings { spec, description, stopped, falls: _ } = &experiment.settings;
+    let ExperimentSettings { spec, description, stopped, falls: _, exposures_before: _ } = &experiment.settings;
     let arms = spec.arms.iter().zip(spec.design.weights.weights());
     let (primary, secondary) = spec.metrics.split_first().expect("an experiment has a primary metric");
     let unit = match spec.unit {
@@ -122,6 +122,44 @@ fn mode(sent: i32) -> Result<ExperimentMode, Reject> {
     }
 }
 
+/// What a reader must know of an experiment whose counters are older than it.
+pub fn older_counts_banner(experiment: &CatalogExperiment) -> Option<String> {
+    let before = experiment.settings.exposures_before.filter(|before| *before > 0)?;
+    let created = time::text(experiment.created);
+    Some(format!(
+        "OLDER COUNTS: its counters held {before} exposures when it was created at {created}, and these count too; begin \
+         anew under another name to leave them out"
+    ))
+}
+
+/// What a reader must know of an experiment that is not kept, while another one is kept under its name.
+pub fn other_kept_banner(name: &ExperimentWord) -> String {
+    format!("NOT THE KEPT ONE: an experiment {name} is kept with other settings; `exp compare {name}` judges that one")
+}
+
+/// Names the arms that were never shown: their names, or what adds to their counters, may be wrong.
+fn nothing_counted(spec: &ExperimentSpec, found: &ExperimentComparison) -> Option<String> {
+    let arms = spec.arms.iter().zip(&found.arms).filter(|(_, reading)| reading.exposures == 0);
+    let names: Vec<String> = arms.map(|(arm, _)| spec.counter(arm, EXPOSURES).as_str().to_owned()).collect();
+    match names.as_slice() {
+        [] => None,
+        [name] => Some(format!("NOTHING COUNTED: {name} has no adds; check the name")),
+        names => Some(format!("NOTHING COUNTED: {} have no adds; check the names", names.join(", "))),
+    }
+}
+
+/// Names the secondary metrics that happened more often than their arm was shown, so that they have no rate.
+fn without_rate(spec: &ExperimentSpec, found: &ExperimentComparison) -> Option<String> {
+    let arms = spec.arms.iter().zip(&found.arms);
+    let above = arms.flat_map(|(arm, reading)| {
+        let metrics = spec.metrics.iter().zip(&reading.conversions).skip(1);
+        metrics.filter(|(_, count)| **count > reading.exposures).map(move |(metric, _)| format!("{arm}/{metric}"))
+    });
+    let above: Vec<String> = above.collect();
+    let text = "happened more often than the arm was shown: that is no share, so it has no rate";
+    (!above.is_empty()).then(|| format!("NO RATE: {} {text}", above.join(", ")))
+}
+
 /// What a reader of a stopped experiment must know; empty while it goes on.
 pub fn stopped_banner(experiment: &CatalogExperiment) -> Option<String> {
     let stopped = time::text(experiment.settings.stopped?);
@@ -138,7 +176,7 @@ pub fn comparison(spec: &ExperimentSpec, found: &ExperimentComparison) -> wire::
         contrasts: contrasts(spec, judgement),
         sample_ratio: Some(sample_ratio(judgement)),
         doubts: judgement.doubts.iter().map(|said| doubt(spec, found, said)).collect(),
-        banners: banners(spec, found.estimates),
+        banners: banners(spec, found),
     }
 }
 
@@ -231,8 +269,8 @@ fn doubt(spec: &ExperimentSpec, found: &ExperimentComparison, doubt: &Experiment
             let text = "the counters are best effort, and nobody watched whether they lost adds".to_owned();
             (Kind::UnwatchedEstimates, String::new(), text)
         }
-        ExperimentDoubt::NegativeCount(counter) => {
-            (Kind::NegativeCount, counter.to_string(), format!("{counter} is below 0"))
+        ExperimentDoubt::NegativeCount(counter, count) => {
+            (Kind::NegativeCount, counter.to_string(), format!("{counter} is {count}, and is shown as 0"))
         }
         ExperimentDoubt::PartialCount(counter) => {
             let text = format!("{counter} has more new adds than a read may sum; look again in some seconds");
@@ -254,19 +292,17 @@ fn split(spec: &ExperimentSpec, found: &ExperimentComparison) -> String {
 }
 
 /// What a reader must know beside the numbers.
-fn banners(spec: &ExperimentSpec, estimates: Estimates) -> Vec<String> {
-    let mut banners = Vec::new();
-    if estimates != Estimates::None {
-        let namespace = &spec.namespace;
-        banners.push(format!("ESTIMATE: namespace {namespace} is BEST_EFFORT, and may lose adds of one arm alone"));
-    }
+fn banners(spec: &ExperimentSpec, found: &ExperimentComparison) -> Vec<String> {
+    let namespace = &spec.namespace;
+    let estimate = (found.estimates != Estimates::None)
+        .then(|| format!("ESTIMATE: namespace {namespace} is BEST_EFFORT, and may lose adds of one arm alone"));
     let repeats = match spec.unit {
-        ExperimentUnit::User => return banners,
-        ExperimentUnit::Session => "a user may have several sessions",
-        ExperimentUnit::Event => "a user may cause many events",
+        ExperimentUnit::User => None,
+        ExperimentUnit::Session => Some("a user may have several sessions"),
+        ExperimentUnit::Event => Some("a user may cause many events"),
     };
-    banners.push(format!(
-        "UNITS REPEAT: {repeats}, so the intervals are narrower than the truth; {EXPOSURES} are not users"
-    ));
-    banners
+    let repeats = repeats.map(|why| {
+        format!("UNITS REPEAT: {why}, so the intervals are narrower than the truth; {EXPOSURES} are not users")
+    });
+    [estimate, repeats, nothing_counted(spec, found), without_rate(spec, found)].into_iter().flatten().collect()
 }

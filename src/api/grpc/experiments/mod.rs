@@ -102,7 +102,11 @@ impl ExperimentService for ExperimentsApi {
         if name.is_empty() {
             let spec = rights.permit(Asked::new(convert::spec(experiment).map_err(ApiError::from)?))?;
             let found = self.0.with(&spec).compare(&spec).await.map_err(ApiError::from)?;
-            return Ok(Response::new(convert::comparison(&spec, &found)));
+            let mut compared = convert::comparison(&spec, &found);
+            if self.readable(&rights, &spec.name).is_ok_and(|kept| kept.settings.spec != *spec) {
+                compared.banners.push(convert::other_kept_banner(&spec.name));
+            }
+            return Ok(Response::new(compared));
         }
         if experiment.is_some() {
             let what = "send the name of an experiment that is kept, or an experiment, and not both";
@@ -115,6 +119,7 @@ impl ExperimentService for ExperimentsApi {
         check_reader(&rights, &kept)?;
         let mut compared = convert::comparison(&kept.settings.spec, &found);
         compared.banners.extend(convert::stopped_banner(&kept));
+        compared.banners.extend(convert::older_counts_banner(&kept));
         Ok(Response::new(compared))
     }
 
@@ -126,9 +131,8 @@ impl ExperimentService for ExperimentsApi {
         let wire::CreateExperimentRequest { experiment, reason } = request.into_inner();
         let settings = convert::settings(experiment).map_err(ApiError::from)?;
         let namespace = rights.permit(Asked::new(settings.spec.namespace.clone()))?;
-        let experiments = self.0.with(&namespace);
-        experiments.check_namespace(&settings.spec).map_err(ApiError::from)?;
-        let made = experiments.catalog().create(settings, Author { actor, reason }).await.map_err(ApiError::from)?;
+        let author = Author { actor, reason };
+        let made = self.0.with(&namespace).create(settings, author).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::CreateExperimentResponse { experiment: Some(convert::kept(&made)) }))
     }
 

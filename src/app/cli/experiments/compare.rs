@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::declared::DeclaredExperiment;
-use crate::app::cli::output::{CliResponse, IncrementalPrinter, TableRows, word};
+use crate::app::cli::output::{CliResponse, IncrementalPrinter, TableRows, time_cell, word};
 use crate::app::cli::{ClientContext, Failure, arguments};
 use crate::app::notices::print_notice;
 use crate::domain::experiment::p_text;
@@ -46,17 +46,32 @@ impl ClientContext {
         Ok(())
     }
 
-    /// Compares again and again. A look costs no certainty: the interval holds at every look.
+    /// Compares again and again. A look costs no certainty: the interval holds at every look. After the first look, one that
+    /// fails is told, and the next one follows.
     pub(super) async fn watch_experiment(&self, args: ExpWatchArgs) -> Result<(), Failure> {
         let request = pb::CompareExperimentRequest { name: args.name, experiment: None };
         let mut printer = IncrementalPrinter::endless(self.output);
         let mut looks = 0;
         loop {
-            let found = call!(ask self, experiments.compare_experiment, &request)?;
-            let rows = rows_of(&found, self.output.is_for_people());
-            printer.print(&[CliResponse::one(COMPARED, &found).json()], &rows)?;
-            self.remark(&found);
-            looks += 1;
+            let found: Result<_, Failure> = async { call!(ask self, experiments.compare_experiment, &request) }.await;
+            match found {
+                Ok(found) => {
+                    // People read the time beside the rows, and programs in them.
+                    let time = time_cell(found.look_time.as_ref());
+                    let rows = match self.output.is_for_people() {
+                        true => rows_of(&found, true),
+                        false => timed_rows_of(&found, &time),
+                    };
+                    printer.print(&[CliResponse::one(COMPARED, &found).json()], &rows)?;
+                    if self.output.is_for_people() {
+                        print_notice(&format!("look at {time}"));
+                    }
+                    self.remark(&found);
+                    looks += 1;
+                }
+                Err(failure) if looks == 0 => return Err(failure),
+                Err(failure) => print_notice(&format!("no look: {failure}")),
+            }
             if args.looks.is_some_and(|most| looks >= most) {
                 return Ok(());
             }
@@ -76,6 +91,21 @@ impl ClientContext {
         print_notice(&format!("sample ratio: {at_any_look} (chi-square {chi_square})"));
     }
 }
+
+/// What the rows have.
+const COLUMNS: [&str; 11] = [
+    "arm",
+    "metric",
+    "exposures",
+    "conversions",
+    "rate",
+    "rate_lower",
+    "rate_upper",
+    "difference",
+    "lower",
+    "upper",
+    "verdict",
+];
 
 /// A row for each arm and metric; differences stand with the primary metric of the arms but the control.
 fn rows_of(found: &pb::CompareExperimentResponse, is_for_people: bool) -> TableRows {
@@ -110,18 +140,21 @@ fn rows_of(found: &pb::CompareExperimentResponse, is_for_people: bool) -> TableR
             ]);
         }
     }
-    let columns = &[
-        "arm",
-        "metric",
-        "exposures",
-        "conversions",
-        "rate",
-        "rate_lower",
-        "rate_upper",
-        "difference",
-        "lower",
-        "upper",
-        "verdict",
-    ];
-    TableRows { columns, cells }
+    TableRows { columns: &COLUMNS, cells }
+}
+
+/// The same with the time of the look in each row.
+fn timed_rows_of(found: &pb::CompareExperimentResponse, time: &str) -> TableRows {
+    const TIMED: [&str; 12] = {
+        let mut timed = ["look_time"; 12];
+        let mut at = 0;
+        while at < COLUMNS.len() {
+            timed[at] = COLUMNS[at];
+            at += 1;
+        }
+        timed
+    };
+    let TableRows { mut cells, .. } = rows_of(found, false);
+    cells.iter_mut().for_each(|row| row.push(time.to_owned()));
+    TableRows { columns: &TIMED, cells }
 }

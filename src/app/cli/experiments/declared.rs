@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use crate::app::cli::arguments::share;
 use crate::proto::experiment::v1 as pb;
 
 /// How often somebody may look.
@@ -50,7 +51,7 @@ pub struct DeclaredExperiment {
     #[arg(long, value_enum, default_value = "user", requires = "arms")]
     unit: ExperimentUnitArg,
     /// The probability that any arm is wrongly decided; it is split over the arms but the control.
-    #[arg(long, default_value_t = 0.05, value_name = "SHARE", requires = "arms")]
+    #[arg(long, default_value_t = 0.05, value_name = "SHARE", value_parser = share, requires = "arms")]
     alpha: f64,
     /// The namespace of the counters.
     #[arg(short, long, default_value = "default", value_name = "NAME", requires = "arms")]

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::declared::DeclaredExperiment;
-use crate::app::cli::namespaces::{Confirmation, confirm, was_deleted_before};
+use crate::app::cli::namespaces::{Confirmation, confirm_unseen, was_deleted_before};
 use crate::app::cli::output::{CliResponse, TableRows, time_cell, word};
 use crate::app::cli::{ClientContext, Failure, pages};
 use crate::app::notices::print_notice;
@@ -140,7 +140,8 @@ impl ClientContext {
     }
 
     pub(super) async fn remove_experiment(&self, args: ExpRmArgs) -> Result<(), Failure> {
-        if confirm(args.yes, &format!("delete experiment {}; its counters stay", args.name))? == Confirmation::No {
+        if confirm_unseen(args.yes, &format!("delete experiment {}; its counters stay", args.name))? == Confirmation::No
+        {
             return Ok(());
         }
         let request = pb::DeleteExperimentRequest { name: args.name, etag: args.etag, reason: args.reason };

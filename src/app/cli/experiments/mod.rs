@@ -6,6 +6,7 @@ mod kept;
 
 use clap::{Args, Subcommand};
 
+use crate::app::cli::arguments::share;
 use crate::app::cli::output::{CliResponse, TableRows};
 use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
 use crate::proto::experiment::v1 as pb;
@@ -61,16 +62,16 @@ enum ExpCommand {
 #[derive(Debug, Args)]
 struct ExpPlanArgs {
     /// The rate of the control, as 0.05 for 5 %.
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = share)]
     baseline: f64,
     /// The smallest change of the rate that shall be found, as 0.005 for half a percentage point.
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     effect: f64,
     /// The probability to find this effect if it is there.
-    #[arg(long, default_value_t = 0.8, value_name = "SHARE")]
+    #[arg(long, default_value_t = 0.8, value_name = "SHARE", value_parser = share)]
     power: f64,
     /// The probability that any arm is wrongly decided; it is split over the arms but the control.
-    #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
+    #[arg(long, default_value_t = 0.05, value_name = "SHARE", value_parser = share)]
     alpha: f64,
     /// The arms with the control, of equal weight, 2 to 8.
     #[arg(long, default_value_t = 2, value_name = "N")]

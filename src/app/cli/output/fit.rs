@@ -58,8 +58,9 @@ const NUMBERS: [&str; 35] = [
     "version",
     "waiting",
 ];
-/// Columns of texts that are copied into commands.
-const NEVER_CUT: [&str; 7] = ["lease", "lease_token", "operation", "operation_id", "session_id", "setting", "token"];
+/// Columns of texts that are copied into commands, and of words that decide.
+const NEVER_CUT: [&str; 8] =
+    ["lease", "lease_token", "operation", "operation_id", "session_id", "setting", "token", "verdict"];
 /// Columns of names that are copied into commands.
 const NAMES: [&str; 2] = ["counter_name", "name"];
 /// The column that a table that does not fit loses first.
