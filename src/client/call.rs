@@ -10,7 +10,7 @@ use crate::client::error::{
     CallError, is_retryable, may_be_applied, no_time_left, should_switch_server, was_never_sent,
 };
 use crate::client::retry::{CallKind, DEADLINE_LEAST, Pause, RetryProgress};
-use crate::client::{ACTOR_METADATA, Client, Connection, late};
+use crate::client::{ACTOR_METADATA, Client, Connection, REASON_METADATA, late};
 
 /// Whether an attempt may be hedged.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -159,6 +159,9 @@ impl Client {
         request.set_timeout(time);
         if let Some(actor) = &self.actor {
             request.metadata_mut().insert(ACTOR_METADATA, actor.clone());
+        }
+        if let Some(reason) = &self.reason {
+            request.metadata_mut().insert(REASON_METADATA, reason.clone());
         }
         // The deadline is sent with the call, and also enforced here, for a server without any response.
         match tokio::time::timeout(time, call(self.endpoints.channel(at), request)).await {

@@ -63,6 +63,8 @@ use tokens::TokenMaker;
 const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The metadata key of the actor.
 pub const ACTOR_METADATA: &str = "tallystone-actor";
+/// The metadata key of the reason of an act, for calls whose request has no field for it.
+pub const REASON_METADATA: &str = "tallystone-reason";
 /// The connect timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -77,6 +79,7 @@ pub struct Client {
     /// Namespaces whose responses said that they recognize a repeated token.
     idempotent: IdempotentNamespaces,
     actor: Option<MetadataValue<Ascii>>,
+    reason: Option<MetadataValue<Ascii>>,
 }
 
 impl Client {
@@ -109,6 +112,7 @@ impl Client {
             newest_as_of: NewestAsOfCache::default(),
             idempotent: IdempotentNamespaces::default(),
             actor: None,
+            reason: None,
         })
     }
 
@@ -117,6 +121,15 @@ impl Client {
     #[must_use]
     pub fn acting_as(mut self, actor: &str) -> Self {
         self.actor = actor.parse().ok();
+        self
+    }
+
+    /// Sets the reason of all calls, for the audit. Calls whose request has a reason keep that one. Control characters are
+    /// left out; an empty reason is none.
+    #[must_use]
+    pub fn because(mut self, reason: &str) -> Self {
+        let plain: String = reason.chars().filter(|letter| !letter.is_control()).collect();
+        self.reason = Some(plain).filter(|plain| !plain.is_empty()).and_then(|plain| plain.as_bytes().try_into().ok());
         self
     }
 

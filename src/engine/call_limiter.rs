@@ -179,7 +179,18 @@ impl CallLimiter {
         self.target.store(target, Ordering::Relaxed);
         self.window_ends.store(now.saturating_add(target), Ordering::Relaxed);
         match (before, limit) {
-            (None, Some(limit)) => tracing::warn!(limit, ?window, "calls take too long; the last classes are refused"),
+            (None, Some(limit)) => {
+                let mean = took.checked_div(ended).unwrap_or_default();
+                let in_progress = window.in_progress;
+                tracing::warn!(
+                    limit,
+                    in_progress,
+                    ended,
+                    late,
+                    ?mean,
+                    "calls take too long; the last classes are refused"
+                );
+            }
             (Some(_), None) => tracing::info!("calls end in time again; none is refused"),
             (None, None) | (Some(_), Some(_)) => {}
         }

@@ -31,6 +31,7 @@ mod response_body;
 mod stream_body;
 mod trace;
 
+pub use audit::REASON_METADATA;
 pub use buffers::{Buffers, Caller};
 pub use call_start_queue::CallExecutor;
 pub use console::ConsoleSettings;

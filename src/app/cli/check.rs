@@ -51,7 +51,7 @@ impl ClientContext {
         let count = findings.len();
         let answer = pb::ListFindingsResponse { findings, next_page_token: String::new() };
         let answer = CliResponse::many("tallystone.history.v1.ListFindingsResponse", &answer, "findings");
-        self.output.answer(&answer, &rows)?;
+        self.output.sentences(&answer, &rows)?;
         OperationFollower::refuse_incomplete(ended)?;
         match count {
             0 => {

@@ -82,6 +82,9 @@ struct RedriveArgs {
     /// Start the operation and return without waiting for its end.
     #[arg(long)]
     no_wait: bool,
+    /// The reason, recorded in the audit.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    reason: String,
 }
 
 #[derive(Debug, Args)]
@@ -95,8 +98,8 @@ impl DlqArgs {
         let session = self.client.open(global)?;
         match self.command {
             DlqCommand::Ls(args) => session.dead_letters(args).await,
-            DlqCommand::Redrive(args) => session.redrive(args).await,
-            DlqCommand::Rm(args) => session.discard(args).await,
+            DlqCommand::Redrive(args) => session.because(&args.reason).redrive(args).await,
+            DlqCommand::Rm(args) => session.because(&args.reason).discard(args).await,
             DlqCommand::Status(args) => session.operation(args.operation_id).await,
             DlqCommand::Cancel(args) => session.cancel_operation(args.operation_id).await,
         }

@@ -275,6 +275,12 @@ impl ClientArgs {
 }
 
 impl ClientContext {
+    /// The same session with a reason for the audit.
+    fn because(mut self, reason: &str) -> Self {
+        self.client = self.client.because(reason);
+        self
+    }
+
     /// A command to type next, for the same server.
     fn hint(&self, words: &str) -> String {
         match self.server == SERVER_DEFAULT {
@@ -401,8 +407,9 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_call_the_actor_the_same() {
+    fn both_ends_call_actor_and_reason_the_same() {
         assert_eq!(crate::client::ACTOR_METADATA, crate::api::grpc::namespaces::ACTOR_METADATA);
+        assert_eq!(crate::client::REASON_METADATA, crate::api::http::REASON_METADATA);
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl AccessKeysInner {
         }
         let what = format!(
             "no valid key could manage keys any more: {} is the last one with the role admin on the server; give another key \
-             admin first, or send force",
+             admin first, or set `force` (--force)",
             before.spec.name
         );
         Err(Reject::new(Reason::InvalidArgument, what.as_str()).at("force", what.as_str()))

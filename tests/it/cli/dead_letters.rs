@@ -109,3 +109,25 @@ fn what_reads_first_does_not_go_on_without_its_command() {
     }
     assert_eq!(json(&desk, "queue depth orders")["errored"], "1");
 }
+
+#[test]
+fn the_audit_has_the_reasons_of_commands_whose_calls_have_none() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["queue", "create", "tenants", "--type", "exclusive", "--exclusivity-key", "tenant"]).ok();
+    desk.run(&["queue", "purge", "orders", "--yes", "--reason", "wrong price 1 €"]).ok();
+    desk.run(&["dlq", "redrive", "-q", "orders", "--reason", "mended"]).ok();
+    desk.run(&["dlq", "rm", "-q", "orders", "--all", "--yes", "--reason", "too old"]).ok();
+    desk.run(&["queue", "limit", "tenants", "acme", "1", "--reason", "too loud"]).ok();
+    let audited = desk.server.post("/tallystone.admin.v1.AuditService/ListAdminActions", "{}").json();
+    let acts = audited["actions"].as_array().expect("a list");
+    let why = |action: &str| acts.iter().find(|act| act["action"] == action).map(|act| act["reason"].clone());
+    for (action, reason) in [
+        ("PurgeQueue", "wrong price 1 €"),
+        ("RedriveMessages", "mended"),
+        ("DiscardMessages", "too old"),
+        ("SetValueLimit", "too loud"),
+    ] {
+        assert_eq!(why(action), Some(reason.into()), "{action}: {audited}");
+    }
+}

@@ -44,6 +44,9 @@ pub struct DlqRmArgs {
     /// Start the operation and return without waiting for its end; not with an empty --error-signature.
     #[arg(long, conflicts_with = "ids")]
     no_wait: bool,
+    /// The reason, recorded in the audit.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    pub(super) reason: String,
 }
 
 impl ClientContext {

@@ -84,6 +84,9 @@ pub struct LimitArgs {
     /// The limit, 0 to 10,000; 0 pauses the value. Without it, the value returns to the limit of the queue.
     #[arg(value_name = "N")]
     limit: Option<i32>,
+    /// The reason, recorded in the audit.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    pub(super) reason: String,
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +99,9 @@ pub struct PurgeArgs {
     /// Show what would be canceled; change nothing.
     #[arg(long)]
     dry_run: bool,
+    /// The reason, recorded in the audit.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    pub(super) reason: String,
 }
 
 #[derive(Debug, Args)]
@@ -179,7 +185,7 @@ impl ClientContext {
     }
 
     pub(super) async fn limit_value(&self, args: LimitArgs) -> Result<(), Failure> {
-        let LimitArgs { name, value, limit } = args;
+        let LimitArgs { name, value, limit, reason: _ } = args;
         let request = pb::SetValueLimitRequest { queue: name, value: value.clone(), limit };
         let set = call!(self, queues.set_value_limit, &request)?;
         if self.output.is_for_people() {
