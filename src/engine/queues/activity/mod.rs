@@ -21,7 +21,7 @@ use crate::domain::limits::{
     ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX, ACTIVITY_WAIT_MAX,
     RATE_STEP,
 };
-use crate::domain::queue::activity::{ActivityFacts, ActivityFlows, AttentionReason, ReadingGap};
+use crate::domain::queue::activity::{ActivityFacts, ActivityFlows, ReadingGap};
 use crate::domain::queue::{MessageState, QueueName, ShardId};
 use crate::engine::queues::Queues;
 use crate::engine::queues::error::QueueError;
@@ -60,7 +60,7 @@ pub enum ActivityOrder {
     Fail,
 }
 
-/// Sums over queues. A number that is unknown of one queue is unknown of all.
+/// Sums over queues. A number that is unknown of one queue is unknown of all, unless the queue is new.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ActivityTotals {
     pub queues: usize,
@@ -84,6 +84,9 @@ pub struct ActivityPage {
 
 /// A queue with its row.
 type ActivityRow = (Arc<ServedQueue>, QueueActivity);
+
+/// Sums do not wait for numbers of a queue that was created so lately.
+const NEW_FOR: Duration = Duration::from_secs(10);
 
 /// The last list, and whether somebody asks for lists.
 pub struct ActivityBoard {
@@ -172,11 +175,12 @@ impl Queues {
         let all = self.all_activities(elapsed);
         let mut found: Vec<&ActivityRow> = all.iter().filter(|(_, row)| is_shown(&row.queue)).collect();
         sort(&mut found, order);
-        let totals = totals_of(&found);
+        let now = self.context.engine.now();
+        let totals = totals_of(&found, now);
         let has_more = found.len() > skip.saturating_add(limit);
         let (queues, rows): (Vec<_>, Vec<_>) = found.into_iter().skip(skip).take(limit).cloned().unzip();
         queues.iter().for_each(|queue| queue.record_shown(elapsed));
-        (ActivityPage { rows, totals, has_more, now: self.context.engine.now() }, queues)
+        (ActivityPage { rows, totals, has_more, now }, queues)
     }
 
     /// The activity of a queue. O(shards).
@@ -316,26 +320,28 @@ fn sort(rows: &mut [&ActivityRow], order: ActivityOrder) {
     }
 }
 
-fn totals_of(rows: &[&ActivityRow]) -> ActivityTotals {
-    let mut totals = ActivityTotals {
+fn totals_of(rows: &[&ActivityRow], now: Timestamp) -> ActivityTotals {
+    let is_new = |queue: &ServedQueue| now.since(queue.record.load().created) < NEW_FOR;
+    // What is not known of a new queue yet. It would keep the sums from everybody while queues are made one after the other.
+    let missing =
+        |of: fn(&QueueActivity) -> bool| rows.iter().filter(move |(queue, row)| of(row) && is_new(queue)).count();
+    let without_messages = missing(|row| row.messages.is_none());
+    let without_rates = missing(|row| row.facts.rates.is_none());
+    let messages: Vec<_> = rows.iter().filter_map(|(_, row)| row.messages).collect();
+    let rates: Vec<_> = rows.iter().filter_map(|(_, row)| row.facts.rates).collect();
+    let is_whole = |known: usize, missing: usize| known + missing == rows.len() && (known > 0 || rows.is_empty());
+    let as_of = rows.iter().filter_map(|(_, row)| row.as_of).min();
+    ActivityTotals {
         queues: rows.len(),
-        attention: 0,
-        messages: Some([0; MessageState::ALL.len()]),
-        rates: Some(ActivityFlows::default()),
-        oldest_ready: rows.iter().filter_map(|(_, row)| row.facts.oldest_ready).max(),
-        as_of: None,
-    };
-    for (_, row) in rows {
-        let reasons: Vec<AttentionReason> = row.facts.attention();
-        totals.attention += usize::from(!reasons.is_empty());
-        totals.messages = totals.messages.zip(row.messages).map(|(mut all, one)| {
-            all.iter_mut().zip(one).for_each(|(all, one)| *all += one);
+        attention: rows.iter().filter(|(_, row)| !row.facts.attention().is_empty()).count(),
+        messages: is_whole(messages.len(), without_messages).then(|| {
+            let mut all = [0; MessageState::ALL.len()];
+            messages.iter().for_each(|of_one| all.iter_mut().zip(of_one).for_each(|(all, one)| *all += one));
             all
-        });
-        totals.rates = totals.rates.zip(row.facts.rates).map(|(all, one)| all.plus(&one));
+        }),
+        rates: is_whole(rates.len(), without_rates)
+            .then(|| rates.iter().fold(ActivityFlows::default(), |all, one| all.plus(one))),
+        oldest_ready: rows.iter().filter_map(|(_, row)| row.facts.oldest_ready).max(),
+        as_of: as_of.filter(|_| is_whole(messages.len(), without_messages)),
     }
-    if rows.iter().all(|(_, row)| row.as_of.is_some()) {
-        totals.as_of = rows.iter().filter_map(|(_, row)| row.as_of).min();
-    }
-    totals
 }

@@ -69,6 +69,10 @@ async fn the_activity_of_a_queue_is_its_depth_its_rates_and_its_reasons_on_every
         let still = activity(server).await;
         assert_eq!((&still["inPerSecond"], &still["outPerSecond"]), (&json!(0.0), &json!(0.0)));
         assert_eq!(reasons(&still)[0].0, "ATTENTION_REASON_NOBODY_DEQUEUES", "{still}");
+        server.done("CreateQueue", json!({"queue": {"name": "new"}})).await;
+        let totals = server.done("ListQueueActivity", json!({})).await["totals"].clone();
+        assert_eq!((&totals["queues"], &totals["pending"]), (&json!("2"), &json!("10")), "{totals}");
+        assert!(is_rate(&totals["outPerSecond"], 0.0), "a new queue does not hide the sums: {totals}");
         let depth = server.done("GetDepth", json!({"queue": "mail"})).await;
         for state in ["pending", "invisible", "running", "errored", "completed", "canceled"] {
             assert_eq!(still[state], depth[state], "{state}");

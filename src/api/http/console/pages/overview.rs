@@ -57,7 +57,8 @@ impl OverviewReading {
         let rows = &self.listed.queues;
         match &self.listed.totals {
             Some(totals) if totals.queues > 0 && rows.is_empty() => totals.as_of,
-            Some(totals) if totals.queues > 0 => earliest(rows.iter().map(|row| row.as_of)),
+            // A row that was not read yet has no numbers, and says so itself.
+            Some(totals) if totals.queues > 0 => earliest(rows.iter().map(|row| row.as_of).filter(Option::is_some)),
             _ => self.listed.server_time, // there is no number of a queue
         }
     }

@@ -103,8 +103,10 @@ const LABELS: [(&str, &str); 9] = [
 /// One sentence on how the queue does.
 pub fn verdict(activity: &pb::QueueActivity) -> String {
     let pending = activity.pending;
-    if activity.dequeue_blocked {
-        return format!("Dequeue is blocked: workers get none of its {} ready messages.", count(pending));
+    if let Some(waiting @ 1..) = pending
+        && activity.dequeue_blocked
+    {
+        return format!("{} wait, and dequeue is blocked.", words::whole(waiting));
     }
     match (pending, activity.time_to_drain.as_ref(), activity.in_per_second, activity.out_per_second) {
         (None, ..) => "Its numbers are not known yet.".to_owned(),
