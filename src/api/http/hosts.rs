@@ -22,12 +22,6 @@ impl AllowedHosts {
         Self { names: Some(names.filter(|name| !name.is_empty()).collect()) }
     }
 
-    /// Whether a host, with or without a port, is one of the names.
-    pub fn lists(&self, host: &str) -> bool {
-        let lower = without_port(host).to_ascii_lowercase();
-        self.names.as_ref().is_some_and(|names| names.contains(&lower))
-    }
-
     /// Returns the request's host name if the server does not accept it.
     pub fn rejected_host<'a, B>(&self, request: &'a Request<B>) -> Option<&'a str> {
         let names = self.names.as_ref()?;

@@ -206,10 +206,12 @@ impl ActivityFacts {
         AttentionReason::ALL.into_iter().filter(holds).collect()
     }
 
-    /// Whether workers hold messages and took none in the last minute: they are all busy, or died with long leases.
+    /// Whether workers hold messages, none waits, and none took a message in the last minute: they are all busy, or died with
+    /// long leases.
     pub fn is_held_up(&self) -> bool {
         let is_still = self.rates.is_some_and(|rates| rates.dequeued == 0.0);
-        is_still && !self.dequeue_blocked && self.running.is_some_and(|running| running > 0)
+        let nobody_waits = self.waiting == 0 && !self.dequeue_blocked;
+        is_still && nobody_waits && self.running.is_some_and(|running| running > 0)
     }
 
     fn needs(&self, reason: AttentionReason) -> bool {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::domain::Timestamp;
 use crate::domain::counter::{CounterName, NamespaceName};
 use crate::domain::experiment::{
-    ArmTotals, CatalogExperiment, ExperimentDoubt, ExperimentSettings, ExperimentSpec, ExperimentWord, FallenCounter,
-    Judgement, judge,
+    ArmTotals, CatalogExperiment, EXPOSURES, ExperimentDoubt, ExperimentSettings, ExperimentSpec, ExperimentWord,
+    FallenCounter, Judgement, judge,
 };
 use crate::domain::limits::EXPERIMENT_SAMPLED_EVERY;
 use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
@@ -30,6 +30,9 @@ pub(super) use sampler::ExperimentSampler;
 
 /// Estimates whose last total is older than this are not watched: three totals are missing.
 const UNWATCHED_AFTER: Duration = Duration::from_secs(3 * EXPERIMENT_SAMPLED_EVERY.as_secs());
+
+/// How long a creation waits for what its counters hold.
+const BEFORE_WAIT: Duration = Duration::from_secs(1);
 
 /// The use cases of experiments. Cheap to clone.
 #[derive(Clone)]
@@ -100,10 +103,28 @@ impl Experiments {
         let spec = &settings.spec;
         refuse_reserved(&spec.namespace)?;
         self.namespaces.get(&spec.namespace)?;
-        // What cannot be read is not known. It must not keep an experiment from its start.
-        let before = self.compare(spec).await.ok();
-        let exposures_before = before.map(|found| found.arms.iter().map(|arm| arm.exposures).sum());
+        settings.check()?;
+        // A repeat keeps what was noted first.
+        let is_known = self.catalog.get(&spec.name).is_ok();
+        let exposures_before = if is_known { None } else { self.exposures_before(spec).await };
         self.catalog.create(ExperimentSettings { exposures_before, ..settings }, author).await
+    }
+
+    /// The exposures of all arms by now. None if they cannot be read in time, which must not keep an experiment from its start.
+    async fn exposures_before(&self, spec: &ExperimentSpec) -> Option<u64> {
+        let names: Vec<CounterName> = spec.arms.iter().map(|arm| spec.counter(arm, EXPOSURES)).collect();
+        let read = tokio::select! {
+            biased;
+            read = self.totals(&spec.namespace, &names) => read.map_err(|error| error.to_string()),
+            () = self.context.clock.sleep(BEFORE_WAIT) => Err("there was no answer in time".to_owned()),
+        };
+        let log = |why: &String| {
+            tracing::warn!(why, experiment = %spec.name, "cannot read what the counters of a new experiment hold");
+        };
+        let readings = read.inspect_err(log).ok()?;
+        let is_whole = readings.iter().all(|reading| reading.exactness != Exactness::Partial);
+        let counts = readings.iter().map(|reading| u64::try_from(reading.count).unwrap_or(0));
+        is_whole.then(|| counts.fold(0, u64::saturating_add))
     }
 
     /// Compares the arms of an experiment that is kept. A counter that fell, at this look or before it, withholds the verdict.

@@ -8,8 +8,8 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::domain::Reason;
 use tallystone::ports::Clock as _;
-use tallystone::proto::experiment::v1::PlanExperimentRequest;
 use tallystone::proto::experiment::v1::experiment_service_client::ExperimentServiceClient;
+use tallystone::proto::experiment::v1::{CreateExperimentRequest, Experiment, ExperimentArm, PlanExperimentRequest};
 
 use super::{Wire, reason};
 
@@ -224,11 +224,30 @@ async fn an_experiment_that_begins_with_counts_says_so_at_each_look() {
     let (_, found) = server.experiment("CompareExperiment", &compare).await;
     assert!(has_banner(&found, "OLDER COUNTS"), "a change does not forget it: {found}");
 
-    assert!(!has_banner(&server.compared(&checkout("shop")).await, "NOT THE KEPT ONE"));
+    assert!(has_banner(&server.compared(&checkout("shop")).await, "KEPT: `exp compare checkout`"));
     let mut other = checkout("shop");
     other["planned_exposures"] = json!("10");
     let judged = server.compared(&other).await;
     assert!(has_banner(&judged, "NOT THE KEPT ONE: an experiment checkout is kept"), "{judged}");
+}
+
+#[tokio::test]
+async fn the_history_has_the_address_of_a_caller_that_names_no_actor() {
+    let server = Wire::start().await;
+    let mut client = ExperimentServiceClient::new(server.channel().await);
+    let arms = ["A", "B"].map(|name| ExperimentArm { name: name.to_owned(), weight: 1 });
+    let experiment = Experiment {
+        name: "checkout".to_owned(),
+        namespace: "shop".to_owned(),
+        arms: arms.into(),
+        metric: "bought".to_owned(),
+        planned_exposures: 10,
+        ..Default::default()
+    };
+    let create = CreateExperimentRequest { experiment: Some(experiment), reason: String::new() };
+    client.create_experiment(create).await.expect("it is created");
+    let (_, history) = server.experiment("ListExperimentChanges", &json!({"name": "checkout"})).await;
+    assert_eq!(history["changes"][0]["actor"], "127.0.0.1", "{history}");
 }
 
 #[tokio::test]

@@ -90,8 +90,6 @@ fn an_experiment_is_created_watched_stopped_and_removed() {
     let versions: Vec<&str> = history.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
     assert_eq!(versions, ["3", "2", "1"], "{history}");
     assert!(history.contains("enough"), "{history}");
-    let is_signed = |row: &str| row.split(',').nth(2).is_some_and(|actor| !actor.is_empty());
-    assert!(history.lines().all(is_signed), "each change has its author: {history}");
     let gone = desk.run(&["exp", "compare", "checkout"]);
     assert_eq!(gone.code, 3, "{}", gone.err);
     let half = desk.run(&["exp", "create", "checkout"]);

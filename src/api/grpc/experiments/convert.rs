@@ -132,15 +132,31 @@ pub fn older_counts_banner(experiment: &CatalogExperiment) -> Option<String> {
     ))
 }
 
-/// What a reader must know of an experiment that is not kept, while another one is kept under its name.
-pub fn other_kept_banner(name: &ExperimentWord) -> String {
-    format!("NOT THE KEPT ONE: an experiment {name} is kept with other settings; `exp compare {name}` judges that one")
+/// What a reader must know of an experiment that was sent, while one is kept under its name.
+pub fn kept_banner(spec: &ExperimentSpec, kept: &CatalogExperiment) -> String {
+    let name = &spec.name;
+    match kept.settings.spec == *spec {
+        true => format!("KEPT: `exp compare {name}` judges this experiment with what its server noted since it began"),
+        false => format!(
+            "NOT THE KEPT ONE: an experiment {name} is kept with other settings; `exp compare {name}` judges that one"
+        ),
+    }
 }
 
 /// Names the arms that were never shown: their names, or what adds to their counters, may be wrong.
 fn nothing_counted(spec: &ExperimentSpec, found: &ExperimentComparison) -> Option<String> {
+    let is_doubted = |name: &str| {
+        found.judgement.doubts.iter().any(|doubt| match doubt {
+            ExperimentDoubt::NegativeCount(counter, _) | ExperimentDoubt::PartialCount(counter) => **counter == *name,
+            ExperimentDoubt::SampleRatioMismatch(_)
+            | ExperimentDoubt::CounterFell(_)
+            | ExperimentDoubt::ConversionsAboveExposures(_)
+            | ExperimentDoubt::UnwatchedEstimates => false,
+        })
+    };
     let arms = spec.arms.iter().zip(&found.arms).filter(|(_, reading)| reading.exposures == 0);
-    let names: Vec<String> = arms.map(|(arm, _)| spec.counter(arm, EXPOSURES).as_str().to_owned()).collect();
+    let names = arms.map(|(arm, _)| spec.counter(arm, EXPOSURES).as_str().to_owned());
+    let names: Vec<String> = names.filter(|name| !is_doubted(name)).collect();
     match names.as_slice() {
         [] => None,
         [name] => Some(format!("NOTHING COUNTED: {name} has no adds; check the name")),

@@ -103,8 +103,8 @@ impl ExperimentService for ExperimentsApi {
             let spec = rights.permit(Asked::new(convert::spec(experiment).map_err(ApiError::from)?))?;
             let found = self.0.with(&spec).compare(&spec).await.map_err(ApiError::from)?;
             let mut compared = convert::comparison(&spec, &found);
-            if self.readable(&rights, &spec.name).is_ok_and(|kept| kept.settings.spec != *spec) {
-                compared.banners.push(convert::other_kept_banner(&spec.name));
+            if let Ok(kept) = self.readable(&rights, &spec.name) {
+                compared.banners.push(convert::kept_banner(&spec, &kept));
             }
             return Ok(Response::new(compared));
         }

@@ -14,7 +14,7 @@ use prost::Message;
 use tonic::Status;
 
 use super::ask::ConsoleCalls;
-use super::operation_end::{ActionEnd, await_end};
+use super::operation_end::{OperationWait, await_end};
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
 use super::words::whole;
@@ -35,9 +35,17 @@ pub struct PostedForms {
     made: AtomicU64,
 }
 
-/// What came of a form: a hash of its content, and the place to which it led. None before it is done. Locked while it is done, so
-/// that a second post waits for the first.
-type PostedForm = tokio::sync::Mutex<Option<(u64, String)>>;
+/// What came of a form: a hash of its content, and how it ended. None before it is done. Locked while it is done, so that a
+/// second post waits for the first.
+type PostedForm = tokio::sync::Mutex<Option<(u64, FormEnd)>>;
+
+/// How a form ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum FormEnd {
+    Done,
+    /// An operation continues, by its id.
+    Started(String),
+}
 
 impl PostedForms {
     /// A token that no other form has. It is no secret: a foreign page cannot post at all.
@@ -55,9 +63,17 @@ impl PostedForms {
         let form = Arc::<PostedForm>::default();
         posted.push_back((token.to_owned(), Arc::clone(&form)));
         if posted.len() > CONSOLE_FORMS_MAX {
-            posted.pop_front();
+            let is_done = |(_, form): &(String, Arc<PostedForm>)| form.try_lock().is_ok_and(|form| form.is_some());
+            let oldest = posted.iter().position(is_done).unwrap_or(0);
+            posted.remove(oldest);
         }
         form
+    }
+
+    /// Takes out a form that failed, unless another post of it waits. So failures cost no place.
+    fn forget(&self, token: &str) {
+        let is_awaited = |form: &Arc<PostedForm>| Arc::strong_count(form) > 1;
+        self.posted.lock().retain(|(known, form)| known != token || is_awaited(form));
     }
 }
 
@@ -211,8 +227,9 @@ pub fn done(query: &PageQuery) -> Option<String> {
         let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text(key));
         found.map(|(_, _, text)| text.to_lowercase())
     };
-    let started =
-        || text_of("started").map(|text| format!("Started: {text}. It continues; the numbers below follow it."));
+    let progress =
+        format!("The command tallystone dlq status {} shows how far it is.", shell_word(query.text("operation")));
+    let started = || text_of("started").map(|text| format!("Started: {text}. {progress}"));
     text_of("done").map(|text| format!("Done: {text}.")).or_else(started)
 }
 
@@ -286,23 +303,54 @@ pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForm
     if act.destroys() && form.text("typed") != queue {
         return Err(Status::invalid_argument("The typed name is not that of the queue; nothing was done.").into());
     }
-    let (posted, content) = (posted.of(token), form.fingerprint());
+    let own = posted.of(token);
+    let ended = once(&calls.with_reason(reason), act, form, &own).await;
+    drop(own);
+    if ended.is_err() {
+        posted.forget(token);
+    }
+    let (end, operation) = match ended? {
+        FormEnd::Done => ("done", String::new()),
+        FormEnd::Started(operation) => ("started", operation),
+    };
+    Ok(match act {
+        ConsoleAct::Delete => link("", &[(end, name)]),
+        _ => link("queue", &[("name", queue), (end, name), ("operation", &operation)]), // the queue is still there
+    })
+}
+
+/// Does what a form says, unless that was done.
+async fn once(
+    calls: &ConsoleCalls,
+    act: ConsoleAct,
+    form: &PageQuery,
+    posted: &PostedForm,
+) -> Result<FormEnd, PageFailure> {
+    let content = form.fingerprint();
     let mut posted = posted.lock().await;
     match &*posted {
-        Some((known, place)) if *known == content => return Ok(place.clone()),
+        Some((known, end)) if *known == content => return Ok(end.clone()),
         Some(_) => return Err(Status::invalid_argument(OTHER_CONTENT).into()),
         None => {}
     }
-    let result = match call(&calls.with_reason(reason), act, form).await? {
-        ActionEnd::Done => ("done", name),
-        ActionEnd::StillRunning => ("started", name),
+    let Some(operation) = call(calls, act, form).await? else {
+        *posted = Some((content, FormEnd::Done));
+        return Ok(FormEnd::Done);
     };
-    let place = match act {
-        ConsoleAct::Delete => link("", &[result]),
-        _ => link("queue", &[("name", queue), result]), // the queue is still there
-    };
-    *posted = Some((content, place.clone()));
-    Ok(place)
+    // Noted before the wait: the caller may go away meanwhile.
+    let started = FormEnd::Started(operation.operation_id.clone());
+    *posted = Some((content, started.clone()));
+    match await_end(calls, operation).await {
+        Ok(OperationWait::StillRunning) => Ok(started),
+        Ok(OperationWait::Done) => {
+            *posted = Some((content, FormEnd::Done));
+            Ok(FormEnd::Done)
+        }
+        Err(stopped) => {
+            *posted = None;
+            Err(stopped.into())
+        }
+    }
 }
 
 /// The reason and the token of a form, both of which it must have.
@@ -317,8 +365,8 @@ pub fn reason_and_token(form: &PageQuery) -> Result<(&str, &str), Status> {
     Ok((reason, token))
 }
 
-/// Does an act. An operation on many messages may continue afterwards.
-async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result<ActionEnd, Status> {
+/// Does an act. Returns its operation if that may continue.
+async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result<Option<pb::Operation>, Status> {
     let text = |name: &str| form.text(name).to_owned();
     let (queue, reason, request_token, queue_id) = (text("queue"), text("reason"), text("token"), text("queue_id"));
     let settings = pb::Queue { name: queue.clone(), etag: text("etag"), ..Default::default() };
@@ -340,18 +388,18 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
         ConsoleAct::Purge => {
             let request = pb::PurgeQueueRequest { queue, request_token, queue_id };
             let answer: pb::PurgeQueueResponse = ask(calls, act, &request).await?;
-            return await_end(calls, answer.operation).await;
+            return Ok(answer.operation);
         }
         ConsoleAct::Redrive => {
             let request = pb::RedriveMessagesRequest { queue, request_token, queue_id, ..Default::default() };
             let answer: pb::RedriveMessagesResponse = ask(calls, act, &request).await?;
-            return await_end(calls, answer.operation).await;
+            return Ok(answer.operation);
         }
         ConsoleAct::Discard => {
             let request =
                 pb::DiscardMessagesRequest { queue, request_token, queue_id, all: true, ..Default::default() };
             let answer: pb::DiscardMessagesResponse = ask(calls, act, &request).await?;
-            return await_end(calls, answer.operation).await;
+            return Ok(answer.operation);
         }
         ConsoleAct::Cancel => {
             let request = pb::CancelMessageRequest { queue, message_id: text("id"), reason, ..Default::default() };
@@ -369,7 +417,7 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
             ask::<pb::DeleteQueueResponse>(calls, act, &request).await?;
         }
     }
-    Ok(ActionEnd::Done)
+    Ok(None)
 }
 
 async fn update(calls: &ConsoleCalls, act: ConsoleAct, settings: pb::Queue, reason: String) -> Result<(), Status> {
@@ -387,4 +435,35 @@ async fn ask<Answer: Message + Default>(
 
 fn method(name: &str) -> String {
     format!("{SERVICE}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_what_was_done_and_what_continues() {
+        let said = |query: &str| done(&PageQuery::of(Some(query)));
+        assert_eq!(said("done=purge").as_deref(), Some("Done: purge."));
+        let started = "Started: redrive dead letters. The command tallystone dlq status 7-a shows how far it is.";
+        assert_eq!(said("started=redrive&operation=7-a").as_deref(), Some(started));
+        assert_eq!(said("done=nothing"), None);
+    }
+
+    #[test]
+    fn places_are_kept_for_forms_that_are_being_done_and_not_for_those_that_failed() {
+        let forms = PostedForms::default();
+        let first = forms.of("first");
+        assert!(Arc::ptr_eq(&first, &forms.of("first")), "a second post waits for the first");
+        forms.forget("first");
+        assert!(Arc::ptr_eq(&first, &forms.of("first")), "another post of it waits");
+        for number in 0..CONSOLE_FORMS_MAX {
+            let form = forms.of(&format!("done {number}"));
+            *form.try_lock().expect("nobody else has it") = Some((0, FormEnd::Done));
+        }
+        assert!(Arc::ptr_eq(&first, &forms.of("first")), "those that are done make room");
+        drop(first);
+        forms.forget("first");
+        assert!(!forms.posted.lock().iter().any(|(known, _)| known == "first"));
+    }
 }

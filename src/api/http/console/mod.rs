@@ -239,9 +239,7 @@ impl Console {
         let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(|| named(header::HOST));
         let origin = named(header::ORIGIN)?;
         let own = origin.parse::<Uri>().ok().and_then(|origin| origin.authority().map(|own| own.as_str().to_owned()));
-        // A proxy may send another host name than the browser: both names are the operator's if they are listed.
-        let is_listed = |own: &str| self.settings.hosts.lists(own);
-        let is_own = own.is_some_and(|own| host.is_some_and(|host| own.eq_ignore_ascii_case(host)) || is_listed(&own));
+        let is_own = own.is_some_and(|own| host.is_some_and(|host| own.eq_ignore_ascii_case(host)));
         (!is_own).then(|| format!("a page of {:?} may not call the console\n", shown(origin)))
     }
 }

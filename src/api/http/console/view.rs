@@ -308,7 +308,7 @@ impl PageFailure {
         }
     }
 
-    /// The same for an action that was not done. `back` leads to its form, which has a new token.
+    /// The page of an action that was not done. It leads to its form, which has a new token.
     pub fn of_action(self, form: &PageQuery) -> Page {
         let known = |name| (name, form.text(name));
         let href = link("act", &[known("do"), known("queue"), known("id")]);

@@ -122,8 +122,8 @@ pub fn or_unknown(text: &str) -> String {
 
 /// The first link of a text: what stands before it, its own text, its target, and what stands after it.
 pub fn next_link(text: &str) -> Option<(&str, &str, &str, &str)> {
-    let (before, rest) = text.split_once('[')?;
-    let (name, rest) = rest.split_once("](")?;
+    let (start, rest) = text.split_once("](")?;
+    let (before, name) = start.rsplit_once('[')?;
     let (target, after) = rest.split_once(')')?;
     Some((before, name, target, after))
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::declared::DeclaredExperiment;
 use crate::app::cli::output::{CliResponse, IncrementalPrinter, TableRows, time_cell, word};
-use crate::app::cli::{ClientContext, Failure, arguments};
+use crate::app::cli::{ClientContext, Exit, Failure, arguments};
 use crate::app::notices::print_notice;
 use crate::domain::experiment::p_text;
 use crate::proto::experiment::v1 as pb;
@@ -46,8 +46,8 @@ impl ClientContext {
         Ok(())
     }
 
-    /// Compares again and again. A look costs no certainty: the interval holds at every look. After the first look, one that
-    /// fails is told, and the next one follows.
+    /// Compares again and again. A look costs no certainty: the interval holds at every look. After the first look, one
+    /// without an answer is told, and the next one follows.
     pub(super) async fn watch_experiment(&self, args: ExpWatchArgs) -> Result<(), Failure> {
         let request = pb::CompareExperimentRequest { name: args.name, experiment: None };
         let mut printer = IncrementalPrinter::endless(self.output);
@@ -69,7 +69,7 @@ impl ClientContext {
                     self.remark(&found);
                     looks += 1;
                 }
-                Err(failure) if looks == 0 => return Err(failure),
+                Err(failure) if looks == 0 || failure.exit() != Exit::Unavailable => return Err(failure),
                 Err(failure) => print_notice(&format!("no look: {failure}")),
             }
             if args.looks.is_some_and(|most| looks >= most) {

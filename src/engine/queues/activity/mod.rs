@@ -19,7 +19,7 @@ use crate::domain::Timestamp;
 use crate::domain::access::TokenBucket;
 use crate::domain::limits::{
     ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX, ACTIVITY_WAIT_MAX,
-    RATE_STEP,
+    RATE_STEP, RATE_WINDOW,
 };
 use crate::domain::queue::activity::{ActivityFacts, ActivityFlows, ReadingGap};
 use crate::domain::queue::{MessageState, QueueName, ShardId};
@@ -85,8 +85,8 @@ pub struct ActivityPage {
 /// A queue with its row.
 type ActivityRow = (Arc<ServedQueue>, QueueActivity);
 
-/// Sums do not wait for numbers of a queue that was created so lately.
-const NEW_FOR: Duration = Duration::from_secs(10);
+/// Sums do not wait for numbers of a queue that was created so lately. Its rates need two looks, which may come by turns.
+const NEW_FOR: Duration = RATE_WINDOW;
 
 /// The last list, and whether somebody asks for lists.
 pub struct ActivityBoard {
@@ -321,27 +321,49 @@ fn sort(rows: &mut [&ActivityRow], order: ActivityOrder) {
 }
 
 fn totals_of(rows: &[&ActivityRow], now: Timestamp) -> ActivityTotals {
-    let is_new = |queue: &ServedQueue| now.since(queue.record.load().created) < NEW_FOR;
-    // What is not known of a new queue yet. It would keep the sums from everybody while queues are made one after the other.
-    let missing =
-        |of: fn(&QueueActivity) -> bool| rows.iter().filter(move |(queue, row)| of(row) && is_new(queue)).count();
-    let without_messages = missing(|row| row.messages.is_none());
-    let without_rates = missing(|row| row.facts.rates.is_none());
-    let messages: Vec<_> = rows.iter().filter_map(|(_, row)| row.messages).collect();
-    let rates: Vec<_> = rows.iter().filter_map(|(_, row)| row.facts.rates).collect();
-    let is_whole = |known: usize, missing: usize| known + missing == rows.len() && (known > 0 || rows.is_empty());
-    let as_of = rows.iter().filter_map(|(_, row)| row.as_of).min();
-    ActivityTotals {
-        queues: rows.len(),
-        attention: rows.iter().filter(|(_, row)| !row.facts.attention().is_empty()).count(),
-        messages: is_whole(messages.len(), without_messages).then(|| {
-            let mut all = [0; MessageState::ALL.len()];
-            messages.iter().for_each(|of_one| all.iter_mut().zip(of_one).for_each(|(all, one)| *all += one));
-            all
-        }),
-        rates: is_whole(rates.len(), without_rates)
-            .then(|| rates.iter().fold(ActivityFlows::default(), |all, one| all.plus(one))),
-        oldest_ready: rows.iter().filter_map(|(_, row)| row.facts.oldest_ready).max(),
-        as_of: as_of.filter(|_| is_whole(messages.len(), without_messages)),
+    let mut messages = SumOfKnown::new([0; MessageState::ALL.len()]);
+    let mut rates = SumOfKnown::new(ActivityFlows::default());
+    let (mut attention, mut oldest_ready, mut as_of) = (0, None, None::<Timestamp>);
+    for (queue, row) in rows {
+        // While queues are made one after the other, they would keep the sums from everybody.
+        let is_new = || now.since(queue.record.load().created) < NEW_FOR;
+        messages.add(row.messages, is_new, |all, one| {
+            all.iter_mut().zip(one).for_each(|(all, one)| *all += one);
+        });
+        rates.add(row.facts.rates, is_new, |all, one| *all = all.plus(&one));
+        attention += usize::from(!row.facts.attention().is_empty());
+        oldest_ready = oldest_ready.max(row.facts.oldest_ready);
+        as_of = [as_of, row.as_of].into_iter().flatten().min();
+    }
+    let messages = messages.sum(rows.len());
+    let as_of = as_of.filter(|_| messages.is_some());
+    ActivityTotals { queues: rows.len(), attention, messages, rates: rates.sum(rows.len()), oldest_ready, as_of }
+}
+
+/// A sum over queues. What is unknown of a new queue is left out; what is unknown of another one makes the sum unknown.
+struct SumOfKnown<N> {
+    sum: N,
+    known: usize,
+    is_whole: bool,
+}
+
+impl<N> SumOfKnown<N> {
+    fn new(sum: N) -> Self {
+        Self { sum, known: 0, is_whole: true }
+    }
+
+    fn add(&mut self, one: Option<N>, is_new: impl Fn() -> bool, add: impl Fn(&mut N, N)) {
+        match one {
+            Some(one) => {
+                self.known += 1;
+                add(&mut self.sum, one);
+            }
+            None => self.is_whole &= is_new(),
+        }
+    }
+
+    /// The sum over so many queues; none if it is unknown, or if nothing is known of any queue.
+    fn sum(self, queues: usize) -> Option<N> {
+        (self.is_whole && (self.known > 0 || queues == 0)).then_some(self.sum)
     }
 }

@@ -102,8 +102,8 @@ mod tests {
 
     #[test]
     fn links_lead_to_pages_of_the_console_or_are_their_texts() {
-        let line = "Go on with [Redis](redis.md) or [the manual](../operating.md#set-it-up), `a[0]`.";
-        let found = "Go on with [Redis](runbook?page=docs%2Frunbook%2Fredis.md) or the manual, `a[0]`.";
+        let line = "In `a[0]` go on with [Redis](redis.md) or [the manual](../operating.md#set-it-up).";
+        let found = "In `a[0]` go on with [Redis](runbook?page=docs%2Frunbook%2Fredis.md) or the manual.";
         assert_eq!(with_own_links(line), found);
     }
 }
