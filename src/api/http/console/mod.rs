@@ -8,6 +8,7 @@
 mod act;
 mod ask;
 mod assets;
+mod form_body;
 mod live;
 mod operation_end;
 mod pages;
@@ -20,10 +21,8 @@ mod view;
 mod words;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Limited};
 use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
@@ -38,16 +37,15 @@ use crate::api::http::metered_body::ByteMeter;
 use crate::api::http::methods::Methods;
 use crate::api::http::response_body::with_type;
 use crate::domain::Reason;
-use crate::domain::limits::{CONSOLE_FORM_BYTES_MAX, CONSOLE_STREAMS_MAX};
+use crate::domain::limits::CONSOLE_STREAMS_MAX;
 
 use act::PostedForms;
 use ask::ConsoleCalls;
+use form_body::{form_of, with_whole_form};
 use pages::messages::MessageOffers;
 use query::{PageQuery, link};
 use view::{Page, PageFailure};
 
-/// How long the body of a form may take to arrive.
-const FORM_WAIT: Duration = Duration::from_secs(10);
 /// Where the pages lie.
 pub const CONSOLE_ROOT: &str = "/console/";
 /// Where a key is shown, as the audit names it.
@@ -119,6 +117,7 @@ impl Console {
         request: Request<Body>,
         caller: &Arc<Caller>,
     ) -> Response<Body> {
+        let request = with_whole_form(request).await;
         guarded(match self.refused_origin(&request) {
             Some(refusal) => text(StatusCode::FORBIDDEN, refusal),
             None => self.route(context, request, caller).await,
@@ -252,13 +251,6 @@ fn guarded(mut response: Response<Body>) -> Response<Body> {
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
-}
-
-/// Reads the body of a form; none if it did not arrive in full.
-async fn form_of(request: Request<Body>) -> Option<PageQuery> {
-    let body = Limited::new(request.into_body(), CONSOLE_FORM_BYTES_MAX).collect();
-    let body = tokio::time::timeout(FORM_WAIT, body).await.ok()?.ok()?;
-    Some(PageQuery::of(Some(&String::from_utf8_lossy(&body.to_bytes()))))
 }
 
 fn no_form() -> Response<Body> {
