@@ -43,7 +43,7 @@ use crate::api::http::metered_body::ByteMeter;
 use crate::api::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::api::http::metrics::CallMetrics;
 use crate::api::http::recorded_calls::RecordedCalls;
-use crate::api::http::{audit, json, pages};
+use crate::api::http::{audit, json, pages, unread_body};
 use crate::domain::Reason;
 use crate::domain::access::AccessResource;
 use crate::domain::call_limit::CallLimitSettings;
@@ -254,6 +254,7 @@ impl Gateway {
                 "the host name {shown:?} is not allowed; use the server's address or localhost, or add the name to \
                  server.hosts"
             );
+            unread_body::discard(request.into_body()).await;
             return json::refused(&Status::from(ApiError::new(Reason::HostNotAllowed, what)));
         }
         match protocol {
@@ -344,6 +345,7 @@ impl Gateway {
         if !pages::is_open(request.uri().path())
             && let Err(refusal) = self.admit(&mut request, caller).await
         {
+            unread_body::discard(request.into_body()).await;
             return json::refused(&Status::from(refusal));
         }
         let identity = request.extensions().get::<Arc<Identity>>();

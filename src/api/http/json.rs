@@ -24,6 +24,7 @@ use crate::api::http::call::{CallContext, call, deadline, effective_timeout};
 use crate::api::http::json_read;
 use crate::api::http::methods::{Method, Methods};
 use crate::api::http::response_body::{ResponseBody, with_type};
+use crate::api::http::unread_body::discard;
 use crate::domain::Reason;
 use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
@@ -38,18 +39,25 @@ pub async fn answer(
     request: Request<Body>,
     caller: &Arc<Caller>,
 ) -> Response<Body> {
-    match transcoded(methods, calls, request, caller).await {
+    let found = checked(methods, &request);
+    let (method, time) = match found {
+        Ok(found) => found,
+        Err(refusal) => {
+            discard(request.into_body()).await;
+            return refused(&Status::from(refusal));
+        }
+    };
+    match transcoded(method, time, calls, request, caller).await {
         Ok(response) => response,
-        Err(refusal) => refused(&Status::from(refusal)),
+        Err(refusal) => {
+            method.metrics.record(refusal.code(), Duration::ZERO);
+            refused(&Status::from(refusal))
+        }
     }
 }
 
-async fn transcoded(
-    methods: &Methods,
-    calls: &Arc<CallContext>,
-    request: Request<Body>,
-    caller: &Arc<Caller>,
-) -> Result<Response<Body>, ApiError> {
+/// The method of a request, and the time for it, by what comes before the body.
+fn checked<'m>(methods: &'m Methods, request: &Request<Body>) -> Result<(&'m Arc<Method>, Duration), ApiError> {
     let method = methods.public(request.uri().path())?;
     if request.method() != HttpMethod::POST {
         let what = format!("{} is not allowed here; call the path with POST", request.method());
@@ -65,13 +73,23 @@ async fn transcoded(
     }
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
     check_content_encoding(request.headers().get(header::CONTENT_ENCODING)).map_err(counted)?;
+    Ok((method, effective_timeout(deadline(request.headers()).map_err(counted)?, false)))
+}
+
+/// Transcodes a checked request. What is refused here never came to its method.
+async fn transcoded(
+    method: &Arc<Method>,
+    time: Duration,
+    calls: &Arc<CallContext>,
+    request: Request<Body>,
+    caller: &Arc<Caller>,
+) -> Result<Response<Body>, ApiError> {
     let (mut parts, body) = request.into_parts();
-    let time = effective_timeout(deadline(&parts.headers).map_err(counted)?, false);
     let body = tokio::time::timeout(time, read_body(body, caller)).await;
-    let (body, place) = body.unwrap_or_else(|_elapsed| Err(late_body(time))).map_err(counted)?;
+    let (body, place) = body.unwrap_or_else(|_elapsed| Err(late_body(time)))?;
     let input = method.descriptor.input();
     let message = off_the_runtime(body.len(), move || json_read::read(&input, &body).map(|message| frame(&message)));
-    let message = message.await.and_then(|read| read).map_err(counted)?;
+    let message = message.await.and_then(|read| read)?;
     parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     let framed = Body::new(Full::new(message));

@@ -30,6 +30,7 @@ mod request_body;
 mod response_body;
 mod stream_body;
 mod trace;
+mod unread_body;
 
 pub use audit::REASON_METADATA;
 pub use buffers::{Buffers, Caller};

@@ -1,0 +1,66 @@
+//! Bodies of requests that are refused before they are read.
+//!
+//! A client over HTTP/2 that still sends its body when a refusal comes may take the end of its stream for an error, and never show
+//! why it was refused. Clients of gRPC do not.
+
+use std::time::Duration;
+
+use http_body::Body as HttpBody;
+use http_body_util::BodyExt as _;
+
+/// The most bytes that are read of such a body.
+const DISCARDED_BYTES: usize = 64 * 1024;
+/// How long they may take to arrive.
+const DISCARD_WAIT: Duration = Duration::from_millis(500);
+
+/// Reads the rest of a body, as far as it is short and comes soon, and throws it away.
+pub async fn discard(body: impl HttpBody) {
+    let read = async {
+        let mut body = std::pin::pin!(body);
+        let mut bytes = 0_usize;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes += frame.data_ref().map_or(0, bytes::Buf::remaining);
+            if bytes > DISCARDED_BYTES {
+                break;
+            }
+        }
+    };
+    // A client that is slower sees the end of its stream.
+    let _ = tokio::time::timeout(DISCARD_WAIT, read).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use futures_util::{poll, stream};
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_refusal_waits_for_a_body_that_is_on_its_way() {
+        let (send, arrives) = oneshot::channel::<Bytes>();
+        let frames = stream::once(async { Ok::<_, Infallible>(Frame::data(arrives.await.expect("it is sent"))) });
+        let mut discarded = pin!(discard(StreamBody::new(frames)));
+        assert!(poll!(&mut discarded).is_pending());
+        send.send(Bytes::from_static(b"{}")).expect("it is awaited");
+        discarded.await;
+    }
+
+    #[tokio::test]
+    async fn no_more_is_read_of_an_endless_body_than_a_short_one_has() {
+        let read = AtomicUsize::new(0);
+        let frame = |()| {
+            read.fetch_add(1, Ordering::Relaxed);
+            async { Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[0; 1_024]))), ())) }
+        };
+        discard(StreamBody::new(Box::pin(stream::unfold((), frame)))).await;
+        assert_eq!(read.load(Ordering::Relaxed), DISCARDED_BYTES / 1_024 + 1);
+    }
+}
