@@ -105,8 +105,10 @@ fn a_token_stands_for_one_content_and_a_form_that_failed_can_be_sent_again() {
     for _ in 0..2 {
         assert_eq!(send("value=acme&limit=2").status, 303);
     }
-    let other = send("value=other&limit=3");
-    assert!(other.status == 400 && other.body.contains("sent before with other content"), "{}", other.body);
+    for _ in 0..2 {
+        let other = send("value=other&limit=3");
+        assert!(other.status == 400 && other.body.contains("sent before with other content"), "{}", other.body);
+    }
     assert_eq!(lines(&server).len(), before + 1, "one limit was set");
 }
 

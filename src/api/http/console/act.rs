@@ -70,10 +70,11 @@ impl PostedForms {
         form
     }
 
-    /// Takes out a form that failed, unless another post of it waits. So failures cost no place.
+    /// Takes out a form that failed, unless it was done before or another post of it waits. So failures cost no place.
     fn forget(&self, token: &str) {
-        let is_awaited = |form: &Arc<PostedForm>| Arc::strong_count(form) > 1;
-        self.posted.lock().retain(|(known, form)| known != token || is_awaited(form));
+        let is_kept =
+            |form: &Arc<PostedForm>| Arc::strong_count(form) > 1 || form.try_lock().is_ok_and(|form| form.is_some());
+        self.posted.lock().retain(|(known, form)| known != token || is_kept(form));
     }
 }
 
@@ -227,9 +228,11 @@ pub fn done(query: &PageQuery) -> Option<String> {
         let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text(key));
         found.map(|(_, _, text)| text.to_lowercase())
     };
-    let progress =
-        format!("The command tallystone dlq status {} shows how far it is.", shell_word(query.text("operation")));
-    let started = || text_of("started").map(|text| format!("Started: {text}. {progress}"));
+    let started = || {
+        let id = shell_word(query.text("operation"));
+        let progress = format!("The command tallystone dlq status {id} shows how far it is.");
+        text_of("started").map(|text| format!("Started: {text}. {progress}"))
+    };
     text_of("done").map(|text| format!("Done: {text}.")).or_else(started)
 }
 
@@ -462,6 +465,10 @@ mod tests {
             *form.try_lock().expect("nobody else has it") = Some((0, FormEnd::Done));
         }
         assert!(Arc::ptr_eq(&first, &forms.of("first")), "those that are done make room");
+        let newest = format!("done {}", CONSOLE_FORMS_MAX - 1);
+        forms.forget(&newest);
+        let is_done = forms.of(&newest).try_lock().expect("nobody else has it").is_some();
+        assert!(is_done, "a refusal of other content forgets nothing");
         drop(first);
         forms.forget("first");
         assert!(!forms.posted.lock().iter().any(|(known, _)| known == "first"));
