@@ -94,7 +94,8 @@ impl Experiments {
     }
 
     /// Creates an experiment, and notes what its counters hold already. Refuses one whose counters have no namespace, or one
-    /// to which only the service writes. Cost: that of `compare`, and one change.
+    /// to which only the service writes. Cost: a read of the exposures of all arms, and one
+    /// change.
     pub async fn create(
         &self,
         settings: ExperimentSettings,

@@ -92,8 +92,8 @@ impl ClientContext {
     }
 }
 
-/// What the rows have.
-const COLUMNS: [&str; 11] = [
+/// What the rows of a watch have, with the time of the look last.
+const WATCHED_COLUMNS: &[&str] = &[
     "arm",
     "metric",
     "exposures",
@@ -105,7 +105,10 @@ const COLUMNS: [&str; 11] = [
     "lower",
     "upper",
     "verdict",
+    "look_time",
 ];
+/// What the rows of one comparison have.
+const COLUMNS: &[&str] = WATCHED_COLUMNS.split_at(WATCHED_COLUMNS.len() - 1).0;
 
 /// A row for each arm and metric; differences stand with the primary metric of the arms but the control.
 fn rows_of(found: &pb::CompareExperimentResponse, is_for_people: bool) -> TableRows {
@@ -140,21 +143,12 @@ fn rows_of(found: &pb::CompareExperimentResponse, is_for_people: bool) -> TableR
             ]);
         }
     }
-    TableRows { columns: &COLUMNS, cells }
+    TableRows { columns: COLUMNS, cells }
 }
 
 /// The same with the time of the look in each row.
 fn timed_rows_of(found: &pb::CompareExperimentResponse, time: &str) -> TableRows {
-    const TIMED: [&str; 12] = {
-        let mut timed = ["look_time"; 12];
-        let mut at = 0;
-        while at < COLUMNS.len() {
-            timed[at] = COLUMNS[at];
-            at += 1;
-        }
-        timed
-    };
     let TableRows { mut cells, .. } = rows_of(found, false);
     cells.iter_mut().for_each(|row| row.push(time.to_owned()));
-    TableRows { columns: &TIMED, cells }
+    TableRows { columns: WATCHED_COLUMNS, cells }
 }

@@ -1,7 +1,5 @@
 //! The pages of the runbook that reasons for attention name, as they are in the source, and those that these lead to.
 
-use std::borrow::Cow;
-
 use tonic::Status;
 
 use crate::api::http::console::query::{PageQuery, link};
@@ -66,10 +64,10 @@ fn with_own_links(line: &str) -> String {
     while let Some((before, text, target, after)) = next_link(rest) {
         written.push_str(before);
         let path = format!("{FOLDER}{target}");
-        written.push_str(&match PAGES.iter().any(|(known, _)| *known == path) {
-            true => Cow::Owned(format!("[{text}]({})", link("runbook", &[("page", &path)]))),
-            false => Cow::Borrowed(text),
-        });
+        match PAGES.iter().any(|(known, _)| *known == path) {
+            true => written.push_str(&format!("[{text}]({})", link("runbook", &[("page", &path)]))),
+            false => written.push_str(text),
+        }
         rest = after;
     }
     written + rest
