@@ -8,8 +8,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use tallystone::client::{Client, RetryPolicy};
-use tallystone::proto::counter::v1::{AddCountRequest, CheckTokenRequest, Freshness, GetCountRequest, Verdict};
+use tallystone_client::proto::counter::v1::{AddCountRequest, CheckTokenRequest, Freshness, GetCountRequest, Verdict};
+use tallystone_client::{Client, RetryPolicy};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

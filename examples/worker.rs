@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tallystone::client::queues::{Job, Message, Outcome, Queue, Shutdown};
-use tallystone::client::{Client, RetryPolicy};
-use tallystone::proto::queue::v1 as pb;
+use tallystone_client::proto::queue::v1 as pb;
+use tallystone_client::queues::{Job, Message, Outcome, Queue, Shutdown};
+use tallystone_client::{Client, RetryPolicy};
 
 /// What a message of the queue holds.
 #[derive(Serialize, Deserialize)]

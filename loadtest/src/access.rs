@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use futures_util::future::try_join_all;
-use tallystone::client::{ClientTls, Credential};
-use tallystone::proto::access::v1::{Grant, Role};
-use tallystone::proto::admin::v1::CreateKeyRequest;
-use tallystone::proto::admin::v1::key_service_client::KeyServiceClient;
+use tallystone_client::proto::access::v1::{Grant, Role};
+use tallystone_client::proto::admin::v1::CreateKeyRequest;
+use tallystone_client::proto::admin::v1::key_service_client::KeyServiceClient;
+use tallystone_client::{ClientTls, Credential};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 

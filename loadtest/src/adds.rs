@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::Result;
-use tallystone::proto::counter::v1::{
+use tallystone_client::proto::counter::v1::{
     AddCountRequest, BatchAddCountsRequest, StreamAddCountsRequest, StreamAddCountsResponse,
 };
 use tokio::sync::mpsc;

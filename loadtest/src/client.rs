@@ -1,10 +1,10 @@
 //! Connections, tokens and counter names of the load.
 
 use anyhow::{Context as _, Result};
-use tallystone::client::{ClientTls, Connection, Credential, endpoint};
-use tallystone::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
-use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
-use tallystone::proto::counter::v1::{AddItem, IdempotencyToken};
+use tallystone_client::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
+use tallystone_client::proto::counter::v1::counter_service_client::CounterServiceClient;
+use tallystone_client::proto::counter::v1::{AddItem, IdempotencyToken};
+use tallystone_client::{ClientTls, Connection, Credential, endpoint};
 use tonic::transport::Channel;
 use uuid::Uuid;
 

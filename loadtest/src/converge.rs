@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tallystone::proto::admin::v1::Cardinality;
-use tallystone::proto::counter::v1::Freshness;
+use tallystone_client::proto::admin::v1::Cardinality;
+use tallystone_client::proto::counter::v1::Freshness;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use anyhow::Result;
-use tallystone::proto::counter::v1::{AddCountRequest, AddCountResponse, Outcome};
+use tallystone_client::proto::counter::v1::{AddCountRequest, AddCountResponse, Outcome};
 use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, UnaryService};

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use tallystone::client::{Client, RetryPolicy};
-use tallystone::proto::queue::v1::{
+use tallystone_client::proto::queue::v1::{
     BatchEnqueueRequest, CompleteRequest, CreateQueueRequest, DequeueRequest, Message, Queue,
 };
+use tallystone_client::{Client, RetryPolicy};
 use tempfile::TempDir;
 use tokio::runtime;
 use tokio::task::JoinSet;

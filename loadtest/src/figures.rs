@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tallystone::proto::counter::v1::Freshness;
+use tallystone_client::proto::counter::v1::Freshness;
 use tempfile::TempDir;
 
 use crate::adds::{self, Aim, Batch, StreamShape, Unary};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tallystone::proto::counter::v1::{BatchAddCountsRequest, Freshness, GetCountRequest};
+use tallystone_client::proto::counter::v1::{BatchAddCountsRequest, Freshness, GetCountRequest};
 use tokio::time::Instant;
 
 use crate::adds::Aim;

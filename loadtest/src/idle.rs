@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::try_join_all;
-use tallystone::client::Connection;
-use tallystone::proto::queue::v1 as pb;
-use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
+use tallystone_client::Connection;
+use tallystone_client::proto::queue::v1 as pb;
+use tallystone_client::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;

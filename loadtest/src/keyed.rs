@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use tallystone::client::{ClientTls, Credential};
+use tallystone_client::{ClientTls, Credential};
 
 use crate::client::Connections;
 use crate::target::Target;

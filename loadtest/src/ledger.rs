@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use tallystone::proto::counter::v1::{AddItem, BatchAddCountsRequest, BatchGetCountsRequest, Freshness};
+use tallystone_client::proto::counter::v1::{AddItem, BatchAddCountsRequest, BatchGetCountsRequest, Freshness};
 
 use crate::client::{Counters, add_item, counter_name};
 use crate::load::{Call, Dice};

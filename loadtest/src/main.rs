@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tallystone::client::{ClientTls, Credential};
-use tallystone::proto::counter::v1::Freshness;
+use tallystone_client::proto::counter::v1::Freshness;
+use tallystone_client::{ClientTls, Credential};
 
 use adds::{Aim, Batch, StreamShape, Unary};
 use client::Connections;

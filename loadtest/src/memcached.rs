@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use memcache::exp::{Arithmetic, AsyncMetaClient, Get as MetaGet, Set};
-use tallystone::proto::admin::v1::CounterType;
-use tallystone::proto::counter::v1::Freshness;
+use tallystone_client::proto::admin::v1::CounterType;
+use tallystone_client::proto::counter::v1::Freshness;
 
 use crate::adds::{Aim, Unary};
 use crate::client::{Connections, counter_name};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tallystone::proto::admin::v1::{
+use tallystone_client::proto::admin::v1::{
     Cardinality, CounterType, CreateNamespaceRequest, DatasetSettings, HotCounter, Namespace, RollupSettings, Storage,
     TimePartition,
 };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tallystone::proto::counter::v1::{BatchAddCountsRequest, BatchGetCountsRequest, Freshness};
+use tallystone_client::proto::counter::v1::{BatchAddCountsRequest, BatchGetCountsRequest, Freshness};
 use tokio::task::JoinSet;
 
 use crate::client::{Connections, add_item, counter_name};

@@ -19,13 +19,13 @@ use prost::Message;
 
 pub use fleet::{decode_beat, decode_sealed, encode_beat, encode_sealed};
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, DatasetId, EventId, EventKey, NamespaceId, Provenance};
-use crate::domain::rollup::{
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, DatasetId, EventId, EventKey, NamespaceId, Provenance};
+use tallystone_domain::rollup::{
     BucketRecord, Checkpoint, CheckpointWriter, CountAt, SliceStatus, SourceTotal, StepSum, TimeSlice,
 };
-use crate::ports::{StoreError, StoreErrorKind};
-use crate::proto::internal::v1::{
+use tallystone_ports::{StoreError, StoreErrorKind};
+use tallystone_proto::internal::v1::{
     StoredBucket, StoredCheckpoint, StoredCountAt, StoredEvent, StoredPair, StoredSource, StoredStep, StoredTimeSlice,
     StoredWide,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ports::{Backups, CacheCluster, HistoryStore, QueueStores, StoreHandle, Stores};
+use tallystone_ports::{Backups, CacheCluster, HistoryStore, QueueStores, StoreHandle, Stores};
 
 /// An opened engine: what it offers by role, and how it is watched and closed. A role that the engine lacks is absent.
 pub struct Opened {

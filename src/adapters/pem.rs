@@ -13,7 +13,7 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::domain::limits::TLS_FILE_BYTES_MAX;
+use tallystone_domain::limits::TLS_FILE_BYTES_MAX;
 
 /// A file, unless it is larger than one of these is.
 pub fn read(file: &Path) -> io::Result<Vec<u8>> {

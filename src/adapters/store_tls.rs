@@ -16,7 +16,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest as _, Sha256};
 
-use crate::adapters::pem;
+use crate::pem;
 
 /// What a client of a store needs. Cheap to clone.
 #[derive(Clone)]

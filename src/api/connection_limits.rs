@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::api::http::ConnectionRefusal;
+use crate::http::ConnectionRefusal;
 
 /// The open connections of a server.
 #[derive(Debug)]

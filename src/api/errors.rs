@@ -10,19 +10,19 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::api::time;
-use crate::domain::access::{AccessDenial, QuotaRefusal};
-use crate::domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
-use crate::domain::{Reason, Reject};
-use crate::engine::access::KeyError;
-use crate::engine::call_limiter::CallRefusal;
-use crate::engine::counting::CountingError;
-use crate::engine::experiments::ExperimentError;
-use crate::engine::namespaces::NamespaceError;
-use crate::engine::queues::QueueError;
-use crate::engine::rules::RuleError;
-use crate::ports::{StoreError, text_with_causes};
-use crate::proto::error::v1::ItemError;
+use crate::time;
+use tallystone_domain::access::{AccessDenial, QuotaRefusal};
+use tallystone_domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::access::KeyError;
+use tallystone_engine::call_limiter::CallRefusal;
+use tallystone_engine::counting::CountingError;
+use tallystone_engine::experiments::ExperimentError;
+use tallystone_engine::namespaces::NamespaceError;
+use tallystone_engine::queues::QueueError;
+use tallystone_engine::rules::RuleError;
+use tallystone_ports::{StoreError, text_with_causes};
+use tallystone_proto::error::v1::ItemError;
 
 /// The domain of every `ErrorInfo`.
 pub const ERROR_DOMAIN: &str = "tallystone";
@@ -97,12 +97,6 @@ impl From<AccessDenial> for ApiError {
             AccessDenial::HiddenQueue(name) => QueueError::not_found(&name).into(),
             other => Reject::from(other).into(), // a reject has all parts of the others
         }
-    }
-}
-
-impl From<AccessDenial> for Status {
-    fn from(denial: AccessDenial) -> Self {
-        ApiError::from(denial).into()
     }
 }
 
@@ -301,10 +295,10 @@ impl From<ApiError> for ItemError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Timestamp;
-    use crate::domain::access::KeyQuota;
-    use crate::domain::call_limit::CallClass;
-    use crate::ports::StoreErrorKind;
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::access::KeyQuota;
+    use tallystone_domain::call_limit::CallClass;
+    use tallystone_ports::StoreErrorKind;
 
     #[test]
     fn every_reason_travels_with_its_code_and_the_domain() {

@@ -8,8 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::limits::{PAGE_CURSOR_BYTES_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
-use crate::domain::{Reason, Reject};
+use tallystone_domain::limits::{PAGE_CURSOR_BYTES_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX};
+use tallystone_domain::{Reason, Reject};
 
 const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 8;

@@ -20,12 +20,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::connection_limits::ConnectionLimits;
-use crate::api::http::{Buffers, CallExecutor, Caller, ConnectionRefusal, Gateway, StallGuard};
-use crate::api::tls::{ClientCertificate, OfferedHttp, TlsPort};
-use crate::api::transport::{AgreedHttp, Transport};
-use crate::api::yield_before_write::YieldBeforeWrite;
-use crate::domain::limits::{
+use crate::connection_limits::ConnectionLimits;
+use crate::http::{Buffers, CallExecutor, Caller, ConnectionRefusal, Gateway, StallGuard};
+use crate::tls::{ClientCertificate, OfferedHttp, TlsPort};
+use crate::transport::{AgreedHttp, Transport};
+use crate::yield_before_write::YieldBeforeWrite;
+use tallystone_domain::limits::{
     ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT, CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX,
     HEADERS_BYTES_MAX, HEADERS_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, SPARE_CONNECTION_TIME,
     SPARE_CONNECTIONS_MAX, STREAM_WINDOW_BYTES,

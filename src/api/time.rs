@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::domain::{Reason, Reject, Timestamp};
+use tallystone_domain::{Reason, Reject, Timestamp};
 
 /// 0001-01-01T00:00:00Z and 9999-12-31T23:59:59Z, the ends of a protobuf timestamp.
 const WIRE_SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use crate::api::tls::{ALPN_HTTP_1, ALPN_HTTP_2, ClientCertificate};
+use crate::tls::{ALPN_HTTP_1, ALPN_HTTP_2, ClientCertificate};
 
 /// The byte stream of a connection.
 #[derive(Debug)]

@@ -32,10 +32,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::app::log_filter;
-use crate::app::suggestions::closest_name;
-use crate::domain::counter::NamespaceName;
-use crate::engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
+use crate::log_filter;
+use crate::suggestions::closest_name;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_engine::namespaces::{ClusterUse, Clusters, UnlistedClusters};
 
 use numbers::{number_of, number_wanted};
 use tables::{complete_named, find, in_quotes, insert, kind_of, leaves, like};

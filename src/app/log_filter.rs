@@ -5,7 +5,7 @@
 
 use tracing_subscriber::EnvFilter;
 
-use crate::app::suggestions::closest_name;
+use crate::suggestions::closest_name;
 
 /// The target of the summary lines, which are never suppressed.
 pub const SUMMARY: &str = "tallystone::repeated";

@@ -3,7 +3,7 @@
 //! A misleading suggestion is worse than none. So a name is suggested only if the text is a part of it or differs very
 //! little from it. Otherwise the caller lists all names.
 
-use crate::domain::limits::SIMILAR_NAME_BYTES_MAX;
+use tallystone_domain::limits::SIMILAR_NAME_BYTES_MAX;
 
 /// Returns the name that the text most likely meant, if any is close enough.
 pub fn closest_name<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

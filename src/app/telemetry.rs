@@ -19,9 +19,9 @@ use tracing_subscriber::fmt::layer;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::app::config::{LogConfig, LogFormat, TracesConfig};
-use crate::app::log_filter::{TRACES, filter};
-use crate::app::telemetry::repeated_lines::{RepeatedLineFilter, SuppressionReporter};
+use crate::config::{LogConfig, LogFormat, TracesConfig};
+use crate::log_filter::{TRACES, filter};
+use crate::telemetry::repeated_lines::{RepeatedLineFilter, SuppressionReporter};
 
 /// The time that process exit waits for unsent traces.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);

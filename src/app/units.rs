@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::api::documents::duration_of;
+use tallystone_api::documents::duration_of;
 
 /// The units of a duration, greatest first, in microseconds.
 const SPANS: [(&str, u128); 6] =

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use crate::client::call::Hedge;
-use crate::client::error::{CallError, EFFECT_UNKNOWN, RETRYABLE, may_be_applied, status_of};
-use crate::client::retry::{CallKind, Pause, RetryProgress};
-use crate::client::{Client, counters_on};
-use crate::proto::counter::v1::{AddItem, AddResult, BatchAddCountsRequest};
-use crate::proto::error::v1::ItemError;
+use crate::call::Hedge;
+use crate::error::{CallError, EFFECT_UNKNOWN, RETRYABLE, may_be_applied, status_of};
+use crate::retry::{CallKind, Pause, RetryProgress};
+use crate::{Client, counters_on};
+use tallystone_proto::counter::v1::{AddItem, AddResult, BatchAddCountsRequest};
+use tallystone_proto::error::v1::ItemError;
 
 /// The most items of one call; the service accepts no more.
 pub(super) const BATCH_ITEMS_MAX: usize = 1_000;

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use tonic::{Code, Request, Response, Status};
 
-use crate::client::error::{
-    CallError, is_retryable, may_be_applied, no_time_left, should_switch_server, was_never_sent,
-};
-use crate::client::retry::{CallKind, DEADLINE_LEAST, Pause, RetryProgress};
-use crate::client::{ACTOR_METADATA, Client, Connection, REASON_METADATA, late};
+use crate::error::{CallError, is_retryable, may_be_applied, no_time_left, should_switch_server, was_never_sent};
+use crate::retry::{CallKind, DEADLINE_LEAST, Pause, RetryProgress};
+use crate::{ACTOR_METADATA, Client, Connection, REASON_METADATA, late};
 
 /// Whether an attempt may be hedged.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tonic::transport::Channel;
 
-use crate::client::credential::{Connection, Credential};
+use crate::credential::{Connection, Credential};
 
 /// The servers, with the preferred one.
 #[derive(Clone)]

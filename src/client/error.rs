@@ -8,9 +8,9 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::client::tls_failure::TlsFailure;
-use crate::proto::counter::v1::IdempotencyToken;
-use crate::proto::error::v1::ItemError;
+use crate::tls_failure::TlsFailure;
+use tallystone_proto::counter::v1::IdempotencyToken;
+use tallystone_proto::error::v1::ItemError;
 
 /// Reasons after which the same call, with the same token, may succeed. `domain::reason` has the same list; a test
 /// compares the two.

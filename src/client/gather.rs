@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::client::Client;
-use crate::client::batches::{BATCH_ITEMS_MAX, BatchError};
-use crate::client::error::{CallError, WriteError, busy, status_of};
-use crate::proto::counter::v1::{AddCountRequest, AddCountResponse, AddItem, AddResult, BatchAddCountsRequest};
+use crate::Client;
+use crate::batches::{BATCH_ITEMS_MAX, BatchError};
+use crate::error::{CallError, WriteError, busy, status_of};
+use tallystone_proto::counter::v1::{AddCountRequest, AddCountResponse, AddItem, AddResult, BatchAddCountsRequest};
 
 /// The calls of one batcher in flight.
 const CALLS_AT_ONCE_MAX: usize = 4;
@@ -309,7 +309,7 @@ fn copy_of(error: &CallError) -> CallError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::RetryPolicy;
+    use crate::RetryPolicy;
 
     fn gathering(total: Duration) -> Gathering {
         let policy = RetryPolicy { total, ..RetryPolicy::default() };

@@ -1,9 +1,9 @@
 //! Reads and checks of the history of messages, on any server that has it.
 
-use crate::client::retry::CallKind;
-use crate::client::{CallError, Client, Connection, MESSAGE_BYTES_MAX};
-use crate::proto::history::v1 as pb;
-use crate::proto::history::v1::history_service_client::HistoryServiceClient;
+use crate::retry::CallKind;
+use crate::{CallError, Client, Connection, MESSAGE_BYTES_MAX};
+use tallystone_proto::history::v1 as pb;
+use tallystone_proto::history::v1::history_service_client::HistoryServiceClient;
 
 /// The history service over a connection.
 pub(super) fn history_on(channel: Connection) -> HistoryServiceClient<Connection> {

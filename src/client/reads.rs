@@ -7,10 +7,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::client::as_of_cache::{is_before, newest};
-use crate::client::retry::CallKind;
-use crate::client::{CallError, Client, counters_on};
-use crate::proto::counter::v1::{
+use crate::as_of_cache::{is_before, newest};
+use crate::retry::CallKind;
+use crate::{CallError, Client, counters_on};
+use tallystone_proto::counter::v1::{
     BatchGetCountSeriesRequest, BatchGetCountSeriesResponse, BatchGetCountsRequest, BatchGetCountsResponse,
     CheckTokenRequest, CheckTokenResponse, GetCountRequest, GetCountResponse, GetResult, Verdict,
 };

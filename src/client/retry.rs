@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tonic::Status;
 
-use crate::client::budget::RetryBudget;
-use crate::client::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
+use crate::budget::RetryBudget;
+use crate::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
 
 /// A call with less time than this is not sent, because servers refuse it. `domain::limits` has the same value; a test compares
 /// the two.

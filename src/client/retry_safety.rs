@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use crate::client::call::Hedge;
-use crate::client::error::{is_retryable, may_be_applied};
-use crate::client::retry::{CallKind, RetryPolicy, RetryProgress};
-use crate::client::{Client, namespaces_on};
-use crate::proto::admin::v1::{CounterType, GetNamespaceRequest};
+use crate::call::Hedge;
+use crate::error::{is_retryable, may_be_applied};
+use crate::retry::{CallKind, RetryPolicy, RetryProgress};
+use crate::{Client, namespaces_on};
+use tallystone_proto::admin::v1::{CounterType, GetNamespaceRequest};
 
 impl Client {
     /// Whether a namespace deduplicates repeated writes by token. None: no server answered within the budget of a

@@ -6,7 +6,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
-use crate::client::CONNECT_TIMEOUT;
+use crate::CONNECT_TIMEOUT;
 
 /// What a client needs for `https://`. By default it trusts the authorities that the machine trusts, and shows no certificate.
 /// `Debug` does not show the key.

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::Status;
 use uuid::{ContextV7, Timestamp, Uuid};
 
-use crate::client::error::{metadata_of, reason_of};
-use crate::proto::counter::v1::IdempotencyToken;
+use crate::error::{metadata_of, reason_of};
+use tallystone_proto::counter::v1::IdempotencyToken;
 
 /// Tokens do not follow a correction that goes back by less, so that they keep their order.
 const BACKWARD_MS_MAX: i64 = 1_000;

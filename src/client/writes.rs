@@ -7,11 +7,11 @@ use std::future::Future;
 
 use tonic::{Request, Response, Status};
 
-use crate::client::call::Hedge;
-use crate::client::error::WriteError;
-use crate::client::retry::{CallKind, RetryProgress};
-use crate::client::{Client, Connection, counters_on};
-use crate::proto::counter::v1::{
+use crate::call::Hedge;
+use crate::error::WriteError;
+use crate::retry::{CallKind, RetryProgress};
+use crate::{Client, Connection, counters_on};
+use tallystone_proto::counter::v1::{
     AddAndGetCountRequest, AddAndGetCountResponse, AddCountRequest, AddCountResponse, ClearCountRequest,
     ClearCountResponse, IdempotencyToken,
 };

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::calls::PendingWork;
 use super::fair_turns::FairTurns;
 use super::turn_key::TurnKey;
 
@@ -15,6 +16,17 @@ pub struct FairLanes<T, const LANES: usize> {
     batch_cost: usize,
     share: usize,
     large_items: LargeItems,
+}
+
+/// A call takes the next batch, however many others are in flight.
+impl<T, const LANES: usize> PendingWork for FairLanes<T, LANES> {
+    type Batch = Vec<T>;
+
+    fn next(&mut self, _in_flight: usize) -> Option<Vec<T>> {
+        let mut taken = Vec::with_capacity(self.len());
+        self.take(&mut taken);
+        (!taken.is_empty()).then_some(taken)
+    }
 }
 
 /// The rule for an item that costs more than the batch has left for its lane.

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::domain::limits::{CALL_REFUSAL_STEP, CALL_TARGET_TIMES_MAX};
+use crate::limits::{CALL_REFUSAL_STEP, CALL_TARGET_TIMES_MAX};
 
 /// A class of calls, by what is lost if they are refused. The first is never refused for the load.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

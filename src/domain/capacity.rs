@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::{BUCKETS_PER_ID_MAX, NUM_QUEUES_MAX, PARTITION_BYTES_MAX};
-use crate::domain::namespace::{Cardinality, DatasetSettings, RollupSettings, TimePartition};
+use crate::limits::{BUCKETS_PER_ID_MAX, NUM_QUEUES_MAX, PARTITION_BYTES_MAX};
+use crate::namespace::{Cardinality, DatasetSettings, RollupSettings, TimePartition};
 
 /// Bytes of an event in a Cassandra partition.
 pub const EVENT_PARTITION_BYTES: u64 = 60;
@@ -235,8 +235,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::counter::{CounterName, NamespaceName};
-    use crate::domain::namespace::{HotCounter, NamespaceSpec};
+    use crate::counter::{CounterName, NamespaceName};
+    use crate::namespace::{HotCounter, NamespaceSpec};
 
     fn load(adds_per_second: u64, counters: u64) -> Load {
         let retention = Duration::from_secs(7 * 86_400);

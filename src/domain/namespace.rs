@@ -9,16 +9,16 @@ mod setting_table;
 
 use std::time::Duration;
 
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::limits::{
+use crate::counter::{DatasetId, NamespaceId, NamespaceName};
+use crate::limits::{
     ACCEPT_LIMIT_MIN, BUCKETS_PER_ID_MAX, COALESCE_MS_MAX, COALESCE_MS_MIN, DESCRIPTION_BYTES_MAX, DURATION_MAX,
     FUTURE_LIMIT_FLOOR, NUM_QUEUES_MAX, ROLLUP_BATCH_COUNT_MAX, SERIES_RESOLUTIONS_MAX, STEP,
 };
-use crate::domain::reason::{Reason, Reject};
-use crate::domain::time::Timestamp;
+use crate::reason::{Reason, Reject};
+use crate::time::Timestamp;
 
 pub use hot_counters::{HotCounter, HotCounters};
-pub(crate) use setting_table::namespace_settings;
+pub use setting_table::namespace_settings;
 
 /// The guarantees of a count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::coalesce::leaves_room;
-use crate::domain::call_limit::{CallClass, CallLimit, CallLimitSettings, CallWindow};
-use crate::engine::access::PrincipalAccount;
-use crate::ports::Clock;
+use crate::access::PrincipalAccount;
+use tallystone_coalesce::leaves_room;
+use tallystone_domain::call_limit::{CallClass, CallLimit, CallLimitSettings, CallWindow};
+use tallystone_ports::Clock;
 
 /// Stands for no limit.
 const UNLIMITED: usize = usize::MAX;
@@ -274,10 +274,10 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
-    use crate::domain::Timestamp;
-    use crate::domain::access::{KeyQuotas, PrincipalName};
-    use crate::engine::access::PrincipalAccounts;
-    use crate::ports::BootId;
+    use crate::access::PrincipalAccounts;
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::access::{KeyQuotas, PrincipalName};
+    use tallystone_ports::BootId;
 
     const TARGET: Duration = Duration::from_millis(250);
     const LEAST: usize = 64;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::domain::access::{KeyQuota, PrincipalName, QuotaRefusal};
-use crate::engine::access::PrincipalAccount;
+use crate::access::PrincipalAccount;
+use tallystone_domain::access::{KeyQuota, PrincipalName, QuotaRefusal};
 
 /// The holder of a permit: the principal of a call, or else its address.
 #[derive(Clone, Debug)]
@@ -189,7 +189,7 @@ impl Drop for QuotaPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::access::PrincipalAccounts;
+    use crate::access::PrincipalAccounts;
 
     fn caller(address: &str) -> CallerId {
         CallerId::of_address(address.parse().expect("an address"))

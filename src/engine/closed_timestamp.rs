@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::SEQUENCES_PER_MS;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::SEQUENCES_PER_MS;
 
 /// The closed timestamp and the holds of one writer and dataset.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::domain::Timestamp;
-use crate::engine::driver::Driver;
-use crate::engine::queue_report_frontier::QueueReportFrontier;
-use crate::engine::stats::Stats;
-use crate::ports::{Clock, Entropy};
+use crate::driver::Driver;
+use crate::queue_report_frontier::QueueReportFrontier;
+use crate::stats::Stats;
+use tallystone_domain::Timestamp;
+use tallystone_ports::{Clock, Entropy};
 
 /// Shared by the whole engine.
 pub struct EngineContext {

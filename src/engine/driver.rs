@@ -13,9 +13,9 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::coalesce::TurnKey;
-use crate::engine::stats::Count;
-use crate::ports::Clock;
+use crate::stats::Count;
+use tallystone_coalesce::TurnKey;
+use tallystone_ports::Clock;
 
 /// When a loop wants to be activated again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

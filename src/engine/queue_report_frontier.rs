@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::Timestamp;
-use crate::ports::Clock;
+use tallystone_domain::Timestamp;
+use tallystone_ports::Clock;
 
 /// The time up to which all mutations of the queues of this server are in the log of their counters.
 #[derive(Default)]
@@ -77,7 +77,7 @@ pub fn least_reported(times: impl IntoIterator<Item = Option<Timestamp>>) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::BootId;
+    use tallystone_ports::BootId;
 
     /// The wall clock and elapsed time, in seconds.
     struct Clocks(i64, u64);

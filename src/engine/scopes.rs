@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::limits::TOUCH_SHARDS;
-use crate::domain::namespace::Namespace;
-use crate::domain::rollup::{FoldRules, SliceRule, TimeSlice};
-use crate::engine::context::EngineContext;
-use crate::engine::dataset::datasets::{DatasetState, Datasets};
-use crate::engine::fleet::CounterFleet;
-use crate::engine::namespaces::{NamespaceCatalog, queue_namespace};
-use crate::engine::queue_report_frontier::least_reported;
-use crate::engine::rollup_queues::{NamespaceRollupQueues, RollupQueues};
-use crate::engine::stats::NamespaceCounts;
-use crate::ports::{CacheCluster, CountCache, FastCounts, StoreError, StoreErrorKind, Stores};
+use crate::context::EngineContext;
+use crate::dataset::datasets::{DatasetState, Datasets};
+use crate::fleet::CounterFleet;
+use crate::namespaces::{NamespaceCatalog, queue_namespace};
+use crate::queue_report_frontier::least_reported;
+use crate::rollup_queues::{NamespaceRollupQueues, RollupQueues};
+use crate::stats::NamespaceCounts;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use tallystone_domain::limits::TOUCH_SHARDS;
+use tallystone_domain::namespace::Namespace;
+use tallystone_domain::rollup::{FoldRules, SliceRule, TimeSlice};
+use tallystone_ports::{CacheCluster, CountCache, FastCounts, StoreError, StoreErrorKind, Stores};
 
 /// The earliest time of any event.
 const EPOCH: Timestamp = Timestamp::from_micros(0);

@@ -8,12 +8,12 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::domain::history::audit::FindingKind;
-use crate::domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
-use crate::domain::queue::Transition;
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::shard::FilterScan;
+use tallystone_domain::history::audit::FindingKind;
+use tallystone_domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
+use tallystone_domain::queue::Transition;
+use tallystone_domain::queue::filter::ShapeKeys;
+use tallystone_domain::queue::messages::state_machine::{MessageState, Trigger};
+use tallystone_domain::queue::shard::FilterScan;
 
 /// A number that only grows.
 #[derive(Default, Debug)]

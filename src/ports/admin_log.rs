@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 
-use crate::domain::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::Timestamp;
 
 /// One act of an operator. It never has a payload or a secret.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::ports::StoreError;
+use crate::StoreError;
 
 /// Backs up a store while other tasks write to it.
 ///

@@ -4,8 +4,8 @@ use std::fmt::{Debug, Display};
 
 use async_trait::async_trait;
 
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::time::Timestamp;
 
 /// An entry of a catalog: settings under a name, with a version.
 pub trait CatalogEntry: Clone + Eq + Debug + Send + Sync + 'static {

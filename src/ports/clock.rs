@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::time::Timestamp;
+use tallystone_domain::time::Timestamp;
 
 /// A clock.
 ///

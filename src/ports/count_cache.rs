@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::counter::Counter;
-use crate::domain::rollup::CachedCount;
-use crate::domain::time::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::rollup::CachedCount;
+use tallystone_domain::time::Timestamp;
 
 /// The right to fill one key, taken before the store is read. Its numbers are opaque to all but the cache.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

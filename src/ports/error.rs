@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::domain::Reason;
+use tallystone_domain::Reason;
 
 /// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey};
-use crate::domain::rollup::TailLookup;
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::counter::{Change, Counter, DatasetId, Event, EventKey};
+use tallystone_domain::rollup::TailLookup;
+use tallystone_domain::time::Timestamp;
 
 /// An event to append.
 #[derive(Clone, PartialEq, Eq, Debug)]

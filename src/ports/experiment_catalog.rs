@@ -1,7 +1,7 @@
 //! The catalog of experiments, and the history of their changes.
 
-use crate::domain::experiment::{CatalogExperiment, ExperimentId, ExperimentSettings, ExperimentWord};
-use crate::ports::{CatalogChange, CatalogEntry, CatalogRecord};
+use crate::{CatalogChange, CatalogEntry, CatalogRecord};
+use tallystone_experiments::{CatalogExperiment, ExperimentId, ExperimentSettings, ExperimentWord};
 
 /// One change of an experiment.
 pub type ExperimentChange = CatalogChange<CatalogExperiment>;

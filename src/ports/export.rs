@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::NamespaceName;
-use crate::domain::time::Timestamp;
-use crate::ports::{SliceRow, StoreError};
+use crate::{SliceRow, StoreError};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::time::Timestamp;
 
 /// Takes the rows of whole slices.
 ///

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{Counter, EventKey};
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::counter::{Counter, EventKey};
 
 /// The variants of the laws that a store of best-effort counters keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,9 +104,9 @@ pub trait FastCounts: Send + Sync + 'static {
     /// Lists names with a prefix, above the given name, in their order. A store that cannot list returns none.
     async fn names(
         &self,
-        namespace: crate::domain::counter::NamespaceId,
+        namespace: tallystone_domain::counter::NamespaceId,
         prefix: &str,
-        above: Option<&crate::domain::counter::CounterName>,
+        above: Option<&tallystone_domain::counter::CounterName>,
         limit: usize,
-    ) -> Result<Vec<crate::domain::counter::CounterName>, StoreError>;
+    ) -> Result<Vec<tallystone_domain::counter::CounterName>, StoreError>;
 }

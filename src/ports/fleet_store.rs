@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{Counter, DatasetId, Event};
-use crate::domain::rollup::VerifiedBase;
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::counter::{Counter, DatasetId, Event};
+use tallystone_domain::rollup::VerifiedBase;
+use tallystone_domain::time::Timestamp;
 
 /// The replicas from which a row is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 
-use crate::domain::history::audit::rows::AuditRegister;
-use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{QueueId, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::history::audit::rows::AuditRegister;
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
 
 /// The next rows of a shard. At most `HISTORY_BATCH_ROWS_MAX` rows, in the order of their positions.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! The catalog of API keys: the hashes of their secrets, and the history of their changes.
 
-use crate::domain::access::{AccessKey, AccessKeySpec, KeyId, PrincipalName};
-use crate::ports::{CatalogChange, CatalogEntry, CatalogRecord};
+use crate::{CatalogChange, CatalogEntry, CatalogRecord};
+use tallystone_domain::access::{AccessKey, AccessKeySpec, KeyId, PrincipalName};
 
 /// One change of a key. It shows hashes of secrets only.
 pub type KeyChange = CatalogChange<AccessKey>;

@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::DatasetId;
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::time::Timestamp;
 
 /// The published limit of each dataset. In one process the limit follows its closed timestamp; in a fleet it follows those
 /// of all members.

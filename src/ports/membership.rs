@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 
-use crate::domain::fleet::{Heartbeat, MemberId};
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::fleet::{Heartbeat, MemberId};
 
 /// The members of a fleet.
 ///

@@ -19,9 +19,9 @@ pub enum MetricValue<T> {
 }
 
 /// A list of metrics of one type, named at its beginning: kind, name, value and help of each.
+#[macro_export]
 macro_rules! metrics {
     ($of:ident: $($kind:ident $name:literal = $value:expr, $help:literal;)*) => {
-        &[$(($name, $help, $crate::ports::MetricValue::$kind(|$of| $value))),*]
+        &[$(($name, $help, $crate::MetricValue::$kind(|$of| $value))),*]
     };
 }
-pub(crate) use metrics;

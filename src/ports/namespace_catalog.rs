@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{NamespaceId, NamespaceName};
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::ports::{Catalog, CatalogChange, CatalogEntry, CatalogRecord, StoreError};
+use crate::{Catalog, CatalogChange, CatalogEntry, CatalogRecord, StoreError};
+use tallystone_domain::counter::{NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{Dataset, Namespace, NamespaceSpec};
 
 /// The present content of the catalog of namespaces.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

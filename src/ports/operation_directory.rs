@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 
-use crate::domain::Reason;
-use crate::domain::fleet::MemberId;
-use crate::domain::queue::bulk_operation::{BulkCursor, BulkOperation};
-use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::Reason;
+use tallystone_domain::fleet::MemberId;
+use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkOperation};
+use tallystone_domain::queue::name::{QueueId, QueueName};
+use tallystone_domain::time::Timestamp;
 
 /// An operation, as its runner wrote it last.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 
-use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::setup::queue_spec::{CatalogQueue, QueueSpec};
-use crate::domain::time::Timestamp;
-use crate::ports::{Catalog, CatalogChange, CatalogEntry, CatalogRecord, StoreError};
+use crate::{Catalog, CatalogChange, CatalogEntry, CatalogRecord, StoreError};
+use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::name::{QueueId, QueueName};
+use tallystone_domain::queue::setup::queue_spec::{CatalogQueue, QueueSpec};
+use tallystone_domain::time::Timestamp;
 
 /// One change of a queue. A deletion keeps the record by which a repeat is answered.
 pub type QueueChange = CatalogChange<CatalogQueue>;

@@ -6,24 +6,24 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
-use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::queue::session_records::SessionRecord;
-use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::shard::{FilterScan, UndeclaredFilter};
-use crate::domain::queue::tally::ShardCounts;
-use crate::domain::queue::tally::errors::SignatureCounts;
-use crate::domain::queue::tally::values::ValueCounts;
-use crate::domain::queue::totals::Totals;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{
+use crate::StoreError;
+use tallystone_domain::queue::clock::StepTime;
+use tallystone_domain::queue::counter_names::CountedValue;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
+use tallystone_domain::queue::name::{QueueId, ShardId};
+use tallystone_domain::queue::session_records::SessionRecord;
+use tallystone_domain::queue::shard::explain::{Cause, DequeuePreview};
+use tallystone_domain::queue::shard::{FilterScan, UndeclaredFilter};
+use tallystone_domain::queue::tally::ShardCounts;
+use tallystone_domain::queue::tally::errors::SignatureCounts;
+use tallystone_domain::queue::tally::values::ValueCounts;
+use tallystone_domain::queue::totals::Totals;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{
     Command, Durability, MessageHead, MessageState, Refusal, Reply, Shard, ShardSettings, Transition,
 };
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use tallystone_domain::time::Timestamp;
 
 /// A queue as the store has its shards. The name and the settings are in the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::domain::counter::Counter;
-use crate::domain::time::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::time::Timestamp;
 
 /// One rollup signal. It carries no delta.
 #[derive(Clone, PartialEq, Eq, Debug)]

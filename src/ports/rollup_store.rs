@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::rollup::{BucketRecord, Checkpoint, RollupRow, StepSum};
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use tallystone_domain::rollup::{BucketRecord, Checkpoint, RollupRow, StepSum};
+use tallystone_domain::time::Timestamp;
 
 /// The writes of one roll.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::limits::RULES_MAX;
-use crate::domain::rules::{QueueHome, Rule, RuleName, RuleSpec, RuleStamp};
-use crate::domain::time::Timestamp;
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::{StoreError, StoreErrorKind};
+use tallystone_domain::limits::RULES_MAX;
+use tallystone_domain::rules::{QueueHome, Rule, RuleName, RuleSpec, RuleStamp};
+use tallystone_domain::time::Timestamp;
 
 /// A rule to create. The store chooses its generation.
 #[derive(Clone, PartialEq, Eq, Debug)]

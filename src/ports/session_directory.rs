@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
-use crate::domain::queue::{Refusal, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::{Refusal, ShardId};
+use tallystone_domain::time::Timestamp;
 
 /// The answer to a step that a session may refuse.
 pub type SessionStep<T> = Result<Result<T, Refusal>, StoreError>;

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::DatasetId;
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
+use tallystone_domain::time::Timestamp;
 
 /// The rows of the time slices of each dataset.
 ///

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::domain::access::{IssuerPolicy, SigningKeyId, TokenRefusal, VerifiedToken};
+use tallystone_domain::access::{IssuerPolicy, SigningKeyId, TokenRefusal, VerifiedToken};
 
 /// Where an issuer publishes the keys with which it signs.
 ///

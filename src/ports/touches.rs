@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 
-use crate::domain::counter::{Counter, DatasetId};
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use crate::StoreError;
+use tallystone_domain::counter::{Counter, DatasetId};
+use tallystone_domain::time::Timestamp;
 
 /// "This counter has events in this step."
 #[derive(Clone, PartialEq, Eq, Debug)]

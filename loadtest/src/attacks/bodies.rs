@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bytes::Bytes;
 use prost::Message as _;
-use tallystone::proto::queue::v1 as pb;
+use tallystone_client::proto::queue::v1 as pb;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};

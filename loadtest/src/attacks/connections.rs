@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tallystone::proto::counter::v1::{AddCountRequest, BatchAddCountsRequest};
+use tallystone_client::proto::counter::v1::{AddCountRequest, BatchAddCountsRequest};
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout_at};
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
-use tallystone::proto::admin::v1::{CreateNamespaceRequest, DatasetSettings, Namespace, Storage};
-use tallystone::proto::counter::v1::{
+use tallystone_client::proto::admin::v1::{CreateNamespaceRequest, DatasetSettings, Namespace, Storage};
+use tallystone_client::proto::counter::v1::{
     AddCountRequest, BatchAddCountsRequest, GetCountRequest, IdempotencyToken, RecountCounterRequest,
     TopCountersRequest, WatchCountsRequest,
 };
@@ -158,7 +158,7 @@ async fn victim(site: &Site, connections: &Connections) {
         let get = GetCountRequest {
             namespace: VICTIM.to_owned(),
             counter_name: "victim".to_owned(),
-            freshness: tallystone::proto::counter::v1::Freshness::UpToDate.into(),
+            freshness: tallystone_client::proto::counter::v1::Freshness::UpToDate.into(),
             ..GetCountRequest::default()
         };
         let read = client.get_count(get).await.map(|_answer| ());

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tallystone::client::Connection;
-use tallystone::proto::counter::v1::AddCountRequest;
-use tallystone::proto::queue::v1 as pb;
-use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
+use tallystone_client::Connection;
+use tallystone_client::proto::counter::v1::AddCountRequest;
+use tallystone_client::proto::queue::v1 as pb;
+use tallystone_client::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime;

@@ -1,8 +1,8 @@
 //! Attacks by calls of queues, and the queues that attacks need.
 
 use anyhow::{Result, ensure};
-use tallystone::proto::queue::v1 as pb;
-use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
+use tallystone_client::proto::queue::v1 as pb;
+use tallystone_client::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout_at};
 

@@ -8,7 +8,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderValue, Request};
 use prost::Message as _;
-use tallystone::proto::queue::v1 as pb;
+use tallystone_client::proto::queue::v1 as pb;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};

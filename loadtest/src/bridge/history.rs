@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use tallystone::client::Connection;
-use tallystone::proto::history::v1::history_service_client::HistoryServiceClient;
-use tallystone::proto::history::v1::{
+use tallystone_client::Connection;
+use tallystone_client::proto::history::v1::history_service_client::HistoryServiceClient;
+use tallystone_client::proto::history::v1::{
     FoundMessage, GetMessageTraceRequest, SearchMessagesRequest, get_message_trace_request, search_messages_response,
 };
-use tallystone::proto::queue::v1::Queue;
+use tallystone_client::proto::queue::v1::Queue;
 use tempfile::TempDir;
 
 use super::{Scale, bounded};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tallystone::proto::queue::v1::{BatchEnqueueRequest, EnqueueRequest, Queue};
+use tallystone_client::proto::queue::v1::{BatchEnqueueRequest, EnqueueRequest, Queue};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -103,7 +103,7 @@ async fn fill(connections: &Connections, queues: u64, each: u64) -> Result<()> {
     Ok(())
 }
 
-fn with_value(number: u64) -> tallystone::proto::queue::v1::Message {
+fn with_value(number: u64) -> tallystone_client::proto::queue::v1::Message {
     let mut message = message(Kind::Plain, number);
     message.metadata.insert("kind".to_owned(), format!("v{}", number % VALUES));
     message

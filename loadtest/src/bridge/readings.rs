@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use prost_types::Timestamp;
-use tallystone::proto::counter::v1::{BatchGetCountsRequest, GetCountRequest, GetCountResponse, GetCountSeriesRequest};
+use tallystone_client::proto::counter::v1::{
+    BatchGetCountsRequest, GetCountRequest, GetCountResponse, GetCountSeriesRequest,
+};
 
 use crate::client::{Connections, Counters, reason_of};
 use crate::load::{Call, Dice};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use tallystone::proto::queue::v1::{History, Queue};
+use tallystone_client::proto::queue::v1::{History, Queue};
 use tempfile::TempDir;
 
 use super::Scale;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use tallystone::proto::counter::v1::AddCountRequest;
+use tallystone_client::proto::counter::v1::AddCountRequest;
 
 use crate::adds::{self, Aim, Batch, StreamShape, Unary};
 use crate::cassandra::node::{Raw, What};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tallystone::proto::admin::v1::{Cardinality, TimePartition};
+use tallystone_client::proto::admin::v1::{Cardinality, TimePartition};
 
 use crate::adds::{Aim, Unary};
 use crate::cassandra::node::{Raw, What};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tallystone::proto::queue::v1::{CompleteRequest, DequeueRequest, EnqueueRequest, Lease};
+use tallystone_client::proto::queue::v1::{CompleteRequest, DequeueRequest, EnqueueRequest, Lease};
 
 use super::messages::{Client, Kind, TEAMS, client, message, team};
 use crate::client::{Connections, reason_of};

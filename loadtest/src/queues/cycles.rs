@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tallystone::proto::queue::v1::{BatchEnqueueRequest, Settlement, Verb, WorkRequest};
+use tallystone_client::proto::queue::v1::{BatchEnqueueRequest, Settlement, Verb, WorkRequest};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;

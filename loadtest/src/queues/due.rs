@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use tallystone::proto::queue::v1::{BatchEnqueueRequest, Lease, Settlement, Verb, WorkRequest};
+use tallystone_client::proto::queue::v1::{BatchEnqueueRequest, Lease, Settlement, Verb, WorkRequest};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

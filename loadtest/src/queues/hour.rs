@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use tallystone::proto::queue::v1::{EnqueueRequest, Queue, Retention};
+use tallystone_client::proto::queue::v1::{EnqueueRequest, Queue, Retention};
 
 use super::calls::finish_one;
 use super::messages::{Client, Kind, client, create, fill, message};

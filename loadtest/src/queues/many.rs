@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tallystone::proto::queue::v1::GetDepthRequest;
+use tallystone_client::proto::queue::v1::GetDepthRequest;
 
 use super::messages::{Kind, Queues, client, create, fill};
 use crate::client::Connections;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tallystone::client::Connection;
-use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
-use tallystone::proto::queue::v1::{
+use tallystone_client::Connection;
+use tallystone_client::proto::queue::v1::queue_service_client::QueueServiceClient;
+use tallystone_client::proto::queue::v1::{
     BatchEnqueueRequest, CreateQueueRequest, DequeueRequest, FilterShape, Message, Queue, QueueType,
 };
 use tokio::task::JoinSet;

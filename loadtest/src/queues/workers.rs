@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use tallystone::client::queues::{Enqueued, Job, Message, Outcome, Queue, Shutdown};
-use tallystone::client::{Client, RetryPolicy};
+use tallystone_client::queues::{Enqueued, Job, Message, Outcome, Queue, Shutdown};
+use tallystone_client::{Client, RetryPolicy};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tallystone::proto::queue::v1::{
+use tallystone_client::proto::queue::v1::{
     BatchEnqueueRequest, DequeueRequest, GetDepthRequest, SettleMessagesRequest, Settlement, Verb,
 };
 

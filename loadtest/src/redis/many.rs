@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use tallystone::proto::queue::v1::{DequeueRequest, EnqueueRequest};
+use tallystone_client::proto::queue::v1::{DequeueRequest, EnqueueRequest};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

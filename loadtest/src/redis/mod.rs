@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use tallystone::proto::queue::v1::{DeleteQueueRequest, FilterShape, Queue, Retention};
+use tallystone_client::proto::queue::v1::{DeleteQueueRequest, FilterShape, Queue, Retention};
 use tempfile::TempDir;
 use tonic::Code;
 

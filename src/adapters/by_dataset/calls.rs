@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 
-use crate::adapters::by_dataset::ByDataset;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
-use crate::domain::rollup::{SliceStatus, TailLookup, TimeSlice, VerifiedBase};
-use crate::ports::{
+use crate::by_dataset::ByDataset;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, Event, EventKey};
+use tallystone_domain::rollup::{SliceStatus, TailLookup, TimeSlice, VerifiedBase};
+use tallystone_ports::{
     AppendGuard, AppendOutcome, EventLog, FleetStore, LimitPublisher, LogCapabilities, NewEvent, ReadReplicas,
     ScanRange, SharedStores, SliceRow, StoreError, StoreErrorKind, TimeSlices, Touch, Touches, VerdictOutcome,
 };

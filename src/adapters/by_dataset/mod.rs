@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::ports::{SharedStores, StoreError, StoreErrorKind, Stores};
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_ports::{SharedStores, StoreError, StoreErrorKind, Stores};
 
 /// The stores, and where each dataset is.
 pub struct ByDataset {

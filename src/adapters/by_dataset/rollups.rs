@@ -3,11 +3,11 @@
 
 use async_trait::async_trait;
 
-use crate::adapters::by_dataset::ByDataset;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::rollup::{BucketRecord, RollupRow, StepSum};
-use crate::ports::{RollWrite, RollupStore, StoreError};
+use crate::by_dataset::ByDataset;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use tallystone_domain::rollup::{BucketRecord, RollupRow, StepSum};
+use tallystone_ports::{RollWrite, RollupStore, StoreError};
 
 #[async_trait]
 impl RollupStore for ByDataset {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::by_dataset;
-use crate::adapters::memory;
-use crate::domain::Timestamp;
-use crate::domain::counter::{
+use crate::memory;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{
     Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, NamespaceName, Provenance,
 };
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::domain::rollup::{SliceStatus, TailLookup, TimeSlice};
-use crate::ports::{EffectOutcome, NamespaceChange, NamespaceRecord, NewEvent, StoreErrorKind, Stores};
+use tallystone_domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use tallystone_domain::rollup::{SliceStatus, TailLookup, TimeSlice};
+use tallystone_ports::{EffectOutcome, NamespaceChange, NamespaceRecord, NewEvent, StoreErrorKind, Stores};
 
 const NEAR: (NamespaceId, DatasetId) = (NamespaceId(1), DatasetId(1));
 const FAR: (NamespaceId, DatasetId) = (NamespaceId(2), DatasetId(2));

@@ -14,23 +14,23 @@ use quick_cache::sync::Cache;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::cassandra::limits::{
+use crate::limits::{
     CASSANDRA_ANSWER_WITHIN, CASSANDRA_ATTEMPTS_MAX, HOLD_GIVEN_UP_AFTER, PARTITION_WRITES_AT_ONCE_MAX,
     TOKENS_REMEMBERED_MAX,
 };
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::{BucketKey, bucket_key_of, stored_counter, stored_dataset, stored_key};
-use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
-use crate::adapters::cassandra::touch_writer::TouchWriter;
-use crate::adapters::cassandra::value::Bind;
-use crate::adapters::cassandra::write_batcher::{PartitionRows, WriteAttempt};
-use crate::adapters::codec;
-use crate::coalesce::DetachedTasks;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, DatasetId, EventKey};
-use crate::domain::limits::HELD_BYTES_MAX;
-use crate::ports::{AppendGuard, AppendOutcome, EffectOutcome, NewEvent, StoreError, StoreErrorKind};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::row_keys::{BucketKey, bucket_key_of, stored_counter, stored_dataset, stored_key};
+use crate::slices::{CqlSlice, CqlSlices};
+use crate::touch_writer::TouchWriter;
+use crate::value::Bind;
+use crate::write_batcher::{PartitionRows, WriteAttempt};
+use tallystone_adapters::codec;
+use tallystone_coalesce::DetachedTasks;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Counter, DatasetId, EventKey};
+use tallystone_domain::limits::HELD_BYTES_MAX;
+use tallystone_ports::{AppendGuard, AppendOutcome, EffectOutcome, NewEvent, StoreError, StoreErrorKind};
 
 const OP: &str = "append";
 
@@ -444,7 +444,7 @@ const _: () = assert!(CASSANDRA_ATTEMPTS_MAX >= 2, "a single attempt is no loop"
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::cassandra::request_runner::pause_after;
+    use crate::request_runner::pause_after;
 
     #[test]
     fn pauses_grow_and_stay_below_the_answer() {

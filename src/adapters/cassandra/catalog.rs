@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::limits::CASSANDRA_ATTEMPTS_MAX;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::stored_namespace;
-use crate::adapters::cassandra::slices::{RowSettings, SettingsSource};
-use crate::adapters::cassandra::store::ConditionalResult;
-use crate::adapters::cassandra::value::Bind;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::catalog::{
+use crate::limits::CASSANDRA_ATTEMPTS_MAX;
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::row_keys::stored_namespace;
+use crate::slices::{RowSettings, SettingsSource};
+use crate::store::ConditionalResult;
+use crate::value::Bind;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::catalog::{
     decode_change, decode_dataset, decode_namespace, decode_spec, encode_change, encode_dataset, encode_namespace,
     encode_spec,
 };
-use crate::domain::counter::{NamespaceId, NamespaceName};
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::ports::{self, CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+use tallystone_domain::counter::{NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use tallystone_ports::{CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
 
 const DATASETS: i32 = 1;
 const NAMESPACES: i32 = 2;
@@ -184,7 +184,7 @@ fn check(known: &CatalogRevision, record: &NamespaceRecord) -> Result<(), String
 }
 
 #[async_trait]
-impl ports::Catalog<Namespace> for Catalog {
+impl tallystone_ports::Catalog<Namespace> for Catalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         Ok(self.read_snapshot("load catalog").await?.state)
     }
@@ -229,7 +229,7 @@ impl ports::Catalog<Namespace> for Catalog {
 }
 
 #[async_trait]
-impl ports::NamespaceStore for Catalog {
+impl tallystone_ports::NamespaceStore for Catalog {
     async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
         const OP: &str = "read version";
         let statement = self.requests.statement("read_version");
@@ -242,7 +242,7 @@ impl ports::NamespaceStore for Catalog {
 #[async_trait]
 impl SettingsSource for Catalog {
     async fn settings(&self, namespace: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
-        let spec = ports::NamespaceStore::version_of(self, namespace, version).await?;
+        let spec = tallystone_ports::NamespaceStore::version_of(self, namespace, version).await?;
         let why = || format!("the catalog has no version {version} of namespace {}", namespace.0);
         let spec = spec.ok_or_else(|| RequestFailure::corrupt(why()).during("read frozen settings"))?;
         Ok(spec.into())

@@ -12,12 +12,12 @@ use scylla::frame::types::{Consistency, SerialConsistency};
 use scylla::policies::load_balancing::DefaultPolicy;
 use scylla::policies::retry::FallthroughRetryPolicy;
 
-use crate::adapters::cassandra::limits::CASSANDRA_DEFINE_WITHIN;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::schema::{self, SchemaState};
-use crate::adapters::cassandra::startup_deadline::StartupDeadline;
-use crate::adapters::store_tls::StoreTls;
-use crate::ports::{Clock, StoreError, StoreErrorKind};
+use crate::limits::CASSANDRA_DEFINE_WITHIN;
+use crate::request_failure::RequestFailure;
+use crate::schema::{self, SchemaState};
+use crate::startup_deadline::StartupDeadline;
+use tallystone_adapters::store_tls::StoreTls;
+use tallystone_ports::{Clock, StoreError, StoreErrorKind};
 
 /// The address of a cluster and the settings of its connections.
 #[derive(Clone, Debug)]
@@ -339,9 +339,9 @@ mod tests {
     use std::future::{pending, ready};
 
     use super::*;
-    use crate::adapters::cassandra::limits::CASSANDRA_START_WITHIN;
-    use crate::adapters::manual::ManualClock;
-    use crate::domain::Timestamp;
+    use crate::limits::CASSANDRA_START_WITHIN;
+    use tallystone_adapters::manual::ManualClock;
+    use tallystone_domain::Timestamp;
 
     #[tokio::test]
     async fn a_step_of_the_start_that_gets_no_answer_says_that_the_keyspace_cannot_be_used() {

@@ -5,11 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::store::{
-    ConditionalResult, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,
-};
-use crate::adapters::cassandra::value::{CqlRow, CqlValue};
+use crate::request_failure::RequestFailure;
+use crate::store::{ConditionalResult, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute};
+use crate::value::{CqlRow, CqlValue};
 
 /// Numbers of requests on a keyspace since startup, retries included.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

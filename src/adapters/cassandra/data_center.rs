@@ -10,12 +10,12 @@
 use scylla::client::session::Session;
 use scylla::statement::{Consistency, SerialConsistency, Statement};
 
-use crate::adapters::cassandra::connect::{OpenError, Options, data_centers};
-use crate::adapters::cassandra::limits::CASSANDRA_ATTEMPTS_MAX;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::retry_with_pauses;
-use crate::adapters::cassandra::schema::rows;
-use crate::ports::Clock;
+use crate::connect::{OpenError, Options, data_centers};
+use crate::limits::CASSANDRA_ATTEMPTS_MAX;
+use crate::request_failure::RequestFailure;
+use crate::request_runner::retry_with_pauses;
+use crate::schema::rows;
+use tallystone_ports::Clock;
 
 const ROW: &str = "part = 1 AND kind = 5 AND name = '' AND id = 0 AND version = 0";
 

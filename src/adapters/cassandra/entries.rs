@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::catalog::{read_revision, read_statics};
-use crate::adapters::cassandra::limits::CASSANDRA_ATTEMPTS_MAX;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::store::ConditionalResult;
-use crate::adapters::cassandra::value::Bind;
-use crate::adapters::codec::entries::StoredEntry;
-use crate::domain::access::AccessKey;
-use crate::domain::experiment::CatalogExperiment;
-use crate::ports::{Catalog, CatalogChange, CatalogRecord, StoreError, StoreErrorKind};
+use crate::catalog::{read_revision, read_statics};
+use crate::limits::CASSANDRA_ATTEMPTS_MAX;
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::store::ConditionalResult;
+use crate::value::Bind;
+use tallystone_adapters::codec::entries::StoredEntry;
+use tallystone_domain::access::AccessKey;
+use tallystone_experiments::CatalogExperiment;
+use tallystone_ports::{Catalog, CatalogChange, CatalogRecord, StoreError, StoreErrorKind};
 
 /// An entry with the kinds of its rows.
 pub trait CqlEntry: StoredEntry {

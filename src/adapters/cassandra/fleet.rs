@@ -6,21 +6,21 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::rollups::Rollups;
-use crate::adapters::cassandra::row_keys::{bucket_width, stored_counter, stored_dataset, stored_shard};
-use crate::adapters::cassandra::scan::LogReader;
-use crate::adapters::cassandra::slices::CqlSlices;
-use crate::adapters::cassandra::store::{ConditionalResult, ReadConsistency};
-use crate::adapters::cassandra::touch_writer::TouchWriter;
-use crate::adapters::cassandra::touches::{by_shard, stored_bucket};
-use crate::adapters::codec;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, Event};
-use crate::domain::fleet::{Heartbeat, MemberId};
-use crate::domain::limits::STEP;
-use crate::domain::rollup::VerifiedBase;
-use crate::ports::{FleetStore, Membership, ReadReplicas, StoreError};
+use crate::request_runner::RequestRunner;
+use crate::rollups::Rollups;
+use crate::row_keys::{bucket_width, stored_counter, stored_dataset, stored_shard};
+use crate::scan::LogReader;
+use crate::slices::CqlSlices;
+use crate::store::{ConditionalResult, ReadConsistency};
+use crate::touch_writer::TouchWriter;
+use crate::touches::{by_shard, stored_bucket};
+use tallystone_adapters::codec;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, Event};
+use tallystone_domain::fleet::{Heartbeat, MemberId};
+use tallystone_domain::limits::STEP;
+use tallystone_domain::rollup::VerifiedBase;
+use tallystone_ports::{FleetStore, Membership, ReadReplicas, StoreError};
 
 /// The tables that only servers use among themselves.
 pub struct CqlFleetStore {

@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::append::{Appender, row_of};
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::{bucket_key_of, stored_counter};
-use crate::adapters::cassandra::scan::{LogReader, event_from};
-use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
-use crate::adapters::cassandra::store::ConditionalResult;
-use crate::adapters::cassandra::touch_writer::TouchWriter;
-use crate::adapters::codec;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
-use crate::domain::fleet::ProtocolRule;
-use crate::domain::limits::STEP;
-use crate::domain::rollup::TailLookup;
-use crate::ports::{
+use crate::append::{Appender, row_of};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::row_keys::{bucket_key_of, stored_counter};
+use crate::scan::{LogReader, event_from};
+use crate::slices::{CqlSlice, CqlSlices};
+use crate::store::ConditionalResult;
+use crate::touch_writer::TouchWriter;
+use tallystone_adapters::codec;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
+use tallystone_domain::fleet::ProtocolRule;
+use tallystone_domain::limits::STEP;
+use tallystone_domain::rollup::TailLookup;
+use tallystone_ports::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, VerdictOutcome,
 };
 

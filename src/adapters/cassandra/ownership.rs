@@ -6,12 +6,12 @@
 
 use uuid::Uuid;
 
-use crate::adapters::cassandra::Cassandra;
-use crate::adapters::cassandra::connect::OpenError;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::domain::counter::NamespaceName;
-use crate::domain::namespace::Dataset;
-use crate::ports::{Catalog as _, StoreError};
+use crate::Cassandra;
+use crate::connect::OpenError;
+use crate::request_failure::RequestFailure;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::namespace::Dataset;
+use tallystone_ports::{Catalog as _, StoreError};
 
 const OP: &str = "settle whose the keyspace is";
 /// For a keyspace with rows but without an owner. Its catalog is unknown, and another catalog would assign the same

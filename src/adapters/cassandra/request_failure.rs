@@ -6,7 +6,7 @@
 
 use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
 
-use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
+use tallystone_ports::{EffectOutcome, StoreError, StoreErrorKind};
 
 /// A failed request.
 #[derive(Clone, Debug)]

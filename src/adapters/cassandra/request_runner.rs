@@ -7,15 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adapters::cassandra::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::statements::Statements;
-use crate::adapters::cassandra::store::{ConditionalResult, PreparedCql, ReadConsistency, WideStore};
-use crate::adapters::cassandra::value::{Bind, CqlValue, FromRow};
-use crate::adapters::cassandra::write_batcher::{PartitionRows, WriteAttempt, WriteBatcher};
-use crate::domain::fleet::{ProtocolRule, ProtocolRules};
-use crate::domain::time::Timestamp;
-use crate::ports::{Clock, EffectOutcome, StoreError};
+use crate::limits::{CASSANDRA_ATTEMPTS_MAX, CASSANDRA_PAUSE_MIN};
+use crate::request_failure::RequestFailure;
+use crate::statements::Statements;
+use crate::store::{ConditionalResult, PreparedCql, ReadConsistency, WideStore};
+use crate::value::{Bind, CqlValue, FromRow};
+use crate::write_batcher::{PartitionRows, WriteAttempt, WriteBatcher};
+use tallystone_domain::fleet::{ProtocolRule, ProtocolRules};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{Clock, EffectOutcome, StoreError};
 
 /// A store, its prepared statements, and the clock that measures pauses.
 pub struct RequestRunner {
@@ -212,8 +212,8 @@ mod tests {
     use std::future::ready;
 
     use super::*;
-    use crate::adapters::manual::ManualClock;
-    use crate::domain::Timestamp;
+    use tallystone_adapters::manual::ManualClock;
+    use tallystone_domain::Timestamp;
 
     fn lost() -> RequestFailure {
         RequestFailure { outcome: EffectOutcome::Unknown, ..RequestFailure::not_sent("the answer is lost") }

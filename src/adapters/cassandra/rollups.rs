@@ -13,22 +13,20 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
-use crate::adapters::cassandra::limits::{
-    HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX,
-};
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::{key_from, stored_counter, stored_dataset, stored_namespace, stored_shard};
-use crate::adapters::cassandra::series::Resolutions;
-use crate::adapters::cassandra::slices::{CqlSlices, series_ttl};
-use crate::adapters::cassandra::touch_writer::TouchWriter;
-use crate::adapters::cassandra::wide_rows::{WideRowDetector, oversized_buckets};
-use crate::adapters::codec;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::limits::TOUCH_SHARDS;
-use crate::domain::rollup::{BucketRecord, Checkpoint, RollupRow, StepSum, VerifiedBase};
-use crate::ports::{RollWrite, RollupStore, StoreError};
+use crate::limits::{HEADS_REMEMBERED_MAX, PARTITION_READS_AT_ONCE_MAX, PARTITION_WRITES_AT_ONCE_MAX};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::row_keys::{key_from, stored_counter, stored_dataset, stored_namespace, stored_shard};
+use crate::series::Resolutions;
+use crate::slices::{CqlSlices, series_ttl};
+use crate::touch_writer::TouchWriter;
+use crate::wide_rows::{WideRowDetector, oversized_buckets};
+use tallystone_adapters::codec;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use tallystone_domain::limits::TOUCH_SHARDS;
+use tallystone_domain::rollup::{BucketRecord, Checkpoint, RollupRow, StepSum, VerifiedBase};
+use tallystone_ports::{RollWrite, RollupStore, StoreError};
 
 /// Checkpoints, bucket records, series and names.
 pub struct Rollups {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, EventId, EventKey, NamespaceId};
-use crate::domain::namespace::TimePartition;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, EventId, EventKey, NamespaceId};
+use tallystone_domain::namespace::TimePartition;
 
 /// The time bucket and the event bucket of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::limits::CASSANDRA_ATTEMPTS_MAX;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::store::ConditionalResult;
-use crate::adapters::cassandra::value::Bind;
-use crate::adapters::codec::rules::{decode_rule, encode_rule};
-use crate::domain::limits::RULE_ATTEMPTS_MAX;
-use crate::domain::rules::{Rule, RuleName, RuleStamp};
-use crate::ports::{EffectOutcome, NewRule, RuleChange, RuleStore, RulesBefore, StoreError, StoreErrorKind};
+use crate::limits::CASSANDRA_ATTEMPTS_MAX;
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::store::ConditionalResult;
+use crate::value::Bind;
+use tallystone_adapters::codec::rules::{decode_rule, encode_rule};
+use tallystone_domain::limits::RULE_ATTEMPTS_MAX;
+use tallystone_domain::rules::{Rule, RuleName, RuleStamp};
+use tallystone_ports::{EffectOutcome, NewRule, RuleChange, RuleStore, RulesBefore, StoreError, StoreErrorKind};
 
 /// The rules of a keyspace.
 pub struct CqlRules {

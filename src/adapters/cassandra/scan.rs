@@ -6,20 +6,18 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
-use crate::adapters::cassandra::limits::{
-    PARTITION_READS_AT_ONCE_MAX, SLICE_COUNTERS_LISTED_MAX, TIME_BUCKETS_AT_ONCE_MAX,
-};
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::{BucketKey, bucket_key_of, bucket_width, stored_counter};
-use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
-use crate::adapters::cassandra::store::ReadConsistency;
-use crate::adapters::cassandra::value::{CqlRow, FromRow};
-use crate::adapters::codec;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId};
-use crate::domain::limits::{SCAN_PAGE_EVENTS, STEP};
-use crate::ports::{ScanOrder, ScanRange, SliceRow, StoreError};
+use crate::limits::{PARTITION_READS_AT_ONCE_MAX, SLICE_COUNTERS_LISTED_MAX, TIME_BUCKETS_AT_ONCE_MAX};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::row_keys::{BucketKey, bucket_key_of, bucket_width, stored_counter};
+use crate::slices::{CqlSlice, CqlSlices};
+use crate::store::ReadConsistency;
+use crate::value::{CqlRow, FromRow};
+use tallystone_adapters::codec;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId};
+use tallystone_domain::limits::{SCAN_PAGE_EVENTS, STEP};
+use tallystone_ports::{ScanOrder, ScanRange, SliceRow, StoreError};
 
 /// The reading side of the log.
 pub struct LogReader {

@@ -11,10 +11,10 @@ use scylla::statement::Statement;
 use uuid::Builder;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::adapters::cassandra::limits::{CASSANDRA_DEFINE_ATTEMPTS_MAX, CASSANDRA_DEFINE_WITHIN};
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner;
-use crate::ports::Clock;
+use crate::limits::{CASSANDRA_DEFINE_ATTEMPTS_MAX, CASSANDRA_DEFINE_WITHIN};
+use crate::request_failure::RequestFailure;
+use crate::request_runner;
+use tallystone_ports::Clock;
 
 /// One numbered migration of the schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

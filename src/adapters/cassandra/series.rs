@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
+use tallystone_domain::Timestamp;
 
 /// The state of each resolution, by its step in seconds.
 #[derive(Default)]

@@ -20,13 +20,13 @@ use scylla::statement::{Consistency, prepared::PreparedStatement};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::schema::define;
-use crate::adapters::cassandra::startup_deadline::StartupDeadline;
-use crate::adapters::cassandra::store::{
+use crate::request_failure::RequestFailure;
+use crate::schema::define;
+use crate::startup_deadline::StartupDeadline;
+use crate::store::{
     ConditionalResult, ConflictingRow, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,
 };
-use crate::adapters::cassandra::value::{CqlRow, CqlValue};
+use crate::value::{CqlRow, CqlValue};
 
 /// A session of a keyspace.
 pub struct CqlStore {

@@ -14,19 +14,19 @@ use dashmap::DashMap;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::stored_dataset;
-use crate::adapters::cassandra::schema::table_id;
-use crate::adapters::cassandra::statements::{DdlKind, Statements, slice_ddl};
-use crate::adapters::cassandra::store::ConditionalResult;
-use crate::adapters::codec;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, NamespaceId};
-use crate::domain::limits::STEP;
-use crate::domain::namespace::{HotCounters, NamespaceSpec, SeriesSettings, TimePartition};
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::row_keys::stored_dataset;
+use crate::schema::table_id;
+use crate::statements::{DdlKind, Statements, slice_ddl};
+use crate::store::ConditionalResult;
+use tallystone_adapters::codec;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, NamespaceId};
+use tallystone_domain::limits::STEP;
+use tallystone_domain::namespace::{HotCounters, NamespaceSpec, SeriesSettings, TimePartition};
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
+use tallystone_ports::{StoreError, StoreErrorKind, TimeSlices};
 
 /// The settings of a namespace that determine how its events are stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -403,10 +403,7 @@ pub fn series_ttl(settings: &RowSettings, step_seconds: u32) -> i32 {
     const SPARE: Duration = Duration::from_secs(86_400);
     let keep = settings.series.iter().find(|series| series.step_seconds == step_seconds).map(|series| series.keep);
     let ttl = keep.map_or(0, |keep| (keep + SPARE).as_secs());
-    i32::try_from(ttl)
-        .ok()
-        .filter(|ttl| *ttl <= crate::adapters::cassandra::limits::SERIES_TTL_SECONDS_MAX)
-        .unwrap_or(0)
+    i32::try_from(ttl).ok().filter(|ttl| *ttl <= crate::limits::SERIES_TTL_SECONDS_MAX).unwrap_or(0)
 }
 
 #[cfg(test)]

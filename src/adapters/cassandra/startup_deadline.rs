@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::adapters::cassandra::limits::CASSANDRA_START_WITHIN;
-use crate::ports::Clock;
+use crate::limits::CASSANDRA_START_WITHIN;
+use tallystone_ports::Clock;
 
 /// The deadline of a startup that makes no progress.
 pub struct StartupDeadline {
@@ -66,8 +66,8 @@ mod tests {
     use std::future::pending;
 
     use super::*;
-    use crate::adapters::manual::ManualClock;
-    use crate::domain::Timestamp;
+    use tallystone_adapters::manual::ManualClock;
+    use tallystone_domain::Timestamp;
 
     const TICK: Duration = Duration::from_nanos(1);
 

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 
-use crate::adapters::cassandra::limits::PREPARED_AT_ONCE_MAX;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::store::{PreparedCql, WideStore};
+use crate::limits::PREPARED_AT_ONCE_MAX;
+use crate::request_failure::RequestFailure;
+use crate::store::{PreparedCql, WideStore};
 
 const COUNTERS: &str = include_str!("../../../cql/statements/counters.cql");
 const HISTORY: &str = include_str!("../../../cql/statements/history.cql");

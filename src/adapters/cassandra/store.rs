@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::value::{CqlRow, CqlValue};
+use crate::request_failure::RequestFailure;
+use crate::value::{CqlRow, CqlValue};
 
 /// A store of wide rows.
 ///

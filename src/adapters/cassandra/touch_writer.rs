@@ -9,14 +9,14 @@ use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::RwLock;
 use quick_cache::sync::Cache;
 
-use crate::adapters::cassandra::limits::{NAMES_REMEMBERED_MAX, TOUCHES_REMEMBERED_MAX};
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::{stored_counter, stored_dataset, stored_namespace, stored_shard};
-use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, NamespaceId};
-use crate::domain::limits::STEP;
-use crate::ports::StoreError;
+use crate::limits::{NAMES_REMEMBERED_MAX, TOUCHES_REMEMBERED_MAX};
+use crate::request_runner::RequestRunner;
+use crate::row_keys::{stored_counter, stored_dataset, stored_namespace, stored_shard};
+use crate::slices::{CqlSlice, CqlSlices};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, NamespaceId};
+use tallystone_domain::limits::STEP;
+use tallystone_ports::StoreError;
 
 /// Touches, names and namespaces that are known to be stored.
 pub struct TouchWriter {

@@ -7,15 +7,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 
-use crate::adapters::cassandra::limits::PARTITION_READS_AT_ONCE_MAX;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::row_keys::{stored_counter, stored_dataset, stored_shard};
-use crate::adapters::cassandra::slices::{CqlSlice, CqlSlices};
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::limits::{STEP, TOUCH_SHARDS};
-use crate::ports::{LimitPublisher, StoreError, Touch, Touches};
+use crate::limits::PARTITION_READS_AT_ONCE_MAX;
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::row_keys::{stored_counter, stored_dataset, stored_shard};
+use crate::slices::{CqlSlice, CqlSlices};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use tallystone_domain::limits::{STEP, TOUCH_SHARDS};
+use tallystone_ports::{LimitPublisher, StoreError, Touch, Touches};
 
 /// The dirty-counter index.
 pub struct TouchIndex {

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 
-use crate::adapters::cassandra::limits::WIDE_COUNTERS_TOLD_MAX;
-use crate::adapters::cassandra::slices::CqlSlice;
-use crate::domain::Timestamp;
-use crate::domain::capacity::{EVENT_PARTITION_BYTES, hot_buckets, partition_of};
-use crate::domain::counter::{Counter, DatasetId};
-use crate::domain::limits::PARTITION_BYTES_MAX;
-use crate::domain::namespace::TimePartition;
-use crate::domain::rollup::BucketRecord;
-use crate::ports::RollWrite;
+use crate::limits::WIDE_COUNTERS_TOLD_MAX;
+use crate::slices::CqlSlice;
+use tallystone_domain::Timestamp;
+use tallystone_domain::capacity::{EVENT_PARTITION_BYTES, hot_buckets, partition_of};
+use tallystone_domain::counter::{Counter, DatasetId};
+use tallystone_domain::limits::PARTITION_BYTES_MAX;
+use tallystone_domain::namespace::TimePartition;
+use tallystone_domain::rollup::BucketRecord;
+use tallystone_ports::RollWrite;
 
 /// The detector, with the warnings that it has already given.
 pub struct WideRowDetector {

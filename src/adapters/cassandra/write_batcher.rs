@@ -14,14 +14,14 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use tokio::sync::oneshot;
 
-use crate::adapters::cassandra::limits::{
+use crate::limits::{
     GATHERED_BYTES_MAX, GATHERED_PARTITIONS_MAX, GATHERED_REQUESTS_AT_ONCE, GATHERED_WAIT_MAX, PARTITION_BATCH_ROWS_MAX,
 };
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::store::{PreparedCql, WideStore, WriteRoute};
-use crate::adapters::cassandra::value::CqlValue;
-use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
-use crate::ports::{Clock, EffectOutcome};
+use crate::request_failure::RequestFailure;
+use crate::store::{PreparedCql, WideStore, WriteRoute};
+use crate::value::CqlValue;
+use tallystone_coalesce::{CallQueue, DetachedTasks, PendingWork};
+use tallystone_ports::{Clock, EffectOutcome};
 
 /// Rows of one partition by one statement, as the values of its places.
 pub type PartitionRows = Arc<Vec<Vec<CqlValue>>>;
@@ -207,11 +207,11 @@ mod tests {
     use tokio::task::{AbortHandle, JoinSet};
 
     use super::*;
-    use crate::adapters::cassandra::store::{ConditionalResult, PageState, ReadConsistency, RowPage};
-    use crate::adapters::cassandra::value::CqlRow;
-    use crate::adapters::manual::ManualClock;
-    use crate::domain::Timestamp;
-    use crate::ports::StoreErrorKind;
+    use crate::store::{ConditionalResult, PageState, ReadConsistency, RowPage};
+    use crate::value::CqlRow;
+    use tallystone_adapters::manual::ManualClock;
+    use tallystone_domain::Timestamp;
+    use tallystone_ports::StoreErrorKind;
 
     /// More than a test looks at before it takes one.
     const REQUESTS_MAX: usize = 64;

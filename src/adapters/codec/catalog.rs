@@ -8,14 +8,14 @@ use std::time::Duration;
 use prost::Message;
 
 use super::{CorruptValue, decode};
-use crate::domain::Timestamp;
-use crate::domain::counter::{CounterName, DatasetId, NamespaceId, NamespaceName};
-use crate::domain::namespace::{
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{CounterName, DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{
     Cardinality, CounterType, Dataset, DatasetSettings, HotCounter, Namespace, NamespaceSpec, RollupSettings,
     SeriesSettings, Storage, Temporality, TimePartition,
 };
-use crate::ports::NamespaceChange;
-use crate::proto::internal::v1::{
+use tallystone_ports::NamespaceChange;
+use tallystone_proto::internal::v1::{
     StoredDataset, StoredDatasetSettings, StoredHotCounter, StoredNamespace, StoredNamespaceChange,
     StoredNamespaceSpec, StoredSeriesSettings,
 };

@@ -3,9 +3,9 @@
 use prost::Message;
 
 use super::{CorruptValue, decode, pair_from, pair_of, wide_from, wide_of};
-use crate::domain::Timestamp;
-use crate::domain::rollup::CachedCount;
-use crate::proto::internal::v1::StoredCount;
+use tallystone_domain::Timestamp;
+use tallystone_domain::rollup::CachedCount;
+use tallystone_proto::internal::v1::StoredCount;
 
 /// Encodes a count. The result is never empty, because an empty value is a placeholder.
 pub fn encode_count(value: &CachedCount) -> Vec<u8> {
@@ -40,7 +40,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::counter::{EventId, EventKey};
+    use tallystone_domain::counter::{EventId, EventKey};
 
     proptest! {
         #[test]

@@ -3,9 +3,9 @@
 use super::CorruptValue;
 use super::experiments::{decode_experiment, decode_experiment_change, encode_experiment, encode_experiment_change};
 use super::keys::{decode_key, decode_key_change, encode_key, encode_key_change};
-use crate::domain::access::{AccessKey, KeyId, PrincipalName};
-use crate::domain::experiment::{CatalogExperiment, ExperimentId, ExperimentWord};
-use crate::ports::{CatalogChange, CatalogEntry};
+use tallystone_domain::access::{AccessKey, KeyId, PrincipalName};
+use tallystone_experiments::{CatalogExperiment, ExperimentId, ExperimentWord};
+use tallystone_ports::{CatalogChange, CatalogEntry};
 
 /// An entry that is committed without a companion, and loaded as a list in the order of names. Its names contain no 0 byte.
 pub trait StoredEntry: CatalogEntry<State = Vec<Self>, Companion = (), Deletion = (), HistoryStart = usize> {

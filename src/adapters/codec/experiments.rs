@@ -3,15 +3,15 @@
 use prost::Message;
 
 use super::{CorruptValue, decode};
-use crate::domain::Reject;
-use crate::domain::counter::NamespaceName;
-use crate::domain::experiment::{
+use tallystone_domain::Reject;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::time::Timestamp;
+use tallystone_experiments::{
     ArmWeights, CatalogExperiment, ExperimentDesign, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentSpec,
     ExperimentUnit, ExperimentWord, FallenCounter, SignificanceLevel,
 };
-use crate::domain::time::Timestamp;
-use crate::ports::ExperimentChange;
-use crate::proto::internal::v1::{
+use tallystone_ports::ExperimentChange;
+use tallystone_proto::internal::v1::{
     StoredExperiment, StoredExperimentArm, StoredExperimentChange, StoredExperimentSettings, StoredFallenCounter,
 };
 

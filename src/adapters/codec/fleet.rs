@@ -2,12 +2,12 @@
 
 use prost::Message;
 
-use crate::adapters::codec::{CorruptValue, bucket_from, bucket_of, checkpoint_from, checkpoint_of, decode};
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::fleet::{FleetSecret, Heartbeat, Roles};
-use crate::domain::rollup::VerifiedBase;
-use crate::proto::internal::v1::{StoredBeat, StoredClosed, StoredSealed};
+use crate::codec::{CorruptValue, bucket_from, bucket_of, checkpoint_from, checkpoint_of, decode};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::fleet::{FleetSecret, Heartbeat, Roles};
+use tallystone_domain::rollup::VerifiedBase;
+use tallystone_proto::internal::v1::{StoredBeat, StoredClosed, StoredSealed};
 
 pub fn encode_beat(beat: &Heartbeat) -> Vec<u8> {
     let closed = beat
@@ -64,8 +64,8 @@ pub fn decode_sealed(bytes: &[u8]) -> Result<VerifiedBase, CorruptValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fleet::SECRET_BYTES;
-    use crate::domain::rollup::{BucketRecord, Checkpoint};
+    use tallystone_domain::fleet::SECRET_BYTES;
+    use tallystone_domain::rollup::{BucketRecord, Checkpoint};
 
     #[test]
     fn a_heartbeat_comes_back_as_it_was() {

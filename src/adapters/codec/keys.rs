@@ -3,13 +3,13 @@
 use prost::Message;
 
 use super::{CorruptValue, decode};
-use crate::domain::access::{
+use tallystone_domain::access::{
     AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, Grant, GrantEffect, KeyId, KeyQuota, KeyQuotas, NamePattern,
     PrincipalName, ResourceKind, SecretHash,
 };
-use crate::domain::time::Timestamp;
-use crate::ports::KeyChange;
-use crate::proto::internal::v1::{
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::KeyChange;
+use tallystone_proto::internal::v1::{
     StoredGrant, StoredKey, StoredKeyChange, StoredKeyQuota, StoredKeySecret, StoredKeySpec,
 };
 

@@ -18,16 +18,16 @@ use prost::Message as _;
 
 use self::session::{lease_session_from, lease_session_of};
 use super::{CorruptValue, decode};
-use crate::domain::queue::index::dedupe_index::FirstResponse;
-use crate::domain::queue::messages::message::{
+use tallystone_domain::queue::index::dedupe_index::FirstResponse;
+use tallystone_domain::queue::messages::message::{
     AttemptError, CanceledBy, CountedUnder, Fence, Lease, MessageExtras, MessageKey, Metadata, RoutingValue,
 };
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::queue::{MessageHead, MessageState};
-use crate::domain::time::{Timestamp, micros_of};
-use crate::ports::MessageBody;
-use crate::proto::internal::v1::{
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use tallystone_domain::queue::{MessageHead, MessageState};
+use tallystone_domain::time::{Timestamp, micros_of};
+use tallystone_ports::MessageBody;
+use tallystone_proto::internal::v1::{
     StoredCanceledBy, StoredFence, StoredLease, StoredQueueAnswer, StoredQueueBody, StoredQueueMessage,
     StoredSettlement, StoredText, StoredUpdate, StoredWorkError,
 };
@@ -301,7 +301,7 @@ fn duration(micros: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::messages::message::{LeaseSession, OptionalTime, SessionId};
+    use tallystone_domain::queue::messages::message::{LeaseSession, OptionalTime, SessionId};
 
     fn update((version, state): (u64, MessageState)) -> (UpdateToken, Settlement) {
         (UpdateToken { text: format!("token {version}").into(), fingerprint: u64::MAX }, Settlement { state, version })

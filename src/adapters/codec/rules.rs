@@ -5,16 +5,16 @@ use std::num::NonZeroU64;
 use prost::Message as _;
 
 use super::{CorruptValue, decode, decode_key, encode_key};
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::Metadata;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::rules::{
+use tallystone_domain::counter::{CounterName, NamespaceName};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::message::Metadata;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::rules::{
     CrossingClaim, FiredMessage, QueueHome, Rule, RuleCondition, RuleMessage, RuleName, RuleProgress, RuleSpec,
     RuleStamp,
 };
-use crate::domain::time::Timestamp;
-use crate::proto::internal::v1::{StoredRule, StoredRuleClaim, StoredRulePair};
+use tallystone_domain::time::Timestamp;
+use tallystone_proto::internal::v1::{StoredRule, StoredRuleClaim, StoredRulePair};
 
 const FORMAT: u32 = 1;
 const RULE: &str = "rule";
@@ -136,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::counter::{EventId, EventKey};
+    use tallystone_domain::counter::{EventId, EventKey};
 
     fn name(text: &str) -> RuleName {
         RuleName::new(text).expect("a name")

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::adapters::codec::CorruptValue;
-use crate::ports::{StoreError, StoreErrorKind};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// The reason why a store does not open.
 #[derive(Debug, thiserror::Error)]

@@ -11,12 +11,12 @@ use super::disk::library::{self, Library};
 use super::disk::meta;
 use super::disk::read::rows;
 use super::error::{OpenError, ReadError, malformed_key};
-use crate::adapters::codec::decode_slice;
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::limits::{STEP, TOUCH_SHARDS};
-use crate::domain::rollup::SliceStatus;
-use crate::ports::ScanOrder;
+use tallystone_adapters::codec::decode_slice;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::limits::{STEP, TOUCH_SHARDS};
+use tallystone_domain::rollup::SliceStatus;
+use tallystone_ports::ScanOrder;
 
 /// Verifies that tables contain the newest rows from before the oldest journal. If they do not, an older journal is
 /// lost.

@@ -19,9 +19,9 @@ use super::history::periods::HistoryPeriods;
 use super::inbox::commit_inbox::CommitInbox;
 use super::inbox::keyspace_jobs::KeyspaceJobs;
 use super::queues::QueueSharedState;
-use crate::domain::access::AccessKey;
-use crate::domain::experiment::CatalogExperiment;
-use crate::ports::{StoreError, StoreErrorKind};
+use tallystone_domain::access::AccessKey;
+use tallystone_experiments::CatalogExperiment;
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// One open store.
 pub struct StoreCore {

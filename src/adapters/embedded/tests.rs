@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use super::inbox::command::StoreCommand;
 use super::{Embedded, OpenError, Options, open};
-use crate::adapters::manual::ManualClock;
-use crate::adapters::memory::FastTable;
-use crate::domain::Timestamp;
-use crate::domain::counter::{
+use tallystone_adapters::manual::ManualClock;
+use tallystone_adapters::memory::FastTable;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{
     Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
 };
-use crate::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailLookup, TimeSlice, fold};
-use crate::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreErrorKind, Stores, VerdictOutcome};
+use tallystone_domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailLookup, TimeSlice, fold};
+use tallystone_ports::{
+    AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreErrorKind, Stores, VerdictOutcome,
+};
 
 pub(super) const DATASET: DatasetId = DatasetId(1);
 const NAMESPACE: NamespaceId = NamespaceId(7);
@@ -295,7 +297,7 @@ async fn a_full_file_system_refuses_adds_and_goes_on_reading() {
     let stores = store.stores(Arc::new(FastTable::new(Arc::new(ManualClock::at(at(0))), 1 << 20)));
     let refused = stores.log.append(DATASET, vec![add("a", 11, "t2", 1)], Box::new(())).await;
     let error = refused[0].as_ref().unwrap_err();
-    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Full, crate::ports::EffectOutcome::NotApplied));
+    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Full, tallystone_ports::EffectOutcome::NotApplied));
     assert!(store.health().full);
     assert_eq!(stores.log.scan(DATASET, &counter("a"), all()).await.expect("readable").len(), 1);
 }

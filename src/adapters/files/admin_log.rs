@@ -17,9 +17,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{ADMIN_LOG_FILE_BYTES, ADMIN_LOG_FILES};
-use crate::ports::{AdminAction, AdminLog, StoreError, StoreErrorKind};
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{ADMIN_LOG_FILE_BYTES, ADMIN_LOG_FILES};
+use tallystone_ports::{AdminAction, AdminLog, StoreError, StoreErrorKind};
 
 /// The record of acts in a directory.
 pub struct AdminLogFiles {

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::domain::counter::Change;
-use crate::domain::time::Timestamp;
-use crate::ports::SliceRow;
+use tallystone_domain::counter::Change;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::SliceRow;
 
 /// Appends the line of a row.
 pub fn push_line(lines: &mut String, namespace: &str, row: &SliceRow) {

@@ -22,10 +22,10 @@ use async_trait::async_trait;
 use tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::domain::counter::NamespaceName;
-use crate::domain::limits::EXPORTS_OF_A_SLICE_MAX;
-use crate::domain::time::Timestamp;
-use crate::ports::{ExportSink, SliceRow, StoreError, StoreErrorKind};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::limits::EXPORTS_OF_A_SLICE_MAX;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{ExportSink, SliceRow, StoreError, StoreErrorKind};
 
 pub use admin_log::AdminLogFiles;
 

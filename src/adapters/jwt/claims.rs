@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::domain::access::{ClaimValue, IssuerPolicy, SigningKeyId, TokenRefusal, VerifiedToken};
-use crate::domain::time::Timestamp;
+use tallystone_domain::access::{ClaimValue, IssuerPolicy, SigningKeyId, TokenRefusal, VerifiedToken};
+use tallystone_domain::time::Timestamp;
 
 /// All claims of a token.
 pub(super) type Claims = Map<String, Value>;

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt as _;
 
-use crate::domain::limits::ISSUER_KEYS_BYTES_MAX;
-use crate::ports::{KeyDocument, KeyDocumentError};
+use tallystone_domain::limits::ISSUER_KEYS_BYTES_MAX;
+use tallystone_ports::{KeyDocument, KeyDocumentError};
 
 /// A file with a JSON Web Key Set.
 #[derive(Clone, Debug)]

@@ -14,9 +14,9 @@ use sha2::{Digest, Sha256};
 
 use super::TokenHead;
 use super::claims::{self, Claims};
-use crate::domain::access::{IssuerPolicy, SigningKeyId, TokenAlgorithm, TokenRefusal, VerifiedToken};
-use crate::domain::limits::ISSUER_KEYS_MAX;
-use crate::ports::{KeyDocumentError, SigningKeys};
+use tallystone_domain::access::{IssuerPolicy, SigningKeyId, TokenAlgorithm, TokenRefusal, VerifiedToken};
+use tallystone_domain::limits::ISSUER_KEYS_MAX;
+use tallystone_ports::{KeyDocumentError, SigningKeys};
 
 /// The keys that may verify tokens, by their ids.
 pub(super) struct JwkKeys(BTreeMap<String, PublishedKey>);

@@ -16,9 +16,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::adapters::pem;
-use crate::domain::limits::ISSUER_KEYS_BYTES_MAX;
-use crate::ports::{KeyDocument, KeyDocumentError, text_with_causes};
+use crate::pem;
+use tallystone_domain::limits::ISSUER_KEYS_BYTES_MAX;
+use tallystone_ports::{KeyDocument, KeyDocumentError, text_with_causes};
 
 /// A URL with a JSON Web Key Set.
 pub struct KeyUrl {

@@ -17,8 +17,8 @@ use jsonwebtoken::dangerous;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::domain::access::{IssuerPolicy, TokenRefusal};
-use crate::ports::{KeyDocumentError, SigningKeys, TokenFormat};
+use tallystone_domain::access::{IssuerPolicy, TokenRefusal};
+use tallystone_ports::{KeyDocumentError, SigningKeys, TokenFormat};
 
 pub use key_file::KeyFile;
 pub use key_url::{KeyUrl, KeyUrlError};

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::domain::time::Timestamp;
-use crate::ports::{BootId, Clock, Entropy};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{BootId, Clock, Entropy};
 
 /// A clock moved by hand. Clones share the time.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::adapters::memcached::limits::{MEMCACHED_FAILURES_MAX, MEMCACHED_PAUSE_MAX, MEMCACHED_PAUSE_MIN};
+use crate::memcached::limits::{MEMCACHED_FAILURES_MAX, MEMCACHED_PAUSE_MAX, MEMCACHED_PAUSE_MIN};
 
 /// The health of a server. Times are those of `Clock::elapsed`.
 #[derive(Default)]

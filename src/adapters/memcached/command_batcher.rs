@@ -16,12 +16,12 @@ use std::sync::Arc;
 use memcache::exp::{Error, Op};
 use tokio::sync::oneshot;
 
-use crate::adapters::memcached::backoff::{Backoff, CallAdmission, ConnectionFailure};
-use crate::adapters::memcached::error_mapping;
-use crate::adapters::memcached::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
-use crate::adapters::memcached::wire::{CommandResponse, ServerConnection};
-use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
-use crate::ports::Clock;
+use crate::memcached::backoff::{Backoff, CallAdmission, ConnectionFailure};
+use crate::memcached::error_mapping;
+use crate::memcached::limits::{MEMCACHED_ALONE_AFTER_REFUSAL, MEMCACHED_TRIPS_AT_ONCE};
+use crate::memcached::wire::{CommandResponse, ServerConnection};
+use tallystone_coalesce::{CallQueue, DetachedTasks, PendingWork};
+use tallystone_ports::Clock;
 
 /// The outcome of each command of a caller, or of all of them.
 pub(super) type CallerResponses = Result<Vec<Result<CommandResponse, Error>>, Arc<Error>>;

@@ -14,16 +14,16 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use memcache::exp::{Delete, Get, Meta, Set, Ttl};
 
-use crate::adapters::codec::count;
-use crate::adapters::memcached::limits::{CACHE_ENTRY_SECONDS, CACHE_LEASE_MAX};
-use crate::adapters::memcached::server::{MemcachedServer, RetrySafety};
-use crate::adapters::memcached::wire::CommandResponse;
-use crate::adapters::memcached::{Cluster, key};
-use crate::domain::counter::Counter;
-use crate::domain::fleet::ProtocolRule;
-use crate::domain::limits::CLEAR_VISIBLE_WITHIN;
-use crate::domain::rollup::CachedCount;
-use crate::ports::{CacheLease, CountCache, ReplicaLease, StoreError};
+use crate::codec::count;
+use crate::memcached::limits::{CACHE_ENTRY_SECONDS, CACHE_LEASE_MAX};
+use crate::memcached::server::{MemcachedServer, RetrySafety};
+use crate::memcached::wire::CommandResponse;
+use crate::memcached::{Cluster, key};
+use tallystone_domain::counter::Counter;
+use tallystone_domain::fleet::ProtocolRule;
+use tallystone_domain::limits::CLEAR_VISIBLE_WITHIN;
+use tallystone_domain::rollup::CachedCount;
+use tallystone_ports::{CacheLease, CountCache, ReplicaLease, StoreError};
 
 impl Cluster {
     async fn replica_lease(&self, node: &MemcachedServer, key: &str) -> Option<ReplicaLease> {

@@ -4,8 +4,8 @@
 
 use memcache::exp::Error;
 
-use crate::adapters::memcached::backoff::ConnectionFailure;
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::memcached::backoff::ConnectionFailure;
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// Converts the failure of a port call. Cost: O(1).
 pub(super) fn store_error(op: &'static str, address: &str, error: &Error) -> StoreError {
@@ -120,7 +120,7 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::ports::EffectOutcome;
+    use tallystone_ports::EffectOutcome;
 
     fn ambiguous(source: Error) -> Error {
         Error::Ambiguous { key: b"secret".to_vec(), source: Box::new(source) }

@@ -19,11 +19,11 @@ use futures_util::future::join_all;
 use memcache::exp::{Arithmetic, Delete, Get, MutationStatus, Op, Set, Ttl};
 use tokio::sync::oneshot;
 
-use crate::adapters::memcached::server::{BatchMode, MemcachedServer, RetrySafety};
-use crate::adapters::memcached::wire::CommandResponse;
-use crate::adapters::memcached::{Cluster, key};
-use crate::domain::counter::{Counter, CounterName, NamespaceId};
-use crate::ports::{
+use crate::memcached::server::{BatchMode, MemcachedServer, RetrySafety};
+use crate::memcached::wire::CommandResponse;
+use crate::memcached::{Cluster, key};
+use tallystone_domain::counter::{Counter, CounterName, NamespaceId};
+use tallystone_ports::{
     EffectOutcome, Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow, StoreError, StoreErrorKind,
 };
 

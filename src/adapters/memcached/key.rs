@@ -5,9 +5,9 @@ use std::time::Duration;
 use memcache::exp::Ttl;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-use crate::adapters::memcached::limits::{MEMCACHED_KEY_BYTES_MAX, MEMCACHED_LIFETIME_SECONDS_MAX};
-use crate::domain::counter::{Counter, EventKey};
-use crate::domain::time::Timestamp;
+use crate::memcached::limits::{MEMCACHED_KEY_BYTES_MAX, MEMCACHED_LIFETIME_SECONDS_MAX};
+use tallystone_domain::counter::{Counter, EventKey};
+use tallystone_domain::time::Timestamp;
 
 /// memcached stores times in 32 signed bits, so no item can expire after this second of 2038.
 const LAST_SECOND: u64 = i32::MAX as u64;
@@ -76,7 +76,7 @@ pub(super) fn lifetime(ttl: Option<Duration>, now: Timestamp) -> Lifetime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::{CounterName, EventId, NamespaceId};
+    use tallystone_domain::counter::{CounterName, EventId, NamespaceId};
 
     fn counter(name: &str) -> Counter {
         Counter::new(NamespaceId(7), CounterName::new(name).expect("a valid name"))

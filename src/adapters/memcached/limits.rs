@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::CLEAR_VISIBLE_WITHIN;
+use tallystone_domain::limits::CLEAR_VISIBLE_WITHIN;
 
 /// The longest plain key in memcached, in bytes. In a longer key a hash replaces the name.
 pub const MEMCACHED_KEY_BYTES_MAX: usize = 200;

@@ -21,14 +21,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use memcache::exp::Op;
 
-use crate::adapters::Opened;
-use crate::adapters::memcached::limits::MEMCACHED_START_WITHIN;
-use crate::adapters::memcached::server::{CallCounters, MemcachedServer, RetrySafety};
-use crate::adapters::memcached::wire::{CommandResponse, Network, Tcp};
-use crate::coalesce::DetachedTasks;
-use crate::domain::counter::Counter;
-use crate::domain::fleet::ProtocolRules;
-use crate::ports::{CacheCluster, Clock, CountCache, FastCounts, Metric, StoreError, StoreHandle, metrics};
+use crate::Opened;
+use crate::memcached::limits::MEMCACHED_START_WITHIN;
+use crate::memcached::server::{CallCounters, MemcachedServer, RetrySafety};
+use crate::memcached::wire::{CommandResponse, Network, Tcp};
+use tallystone_coalesce::DetachedTasks;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::fleet::ProtocolRules;
+use tallystone_ports::{CacheCluster, Clock, CountCache, FastCounts, Metric, StoreError, StoreHandle, metrics};
 
 /// What a cluster of memcached servers is.
 #[derive(Clone, Debug)]

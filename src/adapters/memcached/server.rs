@@ -11,12 +11,12 @@ use memcache::exp::{Arithmetic, Error, Get, Op, Set, Ttl};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::adapters::memcached::backoff::{Backoff, CallAdmission};
-use crate::adapters::memcached::command_batcher::{CallerResponses, CommandBatcher, SendOutcome};
-use crate::adapters::memcached::error_mapping;
-use crate::adapters::memcached::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
-use crate::adapters::memcached::wire::{CommandResponse, Network, ServerConnection};
-use crate::ports::{Clock, EffectOutcome, StoreError, StoreErrorKind};
+use crate::memcached::backoff::{Backoff, CallAdmission};
+use crate::memcached::command_batcher::{CallerResponses, CommandBatcher, SendOutcome};
+use crate::memcached::error_mapping;
+use crate::memcached::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
+use crate::memcached::wire::{CommandResponse, Network, ServerConnection};
+use tallystone_ports::{Clock, EffectOutcome, StoreError, StoreErrorKind};
 
 pub(super) struct MemcachedServer {
     address: String,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use memcache::exp::{AsyncMetaClient, Error, MutationStatus, Op, OpResult};
 
-use crate::adapters::memcached::limits::MEMCACHED_CALLS_AT_ONCE_MAX;
+use crate::memcached::limits::MEMCACHED_CALLS_AT_ONCE_MAX;
 
 /// The response to a command that was not refused.
 #[derive(Clone, PartialEq, Eq, Debug)]

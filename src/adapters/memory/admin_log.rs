@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::limits::ADMIN_ACTIONS_IN_MEMORY_MAX;
-use crate::ports::{AdminAction, AdminLog, StoreError};
+use tallystone_domain::limits::ADMIN_ACTIONS_IN_MEMORY_MAX;
+use tallystone_ports::{AdminAction, AdminLog, StoreError};
 
 /// The newest acts.
 #[derive(Default)]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::counter::Counter;
-use crate::domain::rollup::CachedCount;
-use crate::ports::{CacheLease, CountCache, ReplicaLease};
+use tallystone_domain::counter::Counter;
+use tallystone_domain::rollup::CachedCount;
+use tallystone_ports::{CacheLease, CountCache, ReplicaLease};
 
 /// A cache without eviction: it forgets only deleted entries.
 #[derive(Default)]

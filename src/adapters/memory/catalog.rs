@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::limits::QUEUE_REQUESTS_KEPT_MAX;
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::{CatalogQueue, QueueId, QueueName};
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::limits::QUEUE_REQUESTS_KEPT_MAX;
+use tallystone_domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     self, CatalogChange, CatalogEntry, CatalogRecord, CatalogState, NamespaceChange, NamespaceRecord, QueueChange,
     QueueRecord, QueueRequest, StoreError, StoreErrorKind,
 };
@@ -104,7 +104,7 @@ pub(super) fn conflict(op: &'static str, why: String) -> StoreError {
 }
 
 #[async_trait]
-impl ports::Catalog<Namespace> for Catalog {
+impl tallystone_ports::Catalog<Namespace> for Catalog {
     async fn load(&self) -> Result<CatalogState, StoreError> {
         let state = self.state.lock();
         let mut namespaces: Vec<Namespace> = state.entries.live.values().cloned().collect();
@@ -140,7 +140,7 @@ impl ports::Catalog<Namespace> for Catalog {
 }
 
 #[async_trait]
-impl ports::NamespaceStore for Catalog {
+impl tallystone_ports::NamespaceStore for Catalog {
     async fn version_of(&self, namespace: NamespaceId, version: u64) -> Result<Option<NamespaceSpec>, StoreError> {
         let state = self.state.lock();
         let found = state.entries.changes.iter().find(|change| (change.id, change.version) == (namespace, version));
@@ -149,7 +149,7 @@ impl ports::NamespaceStore for Catalog {
 }
 
 #[async_trait]
-impl ports::Catalog<CatalogQueue> for QueueCatalog {
+impl tallystone_ports::Catalog<CatalogQueue> for QueueCatalog {
     async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
         Ok(self.state.lock().entries.all())
     }
@@ -172,7 +172,7 @@ impl ports::Catalog<CatalogQueue> for QueueCatalog {
 }
 
 #[async_trait]
-impl ports::QueueCatalog for QueueCatalog {
+impl tallystone_ports::QueueCatalog for QueueCatalog {
     async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError> {
         let requests = &mut self.state.lock().requests;
         let place = (request.queue, request.token.clone());

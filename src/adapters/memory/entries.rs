@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::catalog::{MemoryEntries, conflict};
-use crate::adapters::codec::entries::StoredEntry;
-use crate::ports::{Catalog, CatalogChange, CatalogRecord, StoreError};
+use crate::codec::entries::StoredEntry;
+use tallystone_ports::{Catalog, CatalogChange, CatalogRecord, StoreError};
 
 /// Entries that live as long as the process.
 pub struct MemoryEntryCatalog<E: StoredEntry> {

@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 
-use crate::adapters::memory::{MemoryStore, MemoryStoreState};
-use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
-use crate::domain::limits::{STEP, TOUCH_SHARDS};
-use crate::domain::rollup::{TailLookup, TailSum};
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use crate::memory::{MemoryStore, MemoryStoreState};
+use tallystone_domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
+use tallystone_domain::limits::{STEP, TOUCH_SHARDS};
+use tallystone_domain::rollup::{TailLookup, TailSum};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, StoreError,
     StoreErrorKind, Touch, Touches, VerdictOutcome,
 };

@@ -15,9 +15,9 @@ use async_trait::async_trait;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use crate::domain::counter::{Counter, CounterName, NamespaceId};
-use crate::domain::limits::FAST_SHARDS_MAX;
-use crate::ports::{Clock, Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow, StoreError};
+use tallystone_domain::counter::{Counter, CounterName, NamespaceId};
+use tallystone_domain::limits::FAST_SHARDS_MAX;
+use tallystone_ports::{Clock, Expiry, FastAdd, FastAddOutcome, FastCapabilities, FastCounts, Overflow, StoreError};
 
 /// A smaller shard is not worthwhile.
 const SHARD_BYTES_MIN: usize = 64 * 1024;
@@ -240,8 +240,8 @@ fn bytes_of(counter: &Counter) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::manual::ManualClock;
-    use crate::domain::time::Timestamp;
+    use crate::manual::ManualClock;
+    use tallystone_domain::time::Timestamp;
 
     const SECOND: Duration = Duration::from_secs(1);
 

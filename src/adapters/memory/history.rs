@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::adapters::codec::queues::history::encode_row;
-use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{QueueId, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, StoreError};
+use crate::codec::queues::history::encode_row;
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, StoreError};
 
 /// The history of all queues. Rows leave by age only.
 #[derive(Default)]

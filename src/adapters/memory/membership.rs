@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::fleet::{Heartbeat, MemberId};
-use crate::ports::{Membership, StoreError};
+use tallystone_domain::fleet::{Heartbeat, MemberId};
+use tallystone_ports::{Membership, StoreError};
 
 /// The members of servers that share stores in the memory of this process.
 #[derive(Default)]

@@ -27,14 +27,14 @@ use async_trait::async_trait;
 
 use parking_lot::Mutex;
 
-use crate::adapters::Opened;
-use crate::adapters::manual::ManualClock;
-use crate::domain::access::AccessKey;
-use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
-use crate::domain::experiment::CatalogExperiment;
-use crate::domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, TimeSlice};
-use crate::domain::time::Timestamp;
-use crate::ports::{Clock, QueueStores, SharedQueues, StoreHandle, Stores};
+use crate::Opened;
+use crate::manual::ManualClock;
+use tallystone_domain::access::AccessKey;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
+use tallystone_domain::rollup::{BucketRecord, Checkpoint, SliceStatus, StepSum, TimeSlice};
+use tallystone_domain::time::Timestamp;
+use tallystone_experiments::CatalogExperiment;
+use tallystone_ports::{Clock, QueueStores, SharedQueues, StoreHandle, Stores};
 
 pub use admin_log::AdminLogTable;
 pub use cache::MemoryCache;

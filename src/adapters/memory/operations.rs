@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::limits::OPERATIONS_MAX;
-use crate::domain::time::Timestamp;
-use crate::ports::{OperationDirectory, OperationRow, StoreError, StoreErrorKind};
+use tallystone_domain::limits::OPERATIONS_MAX;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{OperationDirectory, OperationRow, StoreError, StoreErrorKind};
 
 /// The rows of operations of servers that share stores in the memory of this process.
 #[derive(Default)]

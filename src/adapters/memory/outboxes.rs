@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::domain::limits::MEMORY_OUTBOX_ROWS_MAX;
-use crate::domain::queue::ShardId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::ports::OutboxUsage;
+use tallystone_domain::limits::MEMORY_OUTBOX_ROWS_MAX;
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_ports::OutboxUsage;
 
 #[derive(Default)]
 pub struct MemoryOutboxes {

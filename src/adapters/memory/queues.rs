@@ -9,18 +9,18 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::outboxes::MemoryOutboxes;
-use crate::domain::limits::{COUNTED_VALUES_MAX, OUTBOX_PAGE_ROWS_MAX};
-use crate::domain::queue::clock::{ShardClock, StepTime};
-use crate::domain::queue::command::Refusal;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
-use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::queue::session_records::SessionRecord;
-use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Shard, ShardSettings};
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use tallystone_domain::limits::{COUNTED_VALUES_MAX, OUTBOX_PAGE_ROWS_MAX};
+use tallystone_domain::queue::clock::{ShardClock, StepTime};
+use tallystone_domain::queue::command::Refusal;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::{MessageKey, MessageRef, SessionId};
+use tallystone_domain::queue::name::{QueueId, ShardId};
+use tallystone_domain::queue::session_records::SessionRecord;
+use tallystone_domain::queue::shard::explain::{Cause, DequeuePreview};
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{Command, Durability, MessageHead, MessageState, Reply, Shard, ShardSettings};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     Clock, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, OutboxPage, OutboxUsage, QueueListener, QueueTime,
     ShardAnswer, ShardCommand, ShardGlance, ShardOutbox, ShardReader, ShardReport, ShardStatus, ShardStore,
     ShardTotals, StoreError, StoreErrorKind, StoredMessage,

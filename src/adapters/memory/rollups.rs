@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::adapters::memory::{MemoryRollupRow, MemoryStore, MemoryStoreState};
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::rollup::{BucketRecord, RollupRow, SliceStatus, StepSum};
-use crate::domain::time::Timestamp;
-use crate::ports::{LimitPublisher, RollWrite, RollupStore, StoreError};
+use crate::memory::{MemoryRollupRow, MemoryStore, MemoryStoreState};
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use tallystone_domain::rollup::{BucketRecord, RollupRow, SliceStatus, StepSum};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{LimitPublisher, RollWrite, RollupStore, StoreError};
 
 #[async_trait]
 impl RollupStore for MemoryStore {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::domain::rules::{Rule, RuleName, RuleStamp};
-use crate::ports::{NewRule, RuleChange, RuleStore, RulesBefore, StoreError, StoreErrorKind};
+use tallystone_domain::rules::{Rule, RuleName, RuleStamp};
+use tallystone_ports::{NewRule, RuleChange, RuleStore, RulesBefore, StoreError, StoreErrorKind};
 
 /// Rules that live as long as the process.
 #[derive(Default)]

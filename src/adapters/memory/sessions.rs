@@ -8,13 +8,13 @@ use async_trait::async_trait;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::domain::limits::{SESSION_ENDS_KEPT_MIN, STORE_SESSIONS_MAX};
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
-use crate::domain::queue::{Refusal, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use tallystone_domain::limits::{SESSION_ENDS_KEPT_MIN, STORE_SESSIONS_MAX};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::{Refusal, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     Clock, EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife,
     StoreError, StoreErrorKind,
 };

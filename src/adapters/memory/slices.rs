@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 
-use crate::adapters::memory::{MemoryStore, MemoryStoreState};
-use crate::domain::counter::DatasetId;
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::domain::time::Timestamp;
-use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
+use crate::memory::{MemoryStore, MemoryStoreState};
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{StoreError, StoreErrorKind, TimeSlices};
 
 #[async_trait]
 impl TimeSlices for MemoryStore {

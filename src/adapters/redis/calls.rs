@@ -15,13 +15,13 @@ use super::limits::{REDIS_REMOVALS_AT_ONCE_MAX, REDIS_REST_MAX, REDIS_STALE_RETR
 use super::server_report::ServerReport;
 use super::shard_settings::{CallerView, VersionedSettings};
 use super::wire::{RedisWire, WireCommand, WireFailure, WireReply};
-use crate::coalesce::DetachedTasks;
-use crate::domain::queue::Durability;
-use crate::domain::queue::clock::ShardClock;
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::{Clock, OutboxUsage, QueueListener, ShardStatus, StoreError, StoreErrorKind};
+use tallystone_coalesce::DetachedTasks;
+use tallystone_domain::queue::Durability;
+use tallystone_domain::queue::clock::ShardClock;
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::name::{QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{Clock, OutboxUsage, QueueListener, ShardStatus, StoreError, StoreErrorKind};
 
 /// Without rows nothing says how large an outbox may become.
 pub(super) const EMPTY_OUTBOXES: OutboxUsage = OutboxUsage { bytes: 0, capacity: 1 << 30 };

@@ -14,14 +14,14 @@ use super::packed::{PackedBytes, PackedReader};
 use super::store_calls::{text_of, texts_of, unreadable};
 use super::stored_message::hash_of;
 use super::wire::WireReply;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::catalog::{
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::catalog::{
     decode_change, decode_queue, decode_request, encode_change, encode_queue, encode_request,
 };
-use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::{CatalogQueue, QueueId, QueueName};
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     Catalog, EffectOutcome, QueueCatalog, QueueChange, QueueRecord, QueueRequest, StoreError, StoreErrorKind,
 };
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::client::{CallAnswers, CallFailure, FailureCause, RedisClient, RedisCommand, RedisReply, Slot};
 use super::wire::{RedisWire, WireCommand, WireFailure, WireReply};
-use crate::ports::{EffectOutcome, StoreError};
+use tallystone_ports::{EffectOutcome, StoreError};
 
 const CALL: &str = "call Redis";
 

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 
 use super::packed::PackedReader;
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::tally::ShardCounts;
-use crate::domain::queue::tally::errors::SignatureCounts;
-use crate::domain::queue::tally::values::ValueCounts;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::counter_names::CountedValue;
+use tallystone_domain::queue::tally::ShardCounts;
+use tallystone_domain::queue::tally::errors::SignatureCounts;
+use tallystone_domain::queue::tally::values::ValueCounts;
 
 /// The field with the number of signatures, which is no signature.
 const OWN_SIGNATURES: &[u8] = b"~own";

@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use super::limits::REDIS_LIVES_KEPT;
-use crate::domain::queue::name::ShardId;
-use crate::domain::time::Timestamp;
+use tallystone_domain::queue::name::ShardId;
+use tallystone_domain::time::Timestamp;
 
 /// The minutes of epochs count from here: 2026-01-01. Until 2057 they fit the 24 bits that a fence has for them.
 const FIRST_MINUTE: Timestamp = Timestamp::from_secs(1_767_225_600);
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn it_is_raised_once_for_each_life_and_above_what_shards_knew() {
         let (known, now) = (KnownEpoch::new(3), Timestamp::from_secs(0));
-        let shard = |number| ShardId { queue: crate::domain::queue::QueueId(7), number };
+        let shard = |number| ShardId { queue: tallystone_domain::queue::QueueId(7), number };
         assert_eq!(known.life_of(shard(0)), [0; 16]);
         let raised = |number, used, life| known.raise(shard(number), used, [life; 16], now);
         assert_eq!((raised(0, 3, 1), raised(1, 3, 1), known.get()), (Some(4), None, 4));

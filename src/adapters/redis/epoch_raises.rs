@@ -3,9 +3,9 @@
 use super::calls::RedisQueues;
 use super::keys::{EPOCH, named_keys};
 use super::wire::{WireCommand, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::name::ShardId;
-use crate::ports::StoreError;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::name::ShardId;
+use tallystone_ports::StoreError;
 
 const READ: &str = "read the epoch of queues";
 

@@ -2,14 +2,14 @@
 
 use super::packed::PackedReader;
 use super::replies::ReplyParts;
-use crate::adapters::codec::CorruptValue;
-use crate::domain::limits::{EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
-use crate::domain::queue::MessageState;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageHead, MessageKey};
-use crate::domain::queue::shard::explain::{Cause, DequeuePreview, FailedAttempts, HoldingLease};
-use crate::domain::time::Timestamp;
-use crate::ports::{MessagesAt, StoredMessage};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::limits::{EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::{MessageHead, MessageKey};
+use tallystone_domain::queue::shard::explain::{Cause, DequeuePreview, FailedAttempts, HoldingLease};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{MessagesAt, StoredMessage};
 
 /// A message, and what it waits for unless it is finished.
 pub struct ExplainedMessage {

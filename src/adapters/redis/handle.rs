@@ -8,7 +8,7 @@ use super::client::{FailureCause, RedisClient};
 use super::news::RedisNews;
 use super::rights::RightsCheck;
 use super::server_watch::ServerWatch;
-use crate::ports::{StoreCheck, StoreHandle};
+use tallystone_ports::{StoreCheck, StoreHandle};
 
 /// An open deployment.
 pub struct RedisHandle {

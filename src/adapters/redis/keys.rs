@@ -5,7 +5,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::domain::queue::name::ShardId;
+use tallystone_domain::queue::name::ShardId;
 
 /// The hash of all queues: their ids, each with its number of shards.
 pub const QUEUES: &str = "{tallystone}queues";
@@ -47,7 +47,7 @@ pub fn named_keys(shard: ShardId) -> [Vec<u8>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::QueueId;
+    use tallystone_domain::queue::QueueId;
 
     #[test]
     fn shards_have_tags_of_their_own_without_braces_in_them() {

@@ -12,17 +12,17 @@ use super::limits::{
     REDIS_READY_AGE_PRECISION, REDIS_ROWS_A_CALL_MAX,
 };
 use super::rights::OF_FUNCTIONS;
-use crate::adapters::codec::queues::history::{TRIGGERS, trigger_code};
-use crate::domain::limits::{
+use tallystone_adapters::codec::queues::history::{TRIGGERS, trigger_code};
+use tallystone_domain::limits::{
     BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, DEQUEUE_PARKINGS_MAX, EXPLAIN_HOLDERS_MAX,
     INVISIBILITY_MAX, OPERATIONS_MAX, PRIORITY_MAX, QUEUE_REQUESTS_KEPT_MAX, RELEASES_FREE_MAX, SESSION_CALLS_KEPT,
     SESSION_ENDS_KEPT_MIN, SESSION_HEARD_LATE, SESSION_KEPT, SESSION_SHARDS_MAX, SESSIONS_MAX, TALLIED_SIGNATURES_MAX,
     TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX, VALUE_LIMITS_MAX,
 };
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::messages::state_machine::{Guard, MessageState, guarded_rows};
-use crate::domain::queue::tally::steps::{TIME_STEP_MILLIS, attempt_step};
-use crate::domain::time::micros_of;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::messages::state_machine::{Guard, MessageState, guarded_rows};
+use tallystone_domain::queue::tally::steps::{TIME_STEP_MILLIS, attempt_step};
+use tallystone_domain::time::micros_of;
 
 /// What all other sources use.
 const FRAME: &str = include_str!("lua/frame.lua");
@@ -203,7 +203,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::domain::queue::messages::state_machine::row_shapes;
+    use tallystone_domain::queue::messages::state_machine::row_shapes;
 
     #[test]
     fn the_library_has_every_row_of_the_table_under_its_number() {

@@ -12,10 +12,10 @@ use super::packed::PackedReader;
 use super::store_calls::texts_of;
 use super::stored_message::read_call;
 use super::stored_row::pack_shard;
-use crate::adapters::codec::{CorruptValue, decode_beat, encode_beat};
-use crate::domain::fleet::{Heartbeat, MemberId, rank_of};
-use crate::domain::queue::name::ShardId;
-use crate::ports::{Membership, StoreError};
+use tallystone_adapters::codec::{CorruptValue, decode_beat, encode_beat};
+use tallystone_domain::fleet::{Heartbeat, MemberId, rank_of};
+use tallystone_domain::queue::name::ShardId;
+use tallystone_ports::{Membership, StoreError};
 
 /// The members of a deployment.
 pub struct RedisMembership {

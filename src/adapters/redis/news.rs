@@ -25,11 +25,11 @@ use super::membership::SeenMembers;
 use super::packed::PackedReader;
 use super::replies::read_status;
 use super::wire::WireCommand;
-use crate::adapters::codec::CorruptValue;
-use crate::coalesce::DetachedTasks;
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::name::ShardId;
-use crate::ports::{Clock, QueueListener, ShardStatus, ShardStore as _, StoreErrorKind};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_coalesce::DetachedTasks;
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::name::ShardId;
+use tallystone_ports::{Clock, QueueListener, ShardStatus, ShardStore as _, StoreErrorKind};
 
 const POLL: &str = "read status of shard";
 const STATUS: u8 = b's';

@@ -19,9 +19,9 @@ use super::rights::RightsCheck;
 use super::server_report::AskedOfServers;
 use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
-use crate::adapters::store_tls::StoreTls;
-use crate::domain::limits::STORE_SESSIONS_MAX;
-use crate::ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
+use tallystone_adapters::store_tls::StoreTls;
+use tallystone_domain::limits::STORE_SESSIONS_MAX;
+use tallystone_ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
 
 /// Where the queues are, and how they are kept.
 #[derive(Clone, Debug)]

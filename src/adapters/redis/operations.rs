@@ -9,10 +9,10 @@ use super::keys::OPERATIONS;
 use super::limits::REDIS_ROWS_A_CALL_MAX;
 use super::packed::{PackedBytes, PackedReader};
 use super::store_calls::{text_of, unreadable};
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::operation::{decode_operation, encode_operation};
-use crate::domain::time::Timestamp;
-use crate::ports::{OperationDirectory, OperationRow, StoreError, StoreErrorKind};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::operation::{decode_operation, encode_operation};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{OperationDirectory, OperationRow, StoreError, StoreErrorKind};
 
 /// In place of the time of an end: there is none.
 const NO_END: Timestamp = Timestamp::from_micros(-1);

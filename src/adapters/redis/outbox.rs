@@ -11,12 +11,12 @@ use super::packed::PackedReader;
 use super::replies::read_row;
 use super::report::REPORT;
 use super::wire::{WireCommand, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
-use crate::domain::queue::MessageState;
-use crate::domain::queue::name::ShardId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::ports::{OutboxPage, OutboxUsage, ShardGlance, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::limits::OUTBOX_PAGE_ROWS_MAX;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::name::ShardId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_ports::{OutboxPage, OutboxUsage, ShardGlance, ShardOutbox, ShardReport, StoreError, StoreErrorKind};
 
 const READ: &str = "read outbox of queue";
 

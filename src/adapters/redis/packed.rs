@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use crate::adapters::codec::CorruptValue;
-use crate::domain::time::{Timestamp, micros_of};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::time::{Timestamp, micros_of};
 
 /// The greatest whole number that is exact together with its neighbours.
 const EXACT: u64 = 1 << 53;

@@ -15,17 +15,17 @@ use super::shard_settings::{VersionedSettings, read_shapes};
 use super::stored_message::pack_pairs;
 use super::stored_shard::{StoredShardHeader, read_header, read_session_id, read_session_record};
 use super::wire::{WireCommand, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::limits::{FILTER_WALK_MAX, SESSIONS_MAX};
-use crate::domain::queue::MessageState;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageRef, SessionId};
-use crate::domain::queue::name::ShardId;
-use crate::domain::queue::session_records::SessionRecord;
-use crate::domain::queue::shard::UndeclaredFilter;
-use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::time::Timestamp;
-use crate::ports::{FilteredDepth, MessagesAt, ShardReader, ShardTotals, StoreError, StoredMessage};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::limits::{FILTER_WALK_MAX, SESSIONS_MAX};
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::{MessageRef, SessionId};
+use tallystone_domain::queue::name::ShardId;
+use tallystone_domain::queue::session_records::SessionRecord;
+use tallystone_domain::queue::shard::UndeclaredFilter;
+use tallystone_domain::queue::shard::explain::{Cause, DequeuePreview};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{FilteredDepth, MessagesAt, ShardReader, ShardTotals, StoreError, StoredMessage};
 
 const READ: &str = "read queue";
 

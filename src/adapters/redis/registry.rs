@@ -8,10 +8,10 @@ use bytes::Bytes;
 use super::calls::RedisQueues;
 use super::keys::QUEUES;
 use super::wire::{WireCommand, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::name::QueueId;
-use crate::domain::time::Timestamp;
-use crate::ports::StoreError;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::name::QueueId;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::StoreError;
 
 /// Before the entry of a queue that was dropped and whose messages are still to be removed.
 const DROPPING: &str = "dropping ";

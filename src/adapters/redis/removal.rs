@@ -14,8 +14,8 @@ use super::calls::RedisQueues;
 use super::limits::{REDIS_REMOVAL_AWAITED, REDIS_REMOVAL_CLAIMED, REDIS_REMOVAL_CLAIMED_EVERY};
 use super::registry::{QueuePresence, RegisteredQueue};
 use super::wire::WireReply;
-use crate::domain::queue::name::{QueueId, ShardId};
-use crate::ports::{QueueTime as _, StoreError, StoreErrorKind};
+use tallystone_domain::queue::name::{QueueId, ShardId};
+use tallystone_ports::{QueueTime as _, StoreError, StoreErrorKind};
 
 /// The name of a drop in errors.
 pub(super) const DROP: &str = "drop queue";

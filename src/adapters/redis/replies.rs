@@ -7,16 +7,16 @@ use super::library::NO_STATE;
 use super::packed::{PackedBytes, PackedReader};
 use super::stored_message::{read_fence, read_message, read_session, read_static, state_of};
 use super::wire::WireReply;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::history::trigger_of;
-use crate::domain::queue::command::{Completeness, Cursor, LeaseGrant, ShardCapacity};
-use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey, Rank, RoutingValue};
-use crate::domain::queue::messages::settlement::Settlement;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, TransitionDetail};
-use crate::domain::queue::{InvalidCommandPart, MessageState, Refusal, Reply, Transition};
-use crate::domain::time::Timestamp;
-use crate::ports::{ShardStatus, StoredMessage};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::history::trigger_of;
+use tallystone_domain::queue::command::{Completeness, Cursor, LeaseGrant, ShardCapacity};
+use tallystone_domain::queue::messages::message::{AttemptError, LeaseToken, MessageKey, Rank, RoutingValue};
+use tallystone_domain::queue::messages::settlement::Settlement;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, TransitionDetail};
+use tallystone_domain::queue::{InvalidCommandPart, MessageState, Refusal, Reply, Transition};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{ShardStatus, StoredMessage};
 
 /// The form of a command's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

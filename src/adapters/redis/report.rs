@@ -14,10 +14,10 @@ use super::limits::REDIS_REPORT_PAGES_MAX;
 use super::packed::PackedBytes;
 use super::replies::{ReadStatus, ReplyParts};
 use super::stored_shard::{StoredShardHeader, read_header};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::name::ShardId;
-use crate::domain::queue::transition::RowPosition;
-use crate::ports::{ShardReport, StoreError, StoreErrorKind};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::name::ShardId;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_ports::{ShardReport, StoreError, StoreErrorKind};
 
 pub(super) const REPORT: &str = "read counts of queue";
 /// The field with the flows of the values that gave way.

@@ -8,18 +8,18 @@ use std::time::Duration;
 use super::library::verb_code;
 use super::packed::PackedBytes;
 use super::stored_message::{hash_of, pack_pairs, pack_static, place_of_id};
-use crate::domain::limits::{
+use tallystone_domain::limits::{
     ATTEMPTS_MAX, BULK_MESSAGES_MAX, DEQUEUE_MESSAGES_MAX, ERROR_TEXT_BYTES_MAX, FILTER_WALK_MAX, INVISIBILITY_MAX,
     LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, VALUE_IN_FLIGHT_MAX,
 };
-use crate::domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
-use crate::domain::queue::messages::message::{LeaseToken, MessageKey, MessageRef, RoutingValue, SessionId};
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::session_records::{Ending, SessionCall};
-use crate::domain::queue::setup::settings::MessageRetryPolicy;
-use crate::domain::queue::{InvalidCommandPart, Settings};
-use crate::domain::time::Timestamp;
-use crate::ports::MessageBody;
+use tallystone_domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
+use tallystone_domain::queue::messages::message::{LeaseToken, MessageKey, MessageRef, RoutingValue, SessionId};
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::session_records::{Ending, SessionCall};
+use tallystone_domain::queue::setup::settings::MessageRetryPolicy;
+use tallystone_domain::queue::{InvalidCommandPart, Settings};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::MessageBody;
 
 /// The arguments of one command, and the part of it that is out of range.
 #[derive(Debug)]

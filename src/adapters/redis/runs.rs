@@ -3,11 +3,11 @@
 use super::limits::{REDIS_CALL_BYTES_MAX, REDIS_FUNCTION_ITEMS_MAX, REDIS_RUNS_AT_ONCE_MAX};
 use super::replies::AnswerForm;
 use super::requests::{self, BulkFunctionKind, FunctionRequest, MessageCommand};
-use crate::domain::queue::command::BulkRequest;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::{Command, Settings};
-use crate::ports::ShardCommand;
+use tallystone_domain::queue::command::BulkRequest;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::{Command, Settings};
+use tallystone_ports::ShardCommand;
 
 /// How a command is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,8 +191,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::domain::queue::command::Dequeue;
-    use crate::ports::MessageBody;
+    use tallystone_domain::queue::command::Dequeue;
+    use tallystone_ports::MessageBody;
 
     fn sent(command: Command, payload: usize) -> ShardCommand {
         ShardCommand { command, body: MessageBody { payload: Bytes::from(vec![0; payload]), ..MessageBody::default() } }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::client::{NodeConfig, NodeFacts, NodeReading, Product};
-use crate::domain::queue::Durability;
+use tallystone_domain::queue::Durability;
 
 /// Of the memory that a server may use: beyond it, enqueues are refused.
 const ENQUEUES_STOP_AT_PERCENT: u64 = 85;
@@ -179,7 +179,7 @@ fn warnings(facts: &NodeFacts, asked: AskedOfServers) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::redis::client::{CallFailure, FailureCause, Role};
+    use crate::client::{CallFailure, FailureCause, Role};
 
     fn safe() -> NodeFacts {
         NodeFacts {

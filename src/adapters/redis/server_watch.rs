@@ -12,8 +12,8 @@ use super::client::RedisClient;
 use super::limits::REDIS_CHECKED_EVERY;
 use super::rights::{LackingRights, RightsCheck};
 use super::server_report::{AskedOfServers, ServerReport};
-use crate::coalesce::DetachedTasks;
-use crate::ports::Clock;
+use tallystone_coalesce::DetachedTasks;
+use tallystone_ports::Clock;
 
 /// The watch. It ends when it is closed or dropped.
 pub struct ServerWatch {

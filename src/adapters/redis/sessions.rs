@@ -15,12 +15,12 @@ use super::stored_row::{
     ending_code, pack_shard, read_answer, read_end, read_ends, read_pulse, read_room, read_row, read_shards,
 };
 use super::stored_shard::read_session_id;
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
-use crate::domain::queue::{Refusal, ShardId};
-use crate::ports::{
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::{Refusal, ShardId};
+use tallystone_ports::{
     EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife, StoreError,
     StoreErrorKind,
 };

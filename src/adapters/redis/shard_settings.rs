@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::epoch::ServerLife;
 use super::packed::{PackedBytes, PackedReader};
 use super::requests::CONFIGURE;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::settings::encode_settings;
-use crate::domain::limits::DEDUPE_RECORD_BYTES;
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setup::settings::HistoryKept;
-use crate::domain::queue::{Settings, ShardSettings};
-use crate::domain::time::Timestamp;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::settings::encode_settings;
+use tallystone_domain::limits::DEDUPE_RECORD_BYTES;
+use tallystone_domain::queue::filter::ShapeKeys;
+use tallystone_domain::queue::setup::settings::HistoryKept;
+use tallystone_domain::queue::{Settings, ShardSettings};
+use tallystone_domain::time::Timestamp;
 
 /// The settings of one shard, under their version.
 #[derive(Clone, Debug)]

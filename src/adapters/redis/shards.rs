@@ -14,13 +14,13 @@ use super::requests::{self, BulkFunctionKind, DELETE, DROP_SHAPES, FunctionReque
 use super::runs::{RunStage, Stepped, request_of, runs_of, stages_of};
 use super::shard_settings::{PackedSettings, VersionedSettings, change_request};
 use super::wire::WireReply;
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::command::Completeness;
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::name::{QueueId, ShardId};
-use crate::domain::queue::shard::FilterScan;
-use crate::domain::queue::{Command, Durability, InvalidCommandPart, Reply, ShardSettings};
-use crate::ports::{
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::command::Completeness;
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::name::{QueueId, ShardId};
+use tallystone_domain::queue::shard::FilterScan;
+use tallystone_domain::queue::{Command, Durability, InvalidCommandPart, Reply, ShardSettings};
+use tallystone_ports::{
     CreatedQueue, FinishedBodies, IdScope, QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand,
     ShardStore, StoreError, StoreErrorKind,
 };

@@ -9,8 +9,8 @@ use super::calls::{DENIED, RedisQueues, failure_of};
 use super::keys::NO_KEY;
 use super::packed::PackedBytes;
 use super::wire::{WireCommand, WireFailure, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::ports::{StoreError, StoreErrorKind};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 impl RedisQueues {
     /// Calls a function on what servers share.

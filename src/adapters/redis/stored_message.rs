@@ -8,18 +8,18 @@ use sha2::{Digest, Sha256};
 
 use super::library::{CANCELED_BY, VERBS};
 use super::packed::{PackedBytes, PackedReader};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::counter::token::time_of_uuid;
-use crate::domain::queue::MessageState;
-use crate::domain::queue::command::NewMessage;
-use crate::domain::queue::messages::message::{
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::counter::token::time_of_uuid;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::command::NewMessage;
+use tallystone_domain::queue::messages::message::{
     AttemptError, CanceledBy, CountedUnder, Fence, Lease, LeaseSession, MessageExtras, MessageHead, MessageKey,
     Metadata, OptionalTime, RoutingValue, SessionId,
 };
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::time::Timestamp;
-use crate::ports::{MessageBody, StoredMessage};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{MessageBody, StoredMessage};
 
 const HAS_TOKEN_TIME: u8 = 1;
 const HAS_ROUTING: u8 = 2;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::packed::PackedReader;
 use super::stored_message::{read_call, read_session};
 use super::stored_shard::read_session_id;
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::session_rows::{SessionPulse, SessionRow};
-use crate::domain::queue::{QueueId, Refusal, ShardId};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::session_rows::{SessionPulse, SessionRow};
+use tallystone_domain::queue::{QueueId, Refusal, ShardId};
 
 /// The format of the rows that this release reads.
 const FORMAT: u8 = 1;

@@ -5,10 +5,10 @@ use super::keys::{named_keys, prefix};
 use super::shard_settings::VersionedSettings;
 use super::stored_shard::read_header;
 use super::wire::{WireCommand, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::settings::decode_settings;
-use crate::domain::queue::name::ShardId;
-use crate::ports::StoreError;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::settings::decode_settings;
+use tallystone_domain::queue::name::ShardId;
+use tallystone_ports::StoreError;
 
 impl RedisQueues {
     /// Reads the settings of a shard.

@@ -2,12 +2,12 @@
 
 use super::packed::PackedReader;
 use super::stored_message::{read_call, read_session};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::MessageState;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::{Ending, SessionRecord};
-use crate::domain::queue::totals::{Total, Totals};
-use crate::domain::time::Timestamp;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::{Ending, SessionRecord};
+use tallystone_domain::queue::totals::{Total, Totals};
+use tallystone_domain::time::Timestamp;
 
 /// The format of the headers that this release reads.
 const FORMAT: u8 = 3;

@@ -8,11 +8,11 @@ use super::packed::PackedReader;
 use super::replies::ReplyParts;
 use super::requests::{RESET, plain_config};
 use super::wire::{WireCommand, WireReply};
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::name::ShardId;
-use crate::domain::time::Timestamp;
-use crate::ports::{QueueTime, ShardStore, StoreError};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::clock::StepTime;
+use tallystone_domain::queue::name::ShardId;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{QueueTime, ShardStore, StoreError};
 
 const CLOCK: &str = "read the clock of queues";
 

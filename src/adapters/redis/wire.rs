@@ -5,7 +5,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::ports::StoreError;
+use tallystone_ports::StoreError;
 
 /// A command with its arguments.
 #[derive(Clone, Debug)]

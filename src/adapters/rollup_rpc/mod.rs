@@ -20,13 +20,13 @@ use tonic::Request;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 
-use crate::adapters::rollup_rpc::pending_signals::PendingSignals;
-use crate::domain::fleet::FleetSecret;
-use crate::domain::limits::{SIGNAL_CALL_WITHIN, SIGNAL_ROLLERS_MAX};
-use crate::ports::{Clock, CounterSignal, RollupSignal, SignalCounts};
-use crate::proto::SECRET_METADATA;
-use crate::proto::internal::v1::rollup_signal_service_client::RollupSignalServiceClient;
-use crate::proto::internal::v1::{RollupSignal as Wire, SignalRollupsRequest};
+use crate::rollup_rpc::pending_signals::PendingSignals;
+use tallystone_domain::fleet::FleetSecret;
+use tallystone_domain::limits::{SIGNAL_CALL_WITHIN, SIGNAL_ROLLERS_MAX};
+use tallystone_ports::{Clock, CounterSignal, RollupSignal, SignalCounts};
+use tallystone_proto::SECRET_METADATA;
+use tallystone_proto::internal::v1::rollup_signal_service_client::RollupSignalServiceClient;
+use tallystone_proto::internal::v1::{RollupSignal as Wire, SignalRollupsRequest};
 
 pub use peer_tls::{PeerTlsFiles, TLS_SCHEME};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::domain::limits::SIGNAL_CALL_WITHIN;
+use tallystone_domain::limits::SIGNAL_CALL_WITHIN;
 
 /// How an address begins that is reached by TLS.
 pub const TLS_SCHEME: &str = "https://";

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::domain::counter::Counter;
-use crate::domain::limits::{BATCH_ITEMS_MAX, SIGNALS_WAITING_MAX};
-use crate::ports::CounterSignal;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::limits::{BATCH_ITEMS_MAX, SIGNALS_WAITING_MAX};
+use tallystone_ports::CounterSignal;
 
 #[derive(Default)]
 pub struct PendingSignals {
@@ -61,8 +61,8 @@ impl PendingSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::{CounterName, NamespaceId};
-    use crate::domain::time::Timestamp;
+    use tallystone_domain::counter::{CounterName, NamespaceId};
+    use tallystone_domain::time::Timestamp;
 
     fn signal(number: usize, oldest: i64, newest: i64) -> CounterSignal {
         let name = CounterName::new(&format!("c{number:07}")).expect("a valid name");

@@ -12,8 +12,8 @@ use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::domain::time::Timestamp;
-use crate::ports::{BootId, Clock, Entropy};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{BootId, Clock, Entropy};
 
 /// The clock of the machine.
 #[derive(Clone, Copy, Debug, Default)]

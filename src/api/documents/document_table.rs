@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::api::documents::document_value::DocumentValue;
-use crate::api::documents::reject_at;
-use crate::domain::Reject;
+use crate::documents::document_value::DocumentValue;
+use crate::documents::reject_at;
+use tallystone_domain::Reject;
 
 /// Decodes a table.
 type DocumentReader<T> = fn(&mut DocumentTable) -> Result<T, Reject>;

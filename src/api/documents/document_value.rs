@@ -8,9 +8,9 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use crate::api::documents::invalid;
-use crate::domain::Reject;
-use crate::domain::limits::{DOCUMENT_DEPTH_MAX, DOCUMENT_FIELDS_MAX, DOCUMENT_KEY_BYTES_MAX};
+use crate::documents::invalid;
+use tallystone_domain::Reject;
+use tallystone_domain::limits::{DOCUMENT_DEPTH_MAX, DOCUMENT_FIELDS_MAX, DOCUMENT_KEY_BYTES_MAX};
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum DocumentValue {

@@ -11,10 +11,10 @@ mod document_value;
 mod native;
 mod published;
 
-use crate::domain::counter::NamespaceName;
-use crate::domain::limits::{BATCH_ITEMS_MAX, DOCUMENT_REFUSAL_BYTES_MAX};
-use crate::domain::{Reason, Reject};
-use crate::engine::namespaces::{NamespaceDraft, NamespaceEtag};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::limits::{BATCH_ITEMS_MAX, DOCUMENT_REFUSAL_BYTES_MAX};
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::namespaces::{NamespaceDraft, NamespaceEtag};
 
 use document_table::DocumentTable;
 pub use document_table::duration_of;

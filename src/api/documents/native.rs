@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
-use crate::api::documents::document_table::DocumentTable;
-use crate::api::documents::{DocumentNamespace, agreed_name, reject_at};
-use crate::domain::Reject;
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::namespace::{Cardinality, CounterType, HotCounter, SeriesSettings, Temporality, namespace_settings};
-use crate::engine::namespaces::{
+use crate::documents::document_table::DocumentTable;
+use crate::documents::{DocumentNamespace, agreed_name, reject_at};
+use tallystone_domain::Reject;
+use tallystone_domain::counter::{CounterName, NamespaceName};
+use tallystone_domain::namespace::{
+    Cardinality, CounterType, HotCounter, SeriesSettings, Temporality, namespace_settings,
+};
+use tallystone_engine::namespaces::{
     DatasetDraft, NamespaceDraft, NamespaceEtag, PartitionDraft, RollupDraft, StorageDraft,
 };
 

@@ -4,14 +4,14 @@
 //! COUNTER_ROLLUP or EVENT_STORAGE. Clusters keep their names; the server's configuration maps each cluster to a store.
 //! Fields without a counterpart here are listed as unmapped, with the reason. A contradictory document is refused.
 
-use crate::api::documents::document_table::DocumentTable;
-use crate::api::documents::native::{CARDINALITIES, COUNTER_TYPES, named};
-use crate::api::documents::{DocumentNamespace, agreed_name, reject_at};
-use crate::domain::Reject;
-use crate::domain::counter::NamespaceName;
-use crate::domain::limits::DOCUMENT_UNMAPPED_MAX;
-use crate::domain::namespace::{Cardinality, CounterType};
-use crate::engine::namespaces::NamespaceDraft;
+use crate::documents::document_table::DocumentTable;
+use crate::documents::native::{CARDINALITIES, COUNTER_TYPES, named};
+use crate::documents::{DocumentNamespace, agreed_name, reject_at};
+use tallystone_domain::Reject;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::limits::DOCUMENT_UNMAPPED_MAX;
+use tallystone_domain::namespace::{Cardinality, CounterType};
+use tallystone_engine::namespaces::NamespaceDraft;
 
 /// A kind of block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::domain::namespace::{Cardinality, CounterType};
+use tallystone_domain::namespace::{Cardinality, CounterType};
 
 const PUBLISHED_FRAGMENT: &str = include_str!("../../../tests/golden/documents/published_fragment.json");
 const PUBLISHED_OBJECT: &str = include_str!("../../../tests/golden/documents/published_object.json");
@@ -93,7 +93,8 @@ fn a_namespace_is_a_document_a_list_or_wrapped_as_an_answer() {
 #[test]
 fn every_field_of_the_namespace_message_can_stand_in_a_document() {
     use prost_reflect::{DescriptorPool, Kind};
-    let pool = DescriptorPool::decode(crate::proto::DESCRIPTORS).expect("the descriptors were built with the crate");
+    let pool =
+        DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("the descriptors were built with the crate");
     let message = pool.get_message_by_name("tallystone.admin.v1.Namespace").expect("the message exists");
     for field in message.fields() {
         let known = |name: &str, value: &str| {

@@ -2,15 +2,15 @@
 
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::{rights_of, saturating_i64};
-use crate::api::paging::{self, PagedRequest};
-use crate::api::time;
-use crate::domain::access::{ResourceKind, Sealed};
-use crate::engine::audit::Audit;
-use crate::ports::AdminAction;
-use crate::proto::admin::v1 as pb;
-use crate::proto::admin::v1::audit_service_server::AuditService;
+use crate::errors::ApiError;
+use crate::grpc::{rights_of, saturating_i64};
+use crate::paging::{self, PagedRequest};
+use crate::time;
+use tallystone_domain::access::{ResourceKind, Sealed};
+use tallystone_engine::audit::Audit;
+use tallystone_ports::AdminAction;
+use tallystone_proto::admin::v1 as pb;
+use tallystone_proto::admin::v1::audit_service_server::AuditService;
 
 /// The audit service.
 pub struct AuditApi(Sealed<Audit>);
@@ -28,7 +28,7 @@ impl AuditService for AuditApi {
         &self,
         request: Request<pb::ListAdminActionsRequest>,
     ) -> Result<Response<pb::ListAdminActionsResponse>, Status> {
-        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
+        let proof = rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?;
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListAdminActions", &[request.target_prefix.as_bytes()]);

@@ -12,13 +12,13 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::rights_of;
-use crate::domain::Reason;
-use crate::domain::access::{ResourceKind, Sealed};
-use crate::ports::Backups;
-use crate::proto::admin::v1::backup_service_server::BackupService;
-use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
+use crate::errors::ApiError;
+use crate::grpc::rights_of;
+use tallystone_domain::Reason;
+use tallystone_domain::access::{ResourceKind, Sealed};
+use tallystone_ports::Backups;
+use tallystone_proto::admin::v1::backup_service_server::BackupService;
+use tallystone_proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 
 /// The backup service.
 pub struct BackupsApi {
@@ -42,7 +42,7 @@ impl BackupService for BackupsApi {
         &self,
         request: Request<CreateBackupRequest>,
     ) -> Result<Response<Self::CreateBackupStream>, Status> {
-        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
+        let proof = rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?;
         if !request.remote_addr().is_some_and(|address| is_of_this_machine(address.ip())) {
             let what = "backups are only for callers on the server's machine: run `tallystone backup` there";
             return Err(ApiError::new(Reason::UnknownMethod, what).into());

@@ -5,17 +5,17 @@ use futures_util::stream::{self, BoxStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::{caller_of, decode, encode, explain_convert, places_of, rights_of, stream_adds};
-use crate::api::paging::{self, PagedRequest};
-use crate::api::time;
-use crate::domain::access::{CounterScope, Sealed};
-use crate::domain::counter::{CounterName, EventId, EventKey};
-use crate::domain::rollup::ReadOptions;
-use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::{CounterSummary, Counting, EventsQuery, Repair};
-use crate::proto::counter::v1 as wire;
-use crate::proto::counter::v1::counter_service_server::CounterService;
+use crate::errors::ApiError;
+use crate::grpc::{caller_of, decode, encode, explain_convert, places_of, rights_of, stream_adds};
+use crate::paging::{self, PagedRequest};
+use crate::time;
+use tallystone_domain::access::{CounterScope, Sealed};
+use tallystone_domain::counter::{CounterName, EventId, EventKey};
+use tallystone_domain::rollup::ReadOptions;
+use tallystone_domain::{Reason, Timestamp};
+use tallystone_engine::counting::{CounterSummary, Counting, EventsQuery, Repair};
+use tallystone_proto::counter::v1 as wire;
+use tallystone_proto::counter::v1::counter_service_server::CounterService;
 
 type CounterRpcResult<T> = Result<Response<T>, Status>;
 

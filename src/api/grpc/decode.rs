@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use crate::api::errors::ApiError;
-use crate::api::time;
-use crate::domain::access::{Asked, CallRights, CounterScope};
-use crate::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance, ReportSource};
-use crate::domain::limits::{
+use crate::errors::ApiError;
+use crate::time;
+use tallystone_domain::access::{Asked, CallRights, CounterScope};
+use tallystone_domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance, ReportSource};
+use tallystone_domain::limits::{
     BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, SERIES_COUNTERS_MAX, TOP_COUNTERS_DEFAULT,
     TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
 };
-use crate::domain::rollup::{Freshness, ReadOptions};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::{Add, Clear, Report, SeriesQuery};
-use crate::proto::counter::v1 as wire;
+use tallystone_domain::rollup::{Freshness, ReadOptions};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_engine::counting::{Add, Clear, Report, SeriesQuery};
+use tallystone_proto::counter::v1 as wire;
 
 /// Decodes the namespace of a call about counters, of which the caller may touch at least some.
 pub fn namespace(rights: &CallRights, name: &str) -> Result<CounterScope, Reject> {

@@ -1,18 +1,18 @@
 //! Encodes domain values into answers.
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::saturating_i64;
-use crate::api::time;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Event, IdempotencyToken};
-use crate::domain::rollup::checkpoint::clamp_count;
-use crate::domain::rollup::series::SeriesRow;
-use crate::domain::rollup::{CountReading, Exactness};
-use crate::engine::counting::{
+use crate::errors::ApiError;
+use crate::grpc::saturating_i64;
+use crate::time;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Event, IdempotencyToken};
+use tallystone_domain::rollup::checkpoint::clamp_count;
+use tallystone_domain::rollup::series::SeriesRow;
+use tallystone_domain::rollup::{CountReading, Exactness};
+use tallystone_engine::counting::{
     BucketDifference, CounterSummary, CountingError, Recount, SeriesResult, TokenVerdict, TopCountersResult,
     WriteOutcome, Written,
 };
-use crate::proto::counter::v1 as wire;
+use tallystone_proto::counter::v1 as wire;
 
 fn token(token: &IdempotencyToken) -> wire::IdempotencyToken {
     wire::IdempotencyToken { token: token.key.id.to_string(), generation_time: Some(time::write(token.key.time)) }
@@ -240,7 +240,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::rollup::BucketRecord;
+    use tallystone_domain::rollup::BucketRecord;
 
     const BEYOND: i128 = i64::MAX as i128 + 1;
     const START: Timestamp = Timestamp::from_secs(1_795_132_800);
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_summary_says_that_it_was_clamped() {
-        let name = crate::domain::counter::CounterName::new("views").expect("a valid name");
+        let name = tallystone_domain::counter::CounterName::new("views").expect("a valid name");
         let clamped = CounterSummary { name, count: i64::MAX, saturated: true, as_of: START };
         assert!(summary(&clamped).saturated);
         assert!(!summary(&CounterSummary { saturated: false, ..clamped }).saturated);

@@ -1,16 +1,16 @@
 //! Encodes the explanation of a counter into its answer.
 
-use crate::api::grpc::encode::{event, reading};
-use crate::api::grpc::saturating_i64;
-use crate::api::time;
-use crate::domain::Timestamp;
-use crate::domain::namespace::{CounterType, Temporality};
-use crate::domain::rollup::SourceTotal;
-use crate::domain::rollup::checkpoint::clamp_count;
-use crate::engine::counting::{
+use crate::grpc::encode::{event, reading};
+use crate::grpc::saturating_i64;
+use crate::time;
+use tallystone_domain::Timestamp;
+use tallystone_domain::namespace::{CounterType, Temporality};
+use tallystone_domain::rollup::SourceTotal;
+use tallystone_domain::rollup::checkpoint::clamp_count;
+use tallystone_engine::counting::{
     CountParts, CountRestart, CounterExplanation, LogRow, PendingPart, RolledUpPart, RollerLocation, RowStage, TailPart,
 };
-use crate::proto::counter::v1 as wire;
+use tallystone_proto::counter::v1 as wire;
 
 pub fn explanation(explanation: CounterExplanation, server_time: Timestamp) -> wire::ExplainCounterResponse {
     let CounterExplanation { counter_type, temporality, ttl, reading: read, kept_in, parts } = explanation;

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::{ActDetail, decode, rights_of};
-use crate::api::paging::{self, PagedRequest};
-use crate::api::time;
-use crate::domain::access::{
+use crate::errors::ApiError;
+use crate::grpc::namespaces::actor_of;
+use crate::grpc::{ActDetail, decode, rights_of};
+use crate::paging::{self, PagedRequest};
+use crate::time;
+use tallystone_domain::access::{
     AccessKey, AccessRole, Grant, GrantEffect, Grants, KeyQuota, KeyQuotas, NamePattern, PrincipalName, ResourceKind,
     Sealed,
 };
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyEtag, KeyRotation, KeyUpdate, Lockout};
-use crate::engine::catalog::Author;
-use crate::proto::access::v1 as wire;
-use crate::proto::access::v1::grant::Names;
-use crate::proto::admin::v1 as pb;
-use crate::proto::admin::v1::key_service_server::KeyService;
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyEtag, KeyRotation, KeyUpdate, Lockout};
+use tallystone_engine::catalog::Author;
+use tallystone_proto::access::v1 as wire;
+use tallystone_proto::access::v1::grant::Names;
+use tallystone_proto::admin::v1 as pb;
+use tallystone_proto::admin::v1::key_service_server::KeyService;
 
 /// How long the old secret of a rotated key stays valid by default.
 const KEEP_OLD_DEFAULT: Duration = Duration::from_secs(86_400);
@@ -43,7 +43,8 @@ impl KeyService for KeysApi {
         &self,
         request: Request<pb::CreateKeyRequest>,
     ) -> Result<Response<pb::CreateKeyResponse>, Status> {
-        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
+        let (actor, proof) =
+            (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?);
         let pb::CreateKeyRequest { name, description, expire_time, reason, grants, quotas } = request.into_inner();
         let quotas = quotas.map(quotas_of).unwrap_or_default();
         let (name, grants, expires) = (name_of(&name)?, grants_of(grants)?, expiry_of(expire_time)?);
@@ -54,7 +55,7 @@ impl KeyService for KeysApi {
     }
 
     async fn list_keys(&self, request: Request<pb::ListKeysRequest>) -> Result<Response<pb::ListKeysResponse>, Status> {
-        let proof = rights_of(&request)?.every(ResourceKind::Server)?;
+        let proof = rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?;
         let request = request.into_inner();
         let rows = paging::rows(request.page_size).map_err(ApiError::from)?;
         let paged = PagedRequest::new("ListKeys", &[]);
@@ -71,7 +72,8 @@ impl KeyService for KeysApi {
         &self,
         request: Request<pb::UpdateKeyRequest>,
     ) -> Result<Response<pb::UpdateKeyResponse>, Status> {
-        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
+        let (actor, proof) =
+            (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?);
         let pb::UpdateKeyRequest { name, grants, description, etag, reason, quotas, force } = request.into_inner();
         let quotas = quotas.map(quotas_of);
         let (name, grants, expected) = (name_of(&name)?, grants_of(grants)?, etag_of(&etag)?);
@@ -86,7 +88,8 @@ impl KeyService for KeysApi {
         &self,
         request: Request<pb::RotateKeyRequest>,
     ) -> Result<Response<pb::RotateKeyResponse>, Status> {
-        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
+        let (actor, proof) =
+            (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?);
         let pb::RotateKeyRequest { name, keep_old, expire_time, etag, reason } = request.into_inner();
         let keep_old = decode::duration("keep_old", keep_old.as_ref())?;
         let rotation = KeyRotation {
@@ -104,7 +107,8 @@ impl KeyService for KeysApi {
         &self,
         request: Request<pb::DeleteKeyRequest>,
     ) -> Result<Response<pb::DeleteKeyResponse>, Status> {
-        let (actor, proof) = (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server)?);
+        let (actor, proof) =
+            (actor_of(&request), rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?);
         let pb::DeleteKeyRequest { name, etag, reason, force } = request.into_inner();
         let (name, etag, author) = (name_of(&name)?, etag_of(&etag)?, Author { actor, reason });
         let keys = self.keys.with(&proof);

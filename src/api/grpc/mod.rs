@@ -21,12 +21,12 @@ use std::sync::Arc;
 
 use tonic::Request;
 
-use crate::api::errors::ApiError;
-use crate::domain::Reason;
-use crate::domain::access::{CallRights, Principal};
-use crate::engine::access::Identity;
-use crate::engine::call_limiter::StreamPlaces;
-use crate::engine::caller_quota::CallerId;
+use crate::errors::ApiError;
+use tallystone_domain::Reason;
+use tallystone_domain::access::{CallRights, Principal};
+use tallystone_engine::access::Identity;
+use tallystone_engine::call_limiter::StreamPlaces;
+use tallystone_engine::caller_quota::CallerId;
 
 /// Converts a number to the signed wire type, capped at its maximum.
 pub fn saturating_i64(number: impl TryInto<i64>) -> i64 {

@@ -6,18 +6,18 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::api::time::{write, write_duration};
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::namespace::{
+use crate::time::{write, write_duration};
+use tallystone_domain::counter::{CounterName, NamespaceName};
+use tallystone_domain::namespace::{
     Cardinality, CounterType, DatasetSettings, HotCounter, Namespace, NamespaceSpec, RollupSettings, SeriesSettings,
     Storage, Temporality, TimePartition, namespace_settings,
 };
-use crate::domain::{Reason, Reject};
-use crate::engine::namespaces::{
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::namespaces::{
     DatasetDraft, NamespaceApplyOutcome, NamespaceDraft, NamespaceEtag, NamespaceHistoryEntry, PartitionDraft,
     RollupDraft, StorageDraft,
 };
-use crate::proto::admin::v1 as pb;
+use tallystone_proto::admin::v1 as pb;
 
 /// Decodes a namespace from a caller, and the etag of the version that it was based on.
 pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<NamespaceEtag>), Reject> {
@@ -35,8 +35,8 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Namespace
     if let Some(dataset) = sent.dataset {
         draft.dataset = faults.dataset(dataset);
     }
-    draft.partition = sent.time_partition.map(Into::into).unwrap_or_default();
-    draft.rollup = sent.rollup.map(Into::into).unwrap_or_default();
+    draft.partition = sent.time_partition.map(GroupMessage::into_draft).unwrap_or_default();
+    draft.rollup = sent.rollup.map(GroupMessage::into_draft).unwrap_or_default();
     let hot = sent.hot_counters.iter().enumerate();
     draft.hot_counters = hot.filter_map(|(at, hot)| faults.hot_counter(at, hot)).collect();
     draft.series = sent.series.into_iter().enumerate().filter_map(|(at, series)| faults.series(at, series)).collect();
@@ -98,8 +98,8 @@ fn settings_message(spec: &NamespaceSpec) -> pb::Namespace {
         counter_cardinality: cardinality_message(spec.cardinality).into(),
         storage: Some(storage_message(&spec.storage)),
         dataset: Some(dataset_message(&spec.dataset)),
-        time_partition: Some(spec.partition.into()),
-        rollup: Some(spec.rollup.into()),
+        time_partition: Some(spec.partition.into_message()),
+        rollup: Some(spec.rollup.into_message()),
         series: spec.series.iter().map(series_message).collect(),
         hot_counters: spec.hot_counters.iter().map(hot_message).collect(),
         ..pb::Namespace::default()
@@ -186,17 +186,35 @@ fn cardinality_message(cardinality: Cardinality) -> pb::Cardinality {
     }
 }
 
+/// The message of a group of settings.
+trait GroupMessage {
+    type Draft;
+
+    fn into_draft(self) -> Self::Draft;
+}
+
+/// A group of settings that has a message.
+trait SettingsGroup {
+    type Message;
+
+    fn into_message(self) -> Self::Message;
+}
+
 macro_rules! message {
     ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
-        impl From<pb::$settings> for $draft {
-            fn from(sent: pb::$settings) -> Self {
-                Self { $($field: non_default(sent.$field),)* }
+        impl GroupMessage for pb::$settings {
+            type Draft = $draft;
+
+            fn into_draft(self) -> $draft {
+                $draft { $($field: non_default(self.$field),)* }
             }
         }
 
-        impl From<$settings> for pb::$settings {
-            fn from(settings: $settings) -> Self {
-                Self { $($field: settings.$field,)* }
+        impl SettingsGroup for $settings {
+            type Message = pb::$settings;
+
+            fn into_message(self) -> pb::$settings {
+                pb::$settings { $($field: self.$field,)* }
             }
         }
     };
@@ -306,8 +324,8 @@ impl NamespaceFieldErrors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Timestamp;
-    use crate::domain::counter::{DatasetId, NamespaceId};
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::counter::{DatasetId, NamespaceId};
 
     fn name(text: &str) -> NamespaceName {
         NamespaceName::new(text).expect("a valid name")

@@ -8,27 +8,25 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use crate::api::documents::{self, DocumentNamespace};
-use crate::api::errors::ApiError;
-use crate::api::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
-use crate::api::grpc::{caller_of, principal_of, rights_of};
-use crate::api::paging::{self, PagedRequest};
-use crate::domain::access::{
-    AccessDenial, AccessResource, Asked, AskedName, CallRights, ListRights, Permitted, Principal, Sealed,
-};
-use crate::domain::counter::{NamespaceId, NamespaceName};
-use crate::domain::limits::ACTOR_BYTES_MAX;
-use crate::domain::namespace::Namespace;
-use crate::domain::{Reason, Reject};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::catalog::Author;
-use crate::engine::namespaces::{
+use crate::documents::{self, DocumentNamespace};
+use crate::errors::ApiError;
+use crate::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
+use crate::grpc::{caller_of, principal_of, rights_of};
+use crate::paging::{self, PagedRequest};
+use tallystone_domain::access::{AccessResource, Asked, CallRights, ListRights, Permitted, Principal, Sealed};
+use tallystone_domain::counter::{NamespaceId, NamespaceName};
+use tallystone_domain::limits::ACTOR_BYTES_MAX;
+use tallystone_domain::namespace::Namespace;
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::caller_quota::CallerId;
+use tallystone_engine::catalog::Author;
+use tallystone_engine::namespaces::{
     DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceDraft, NamespaceError,
     NamespaceEtag,
 };
-use crate::ports::NamespaceChange;
-use crate::proto::admin::v1 as pb;
-use crate::proto::admin::v1::namespace_service_server::NamespaceService;
+use tallystone_ports::NamespaceChange;
+use tallystone_proto::admin::v1 as pb;
+use tallystone_proto::admin::v1::namespace_service_server::NamespaceService;
 
 /// The metadata key of the caller's claimed name.
 pub const ACTOR_METADATA: &str = "tallystone-actor";
@@ -200,12 +198,6 @@ fn name_of(field: &str, name: &str) -> Result<NamespaceName, ApiError> {
 /// Decodes a name that the caller may touch.
 fn permitted(rights: &CallRights, field: &str, name: &str) -> Result<Permitted<NamespaceName>, ApiError> {
     Ok(rights.permit(Asked::new(name_of(field, name)?))?)
-}
-
-impl AskedName for NamespaceDraft {
-    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
-        self.name.check_rights(rights)
-    }
 }
 
 /// Decodes the request's `namespace`, which the caller may touch.

@@ -6,17 +6,17 @@
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::decode;
-use crate::domain::counter::{Counter, CounterName, NamespaceId};
-use crate::domain::fleet::FleetSecret;
-use crate::domain::{Reason, Timestamp};
-use crate::engine::counting::CountingError;
-use crate::engine::rolling::SignalReceiver;
-use crate::ports::CounterSignal;
-use crate::proto::SECRET_METADATA;
-use crate::proto::internal::v1 as wire;
-use crate::proto::internal::v1::rollup_signal_service_server::RollupSignalService;
+use crate::errors::ApiError;
+use crate::grpc::decode;
+use tallystone_domain::counter::{Counter, CounterName, NamespaceId};
+use tallystone_domain::fleet::FleetSecret;
+use tallystone_domain::{Reason, Timestamp};
+use tallystone_engine::counting::CountingError;
+use tallystone_engine::rolling::SignalReceiver;
+use tallystone_ports::CounterSignal;
+use tallystone_proto::SECRET_METADATA;
+use tallystone_proto::internal::v1 as wire;
+use tallystone_proto::internal::v1::rollup_signal_service_server::RollupSignalService;
 
 /// The refusal of a caller that is not a member.
 const STRANGER: &str =

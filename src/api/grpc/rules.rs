@@ -4,20 +4,20 @@ use std::num::NonZeroU64;
 
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::ApiError;
-use crate::api::paging::{self, PagedRequest};
-use crate::api::time;
-use crate::domain::access::{Asked, ListRights, Permitted, Sealed};
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::limits::RULE_MESSAGES_PER_MINUTE;
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::Metadata;
-use crate::domain::rules::{CrossingClaim, Rule, RuleCondition, RuleMessage, RuleName, RuleSpec};
-use crate::domain::{Reason, Reject};
-use crate::engine::rules::{RuleError, Rules};
-use crate::proto::rule::v1 as wire;
-use crate::proto::rule::v1::rule::Threshold;
-use crate::proto::rule::v1::rule_service_server::RuleService;
+use crate::errors::ApiError;
+use crate::paging::{self, PagedRequest};
+use crate::time;
+use tallystone_domain::access::{Asked, ListRights, Permitted, Sealed};
+use tallystone_domain::counter::{CounterName, NamespaceName};
+use tallystone_domain::limits::RULE_MESSAGES_PER_MINUTE;
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::message::Metadata;
+use tallystone_domain::rules::{CrossingClaim, Rule, RuleCondition, RuleMessage, RuleName, RuleSpec};
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::rules::{RuleError, Rules};
+use tallystone_proto::rule::v1 as wire;
+use tallystone_proto::rule::v1::rule::Threshold;
+use tallystone_proto::rule::v1::rule_service_server::RuleService;
 
 use super::{rights_of, saturating_i64};
 
@@ -86,7 +86,8 @@ impl RuleService for RulesApi {
         request: Request<wire::CreateRuleRequest>,
     ) -> Result<Response<wire::CreateRuleResponse>, Status> {
         let rights = rights_of(&request)?;
-        let spec = rights.permit(Asked::new(spec_of(request.into_inner().rule).map_err(refused)?))?;
+        let spec =
+            rights.permit(Asked::new(spec_of(request.into_inner().rule).map_err(refused)?)).map_err(ApiError::from)?;
         let made = self.create(&rights.listing(), spec).await.map_err(status)?;
         Ok(Response::new(wire::CreateRuleResponse { rule: Some(rule_message(&made)) }))
     }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use crate::api::grpc::rights_of;
-use crate::domain::access::{AccessResource, ResourceKind, Sealed};
-use crate::proto::admin::v1::status_service_server::StatusService;
-use crate::proto::admin::v1::{GetStatusRequest, GetStatusResponse};
+use crate::errors::ApiError;
+use crate::grpc::rights_of;
+use tallystone_domain::access::{AccessResource, ResourceKind, Sealed};
+use tallystone_proto::admin::v1::status_service_server::StatusService;
+use tallystone_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 
 /// The source of the status: the process that composed the server.
 pub trait StatusSource: Send + Sync + 'static {
@@ -29,7 +30,7 @@ impl StatusApi {
 impl StatusService for StatusApi {
     async fn get_status(&self, request: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
         let rights = rights_of(&request)?;
-        let proof = rights.every(ResourceKind::Server)?;
+        let proof = rights.every(ResourceKind::Server).map_err(ApiError::from)?;
         let mut status = self.0.with(&proof).status();
         if let Some(queues) = &mut status.queues {
             queues.oldest.retain(|row| rights.allows(AccessResource::Queue(&row.queue)));

@@ -12,16 +12,16 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::api::errors::{self, ApiError};
-use crate::api::grpc::{decode, encode};
-use crate::api::time;
-use crate::domain::access::{CallRights, CounterScope};
-use crate::domain::call_limit::CallClass;
-use crate::domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
-use crate::domain::{Reason, Reject};
-use crate::engine::call_limiter::StreamPlaces;
-use crate::engine::counting::{Add, AddTarget, Counting, CountingError, SubmittedBatch, WriteOutcome, Written};
-use crate::proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
+use crate::errors::{self, ApiError};
+use crate::grpc::{decode, encode};
+use crate::time;
+use tallystone_domain::access::{CallRights, CounterScope};
+use tallystone_domain::call_limit::CallClass;
+use tallystone_domain::limits::{BATCH_ITEMS_MAX, STREAM_BATCHES_AT_ONCE_MAX};
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::call_limiter::StreamPlaces;
+use tallystone_engine::counting::{Add, AddTarget, Counting, CountingError, SubmittedBatch, WriteOutcome, Written};
+use tallystone_proto::counter::v1::{StreamAddCountsRequest, StreamAddCountsResponse, StreamException};
 
 /// Answers a stream of adds. When `drain` is cancelled, it reads no more, answers all items it has read, and ends.
 pub fn answers<S>(

@@ -15,17 +15,17 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::api::documents;
-use crate::api::grpc::ActDetail;
-use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
-use crate::api::http::buffers::FRAME_HEADER_BYTES;
-use crate::api::http::methods::Method;
-use crate::api::http::recorded_methods::CLEAR;
-use crate::domain::Reason;
-use crate::domain::limits::BODY_BYTES_MAX;
-use crate::domain::reason::Effect;
-use crate::engine::access::Identity;
-use crate::engine::audit::{Audit, OperatorAct};
+use crate::documents;
+use crate::grpc::ActDetail;
+use crate::grpc::namespaces::{ACTOR_METADATA, actor_named};
+use crate::http::buffers::FRAME_HEADER_BYTES;
+use crate::http::methods::Method;
+use crate::http::recorded_methods::CLEAR;
+use tallystone_domain::Reason;
+use tallystone_domain::limits::BODY_BYTES_MAX;
+use tallystone_domain::reason::Effect;
+use tallystone_engine::access::Identity;
+use tallystone_engine::audit::{Audit, OperatorAct};
 
 /// The act of a call, once it was read; none if it is not recorded.
 pub type ActSlot = Mutex<Option<OperatorAct>>;

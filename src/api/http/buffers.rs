@@ -12,16 +12,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::errors::ApiError;
-use crate::api::http::metrics::CallMetrics;
-use crate::api::tls::ClientCertificate;
-use crate::domain::Reason;
-use crate::domain::access::{KeyQuota, QuotaRefusal};
-use crate::domain::limits::{
+use crate::errors::ApiError;
+use crate::http::metrics::CallMetrics;
+use crate::tls::ClientCertificate;
+use tallystone_domain::Reason;
+use tallystone_domain::access::{KeyQuota, QuotaRefusal};
+use tallystone_domain::limits::{
     ANSWER_PAYLOADS_BYTES, BODY_BYTES_MAX, CONNECTION_ANSWER_BYTES_MAX, CONNECTION_CALLS_MAX,
     CONNECTION_REQUEST_BYTES_MAX, REQUEST_ROOM_WITHIN,
 };
-use crate::engine::access::{AccountPermit, PrincipalAccount};
+use tallystone_engine::access::{AccountPermit, PrincipalAccount};
 
 /// The budgets of a server.
 #[derive(Debug)]
@@ -212,7 +212,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::domain::limits::ANSWER_UNTAKEN_MAX;
+    use tallystone_domain::limits::ANSWER_UNTAKEN_MAX;
 
     fn callers<const MANY: usize>(server: &Arc<Buffers>) -> [Caller; MANY] {
         std::array::from_fn(|_| Caller::new(([127, 0, 0, 1], 1).into(), Arc::clone(server), ANSWER_UNTAKEN_MAX))

@@ -18,25 +18,25 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
-use crate::api::errors::{ApiError, with_reason};
-use crate::api::grpc::CallTime;
-use crate::api::http::audit::{self, ActSlot, AnswerNote};
-use crate::api::http::buffers::{BufferPermit, Caller};
-use crate::api::http::methods::{GrpcService, Method};
-use crate::api::http::recorded_calls::{RecordedCalls, RecordedEnd};
-use crate::api::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
-use crate::api::http::response_body::ResponseBody;
-use crate::api::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
-use crate::api::http::trace;
-use crate::domain::Reason;
-use crate::domain::access::{AccessRole, CallRights, KeyQuota, Principal};
-use crate::domain::limits::{
+use crate::errors::{ApiError, with_reason};
+use crate::grpc::CallTime;
+use crate::http::audit::{self, ActSlot, AnswerNote};
+use crate::http::buffers::{BufferPermit, Caller};
+use crate::http::methods::{GrpcService, Method};
+use crate::http::recorded_calls::{RecordedCalls, RecordedEnd};
+use crate::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
+use crate::http::response_body::ResponseBody;
+use crate::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
+use crate::http::trace;
+use tallystone_domain::Reason;
+use tallystone_domain::access::{AccessRole, CallRights, KeyQuota, Principal};
+use tallystone_domain::limits::{
     ACT_ENDS_WITHIN, DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED,
 };
-use crate::engine::access::{AccountPermit, Identity, PrincipalAccount};
-use crate::engine::audit::Audit;
-use crate::engine::call_limiter::{CallLimiter, CallPlace, StreamPlaces};
-use crate::ports::Clock;
+use tallystone_engine::access::{AccountPermit, Identity, PrincipalAccount};
+use tallystone_engine::audit::Audit;
+use tallystone_engine::call_limiter::{CallLimiter, CallPlace, StreamPlaces};
+use tallystone_ports::Clock;
 
 /// What the server gives to every call.
 pub struct CallContext {

@@ -15,8 +15,8 @@ use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 
-use crate::api::http::response_body::StallGuard;
-use crate::domain::limits::{CONNECTION_BEGINS_MAX, CONNECTION_CALLS_MAX};
+use crate::http::response_body::StallGuard;
+use tallystone_domain::limits::{CONNECTION_BEGINS_MAX, CONNECTION_CALLS_MAX};
 
 /// Starts the calls of one HTTP/2 connection, each with a stall guard.
 #[derive(Clone)]

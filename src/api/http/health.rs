@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::api::http::methods::{COUNTERS, EXPERIMENTS, NAMESPACES, QUEUES, RULES};
+use crate::http::methods::{COUNTERS, EXPERIMENTS, NAMESPACES, QUEUES, RULES};
 
 /// The empty name stands for the whole server.
 const WHOLE_SERVER: &str = "";

@@ -9,15 +9,15 @@ use std::sync::{Arc, OnceLock};
 use http::{HeaderMap, header};
 use tonic::metadata::MetadataMap;
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::rollup_signals::{member_refusal, presented_secret};
-use crate::api::http::metrics::{CallMetrics, UnauthenticatedCall};
-use crate::api::tls::ClientCertificate;
-use crate::domain::Reason;
-use crate::domain::access::{ApiKey, TokenRefusal};
-use crate::engine::access::{AccessKeys, Identity, KeyRefusal, Tokens};
-use crate::engine::rolling::SignalReceiver;
-use crate::proto::SECRET_METADATA;
+use crate::errors::ApiError;
+use crate::grpc::rollup_signals::{member_refusal, presented_secret};
+use crate::http::metrics::{CallMetrics, UnauthenticatedCall};
+use crate::tls::ClientCertificate;
+use tallystone_domain::Reason;
+use tallystone_domain::access::{ApiKey, TokenRefusal};
+use tallystone_engine::access::{AccessKeys, Identity, KeyRefusal, Tokens};
+use tallystone_engine::rolling::SignalReceiver;
+use tallystone_proto::SECRET_METADATA;
 
 /// Whether callers must show a key or token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -18,15 +18,15 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use crate::api::errors::ApiError;
-use crate::api::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
-use crate::api::http::call::{CallContext, call, deadline, effective_timeout};
-use crate::api::http::json_read;
-use crate::api::http::methods::{Method, Methods};
-use crate::api::http::response_body::{ResponseBody, with_type};
-use crate::api::http::unread_body::discard;
-use crate::domain::Reason;
-use crate::domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
+use crate::errors::ApiError;
+use crate::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
+use crate::http::call::{CallContext, call, deadline, effective_timeout};
+use crate::http::json_read;
+use crate::http::methods::{Method, Methods};
+use crate::http::response_body::{ResponseBody, with_type};
+use crate::http::unread_body::discard;
+use tallystone_domain::Reason;
+use tallystone_domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
 const JSON_TYPE: &str = "application/json";
 /// A larger body is decoded or encoded on a blocking thread.

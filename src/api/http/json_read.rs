@@ -11,11 +11,11 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescri
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
-use crate::api::errors::ApiError;
-use crate::api::http::json_values::{ScalarSeed, duration, timestamp};
-use crate::api::http::list_limits::{decoded_items_max, items_max, too_many, too_many_in_total};
-use crate::domain::Reason;
-use crate::domain::limits::{REQUEST_ITEMS_MAX, SIMILAR_NAME_BYTES_MAX};
+use crate::errors::ApiError;
+use crate::http::json_values::{ScalarSeed, duration, timestamp};
+use crate::http::list_limits::{decoded_items_max, items_max, too_many, too_many_in_total};
+use tallystone_domain::Reason;
+use tallystone_domain::limits::{REQUEST_ITEMS_MAX, SIMILAR_NAME_BYTES_MAX};
 
 /// Decodes a body as a message.
 pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessage, ApiError> {
@@ -363,13 +363,12 @@ impl<'de> Visitor<'de> for MomentVisitor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto;
-    use crate::proto::counter::v1::{AddCountRequest, BatchAddCountsRequest, Freshness, GetCountRequest};
     use prost::Message;
     use prost_reflect::DescriptorPool;
+    use tallystone_proto::counter::v1::{AddCountRequest, BatchAddCountsRequest, Freshness, GetCountRequest};
 
     fn read_as<T: Message + Default>(name: &str, body: &str) -> Result<T, ApiError> {
-        let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("descriptors decode");
+        let pool = DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("descriptors decode");
         let descriptor = pool.get_message_by_name(name).expect("the message exists");
         read(&descriptor, body.as_bytes()).map(|message| message.transcode_to().expect("the same message"))
     }

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use prost::encoding::{WireType, decode_key, decode_varint};
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
-use crate::api::errors::ApiError;
-use crate::domain::Reason;
-use crate::domain::limits::{BATCH_ITEMS_MAX, MAP_ENTRIES_MAX, QUEUE_BATCH_ITEMS_MAX, REQUEST_ITEMS_MAX};
+use crate::errors::ApiError;
+use tallystone_domain::Reason;
+use tallystone_domain::limits::{BATCH_ITEMS_MAX, MAP_ENTRIES_MAX, QUEUE_BATCH_ITEMS_MAX, REQUEST_ITEMS_MAX};
 
 /// The greatest number of lists and maps that one message type has itself, without those of nested messages.
 const LISTS_OF_ONE: usize = 8;
@@ -161,13 +161,12 @@ mod tests {
     use prost_reflect::DescriptorPool;
 
     use super::*;
-    use crate::proto;
-    use crate::proto::queue::v1 as queue;
+    use tallystone_proto::queue::v1 as queue;
 
     const ENTRIES: usize = 2 * MAP_ENTRIES_MAX;
 
     fn pool() -> DescriptorPool {
-        DescriptorPool::decode(proto::DESCRIPTORS).expect("descriptors decode")
+        DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("descriptors decode")
     }
 
     fn lists(name: &str) -> ListLimits {

@@ -14,9 +14,9 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::domain::access::KeyQuota;
-use crate::engine::access::{Identity, PrincipalAccount};
-use crate::ports::Clock;
+use tallystone_domain::access::KeyQuota;
+use tallystone_engine::access::{Identity, PrincipalAccount};
+use tallystone_ports::Clock;
 
 /// Who pays for the bytes of a call.
 #[derive(Clone)]

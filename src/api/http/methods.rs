@@ -11,22 +11,21 @@ use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor, Me
 use tonic::body::Body;
 use tonic::codegen::Service;
 
-use crate::api::errors::ApiError;
-use crate::api::http::list_limits::ListLimits;
-use crate::api::http::metrics::{CallMetrics, MethodMetrics};
-use crate::api::http::recorded_methods;
-use crate::domain::Reason;
-use crate::domain::access::AccessRole;
-use crate::domain::call_limit::CallClass;
-use crate::domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
-use crate::engine::call_limiter::CallTiming;
-use crate::proto;
-use crate::proto::admin::v1::namespace_service_server;
-use crate::proto::counter::v1::counter_service_server;
-use crate::proto::experiment::v1::experiment_service_server;
-use crate::proto::history::v1::history_service_server;
-use crate::proto::queue::v1::queue_service_server;
-use crate::proto::rule::v1::rule_service_server;
+use crate::errors::ApiError;
+use crate::http::list_limits::ListLimits;
+use crate::http::metrics::{CallMetrics, MethodMetrics};
+use crate::http::recorded_methods;
+use tallystone_domain::Reason;
+use tallystone_domain::access::AccessRole;
+use tallystone_domain::call_limit::CallClass;
+use tallystone_domain::limits::{ANSWER_LIST_BYTES, ANSWER_PAYLOADS_BYTES, SIMILAR_NAME_BYTES_MAX};
+use tallystone_engine::call_limiter::CallTiming;
+use tallystone_proto::admin::v1::namespace_service_server;
+use tallystone_proto::counter::v1::counter_service_server;
+use tallystone_proto::experiment::v1::experiment_service_server;
+use tallystone_proto::history::v1::history_service_server;
+use tallystone_proto::queue::v1::queue_service_server;
+use tallystone_proto::rule::v1::rule_service_server;
 
 /// The service of counters.
 pub const COUNTERS: &str = counter_service_server::SERVICE_NAME;
@@ -146,7 +145,7 @@ impl Methods {
     pub fn new(metrics: &CallMetrics) -> Self {
         let mut methods = Self { by_path: HashMap::new(), mounts: HashMap::new(), unknown: metrics.method("unknown") };
         for set in [
-            proto::DESCRIPTORS,
+            tallystone_proto::DESCRIPTORS,
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
@@ -281,13 +280,13 @@ fn is_without_side_effects(method: &MethodDescriptor) -> bool {
 
 /// The role that a method of ours needs, as its proto declares it.
 fn role_of(name: &str) -> Option<AccessRole> {
-    let (_, number) = proto::METHOD_ROLES.iter().find(|(method, _)| *method == name)?;
+    let (_, number) = tallystone_proto::METHOD_ROLES.iter().find(|(method, _)| *method == name)?;
     Some(AccessRole::from_number(*number).expect("the protos declare roles of this build"))
 }
 
 /// The class of a method of ours, as its proto declares it.
 fn class_of(name: &str) -> Option<CallClass> {
-    let (_, number) = proto::METHOD_CLASSES.iter().find(|(method, _)| *method == name)?;
+    let (_, number) = tallystone_proto::METHOD_CLASSES.iter().find(|(method, _)| *method == name)?;
     Some(CallClass::from_number(*number).expect("the protos declare classes of this build"))
 }
 

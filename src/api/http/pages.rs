@@ -10,14 +10,14 @@ use tonic::body::Body;
 
 use parking_lot::RwLock;
 
-use crate::api::errors::ApiError;
-use crate::api::http::buffers::Caller;
-use crate::api::http::health::ServerHealth;
-use crate::api::http::json;
-use crate::api::http::response_body::{ResponseBody, with_type};
-use crate::domain::Reason;
-use crate::domain::access::AccessRole;
-use crate::domain::limits::ANSWER_LIST_BYTES;
+use crate::errors::ApiError;
+use crate::http::buffers::Caller;
+use crate::http::health::ServerHealth;
+use crate::http::json;
+use crate::http::response_body::{ResponseBody, with_type};
+use tallystone_domain::Reason;
+use tallystone_domain::access::AccessRole;
+use tallystone_domain::limits::ANSWER_LIST_BYTES;
 
 /// The content type of OpenMetrics, which Prometheus accepts.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 
-use crate::api::http::buffers::Caller;
+use crate::http::buffers::Caller;
 
 /// A call with the line that it leaves.
 pub type RecordedCall = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
@@ -67,9 +67,9 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::api::http::buffers::Buffers;
-    use crate::api::http::metrics::CallMetrics;
-    use crate::domain::limits::{ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT};
+    use crate::http::buffers::Buffers;
+    use crate::http::metrics::CallMetrics;
+    use tallystone_domain::limits::{ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT};
 
     fn caller() -> Caller {
         let server = Buffers::new(BUFFER_BYTES_DEFAULT, &CallMetrics::register(&mut Registry::default()));

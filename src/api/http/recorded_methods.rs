@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn every_recorded_call_exists_and_names_its_target() {
-        let pool = DescriptorPool::decode(crate::proto::DESCRIPTORS).expect("descriptors of this build decode");
+        let pool = DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("descriptors of this build decode");
         let methods: Vec<_> = pool.services().flat_map(|service| service.methods().collect::<Vec<_>>()).collect();
         for name in RECORDED {
             let method = methods.iter().find(|method| method.full_name().ends_with(name));

@@ -15,12 +15,12 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::api::errors::ApiError;
-use crate::api::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
-use crate::api::http::list_limits::ListLimits;
-use crate::domain::Reason;
-use crate::domain::limits::BODY_BYTES_MAX;
-use crate::engine::call_limiter::CallPlace;
+use crate::errors::ApiError;
+use crate::http::buffers::{BufferPermit, Caller, FRAME_HEADER_BYTES};
+use crate::http::list_limits::ListLimits;
+use tallystone_domain::Reason;
+use tallystone_domain::limits::BODY_BYTES_MAX;
+use tallystone_engine::call_limiter::CallPlace;
 
 pub type ResponsePermitSlot = Arc<Mutex<Option<BufferPermit>>>;
 

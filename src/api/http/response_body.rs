@@ -20,8 +20,8 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::api::http::buffers::{BufferPermit, Caller};
-use crate::domain::limits::ANSWER_PIECE_BYTES;
+use crate::http::buffers::{BufferPermit, Caller};
+use tallystone_domain::limits::ANSWER_PIECE_BYTES;
 
 /// Bytes with a permit.
 struct PermittedBytes {

@@ -16,9 +16,9 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::api::http::metrics::MethodMetrics;
-use crate::engine::access::{AccountPermit, Identity, PrincipalAccount};
-use crate::ports::Clock;
+use crate::http::metrics::MethodMetrics;
+use tallystone_engine::access::{AccountPermit, Identity, PrincipalAccount};
+use tallystone_ports::Clock;
 
 /// The conditions that end a stream, and its metrics.
 pub struct StreamMonitor {

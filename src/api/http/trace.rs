@@ -8,7 +8,7 @@ use tonic::Code;
 use tracing::{Level, Span};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::api::http::methods::Method;
+use crate::http::methods::Method;
 
 /// Creates the span of a call; it continues the caller's trace, if there is one.
 pub fn of(method: &Method, headers: &HeaderMap) -> Span {

@@ -4,8 +4,8 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 
-use crate::domain::Timestamp;
-use crate::domain::access::PrincipalName;
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::PrincipalName;
 
 /// The certificate of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]

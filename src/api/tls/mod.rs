@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::domain::limits::TLS_HANDSHAKE_WITHIN;
+use tallystone_domain::limits::TLS_HANDSHAKE_WITHIN;
 
 pub use client_certificate::{ClientCertificate, end_of_validity};
 pub use metrics::{HandshakeOutcome, TlsMetrics};

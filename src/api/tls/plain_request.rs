@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::domain::limits::HEADERS_BYTES_MAX;
+use tallystone_domain::limits::HEADERS_BYTES_MAX;
 
 const ANSWER: &str = "this port speaks TLS; use https://\n";
 

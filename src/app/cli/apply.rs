@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::app::cli::output::{CliResponse, TableRows, list_cell, word};
-use crate::app::cli::{ClientArgs, Failure, GlobalArgs};
-use crate::app::notices::print_notice;
-use crate::app::units;
-use crate::domain::limits::BODY_BYTES_MAX;
-use crate::proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
+use crate::output::{CliResponse, TableRows, list_cell, word};
+use crate::{ClientArgs, Failure, GlobalArgs};
+use tallystone_app::notices::print_notice;
+use tallystone_app::units;
+use tallystone_domain::limits::BODY_BYTES_MAX;
+use tallystone_proto::admin::v1::{ApplyAction, ApplyNamespaceRequest, ApplyNamespaceResponse};
 
 /// Create or change namespaces from a document.
 ///

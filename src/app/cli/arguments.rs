@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::app::suggestions::closest_name;
-use crate::app::units;
-use crate::domain::limits::{LEASE_MAX, LEASE_MIN};
-use crate::domain::{Reason, Timestamp};
-use crate::proto::counter::v1::Freshness;
-use crate::proto::queue::v1::MessageState;
+use tallystone_app::suggestions::closest_name;
+use tallystone_app::units;
+use tallystone_domain::limits::{LEASE_MAX, LEASE_MIN};
+use tallystone_domain::{Reason, Timestamp};
+use tallystone_proto::counter::v1::Freshness;
+use tallystone_proto::queue::v1::MessageState;
 
 /// A time on the command line: absolute, or relative to now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ pub enum TimeArg {
 impl TimeArg {
     /// Converts to a protobuf time.
     pub fn to_proto(self, now: Timestamp) -> prost_types::Timestamp {
-        crate::api::time::write(match self {
+        tallystone_api::time::write(match self {
             Self::At(time) => time,
             Self::Ago(duration) => now - duration,
         })

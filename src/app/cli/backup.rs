@@ -13,17 +13,17 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tonic::{Code, Request, Streaming};
 
-use crate::adapters::embedded::backup::{self, BackupSummary, RestoreError};
-use crate::adapters::embedded::{OpenError, Options};
-use crate::adapters::system::SystemClock;
-use crate::api::time;
-use crate::app::cli::output::{IncrementalPrinter, Output, TableRows, progress};
-use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs, OutputArgs, failure, on_a_runtime};
-use crate::app::server::resources::keep_files_private;
-use crate::app::units;
-use crate::client::CallError;
-use crate::ports::Clock as _;
-use crate::proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
+use crate::output::{IncrementalPrinter, Output, TableRows, progress};
+use crate::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs, OutputArgs, failure, on_a_runtime};
+use tallystone_adapters::system::SystemClock;
+use tallystone_api::time;
+use tallystone_app::server::resources::keep_files_private;
+use tallystone_app::units;
+use tallystone_client::CallError;
+use tallystone_embedded::backup::{self, BackupSummary, RestoreError};
+use tallystone_embedded::{OpenError, Options};
+use tallystone_ports::Clock as _;
+use tallystone_proto::admin::v1::{CreateBackupRequest, CreateBackupResponse};
 
 /// The file of a backup in its directory.
 const FILE: &str = "backup.tly";

@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::output::{CliResponse, TableRows, word};
-use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs, pages};
-use crate::app::notices::print_notice;
-use crate::domain::limits::CHECK_FINDINGS_MAX;
-use crate::proto::history::v1 as pb;
-use crate::proto::queue::v1::MessageState;
+use crate::operations::OperationFollower;
+use crate::output::{CliResponse, TableRows, word};
+use crate::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs, pages};
+use tallystone_app::notices::print_notice;
+use tallystone_domain::limits::CHECK_FINDINGS_MAX;
+use tallystone_proto::history::v1 as pb;
+use tallystone_proto::queue::v1::MessageState;
 
 /// Compare queues with their counts and their history; exits with 1 if something differs.
 #[derive(Debug, Args)]

@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::adapters::cassandra::OpenError;
-use crate::adapters::system::SystemClock;
-use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
-use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
-use crate::app::config::{
+use crate::output::{IncrementalPrinter, Output, TableRows};
+use crate::{Exit, Failure, GlobalFormat, OutputArgs};
+use tallystone_adapters::system::SystemClock;
+use tallystone_app::config::{
     self, ClusterKind, Config, ConfigSources, ENVIRONMENT_PREFIX, ListenAddress, LoadedConfig, Servers, SettingOrigin,
     TlsConfig,
 };
-use crate::app::notices::print_notice;
-use crate::app::server::issuers;
-use crate::app::server::keyspace::UnusableSetting;
-use crate::app::server::memcached::MemcachedUnreachable;
-use crate::app::server::preset::Preset;
-use crate::app::server::redis::RedisUnusable;
-use crate::app::server::run;
-use crate::app::server::tls;
-use crate::app::server::tls::local_authority::{self, TemporaryFolder};
-use crate::app::telemetry;
-use crate::ports::Clock as _;
+use tallystone_app::notices::print_notice;
+use tallystone_app::server::issuers;
+use tallystone_app::server::keyspace::UnusableSetting;
+use tallystone_app::server::memcached::MemcachedUnreachable;
+use tallystone_app::server::preset::Preset;
+use tallystone_app::server::redis::RedisUnusable;
+use tallystone_app::server::run;
+use tallystone_app::server::tls;
+use tallystone_app::server::tls::local_authority::{self, TemporaryFolder};
+use tallystone_app::telemetry;
+use tallystone_cassandra::OpenError;
+use tallystone_ports::Clock as _;
 
 /// The environment's name of the settings file.
 const CONFIG_VARIABLE: &str = "TALLYSTONE_CONFIG";

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::app::cli::Failure;
+use crate::Failure;
 
 /// The environment's names of the key and of its file.
 const KEY_VARIABLE: &str = "TALLYSTONE_KEY";

@@ -6,12 +6,12 @@ mod selection;
 
 use clap::{Args, Subcommand};
 
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::arguments::pair;
-use crate::app::cli::dead_letters::selection::{DeadLetter, DeadLetterAction};
-use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
-use crate::proto::queue::v1 as pb;
+use crate::arguments::pair;
+use crate::dead_letters::selection::{DeadLetter, DeadLetterAction};
+use crate::operations::OperationFollower;
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs};
+use tallystone_api::grpc::saturating_i64;
+use tallystone_proto::queue::v1 as pb;
 
 const REDRIVE: DeadLetterAction = DeadLetterAction { kind: "redrive", done: "redriven" };
 

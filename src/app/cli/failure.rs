@@ -7,11 +7,10 @@ use std::process::ExitCode;
 
 use tonic::{Code, Status};
 
-use crate::adapters::cassandra::OpenError;
-use crate::adapters::redis;
-use crate::app::notices::print_notice;
-use crate::client::{CallError, TlsFailure, root_cause};
-use crate::domain::{Reason, Reject};
+use tallystone_app::notices::print_notice;
+use tallystone_cassandra::OpenError;
+use tallystone_client::{CallError, TlsFailure, root_cause};
+use tallystone_domain::{Reason, Reject};
 
 /// How a command gets its key.
 const KEY_HINT: &str = "give the key with --key-file FILE, or in TALLYSTONE_KEY or TALLYSTONE_KEY_FILE";
@@ -62,18 +61,20 @@ impl From<&OpenError> for Exit {
 }
 
 /// The same if the Redis of the queues cannot be used.
-impl From<&redis::OpenError> for Exit {
-    fn from(error: &redis::OpenError) -> Self {
+impl From<&tallystone_redis::OpenError> for Exit {
+    fn from(error: &tallystone_redis::OpenError) -> Self {
         match error {
-            redis::OpenError::Unreachable { .. } | redis::OpenError::Store { .. } => Self::Unavailable,
-            redis::OpenError::Login { .. }
-            | redis::OpenError::NotRedis { .. }
-            | redis::OpenError::TooOld { .. }
-            | redis::OpenError::Replica { .. }
-            | redis::OpenError::NoCluster { .. }
-            | redis::OpenError::Denied { .. }
-            | redis::OpenError::Rights { .. }
-            | redis::OpenError::Library { .. } => Self::Precondition,
+            tallystone_redis::OpenError::Unreachable { .. } | tallystone_redis::OpenError::Store { .. } => {
+                Self::Unavailable
+            }
+            tallystone_redis::OpenError::Login { .. }
+            | tallystone_redis::OpenError::NotRedis { .. }
+            | tallystone_redis::OpenError::TooOld { .. }
+            | tallystone_redis::OpenError::Replica { .. }
+            | tallystone_redis::OpenError::NoCluster { .. }
+            | tallystone_redis::OpenError::Denied { .. }
+            | tallystone_redis::OpenError::Rights { .. }
+            | tallystone_redis::OpenError::Library { .. } => Self::Precondition,
         }
     }
 }

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::adapters::system::SystemClock;
-use crate::api::grpc::keys::{grant_message, grant_of, key_message, quotas_message, quotas_of};
-use crate::api::time;
-use crate::app::cli::arguments;
-use crate::app::cli::commands::{self, OfflineArgs};
-use crate::app::cli::namespaces::{Confirmation, confirm_unseen};
-use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell};
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, on_a_runtime, pages};
-use crate::app::notices::print_notice;
-use crate::app::server::first_key;
-use crate::domain::Timestamp;
-use crate::domain::access::{AccessRole, Grant, GrantEffect, Grants, KeyQuota, KeyQuotas, PrincipalName};
-use crate::engine::access::KeyDraft;
-use crate::engine::catalog::Author;
-use crate::ports::Clock as _;
-use crate::proto::admin::v1 as pb;
+use crate::arguments;
+use crate::commands::{self, OfflineArgs};
+use crate::namespaces::{Confirmation, confirm_unseen};
+use crate::output::{CliResponse, Output, TableRows, time_cell};
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, on_a_runtime, pages};
+use tallystone_adapters::system::SystemClock;
+use tallystone_api::grpc::keys::{grant_message, grant_of, key_message, quotas_message, quotas_of};
+use tallystone_api::time;
+use tallystone_app::notices::print_notice;
+use tallystone_app::server::first_key;
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::{AccessRole, Grant, GrantEffect, Grants, KeyQuota, KeyQuotas, PrincipalName};
+use tallystone_engine::access::KeyDraft;
+use tallystone_engine::catalog::Author;
+use tallystone_ports::Clock as _;
+use tallystone_proto::admin::v1 as pb;
 
 /// The actor in the history of a key that was made without a server.
 const OFFLINE_ACTOR: &str = "tallystone key create --offline";

@@ -6,15 +6,15 @@ use clap::{Args, Subcommand};
 use scylla::client::session::Session;
 use serde_json::json;
 
-use crate::adapters::cassandra::schema::{self, MIGRATIONS, Migration, SchemaState};
-use crate::adapters::cassandra::{self, OpenError, Options, StartupDeadline};
-use crate::adapters::system::SystemClock;
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::commands::{SettingsArgs, load_settings};
-use crate::app::cli::output::{IncrementalPrinter, Output, TableRows};
-use crate::app::cli::{Exit, Failure, GlobalFormat, OutputArgs};
-use crate::app::config::{ClusterConfig, ClusterKind, counter_cluster};
-use crate::app::units::counted;
+use crate::commands::{SettingsArgs, load_settings};
+use crate::output::{IncrementalPrinter, Output, TableRows};
+use crate::{Exit, Failure, GlobalFormat, OutputArgs};
+use tallystone_adapters::system::SystemClock;
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::config::{ClusterConfig, ClusterKind, counter_cluster};
+use tallystone_app::units::counted;
+use tallystone_cassandra::schema::{self, MIGRATIONS, Migration, SchemaState};
+use tallystone_cassandra::{OpenError, Options, StartupDeadline};
 
 /// Inspect the schema of a Cassandra keyspace, and migrate it to this release.
 #[derive(Clone, Debug, Subcommand)]
@@ -93,14 +93,15 @@ async fn inspect(args: &MigrateTargetArgs) -> Result<MigrateTarget, Failure> {
             format!("the settings have no [clusters.{named}] of kind \"cassandra\"; add it, or name another cluster");
         return Err(Failure::usage(what));
     };
-    let options = crate::app::config::cassandra_options(cluster).map_err(Failure::usage)?;
+    let options = tallystone_app::config::cassandra_options(cluster).map_err(Failure::usage)?;
     let patience = StartupDeadline::start(Arc::new(SystemClock));
-    let session = cassandra::connect(&options, &patience).await.map_err(|error| wrong_data_center(error, named))?;
+    let session =
+        tallystone_cassandra::connect(&options, &patience).await.map_err(|error| wrong_data_center(error, named))?;
     let looking = async {
         let state = schema::state(&session, &options.keyspace, &SystemClock).await;
         state.map_err(|fault| OpenError::of(fault, &options.keyspace))
     };
-    let state = cassandra::within_deadline(&patience, &options.keyspace, looking).await.map_err(refused)?;
+    let state = tallystone_cassandra::within_deadline(&patience, &options.keyspace, looking).await.map_err(refused)?;
     Ok(MigrateTarget { name: named.to_owned(), cluster: cluster.clone(), options, session, state })
 }
 
@@ -128,7 +129,7 @@ impl MigrateTarget {
         if self.state != SchemaState::NoKeyspace {
             return Ok(None);
         }
-        let known = cassandra::data_centers(&self.session);
+        let known = tallystone_cassandra::data_centers(&self.session);
         let listed = || known.iter().cloned().collect::<Vec<_>>().join(", ");
         let setting = format!("clusters.{}.replication", self.name);
         let copies = &self.cluster.replication;

@@ -6,14 +6,14 @@ use std::io::{BufRead, IsTerminal};
 use clap::{Args, Subcommand};
 use tonic::Code;
 
-use crate::app::cli::output::{CliResponse, Output, TableRows, time_cell, word};
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
-use crate::app::notices::{print_notice, print_prompt};
-use crate::client::CallError;
-use crate::domain::limits::{CATALOG_ATTEMPTS_MAX, NS_DELETE_COUNTED_MAX};
-use crate::domain::namespace::namespace_settings;
-use crate::proto::admin::v1 as pb;
-use crate::proto::counter::v1::ListCountersRequest;
+use crate::output::{CliResponse, Output, TableRows, time_cell, word};
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
+use tallystone_app::notices::{print_notice, print_prompt};
+use tallystone_client::CallError;
+use tallystone_domain::limits::{CATALOG_ATTEMPTS_MAX, NS_DELETE_COUNTED_MAX};
+use tallystone_domain::namespace::namespace_settings;
+use tallystone_proto::admin::v1 as pb;
+use tallystone_proto::counter::v1::ListCountersRequest;
 
 /// List, describe and delete namespaces.
 #[derive(Debug, Args)]

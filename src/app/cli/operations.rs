@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use crate::app::cli::output::{CliResponse, TableRows, full_name, progress, time_cell, word};
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::notices::print_notice;
-use crate::app::units::messages;
-use crate::proto::queue::v1 as pb;
+use crate::output::{CliResponse, TableRows, full_name, progress, time_cell, word};
+use crate::{ClientContext, Failure};
+use tallystone_app::notices::print_notice;
+use tallystone_app::units::messages;
+use tallystone_proto::queue::v1 as pb;
 
 /// The pause between two requests for an operation's progress.
 const ASK_EVERY: Duration = Duration::from_millis(250);

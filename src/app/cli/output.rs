@@ -15,11 +15,10 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::Failure;
-use crate::app::notices::print_notice;
-use crate::app::units;
-use crate::proto;
+use crate::Failure;
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::notices::print_notice;
+use tallystone_app::units;
 
 /// A format of answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -60,7 +59,7 @@ pub struct Output {
 
 /// The descriptors of the protocol.
 pub static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(proto::DESCRIPTORS).expect("the descriptors were encoded by this crate's build")
+    DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("the descriptors were encoded by this crate's build")
 });
 
 const JSON: SerializeOptions = SerializeOptions::new().skip_default_fields(false);
@@ -427,7 +426,7 @@ fn quoted(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::counter::v1::{CounterSummary, ListCountersResponse};
+    use tallystone_proto::counter::v1::{CounterSummary, ListCountersResponse};
 
     fn response() -> ListCountersResponse {
         let counter = |name: &str| CounterSummary { counter_name: name.to_owned(), ..CounterSummary::default() };

@@ -1,7 +1,7 @@
 //! Reads lists in pages.
 
-use crate::app::cli::Failure;
-use crate::domain::limits::PAGE_ROWS_MAX;
+use crate::Failure;
+use tallystone_domain::limits::PAGE_ROWS_MAX;
 
 /// Reads pages until there are `limit` rows, or no more. Returns the rows and the page token of the rest, empty at the
 /// end. `page` gets the number of rows to request and the token.

@@ -5,13 +5,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::output::{IncrementalPrinter, Layout, Output, TABLE_WIDTH, TableRows};
-use crate::app::cli::{Failure, GlobalFormat, OutputArgs, arguments};
-use crate::app::units;
-use crate::domain::capacity::{Load, Plan};
-use crate::domain::namespace::Cardinality;
-use crate::engine::catalog::duration_text;
+use crate::output::{IncrementalPrinter, Layout, Output, TABLE_WIDTH, TableRows};
+use crate::{Failure, GlobalFormat, OutputArgs, arguments};
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::units;
+use tallystone_domain::capacity::{Load, Plan};
+use tallystone_domain::namespace::Cardinality;
+use tallystone_engine::catalog::duration_text;
 
 /// Calculate namespace settings, partition sizes, disk and memory for a load. Needs no server.
 #[derive(Debug, Args)]

@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::app::cli::output::{DESCRIPTORS, Format, IncrementalPrinter, Layout, Output, TABLE_WIDTH, TableRows};
-use crate::app::cli::{Failure, GlobalFormat, OutputArgs, arguments};
-use crate::domain::Reason;
-use crate::domain::reason::{Code, Effect, Retry};
+use crate::output::{DESCRIPTORS, Format, IncrementalPrinter, Layout, Output, TABLE_WIDTH, TableRows};
+use crate::{Failure, GlobalFormat, OutputArgs, arguments};
+use tallystone_domain::Reason;
+use tallystone_domain::reason::{Code, Effect, Retry};
 
 /// Explain the reason of an error.
 #[derive(Debug, Args)]

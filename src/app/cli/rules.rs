@@ -2,12 +2,12 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 
-use crate::app::cli::arguments::pair;
-use crate::app::cli::output::{CliResponse, TableRows, time_cell};
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
-use crate::app::notices::print_notice;
-use crate::proto::rule::v1 as pb;
-use crate::proto::rule::v1::rule::Threshold;
+use crate::arguments::pair;
+use crate::output::{CliResponse, TableRows, time_cell};
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
+use tallystone_app::notices::print_notice;
+use tallystone_proto::rule::v1 as pb;
+use tallystone_proto::rule::v1::rule::Threshold;
 
 /// Enqueue a message for each threshold that a counter crosses.
 #[derive(Debug, Args)]

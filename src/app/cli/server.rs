@@ -8,10 +8,10 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::transport::Channel;
 
-use crate::app::cli::commands::{self, ServerCommand};
-use crate::app::cli::tls::{self, TlsArgs};
-use crate::app::cli::{Exit, Failure, GlobalArgs, arguments, on_a_runtime, server_of};
-use crate::client::{self, CallError, ClientTls};
+use crate::commands::{self, ServerCommand};
+use crate::tls::{self, TlsArgs};
+use crate::{Exit, Failure, GlobalArgs, arguments, on_a_runtime, server_of};
+use tallystone_client::{CallError, ClientTls};
 
 const READY_PAGE: &str = "/readyz";
 /// The timeout of one request, and the pause after it.
@@ -71,7 +71,7 @@ impl ServerArgs {
 
 /// Polls `/readyz`, which needs no key: it succeeds while all services are served, and not during startup or shutdown.
 async fn wait(server: &str, tls: &ClientTls, timeout: Duration) -> Result<(), Failure> {
-    let endpoint = client::endpoint(server, tls).map_err(|error| Failure::usage(error.to_string()))?;
+    let endpoint = tallystone_client::endpoint(server, tls).map_err(|error| Failure::usage(error.to_string()))?;
     let mut channel = endpoint.timeout(ASK_WITHIN).connect_timeout(ASK_WITHIN).connect_lazy();
     let until_ready = async {
         // An answer other than 200 and no answer at all mean the same here: ask again. A certificate stays as it is.

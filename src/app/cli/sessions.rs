@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::duration;
-use crate::app::cli::output::{CliResponse, TableRows, full_name, list_cell, time_cell};
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
-use crate::app::notices::print_notice;
-use crate::proto::queue::v1 as pb;
+use crate::arguments::duration;
+use crate::output::{CliResponse, TableRows, full_name, list_cell, time_cell};
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
+use tallystone_api::time::write_duration;
+use tallystone_app::notices::print_notice;
+use tallystone_proto::queue::v1 as pb;
 
 /// Open, renew, list and close sessions, for workers that are scripts. `tallystone work` manages its own session.
 #[derive(Debug, Args)]

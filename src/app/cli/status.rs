@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use crate::app::cli::output::{CliResponse, TableRows, duration_of};
-use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
-use crate::app::units::{about, counted, size};
-use crate::proto::admin::v1 as pb;
-use crate::proto::queue::v1::{ListQueueActivityRequest, QueueActivity};
+use crate::output::{CliResponse, TableRows, duration_of};
+use crate::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
+use tallystone_app::units::{about, counted, size};
+use tallystone_proto::admin::v1 as pb;
+use tallystone_proto::queue::v1::{ListQueueActivityRequest, QueueActivity};
 
 /// Show the state and problems of a server: stores, fleet, lags, queues and caches.
 ///

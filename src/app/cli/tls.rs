@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::app::cli::Failure;
-use crate::client::ClientTls;
+use crate::Failure;
+use tallystone_client::ClientTls;
 
 /// The environment's names of the files.
 const CA_FILE_VARIABLE: &str = "TALLYSTONE_CA_FILE";

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::app::cli::output::{Format, duration_of};
-use crate::app::cli::queue::ActivityOrderArg;
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, arguments};
-use crate::app::notices::cut_line;
-use crate::app::units::counted;
-use crate::proto::queue::v1 as pb;
+use crate::output::{Format, duration_of};
+use crate::queue::ActivityOrderArg;
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, arguments};
+use tallystone_app::notices::cut_line;
+use tallystone_app::units::counted;
+use tallystone_proto::queue::v1 as pb;
 
 /// The columns of a screen in characters, and its least lines.
 const WIDTH: usize = 80;

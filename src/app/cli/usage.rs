@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     fn told(arguments: &[&str]) -> String {
-        let mut command = crate::app::cli::command();
+        let mut command = crate::command();
         let line = [&["tallystone"], arguments].concat();
         let error = command.try_get_matches_from_mut(line).expect_err("a value that is refused");
         let error = with_plain_message(error, &command);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_negative_value_of_an_option_is_advised_with_an_equals_sign() {
-        let mut command = crate::app::cli::command();
+        let mut command = crate::command();
         let line = ["tallystone", "msg", "peek", "-q", "a", "--max", "-1"];
         let error = with_plain_message(command.try_get_matches_from_mut(line).expect_err("an unknown flag"), &command);
         assert_eq!((error.kind(), error.exit_code()), (ErrorKind::UnknownArgument, 2));

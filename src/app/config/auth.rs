@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::app::config::{Config, IssuerConfig, issuers};
+use crate::config::{Config, IssuerConfig, issuers};
 
 /// `[auth]`
 #[derive(Clone, Debug, Deserialize)]

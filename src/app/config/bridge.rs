@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::engine::bridge::BridgeSettings;
+use tallystone_engine::bridge::BridgeSettings;
 
 /// The pause between reports where one process owns the counters.
 const OWN_STEP: Duration = Duration::from_millis(250);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::app::config::Config;
-use crate::domain::call_limit::{CallClass, CallLimitSettings};
+use crate::config::Config;
+use tallystone_domain::call_limit::{CallClass, CallLimitSettings};
 
 /// `[limits]`
 #[derive(Clone, Debug, Deserialize)]
@@ -34,7 +34,7 @@ pub fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{ConfigSources, load};
+    use crate::config::{ConfigSources, load};
 
     fn loaded(key: &str, value: &str) -> Result<CallLimitSettings, String> {
         let flags = vec![(key.to_owned(), "--set", value.to_owned())];

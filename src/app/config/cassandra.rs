@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::adapters::cassandra::{Credentials, Options};
-use crate::app::config::{ClusterConfig, ClusterKind, Config, CounterEngine};
-use crate::domain::limits::{CASSANDRA_SERVERS_MAX, KEYSPACE_NAME_BYTES_MAX};
+use crate::config::{ClusterConfig, ClusterKind, Config, CounterEngine};
+use tallystone_cassandra::{Credentials, Options};
+use tallystone_domain::limits::{CASSANDRA_SERVERS_MAX, KEYSPACE_NAME_BYTES_MAX};
 
 /// The cluster that `[counters]` names, if it is one of Cassandra.
 pub fn counter_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
@@ -92,7 +92,7 @@ pub(super) fn invalid_counter_cluster(config: &Config) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::tests::loaded;
+    use crate::config::tests::loaded;
 
     #[test]
     fn a_cluster_of_cassandra_that_cannot_be_used_is_refused_with_what_to_write() {

@@ -1,10 +1,10 @@
 //! What is wrong with the settings of clusters, and with those that name a cluster.
 
-use crate::app::config::{
+use crate::config::{
     ClusterConfig, ClusterKind, Config, CounterEngine, DeclaredDurability, RedisTopology, cassandra, cluster_tls, redis,
 };
-use crate::domain::counter::NamespaceName;
-use crate::domain::limits::{DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_TIMEOUT_MAX};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::limits::{DEDUPE_SECONDS_MAX, MEMCACHED_PREFIX_BYTES_MAX, MEMCACHED_TIMEOUT_MAX};
 
 /// The key that cannot be used as it is, and what to write instead.
 pub(super) fn find_invalid(config: &Config) -> Option<(String, String)> {
@@ -146,7 +146,7 @@ fn invalid_best_effort_cluster(config: &Config) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::tests::loaded;
+    use crate::config::tests::loaded;
 
     #[test]
     fn a_cluster_that_cannot_be_used_is_refused_with_what_to_write() {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::adapters::store_tls::{StoreTls, StoreTlsFiles};
-use crate::app::config::{ClusterConfig, ClusterKind};
+use crate::config::{ClusterConfig, ClusterKind};
+use tallystone_adapters::store_tls::{StoreTls, StoreTlsFiles};
 
 impl ClusterConfig {
     /// What connections to the servers need; none: they are in clear text. Reads the files.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::adapters::cassandra::schema::Replication;
-use crate::app::config::ListenAddress;
-use crate::domain::limits::MEMCACHED_SERVERS_MAX;
-use crate::domain::queue::Durability;
+use crate::config::ListenAddress;
+use tallystone_cassandra::schema::Replication;
+use tallystone_domain::limits::MEMCACHED_SERVERS_MAX;
+use tallystone_domain::queue::Durability;
 
 /// `[best_effort]`
 #[derive(Clone, Debug, Deserialize)]

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::api::http::{AllowedHosts, ConsoleSettings};
-use crate::app::config::ServerConfig;
+use crate::config::ServerConfig;
+use tallystone_api::http::{AllowedHosts, ConsoleSettings};
 
 /// `[console]`
 #[derive(Clone, Debug, Deserialize)]

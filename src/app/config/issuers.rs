@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::adapters::jwt::KeyUrl;
-use crate::app::config::Config;
-use crate::domain::access::{GroupGrants, IssuerName, IssuerPolicy, TokenAlgorithm};
-use crate::domain::limits::ISSUERS_MAX;
+use crate::config::Config;
+use tallystone_adapters::jwt::KeyUrl;
+use tallystone_domain::access::{GroupGrants, IssuerName, IssuerPolicy, TokenAlgorithm};
+use tallystone_domain::limits::ISSUERS_MAX;
 
 /// `[auth.jwt.NAME]`
 #[derive(Clone, Debug, Deserialize)]
@@ -177,7 +177,7 @@ fn algorithm_of(word: &str) -> Result<TokenAlgorithm, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{ConfigSources, load};
+    use crate::config::{ConfigSources, load};
 
     fn loaded(pairs: &[(&str, &str)]) -> Result<Config, String> {
         let flags = pairs.iter().map(|(key, value)| (format!("auth.{key}"), "--set", (*value).to_owned())).collect();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::app::units::{read_size, read_span};
+use crate::units::{read_size, read_span};
 
 /// The number of a setting that is written with a unit, such as `256MiB` or `10s`. The name of the setting ends with the unit
 /// of the number.

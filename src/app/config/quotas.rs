@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::domain::access::{KeyQuota, QuotaLimits};
+use tallystone_domain::access::{KeyQuota, QuotaLimits};
 
 /// `[quotas]`: the limits of keys that have none of their own. 0: no limit.
 #[derive(Clone, Debug, Deserialize)]
@@ -50,8 +50,8 @@ impl QuotasConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{ConfigSources, load};
-    use crate::domain::limits::{CONNECTIONS_MAX, NAMESPACES_MAX, OPERATIONS_MAX, QUEUES_MAX, SERVER_SESSIONS_MAX};
+    use crate::config::{ConfigSources, load};
+    use tallystone_domain::limits::{CONNECTIONS_MAX, NAMESPACES_MAX, OPERATIONS_MAX, QUEUES_MAX, SERVER_SESSIONS_MAX};
 
     #[test]
     fn one_key_leaves_half_of_everything_to_others() {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::adapters::redis::client::{Deployment, Login};
-use crate::adapters::store_tls::StoreTls;
-use crate::app::config::{ClusterConfig, ClusterKind, Config, QueueEngine, RedisTopology};
-use crate::domain::limits::{REDIS_REPLICAS_MAX, REDIS_SERVERS_MAX};
+use crate::config::{ClusterConfig, ClusterKind, Config, QueueEngine, RedisTopology};
+use tallystone_adapters::store_tls::StoreTls;
+use tallystone_domain::limits::{REDIS_REPLICAS_MAX, REDIS_SERVERS_MAX};
+use tallystone_redis::client::{Deployment, Login};
 
 /// The cluster that `[queues]` names, if it is one of Redis.
 pub fn queue_cluster(config: &Config) -> Option<(&str, &ClusterConfig)> {
@@ -107,7 +107,7 @@ pub(super) fn invalid_queue_cluster(config: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::tests::loaded;
+    use crate::config::tests::loaded;
 
     const GOOD: [(&str, &str); 4] = [
         ("queues.engine", "redis"),

@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use crate::app::config::SettingOrigin;
+use crate::config::SettingOrigin;
 
 /// Each name of an earlier release.
 const REPLACED: [&str; 3] = ["storage.kind", "storage.cluster", "storage.cache_cluster"];
@@ -46,9 +46,9 @@ pub(super) fn notice(key: &str, origin: &SettingOrigin, settings: &[(&'static st
 mod tests {
     use std::path::PathBuf;
 
-    use crate::app::config::{ConfigSources, CounterEngine, QueueEngine, load};
+    use crate::config::{ConfigSources, CounterEngine, QueueEngine, load};
 
-    fn loaded(text: &str) -> crate::app::config::LoadedConfig {
+    fn loaded(text: &str) -> crate::config::LoadedConfig {
         let file = Some((PathBuf::from("old.toml"), text.to_owned()));
         load(&ConfigSources { file, ..ConfigSources::default() }).expect("settings that load")
     }

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::app::config::{Config, CounterEngine, ListenAddress};
-use crate::domain::fleet::Roles;
+use crate::config::{Config, CounterEngine, ListenAddress};
+use tallystone_domain::fleet::Roles;
 
 /// Some of "writer" and "roller", with commas between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::adapters::rollup_rpc::PeerTlsFiles;
-use crate::app::config::Config;
+use crate::config::Config;
+use tallystone_adapters::rollup_rpc::PeerTlsFiles;
 
 /// `[tls]`
 #[derive(Clone, Debug, Deserialize)]
@@ -95,7 +95,7 @@ pub(super) fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::tests::loaded;
+    use crate::config::tests::loaded;
 
     #[test]
     fn tls_needs_both_files_and_client_certificates_need_tls_and_an_authority() {

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::app::config::Config;
-use crate::domain::limits::SAMPLE_PER_MILLE_MAX;
+use crate::config::Config;
+use tallystone_domain::limits::SAMPLE_PER_MILLE_MAX;
 
 /// `[traces]`
 #[derive(Clone, Debug, Deserialize)]
@@ -28,7 +28,7 @@ pub(super) fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::config::{ConfigSources, load};
+    use crate::config::{ConfigSources, load};
 
     #[test]
     fn a_collector_that_cannot_be_reached_by_grpc_is_refused() {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::adapters::files::AdminLogFiles;
-use crate::adapters::memory::AdminLogTable;
-use crate::app::config::Config;
-use crate::ports::AdminLog;
+use crate::config::Config;
+use tallystone_adapters::files::AdminLogFiles;
+use tallystone_adapters::memory::AdminLogTable;
+use tallystone_ports::AdminLog;
 
 /// The folder of the record, in the data directory.
 const FOLDER: &str = "audit";

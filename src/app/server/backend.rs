@@ -7,28 +7,28 @@ use anyhow::Context;
 use futures_util::future::join_all;
 use prometheus_client::collector::Collector;
 
-use crate::adapters::Opened;
-use crate::adapters::cassandra::{OpenError, StartupDeadline};
-use crate::adapters::embedded::{self, Embedded};
-use crate::adapters::files::Exports;
-use crate::adapters::memcached::Cluster;
-use crate::adapters::memory::{self, FastTable};
-use crate::adapters::redis::RedisStores;
-use crate::adapters::rollup_rpc::{PeerTlsFiles, RollupRpc};
-use crate::adapters::system::SystemEntropy;
-use crate::app::config::{Config, CounterEngine, QueueEngine};
-use crate::app::server::keyspace::{self, Keyspaces, OpenedKeyspaces};
-use crate::app::server::memcached::{MemcachedClusters, open_memcached};
-use crate::app::server::metrics::MetricCollector;
-use crate::app::server::preset::Preset;
-use crate::app::server::readiness::ServicesOfStore;
-use crate::app::server::redis::open_redis;
-use crate::domain::counter::NamespaceName;
-use crate::domain::fleet::{FleetSecret, SECRET_BYTES};
-use crate::ports::{
+use crate::config::{Config, CounterEngine, QueueEngine};
+use crate::server::keyspace::{self, Keyspaces, OpenedKeyspaces};
+use crate::server::memcached::{MemcachedClusters, open_memcached};
+use crate::server::metrics::MetricCollector;
+use crate::server::preset::Preset;
+use crate::server::readiness::ServicesOfStore;
+use crate::server::redis::open_redis;
+use tallystone_adapters::Opened;
+use tallystone_adapters::files::Exports;
+use tallystone_adapters::memcached::Cluster;
+use tallystone_adapters::memory::{self, FastTable};
+use tallystone_adapters::rollup_rpc::{PeerTlsFiles, RollupRpc};
+use tallystone_adapters::system::SystemEntropy;
+use tallystone_cassandra::{OpenError, StartupDeadline};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::fleet::{FleetSecret, SECRET_BYTES};
+use tallystone_embedded::Embedded;
+use tallystone_ports::{
     Backups, CacheCluster, Clock, Entropy as _, ExportSink, FastCounts, HistoryStore, QueueStores, RollupSignal,
     StoreError, StoreErrorKind, StoreHandle, Stores,
 };
+use tallystone_redis::RedisStores;
 
 /// How often the stores are asked whether they have failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -252,15 +252,16 @@ async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Resu
     let (storage, history_bytes) = (config.storage.clone(), config.bridge.history_max_bytes);
     let began = clock.elapsed();
     let opening = move || {
-        let options = embedded::Options {
+        let options = tallystone_embedded::Options {
             reserve_bytes: storage.reserve_bytes,
             row_bytes: storage.count_cache_bytes,
             tail_bytes: storage.tail_bytes,
             block_bytes: storage.cache_bytes,
             history_bytes,
-            ..embedded::Options::new(&storage.data_dir)
+            ..tallystone_embedded::Options::new(&storage.data_dir)
         };
-        embedded::open(options).with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))
+        tallystone_embedded::open(options)
+            .with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))
     };
     let opened = tokio::task::spawn_blocking(opening).await.context("opening the store panicked")??;
     let took_ms = u64::try_from(clock.elapsed().saturating_sub(began).as_millis()).unwrap_or(u64::MAX);

@@ -1,9 +1,9 @@
 //! Entries of the catalogs that every server makes at its start.
 
-use crate::domain::queue::QueueName;
-use crate::engine::catalog::Author;
-use crate::engine::namespaces::NamespaceCatalog;
-use crate::engine::queues::{QueueDraft, Queues};
+use tallystone_domain::queue::QueueName;
+use tallystone_engine::catalog::Author;
+use tallystone_engine::namespaces::NamespaceCatalog;
+use tallystone_engine::queues::{QueueDraft, Queues};
 
 /// The name prefix of queues for timed tasks.
 const TIMED_TASKS: &str = "timed/";

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::adapters::cassandra::StartupDeadline;
-use crate::adapters::system::{SystemClock, SystemEntropy};
-use crate::app::config::{AuthMode, Config, CounterEngine, QueueEngine};
-use crate::app::server::backend::Backend;
-use crate::app::server::keyspace::UnusableSetting;
-use crate::app::server::preset::Preset;
-use crate::app::server::resources;
-use crate::domain::Timestamp;
-use crate::domain::access::QuotaLimits;
-use crate::engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyError};
-use crate::engine::catalog::Author;
-use crate::ports::Clock;
+use crate::config::{AuthMode, Config, CounterEngine, QueueEngine};
+use crate::server::backend::Backend;
+use crate::server::keyspace::UnusableSetting;
+use crate::server::preset::Preset;
+use crate::server::resources;
+use tallystone_adapters::system::{SystemClock, SystemEntropy};
+use tallystone_cassandra::StartupDeadline;
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::QuotaLimits;
+use tallystone_engine::access::{AccessKeys, IssuedKey, KeyDraft, KeyError};
+use tallystone_engine::catalog::Author;
+use tallystone_ports::Clock;
 
 /// The text for a store that keeps no key beyond the process.
 const IN_MEMORY: &str = "counters.engine is \"memory\", which keeps no API keys beyond the process; choose another engine, or set \

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::adapters::jwt::{Jwt, KeyFile, KeyUrl};
-use crate::api::http::Gateway;
-use crate::app::config::{AuthMode, Config, ConfiguredIssuer, IssuerKeysPlace, trusted_issuers};
-use crate::app::server::keyspace::UnusableSetting;
-use crate::app::server::metrics::MetricCollector;
-use crate::domain::limits::{ISSUER_KEYS_FILE_EVERY, ISSUER_KEYS_URL_EVERY};
-use crate::engine::Engine;
-use crate::engine::access::TrustedIssuer;
-use crate::ports::KeyDocument;
+use crate::config::{AuthMode, Config, ConfiguredIssuer, IssuerKeysPlace, trusted_issuers};
+use crate::server::keyspace::UnusableSetting;
+use crate::server::metrics::MetricCollector;
+use tallystone_adapters::jwt::{Jwt, KeyFile, KeyUrl};
+use tallystone_api::http::Gateway;
+use tallystone_domain::limits::{ISSUER_KEYS_FILE_EVERY, ISSUER_KEYS_URL_EVERY};
+use tallystone_engine::Engine;
+use tallystone_engine::access::TrustedIssuer;
+use tallystone_ports::KeyDocument;
 
 /// The issuers of the settings. Whether their keys can be read is seen later; that their certificates of authorities can be is
 /// checked here.

@@ -8,18 +8,16 @@ use anyhow::Context;
 use scylla::client::session::Session;
 use uuid::Uuid;
 
-use crate::adapters::Opened;
-use crate::adapters::by_dataset::by_dataset;
-use crate::adapters::cassandra::schema::{self, Replication, SchemaState};
-use crate::adapters::cassandra::{
-    self, Cassandra, OpenError, Options, SettingsSource, StartupDeadline, within_deadline,
-};
-use crate::adapters::system::SystemEntropy;
-use crate::app::config::{ClusterConfig, Config, attached_clusters, cassandra_options, counter_cluster};
-use crate::app::server::preset::Preset;
-use crate::domain::counter::NamespaceName;
-use crate::domain::namespace::Dataset;
-use crate::ports::{Clock, Entropy, FastCounts, HistoryStore, StoreHandle, Stores};
+use crate::config::{ClusterConfig, Config, attached_clusters, cassandra_options, counter_cluster};
+use crate::server::preset::Preset;
+use tallystone_adapters::Opened;
+use tallystone_adapters::by_dataset::by_dataset;
+use tallystone_adapters::system::SystemEntropy;
+use tallystone_cassandra::schema::{self, Replication, SchemaState};
+use tallystone_cassandra::{Cassandra, OpenError, Options, SettingsSource, StartupDeadline, within_deadline};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::namespace::Dataset;
+use tallystone_ports::{Clock, Entropy, FastCounts, HistoryStore, StoreHandle, Stores};
 
 /// A setting cannot be used, which shows only when it is.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +155,7 @@ async fn open_one(
 ) -> anyhow::Result<Arc<Cassandra>> {
     let options = cassandra_options(cluster).map_err(UnusableSetting)?;
     if preset == Preset::Dev {
-        let session = cassandra::connect(&options, startup_deadline).await?;
+        let session = tallystone_cassandra::connect(&options, startup_deadline).await?;
         let making = make(&session, &options, clock.as_ref(), startup_deadline);
         within_deadline(startup_deadline, &options.keyspace, Box::pin(making)).await?;
     }
@@ -181,7 +179,7 @@ async fn make(
         SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => return Ok(()),
     };
     // Also when its description was there already: another server may be making it, and only the statement waits for it.
-    let known = cassandra::data_centers(session);
+    let known = tallystone_cassandra::data_centers(session);
     let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
     let replication = Replication::new(vec![(nearest, 1)]);
     schema::make_keyspace(session, keyspace, &replication, clock).await.map_err(of)?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use crate::adapters::memcached::{self, Cluster};
-use crate::app::config::{ClusterConfig, ClusterKind, Config};
-use crate::ports::Clock;
+use crate::config::{ClusterConfig, ClusterKind, Config};
+use tallystone_adapters::memcached::{self, Cluster};
+use tallystone_ports::Clock;
 
 /// Opened memcached clusters by their names.
 pub type MemcachedClusters = BTreeMap<String, Arc<Cluster>>;

@@ -18,17 +18,17 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::app::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
-use crate::domain::access::KeyQuota;
-use crate::domain::call_limit::CallClass;
-use crate::domain::history::audit::FindingKind;
-use crate::domain::limits::METRIC_DATASETS_MAX;
-use crate::engine::call_limiter::CallLimiter;
-use crate::engine::historian::HistorianGauges;
-use crate::engine::queues::Queues;
-use crate::engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
-use crate::engine::{DatasetGauges, Engine, FleetGauges};
-use crate::ports::{Metric, MetricValue, metrics};
+use crate::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
+use tallystone_domain::access::KeyQuota;
+use tallystone_domain::call_limit::CallClass;
+use tallystone_domain::history::audit::FindingKind;
+use tallystone_domain::limits::METRIC_DATASETS_MAX;
+use tallystone_engine::call_limiter::CallLimiter;
+use tallystone_engine::historian::HistorianGauges;
+use tallystone_engine::queues::Queues;
+use tallystone_engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
+use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
+use tallystone_ports::{Metric, MetricValue, metrics};
 
 pub use process::ProcessMetrics;
 
@@ -356,7 +356,7 @@ fn metric_type<T>(value: &MetricValue<T>) -> MetricType {
 mod tests {
 
     use super::*;
-    use crate::domain::counter::DatasetId;
+    use tallystone_domain::counter::DatasetId;
 
     #[test]
     fn the_labels_of_datasets_are_bounded_and_nothing_is_left_out() {
@@ -382,6 +382,6 @@ mod tests {
         assert_eq!(others.staleness.as_secs(), u64::from(most) + 31);
         // Of d130 with a limit of 90 s and d129 with one of 5 s, the second is overdue more: by 125 s and 124 s.
         assert_eq!((most, others.overdue().as_secs(), others.closed_overdue().as_secs()), (100, 125, 124));
-        assert!(crate::domain::counter::NamespaceName::new(OTHER_DATASETS).is_err(), "no dataset is called that");
+        assert!(tallystone_domain::counter::NamespaceName::new(OTHER_DATASETS).is_err(), "no dataset is called that");
     }
 }

@@ -1,6 +1,6 @@
 //! The two kinds of servers that the command line starts.
 
-use crate::engine::namespaces::UnlistedClusters;
+use tallystone_engine::namespaces::UnlistedClusters;
 
 /// The kind of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,16 +12,16 @@ use futures_util::future::{join, join_all};
 use parking_lot::Mutex;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::api::http::{Gateway, ServiceOutages};
-use crate::app::server::metrics::{MetricSource, encode_each};
-use crate::domain::Timestamp;
-use crate::domain::limits::{
+use crate::server::metrics::{MetricSource, encode_each};
+use tallystone_api::http::{Gateway, ServiceOutages};
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{
     JUDGED_STEP_MAX, READINESS_JUDGED_EVERY, STORE_ANSWERS_WITHIN, STORE_ASKED_EVERY, STORE_SILENCE_MAX,
 };
-use crate::engine::Engine;
-use crate::ports::{Clock, Metric, StoreCheck, StoreHandle, metrics};
-use crate::proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
-use crate::proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
+use tallystone_engine::Engine;
+use tallystone_ports::{Clock, Metric, StoreCheck, StoreHandle, metrics};
+use tallystone_proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
+use tallystone_proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
 
 /// The services that stop while a store is away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::adapters::redis::limits::{REDIS_CLOCK_SLACK, REDIS_OUTBOX_ENTRIES_MAX};
-use crate::adapters::redis::{self, AskedOfServers, OpenError, RedisQueueOptions, RedisStoreOptions, RedisStores};
-use crate::adapters::system::SystemEntropy;
-use crate::app::config::{Config, QueueEngine, queue_cluster, redis_client_options};
-use crate::app::server::keyspace::UnusableSetting;
-use crate::ports::Clock;
+use crate::config::{Config, QueueEngine, queue_cluster, redis_client_options};
+use crate::server::keyspace::UnusableSetting;
+use tallystone_adapters::system::SystemEntropy;
+use tallystone_ports::Clock;
+use tallystone_redis::limits::{REDIS_CLOCK_SLACK, REDIS_OUTBOX_ENTRIES_MAX};
+use tallystone_redis::{AskedOfServers, OpenError, RedisQueueOptions, RedisStoreOptions, RedisStores};
 
 /// How the queues are kept. The epoch is raised, and the durability read, before the first call.
 const QUEUE_OPTIONS: RedisQueueOptions = RedisQueueOptions {
@@ -37,7 +37,7 @@ pub(super) async fn open_redis(config: &Config, clock: &Arc<dyn Clock>) -> anyho
     let (deployment, login, tls, timeout) = redis_client_options(cluster).map_err(UnusableSetting)?;
     let asked = AskedOfServers { replicas: cluster.replicas, declared: cluster.durability.tier() };
     let options = RedisStoreOptions { deployment, login, tls, timeout, queues: QUEUE_OPTIONS, asked };
-    let opened = redis::open(options, Arc::clone(clock), Arc::new(SystemEntropy)).await;
+    let opened = tallystone_redis::open(options, Arc::clone(clock), Arc::new(SystemEntropy)).await;
     let opened = opened.map_err(|why| RedisUnusable { cluster: name.to_owned(), why })?;
     tracing::info!(kind = "redis", cluster = name, "the store of queues is open");
     Ok(Some(opened))

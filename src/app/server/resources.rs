@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::api::serve::ServeLimits;
-use crate::app::config::Config;
-use crate::domain::limits::{BUFFER_BYTES_DEFAULT, CONNECTIONS_MAX, DESCRIPTORS_RESERVED};
+use crate::config::Config;
+use tallystone_api::serve::ServeLimits;
+use tallystone_domain::limits::{BUFFER_BYTES_DEFAULT, CONNECTIONS_MAX, DESCRIPTORS_RESERVED};
 
 /// What of the memory requests and answers under way may take.
 const BUFFERS_OF_MEMORY: u64 = 4;

@@ -18,40 +18,39 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::cassandra::StartupDeadline;
-use crate::adapters::codec::queues::register::ProtobufRegisters;
-use crate::adapters::rollup_rpc::TLS_SCHEME;
-use crate::adapters::system::{SystemClock, SystemEntropy};
-use crate::api;
-use crate::api::grpc::saturating_i64;
-use crate::api::http::{AllowedHosts, Authentication, Gateway, ServerPhase};
-use crate::api::serve::{ConnectionDrainSummary, Listener};
-use crate::app::config::{AuthMode, Config, ListenAddress};
-use crate::app::notices::print_line;
-use crate::app::server::admin_log;
-use crate::app::server::backend::Backend;
-use crate::app::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
-use crate::app::server::first_key;
-use crate::app::server::issuers;
-use crate::app::server::keyspace::UnusableSetting;
-use crate::app::server::metrics::{MetricCollector, ProcessMetrics};
-use crate::app::server::preset::Preset;
-use crate::app::server::readiness::Readiness;
-use crate::app::server::resources;
-use crate::app::server::startup_text;
-use crate::app::server::status::ServerStatus;
-use crate::app::server::tls::{self, CertificateWatch};
-use crate::app::units::counted;
-use crate::domain::Reason;
-use crate::domain::access::QuotaLimits;
-use crate::domain::counter::NamespaceName;
-use crate::domain::fleet::ProtocolRules;
-use crate::engine::audit::Audit;
-use crate::engine::catalog::Author;
-use crate::engine::loops::StartupProgress;
-use crate::engine::namespaces::{NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError};
-use crate::engine::{Engine, EngineParts, MemberProfile};
-use crate::ports::Clock;
+use crate::config::{AuthMode, Config, ListenAddress};
+use crate::notices::print_line;
+use crate::server::admin_log;
+use crate::server::backend::Backend;
+use crate::server::first_entries::{ensure_queue_namespace, ensure_timed_tasks};
+use crate::server::first_key;
+use crate::server::issuers;
+use crate::server::keyspace::UnusableSetting;
+use crate::server::metrics::{MetricCollector, ProcessMetrics};
+use crate::server::preset::Preset;
+use crate::server::readiness::Readiness;
+use crate::server::resources;
+use crate::server::startup_text;
+use crate::server::status::ServerStatus;
+use crate::server::tls::{self, CertificateWatch};
+use crate::units::counted;
+use tallystone_adapters::codec::queues::register::ProtobufRegisters;
+use tallystone_adapters::rollup_rpc::TLS_SCHEME;
+use tallystone_adapters::system::{SystemClock, SystemEntropy};
+use tallystone_api::grpc::saturating_i64;
+use tallystone_api::http::{AllowedHosts, Authentication, Gateway, ServerPhase};
+use tallystone_api::serve::{ConnectionDrainSummary, Listener};
+use tallystone_cassandra::StartupDeadline;
+use tallystone_domain::Reason;
+use tallystone_domain::access::QuotaLimits;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::fleet::ProtocolRules;
+use tallystone_engine::audit::Audit;
+use tallystone_engine::catalog::Author;
+use tallystone_engine::loops::StartupProgress;
+use tallystone_engine::namespaces::{NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError};
+use tallystone_engine::{Engine, EngineParts, MemberProfile};
+use tallystone_ports::Clock;
 
 /// How long the runtime waits at exit for tasks that are still running.
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -110,7 +109,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     let deadline = config.drain_deadline();
     let bounds = resources::bounds(&config);
     let listener = Listener { tcp: listener, tls: port };
-    let serving = api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds);
+    let serving = tallystone_api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds);
     let serving = tokio::spawn(with_certificate(serving, certificate, stop.clone()));
     let (advertised, name) = names_of(&config, address);
     // `opening` is boxed because the future is large and needed only once.
@@ -451,7 +450,7 @@ impl fmt::Display for RunSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::config::{ConfigSources, load};
+    use crate::config::{ConfigSources, load};
 
     fn in_memory() -> Config {
         let flags = [

@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use crate::app::config::{
+use crate::config::{
     AuthMode, ClientAuth, Config, CounterEngine, QueueEngine, SERVER_DEFAULT, counter_cluster, queue_cluster,
 };
-use crate::app::notices::{print_line, shell_quoted};
-use crate::app::server::preset::Preset;
+use crate::notices::{print_line, shell_quoted};
+use crate::server::preset::Preset;
 
 /// The warnings of a server that listens on an address other than loopback: without keys, with TLS or not; and with keys.
 const NO_AUTHENTICATION_WARNING: &str = "there is no authentication: anyone who reaches this address can read and change \

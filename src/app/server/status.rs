@@ -4,19 +4,19 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::grpc::saturating_i64;
-use crate::api::grpc::status::StatusSource;
-use crate::api::time::{write, write_duration};
-use crate::app::server::backend::Backend;
-use crate::app::server::memcached::MemcachedClusters;
-use crate::app::server::readiness::Readiness;
-use crate::app::units;
-use crate::domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
-use crate::domain::queue::MessageState;
-use crate::engine::queues::Backlog;
-use crate::engine::{DatasetGauges, Engine, FleetGauges};
-use crate::ports::{Clock, StoreDisk};
-use crate::proto::admin::v1 as pb;
+use crate::server::backend::Backend;
+use crate::server::memcached::MemcachedClusters;
+use crate::server::readiness::Readiness;
+use crate::units;
+use tallystone_api::grpc::saturating_i64;
+use tallystone_api::grpc::status::StatusSource;
+use tallystone_api::time::{write, write_duration};
+use tallystone_domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
+use tallystone_domain::queue::MessageState;
+use tallystone_engine::queues::Backlog;
+use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
+use tallystone_ports::{Clock, StoreDisk};
+use tallystone_proto::admin::v1 as pb;
 
 /// The parts of a running server.
 pub struct ServerStatus {

@@ -21,10 +21,10 @@ use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
 
-use crate::adapters::system::SystemClock;
-use crate::app::log_filter::SUMMARY;
-use crate::domain::limits::{LOG_KINDS_MAX, LOG_LINE_SHOWN_BYTES_MAX};
-use crate::ports::Clock;
+use crate::log_filter::SUMMARY;
+use tallystone_adapters::system::SystemClock;
+use tallystone_domain::limits::{LOG_KINDS_MAX, LOG_LINE_SHOWN_BYTES_MAX};
+use tallystone_ports::Clock;
 
 /// The first period in which at most one line of a kind is written.
 const PERIOD_FIRST: Duration = Duration::from_secs(1);

@@ -7,13 +7,13 @@ use futures_util::FutureExt;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::client::error::{RETRYABLE, is_retryable};
-use crate::client::queues::message::{BadPayload, duration, time_of};
-use crate::client::queues::queues_on;
-use crate::client::queues::shutdown::{Phase, Shutdown};
-use crate::client::retry::CallKind;
-use crate::client::{CallError, Client};
-use crate::proto::queue::v1 as pb;
+use crate::error::{RETRYABLE, is_retryable};
+use crate::queues::message::{BadPayload, duration, time_of};
+use crate::queues::queues_on;
+use crate::queues::shutdown::{Phase, Shutdown};
+use crate::retry::CallKind;
+use crate::{CallError, Client};
+use tallystone_proto::queue::v1 as pb;
 
 /// The reason why work on a message should end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

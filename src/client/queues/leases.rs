@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::client::queues::job::StopReason;
+use crate::queues::job::StopReason;
 
 /// One lease.
 struct TrackedLease {

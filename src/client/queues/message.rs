@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::proto::queue::v1 as pb;
+use tallystone_proto::queue::v1 as pb;
 
 /// A payload that cannot be serialized to JSON, or parsed as a value of its type.
 #[derive(Debug, thiserror::Error)]

@@ -18,11 +18,11 @@ use std::marker::PhantomData;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::retry::CallKind;
-use crate::client::{CallError, Client, Connection, MESSAGE_BYTES_MAX};
-use crate::proto::error::v1::ItemError;
-use crate::proto::queue::v1 as pb;
-use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
+use crate::retry::CallKind;
+use crate::{CallError, Client, Connection, MESSAGE_BYTES_MAX};
+use tallystone_proto::error::v1::ItemError;
+use tallystone_proto::queue::v1 as pb;
+use tallystone_proto::queue::v1::queue_service_client::QueueServiceClient;
 
 pub use job::{Job, Outcome, StopReason};
 pub use message::{BadPayload, Message};

@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinError, JoinSet};
 
-use crate::client::CallError;
-use crate::client::error::RETRYABLE;
-use crate::client::queues::job::{
+use crate::CallError;
+use crate::error::RETRYABLE;
+use crate::queues::job::{
     Job, JobStart, Outcome, PAUSE_FIRST, PAUSE_LONGEST, SettleOutcome, SettleWatch, StopReason, run_job,
 };
-use crate::client::queues::leases::Leases;
-use crate::client::queues::message::{duration, time_of};
-use crate::client::queues::queues_on;
-use crate::client::queues::session::{self, SessionFailure, WorkerSession};
-use crate::client::queues::shutdown::{Phase, Shutdown};
-use crate::client::queues::worker::{WorkSummary, Worker, WorkerError, WorkerEvent};
-use crate::proto::queue::v1 as pb;
+use crate::queues::leases::Leases;
+use crate::queues::message::{duration, time_of};
+use crate::queues::queues_on;
+use crate::queues::session::{self, SessionFailure, WorkerSession};
+use crate::queues::shutdown::{Phase, Shutdown};
+use crate::queues::worker::{WorkSummary, Worker, WorkerError, WorkerEvent};
+use tallystone_proto::queue::v1 as pb;
 
 /// How long a dequeue waits for a message inside the server; the server's maximum.
 const WAIT: Duration = Duration::from_secs(20);

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
-use crate::client::error::should_switch_server;
-use crate::client::queues::message::duration;
-use crate::client::queues::queues_on;
-use crate::client::{CallError, Client, Connection};
-use crate::proto::queue::v1 as pb;
+use crate::error::should_switch_server;
+use crate::queues::message::duration;
+use crate::queues::queues_on;
+use crate::{CallError, Client, Connection};
+use tallystone_proto::queue::v1 as pb;
 
 /// Reasons that end the session.
 const SESSION_END_REASONS: [&str; 3] = ["SESSION_NOT_FOUND", "SESSION_ENDED", "SESSION_REPLACED"];

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::queues::job::StopReason;
-use crate::client::{CallError, Client};
+use crate::queues::job::StopReason;
+use crate::{CallError, Client};
 
 /// The counts of the messages of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

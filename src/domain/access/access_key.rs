@@ -4,10 +4,10 @@
 
 use std::fmt;
 
-use crate::domain::access::{Grants, KeyId, KeyQuotas, PrincipalName};
-use crate::domain::constant_time::same_secret;
-use crate::domain::limits::KEY_SECRETS_MAX;
-use crate::domain::time::Timestamp;
+use crate::access::{Grants, KeyId, KeyQuotas, PrincipalName};
+use crate::constant_time::same_secret;
+use crate::limits::KEY_SECRETS_MAX;
+use crate::time::Timestamp;
 
 /// The SHA-256 of a secret. Compared in constant time, and not shown.
 #[derive(Clone, Copy, Eq)]

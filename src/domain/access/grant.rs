@@ -6,9 +6,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::domain::access::AccessRole;
-use crate::domain::limits::{GRANT_NAME_BYTES_MAX, GRANTS_MAX};
-use crate::domain::reason::{Reason, Reject};
+use crate::access::AccessRole;
+use crate::limits::{GRANT_NAME_BYTES_MAX, GRANTS_MAX};
+use crate::reason::{Reason, Reject};
 
 /// What stands between a namespace and a counter in the name of a grant. Neither may contain it.
 const COUNTER_SEPARATOR: u8 = b'#';

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::domain::limits::ISSUER_NAME_BYTES_MAX;
-use crate::domain::reason::{Reason, Reject};
+use crate::limits::ISSUER_NAME_BYTES_MAX;
+use crate::reason::{Reason, Reject};
 
 /// The name of an issuer: `[a-z0-9][a-z0-9-]*`, 1 to 16 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::domain::access::{KeyId, SecretHash};
-use crate::domain::hex::{hex_bytes, hex_digits};
+use crate::access::{KeyId, SecretHash};
+use crate::hex::{hex_bytes, hex_digits};
 
 /// What a key begins with, so that scanners for leaked secrets find one.
 const PREFIX: &str = "ts_";

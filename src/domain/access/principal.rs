@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::domain::access::IssuerName;
-use crate::domain::hex::hex_digits;
-use crate::domain::limits::PRINCIPAL_NAME_BYTES_MAX;
-use crate::domain::reason::{Reason, Reject};
+use crate::access::IssuerName;
+use crate::hex::hex_digits;
+use crate::limits::PRINCIPAL_NAME_BYTES_MAX;
+use crate::reason::{Reason, Reject};
 
 /// The bytes of the hash that stands for the rest of a long subject: too many for two subjects that share it.
 const SUBJECT_HASH_BYTES: usize = 16;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::domain::reason::{Reason, Reject};
+use crate::reason::{Reason, Reject};
 
 /// What a key may use only so much of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

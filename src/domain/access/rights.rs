@@ -5,12 +5,11 @@
 
 use std::ops::Deref;
 
-use crate::domain::access::{AccessResource, AccessRole, Grants, PrincipalName, ResourceKind};
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::experiment::{EXPOSURES, ExperimentSpec, ExperimentWord};
-use crate::domain::queue::QueueName;
-use crate::domain::reason::{Reason, Reject};
-use crate::domain::rules::RuleSpec;
+use crate::access::{AccessResource, AccessRole, Grants, PrincipalName, ResourceKind};
+use crate::counter::{CounterName, NamespaceName};
+use crate::queue::QueueName;
+use crate::reason::{Reason, Reject};
+use crate::rules::RuleSpec;
 
 /// Who makes one call, and what it may touch: the grants of its caller, for the role of its method. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -295,16 +294,6 @@ impl AskedName for RuleSpec {
     }
 }
 
-/// An experiment reads all its counters.
-impl AskedName for ExperimentSpec {
-    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
-        let scope = rights.counters(Asked::new(self.namespace.clone()))?;
-        let metrics = || self.metrics.iter().map(ExperimentWord::as_str).chain([EXPOSURES]);
-        let mut counters = self.arms.iter().flat_map(|arm| metrics().map(move |metric| self.counter(arm, metric)));
-        counters.try_for_each(|counter| scope.counter(Asked::new(counter)).map(drop))
-    }
-}
-
 impl From<AccessDenial> for Reject {
     fn from(denial: AccessDenial) -> Self {
         match denial {
@@ -327,7 +316,7 @@ impl From<AccessDenial> for Reject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{Grant, GrantEffect};
+    use crate::access::{Grant, GrantEffect};
 
     fn rights(role: AccessRole, texts: &[&str]) -> CallRights {
         let read = |text: &&str| match text.strip_prefix("not ") {

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use crate::domain::limits::PROVENANCE_BYTES_MAX;
-use crate::domain::reason::{Reason, Reject};
-use crate::domain::time::Timestamp;
+use crate::limits::PROVENANCE_BYTES_MAX;
+use crate::reason::{Reason, Reject};
+use crate::time::Timestamp;
 
 /// The id of an event. Its bytes begin with a tag: 1 UUID, 2 text token, 3 total.
 ///

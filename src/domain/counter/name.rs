@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::limits::{COUNTER_NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TOUCH_SHARDS};
-use crate::domain::reason::{Reason, Reject};
+use crate::limits::{COUNTER_NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX, TOUCH_SHARDS};
+use crate::reason::{Reason, Reject};
 
 /// The number of a namespace, assigned at its creation and never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -3,10 +3,10 @@
 //! A UUIDv7 carries its own time, so token and time cannot diverge; any other token needs a separate generation time.
 //! Netflix's published requests carry both (Distributed Counter Abstraction, 2024).
 
-use crate::domain::counter::event::{EventId, EventKey};
-use crate::domain::limits::{SOURCE_BYTES_MAX, TOKEN_BYTES_MAX};
-use crate::domain::reason::{Reason, Reject};
-use crate::domain::time::Timestamp;
+use crate::counter::event::{EventId, EventKey};
+use crate::limits::{SOURCE_BYTES_MAX, TOKEN_BYTES_MAX};
+use crate::reason::{Reason, Reject};
+use crate::time::Timestamp;
 
 /// The number of tokens that the server can make in one millisecond: the sequence number has 26 bits.
 pub const SEQUENCES_PER_MS: u32 = 1 << 26;

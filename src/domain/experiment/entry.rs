@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use super::spec::ExperimentSpec;
 use super::verdict::FallenCounter;
-use crate::domain::limits::DESCRIPTION_BYTES_MAX;
-use crate::domain::time::Timestamp;
-use crate::domain::{Reason, Reject};
+use tallystone_domain::limits::DESCRIPTION_BYTES_MAX;
+use tallystone_domain::time::Timestamp;
+use tallystone_domain::{Reason, Reject};
 
 /// The id of an experiment: random, and never used again. Written as 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

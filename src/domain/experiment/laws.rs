@@ -1,8 +1,8 @@
 //! What a reader relies on: doubts withhold a verdict, and looking often decides no more than it may.
 
 use super::*;
-use crate::domain::Timestamp;
 use ExperimentVerdict::{Higher, Lower, NoDifferenceYet, NotTrusted, TooEarly};
+use tallystone_domain::Timestamp;
 
 fn design(weights: &[u32], mode: ExperimentMode, planned: u64) -> ExperimentDesign {
     let weights = ArmWeights::new(weights).expect("two weights above 0 at least");

@@ -2,7 +2,7 @@
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use crate::domain::{Reason, Reject};
+use tallystone_domain::{Reason, Reject};
 
 /// The probability alpha of a false decision: above 0, at most 0.5.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]

@@ -4,7 +4,7 @@ use statrs::distribution::ContinuousCDF;
 
 use super::always_valid::standard_errors_at_planned_end;
 use super::level::{SignificanceLevel, standard_normal};
-use crate::domain::{Reason, Reject};
+use tallystone_domain::{Reason, Reject};
 
 /// The exposures of each of two equal arms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

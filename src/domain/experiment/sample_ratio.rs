@@ -9,7 +9,7 @@ use statrs::distribution::{ChiSquared, ContinuousCDF};
 use statrs::function::gamma::ln_gamma;
 
 use super::proportion::real;
-use crate::domain::{Reason, Reject};
+use tallystone_domain::{Reason, Reject};
 
 /// How far the arms are expected from their declared shares if these are wrong: that of 1,000 exposures drawn before.
 const CONCENTRATION: f64 = 1_000.0;

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::verdict::ExperimentDesign;
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::limits::{
+use tallystone_domain::access::{AccessDenial, Asked, AskedName, CallRights};
+use tallystone_domain::counter::{CounterName, NamespaceName};
+use tallystone_domain::limits::{
     COUNTER_NAME_BYTES_MAX, EXPERIMENT_ARMS_MAX, EXPERIMENT_METRICS_MAX, EXPERIMENT_WORD_BYTES_MAX,
 };
-use crate::domain::{Reason, Reject};
+use tallystone_domain::{Reason, Reject};
 
 /// The metric that counts how often an arm was shown.
 pub const EXPOSURES: &str = "exposures";
@@ -129,6 +130,16 @@ impl ExperimentSpec {
     }
 }
 
+/// An experiment reads all its counters.
+impl AskedName for ExperimentSpec {
+    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
+        let scope = rights.counters(Asked::new(self.namespace.clone()))?;
+        let metrics = || self.metrics.iter().map(ExperimentWord::as_str).chain([EXPOSURES]);
+        let mut counters = self.arms.iter().flat_map(|arm| metrics().map(move |metric| self.counter(arm, metric)));
+        counters.try_for_each(|counter| scope.counter(Asked::new(counter)).map(drop))
+    }
+}
+
 fn refuse(field: &str, what: String) -> Reject {
     Reject::new(Reason::InvalidArgument, what.clone()).at(field, what)
 }
@@ -136,7 +147,7 @@ fn refuse(field: &str, what: String) -> Reject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::experiment::{ArmWeights, ExperimentMode, SignificanceLevel};
+    use crate::{ArmWeights, ExperimentMode, SignificanceLevel};
 
     fn word(text: &str) -> ExperimentWord {
         ExperimentWord::new(text, "name").unwrap()

@@ -4,7 +4,7 @@ use super::always_valid::always_valid_interval;
 use super::level::SignificanceLevel;
 use super::proportion::{Interval, Proportion, newcombe_interval, real};
 use super::sample_ratio::{ArmWeights, SampleRatio};
-use crate::domain::time::Timestamp;
+use tallystone_domain::time::Timestamp;
 
 /// The rarer outcome of an arm, conversion or not, must have happened this often: below it, a normal approximation misleads.
 const OUTCOMES_MIN: u64 = 50;

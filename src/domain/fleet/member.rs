@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::fleet::FleetSecret;
+use crate::Timestamp;
+use crate::counter::DatasetId;
+use crate::fleet::FleetSecret;
 
 /// One incarnation of one process in the fleet. Random for each join; a lapsed one never comes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

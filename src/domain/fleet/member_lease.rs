@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use crate::domain::fleet::{ProtocolRule, ProtocolRules};
-use crate::domain::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
+use crate::fleet::{ProtocolRule, ProtocolRules};
+use crate::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
 
 /// The lease of one incarnation of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

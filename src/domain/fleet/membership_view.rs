@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::fleet::MemberId;
-use crate::domain::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
+use crate::fleet::MemberId;
+use crate::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
 
 /// The view of one reader.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -72,7 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::fleet::{MemberLease, ProtocolRules, Renewal};
+    use crate::fleet::{MemberLease, ProtocolRules, Renewal};
 
     const ID: MemberId = MemberId([1; 16]);
     const OVER: Duration = Duration::from_secs(MEMBER_LEASE.as_secs() + MEMBER_LEASE_MARGIN.as_secs());

@@ -3,7 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::fleet::MemberId;
+use crate::fleet::MemberId;
 
 /// Returns the owner of a shard among the members; `None` without members. Cost: O(members).
 ///
@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::limits::TOUCH_SHARDS;
+    use crate::limits::TOUCH_SHARDS;
 
     proptest! {
         #[test]

@@ -8,9 +8,9 @@
 
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::fleet::{Heartbeat, MemberId, MembershipView};
+use crate::Timestamp;
+use crate::counter::DatasetId;
+use crate::fleet::{Heartbeat, MemberId, MembershipView};
 
 /// Limits are whole milliseconds.
 const GRAIN: Duration = Duration::from_millis(1);
@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
+    use crate::limits::{MEMBER_LEASE, MEMBER_LEASE_MARGIN};
 
     const DATASET: DatasetId = DatasetId(1);
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::domain::constant_time::same_secret;
+use crate::constant_time::same_secret;
 
 /// The bytes of a secret: 128 bits, too many to guess.
 pub const SECRET_BYTES: usize = 16;

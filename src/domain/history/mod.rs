@@ -10,10 +10,10 @@ pub mod search;
 mod tests;
 pub mod trace;
 
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{MessageState, Trigger};
-use crate::domain::time::Timestamp;
+use crate::queue::messages::message::MessageKey;
+use crate::queue::transition::{HistoryRow, RowPosition};
+use crate::queue::{MessageState, Trigger};
+use crate::time::Timestamp;
 
 /// A term by which rows are found.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -6,10 +6,10 @@
 use super::HistoryGap;
 use super::audit::Finding;
 use super::audit::rows::{AuditRegister, CountedRows};
-use crate::domain::queue::ShardId;
-use crate::domain::queue::tally::flows::ROWS;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::time::Timestamp;
+use crate::queue::ShardId;
+use crate::queue::tally::flows::ROWS;
+use crate::queue::transition::{HistoryRow, RowPosition};
+use crate::time::Timestamp;
 
 /// What follows the last row of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -185,11 +185,11 @@ impl ShardRun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::messages::message::MessageKey;
-    use crate::domain::queue::messages::state_machine::row_shapes;
-    use crate::domain::queue::tally::flows::ROWS;
-    use crate::domain::queue::transition::TransitionDetail;
-    use crate::domain::queue::{MessageState, QueueId, Transition, Trigger};
+    use crate::queue::messages::message::MessageKey;
+    use crate::queue::messages::state_machine::row_shapes;
+    use crate::queue::tally::flows::ROWS;
+    use crate::queue::transition::TransitionDetail;
+    use crate::queue::{MessageState, QueueId, Transition, Trigger};
 
     const SHARD: ShardId = ShardId { queue: QueueId(7), number: 3 };
 

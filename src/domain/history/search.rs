@@ -3,12 +3,12 @@
 //! A walk goes over the rows with one term, newest first. A hit is judged by the later rows of its message, so no index of the
 //! present is kept. Each message is found by its newest hit, once, over all pages.
 
-use crate::domain::history::HistoryTerm;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{MessageKey, Metadata};
-use crate::domain::queue::transition::{EnqueuedMessage, Transition};
-use crate::domain::queue::{MessageState, Trigger};
-use crate::domain::time::Timestamp;
+use crate::history::HistoryTerm;
+use crate::queue::filter::Filter;
+use crate::queue::messages::message::{MessageKey, Metadata};
+use crate::queue::transition::{EnqueuedMessage, Transition};
+use crate::queue::{MessageState, Trigger};
+use crate::time::Timestamp;
 
 /// What a search is for. All conditions must hold.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

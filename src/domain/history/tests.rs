@@ -5,22 +5,20 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::domain::history::search::{HistoryMatch, HistoryQuery, QueryTime};
-use crate::domain::history::trace::{
+use crate::history::search::{HistoryMatch, HistoryQuery, QueryTime};
+use crate::history::trace::{
     AttemptEnd, LaterEpochs, LifeCursor, LifeFacts, LifePage, LifeRows, TracedAttempt, TracedRow, assemble,
 };
-use crate::domain::history::{HistoryGap, HistoryTerm};
-use crate::domain::queue::command::{Command, Dequeue, FailureReport, MessageUpdate, NewMessage};
-use crate::domain::queue::messages::message::{
-    AttemptError, Fence, LeaseToken, MessageHead, MessageKey, MessageRef, Metadata,
-};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
-use crate::domain::queue::shard::restore::{ShardHeader, ShardRestorer};
-use crate::domain::queue::transition::{HistoryRow, Transition};
-use crate::domain::queue::{MessageState, Reply, Settings, Shard, Trigger};
-use crate::domain::time::Timestamp;
+use crate::history::{HistoryGap, HistoryTerm};
+use crate::queue::command::{Command, Dequeue, FailureReport, MessageUpdate, NewMessage};
+use crate::queue::messages::message::{AttemptError, Fence, LeaseToken, MessageHead, MessageKey, MessageRef, Metadata};
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::settlement::SettleAction;
+use crate::queue::setup::settings::{MessageRetryPolicy, Retention};
+use crate::queue::shard::restore::{ShardHeader, ShardRestorer};
+use crate::queue::transition::{HistoryRow, Transition};
+use crate::queue::{MessageState, Reply, Settings, Shard, Trigger};
+use crate::time::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
 const START: Timestamp = Timestamp::from_secs(1_000_000);
@@ -440,8 +438,7 @@ fn a_gap_after_a_message_that_is_gone_makes_its_life_incomplete() {
 
 #[test]
 fn a_search_walks_by_the_rarest_term_that_is_indexed() {
-    let filter =
-        crate::domain::queue::filter::Filter::new([("zone", "a"), ("tenant", "acme")]).expect("a legal filter");
+    let filter = crate::queue::filter::Filter::new([("zone", "a"), ("tenant", "acme")]).expect("a legal filter");
     let query = HistoryQuery { filter, ..HistoryQuery::default() };
     assert_eq!(query.term(&[]), HistoryTerm::Enqueued);
     let value = HistoryTerm::Value { key: "tenant".into(), value: "acme".into() };

@@ -11,11 +11,11 @@
 
 use std::time::Duration;
 
-use crate::domain::history::HistoryGap;
-use crate::domain::queue::messages::message::{AttemptError, Fence};
-use crate::domain::queue::transition::{HistoryRow, RowPosition, Transition};
-use crate::domain::queue::{MessageState, Trigger};
-use crate::domain::time::Timestamp;
+use crate::history::HistoryGap;
+use crate::queue::messages::message::{AttemptError, Fence};
+use crate::queue::transition::{HistoryRow, RowPosition, Transition};
+use crate::queue::{MessageState, Trigger};
+use crate::time::Timestamp;
 
 /// A row as a trace shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]

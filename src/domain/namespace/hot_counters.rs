@@ -5,9 +5,9 @@
 //! So a namespace lists the few hot counters. Like all partition settings, the list is frozen into each slice, so a
 //! token keeps its partition inside a slice.
 
-use crate::domain::counter::CounterName;
-use crate::domain::limits::{BUCKETS_PER_ID_MAX, HOT_COUNTERS_MAX};
-use crate::domain::namespace::TimePartition;
+use crate::counter::CounterName;
+use crate::limits::{BUCKETS_PER_ID_MAX, HOT_COUNTERS_MAX};
+use crate::namespace::TimePartition;
 
 /// A counter with its own number of event buckets.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

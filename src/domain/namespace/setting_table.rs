@@ -3,6 +3,7 @@
 //! A group begins with the type of its settings, that of their draft and their path in the protocol's `Namespace`. A row is
 //! `field: type = default;`. A layer passes a macro that takes a group, and names the group.
 
+#[macro_export]
 macro_rules! namespace_settings {
     (dataset $with:ident) => {
         $with! {
@@ -44,4 +45,4 @@ macro_rules! namespace_settings {
         }
     };
 }
-pub(crate) use namespace_settings;
+pub use namespace_settings;

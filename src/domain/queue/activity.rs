@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::domain::limits::{RATE_STEP, RATE_WINDOW};
+use crate::limits::{RATE_STEP, RATE_WINDOW};
 
 /// The oldest ready message waits longer than this before anybody is told that nobody dequeues.
 pub const UNSERVED_AFTER: Duration = Duration::from_secs(60);

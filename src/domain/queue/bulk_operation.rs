@@ -1,7 +1,7 @@
 //! A purge, redrive or discard of many messages, which walks over the shards of its queue in steps.
 
-use crate::domain::queue::filter::Filter;
-use crate::domain::time::Timestamp;
+use crate::queue::filter::Filter;
+use crate::time::Timestamp;
 
 /// The command that an operation repeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

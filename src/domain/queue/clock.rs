@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::TOKEN_AHEAD_MAX;
-use crate::domain::time::{Timestamp, micros_of};
+use crate::limits::TOKEN_AHEAD_MAX;
+use crate::time::{Timestamp, micros_of};
 
 /// The largest relative error of a duration.
 const SLEW: i64 = 20;

@@ -4,17 +4,17 @@
 
 use std::time::Duration;
 
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{
+use crate::queue::filter::Filter;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{
     AttemptError, LeaseToken, MessageKey, MessageRef, Metadata, Rank, RoutingValue, SessionId,
 };
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::session_records::{Ending, SessionCall};
-use crate::domain::queue::setup::settings::ShardSettings;
-use crate::domain::time::Timestamp;
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::session_records::{Ending, SessionCall};
+use crate::queue::setup::settings::ShardSettings;
+use crate::time::Timestamp;
 
 /// A message as a caller sends it.
 #[derive(Clone, Debug)]

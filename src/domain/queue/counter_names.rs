@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use crate::domain::limits::{COUNTED_PAIR_BYTES_MAX, COUNTED_PAIR_HEAD_BYTES};
-use crate::domain::queue::name::QueueName;
+use crate::limits::{COUNTED_PAIR_BYTES_MAX, COUNTED_PAIR_HEAD_BYTES};
+use crate::queue::name::QueueName;
 
 /// The value under which messages without the key are counted.
 pub const NO_VALUE: &str = "~none";
@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::limits::COUNTER_NAME_BYTES_MAX;
+    use crate::limits::COUNTER_NAME_BYTES_MAX;
 
     fn own(text: &str) -> CountedValue {
         CountedValue::Own(text.into())

@@ -1,8 +1,8 @@
 //! Filters, which are metadata pairs that a message must have, and the shapes of filters, which are sets of keys.
 
-use crate::domain::limits::{METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::Metadata;
+use crate::limits::{METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::Metadata;
 
 /// The pairs that a message must have, all of them; every message matches the filter without pairs.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::domain::limits::QUEUE_NAME_BYTES_MAX;
-use crate::domain::reason::{Reason, Reject};
+use crate::limits::QUEUE_NAME_BYTES_MAX;
+use crate::reason::{Reason, Reject};
 
 /// The name of a queue: `[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

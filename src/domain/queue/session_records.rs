@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT};
-use crate::domain::queue::messages::message::{MessageHead, SessionId};
-use crate::domain::time::Timestamp;
+use crate::limits::{SESSION_CALLS_KEPT, SESSION_KEPT};
+use crate::queue::messages::message::{MessageHead, SessionId};
+use crate::time::Timestamp;
 
 impl SessionId {
     /// Set in the ids of sessions of servers only: in those of workers the time of opening leaves this bit 0.

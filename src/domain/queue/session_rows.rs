@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_HEARD_LATE, SESSION_KEPT, SESSION_SHARDS_MAX};
-use crate::domain::queue::command::Refusal;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::name::ShardId;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::time::Timestamp;
+use crate::limits::{SESSION_CALLS_KEPT, SESSION_HEARD_LATE, SESSION_KEPT, SESSION_SHARDS_MAX};
+use crate::queue::command::Refusal;
+use crate::queue::messages::message::SessionId;
+use crate::queue::name::ShardId;
+use crate::queue::session_records::Ending;
+use crate::time::Timestamp;
 
 /// An attempt of a call of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

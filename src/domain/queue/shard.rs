@@ -17,26 +17,26 @@ mod shard_admin;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{Command, Completeness, Refusal, Reply};
-use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::index::dedupe_index::DedupeIndex;
-use crate::domain::queue::index::id_index::IdIndex;
-use crate::domain::queue::index::sequence_pages::MessagesBySequence;
-use crate::domain::queue::index::shape_index::{ShapeGroup, StateCounts};
-use crate::domain::queue::index::shard_index::ShardIndex;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageKey, MessageRef};
-use crate::domain::queue::messages::state_machine::{ApplicableRow, MessageState, Trigger, find_row};
-use crate::domain::queue::session_records::Sessions;
-use crate::domain::queue::setup::settings::{Settings, ShardSettings};
-use crate::domain::queue::shard::counted_rows::{MessageBefore, record_row};
-use crate::domain::queue::shard::restore::ShardChanges;
-use crate::domain::queue::tally::ShardTally;
-use crate::domain::queue::totals::Totals;
-use crate::domain::queue::transition::Transition;
-use crate::domain::time::Timestamp;
+use crate::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
+use crate::queue::clock::StepTime;
+use crate::queue::command::{Command, Completeness, Refusal, Reply};
+use crate::queue::filter::{Filter, ShapeKeys};
+use crate::queue::index::dedupe_index::DedupeIndex;
+use crate::queue::index::id_index::IdIndex;
+use crate::queue::index::sequence_pages::MessagesBySequence;
+use crate::queue::index::shape_index::{ShapeGroup, StateCounts};
+use crate::queue::index::shard_index::ShardIndex;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageKey, MessageRef};
+use crate::queue::messages::state_machine::{ApplicableRow, MessageState, Trigger, find_row};
+use crate::queue::session_records::Sessions;
+use crate::queue::setup::settings::{Settings, ShardSettings};
+use crate::queue::shard::counted_rows::{MessageBefore, record_row};
+use crate::queue::shard::restore::ShardChanges;
+use crate::queue::tally::ShardTally;
+use crate::queue::totals::Totals;
+use crate::queue::transition::Transition;
+use crate::time::Timestamp;
 
 /// One shard of a queue: its messages, their indexes, and the state that commands need.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,10 +4,10 @@
 //! enforce the limit. A simple queue routes by the shard key, or else by the message id. The hash is CRC-32 (ISO-HDLC),
 //! as in Alibaba's timeout center, and the number of shards is a power of two.
 
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{Metadata, RoutingValue};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::setup::settings::Settings;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{Metadata, RoutingValue};
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::setup::settings::Settings;
 
 /// The destination of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,8 +51,8 @@ pub fn shard_of(shards: u32, value: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::setup::settings::Exclusivity;
-    use crate::domain::queue::tests::settings;
+    use crate::queue::setup::settings::Exclusivity;
+    use crate::queue::tests::settings;
 
     fn routed(
         settings: &Settings,

@@ -2,7 +2,7 @@
 //!
 //! They change together with the messages, so they always equal a full count.
 
-use crate::domain::queue::messages::state_machine::MessageState;
+use crate::queue::messages::state_machine::MessageState;
 
 /// The number of messages in a state, and their payload bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -41,13 +41,13 @@ impl Totals {
         self.0.map(|total| total.messages)
     }
 
-    pub(in crate::domain) fn add(&mut self, state: MessageState, bytes: u32) {
+    pub(crate) fn add(&mut self, state: MessageState, bytes: u32) {
         let total = &mut self.0[state as usize];
         total.messages += 1;
         total.bytes += u64::from(bytes);
     }
 
-    pub(in crate::domain) fn remove(&mut self, state: MessageState, bytes: u32) {
+    pub(crate) fn remove(&mut self, state: MessageState, bytes: u32) {
         let total = &mut self.0[state as usize];
         let left = total.messages.checked_sub(1).zip(total.bytes.checked_sub(u64::from(bytes)));
         (total.messages, total.bytes) = left.expect("a message leaves the state it entered");

@@ -1,9 +1,9 @@
 //! The record of one applied row of the transition table: the history of a message consists of these.
 
-use crate::domain::queue::messages::message::{AttemptError, Fence, MessageHead, MessageKey, Metadata, SessionId};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::time::Timestamp;
+use crate::queue::messages::message::{AttemptError, Fence, MessageHead, MessageKey, Metadata, SessionId};
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::state_machine::{MessageState, Trigger};
+use crate::time::Timestamp;
 
 /// The record of one row applied.
 #[derive(Clone, PartialEq, Eq, Debug)]

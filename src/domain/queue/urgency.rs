@@ -1,6 +1,6 @@
 //! The order of waiting commands: a settlement frees resources that other commands wait for, an enqueue only adds work.
 
-use crate::domain::queue::command::Command;
+use crate::queue::command::Command;
 
 /// The urgency of a command, the most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

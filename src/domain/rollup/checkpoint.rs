@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::counter::EventKey;
-use crate::domain::time::Timestamp;
+use crate::counter::EventKey;
+use crate::time::Timestamp;
 
 /// The value of a counter folded up to `as_of`. Stored in one cell; of two writes, the one with the later `as_of` wins.
 #[derive(Clone, PartialEq, Eq, Debug)]

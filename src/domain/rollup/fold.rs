@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::counter::{Change, Event, EventKey};
-use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, is_ttl_expired};
-use crate::domain::rollup::slice_rules::FoldRules;
-use crate::domain::time::Timestamp;
+use crate::counter::{Change, Event, EventKey};
+use crate::rollup::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, is_ttl_expired};
+use crate::rollup::slice_rules::FoldRules;
+use crate::time::Timestamp;
 
 /// The writes of a roll: finished records first, then the checkpoint that no longer contains them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -261,7 +261,7 @@ impl TailSum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::{EventId, Provenance};
+    use crate::counter::{EventId, Provenance};
 
     fn event(micros: i64, id: &str, change: Change) -> Event {
         let key = EventKey { time: Timestamp::from_micros(micros), id: EventId::text(id) };

@@ -14,8 +14,8 @@ use proptest::sample::{Index, select};
 use super::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum};
 use super::fold::{EventFolder, FoldResult, TailSum, fold, row_digest};
 use super::slice_rules::{FoldRules, SliceRule};
-use crate::domain::counter::{Change, Event, EventId, EventKey, Provenance};
-use crate::domain::time::Timestamp;
+use crate::counter::{Change, Event, EventId, EventKey, Provenance};
+use crate::time::Timestamp;
 
 /// The minimum number of cases per law; `PROPTEST_CASES` may ask for more.
 const CASES: u32 = 2_000;

@@ -13,14 +13,14 @@
 //!
 //! The invariant: a count that is exact as of a time contains every acknowledged event up to that time.
 
-use crate::domain::fleet::{ProtocolRule, ProtocolRules};
-use crate::domain::namespace::Temporality;
-use crate::domain::rollup::checkpoint::{clamp_count, is_ttl_expired};
-use crate::domain::rollup::fold::{TailLookup, TailSum};
-use crate::domain::rollup::reading::{CountReading, Exactness, ReadOptions};
-use crate::domain::rollup::rollup_row::{CachedCount, RollupRow};
-use crate::domain::rollup::slice_rules::FoldRules;
-use crate::domain::time::Timestamp;
+use crate::fleet::{ProtocolRule, ProtocolRules};
+use crate::namespace::Temporality;
+use crate::rollup::checkpoint::{clamp_count, is_ttl_expired};
+use crate::rollup::fold::{TailLookup, TailSum};
+use crate::rollup::reading::{CountReading, Exactness, ReadOptions};
+use crate::rollup::rollup_row::{CachedCount, RollupRow};
+use crate::rollup::slice_rules::FoldRules;
+use crate::time::Timestamp;
 
 /// The settings that a read obeys.
 #[derive(Clone, Copy, Debug)]

@@ -16,10 +16,10 @@ use super::read_plan::{FoldedTail, ReadPlan, ReadRules, ReadStep, StateBefore};
 use super::reading::{CountReading, Exactness, ReadOptions};
 use super::rollup_row::{CachedCount, RollupRow};
 use super::slice_rules::FoldRules;
-use crate::domain::counter::{Change, Event};
-use crate::domain::fleet::ProtocolRules;
-use crate::domain::namespace::Temporality;
-use crate::domain::time::Timestamp;
+use crate::counter::{Change, Event};
+use crate::fleet::ProtocolRules;
+use crate::namespace::Temporality;
+use crate::time::Timestamp;
 
 const FIRST_MILLIS: i64 = -60_000;
 const END_MILLIS: i64 = 240_000;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::time::Timestamp;
+use crate::time::Timestamp;
 
 /// The freshness that a caller asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use crate::domain::counter::{Change, Event, EventKey};
-use crate::domain::rollup::checkpoint::{BucketRecord, Checkpoint};
-use crate::domain::rollup::fold::take_total;
-use crate::domain::time::Timestamp;
+use crate::counter::{Change, Event, EventKey};
+use crate::rollup::checkpoint::{BucketRecord, Checkpoint};
+use crate::rollup::fold::take_total;
+use crate::time::Timestamp;
 
 /// The base of a repaired counter: one cell, changed only by compare-and-set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,9 +135,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::counter::{EventId, Provenance};
-    use crate::domain::rollup::fold::{FoldResult, fold};
-    use crate::domain::rollup::slice_rules::FoldRules;
+    use crate::counter::{EventId, Provenance};
+    use crate::rollup::fold::{FoldResult, fold};
+    use crate::rollup::slice_rules::FoldRules;
 
     const WIDTH: Duration = Duration::from_secs(10);
 

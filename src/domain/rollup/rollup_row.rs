@@ -1,8 +1,8 @@
 //! The stored state of a counter, and the copy of it that caches keep.
 
-use crate::domain::counter::EventKey;
-use crate::domain::rollup::checkpoint::Checkpoint;
-use crate::domain::time::Timestamp;
+use crate::counter::EventKey;
+use crate::rollup::checkpoint::Checkpoint;
+use crate::time::Timestamp;
 
 /// The stored state of one counter at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

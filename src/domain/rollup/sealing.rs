@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::domain::counter::Counter;
-use crate::domain::limits::{SEAL_SAMPLE_EVERY, STEP};
-use crate::domain::namespace::Cardinality;
-use crate::domain::time::Timestamp;
+use crate::counter::Counter;
+use crate::limits::{SEAL_SAMPLE_EVERY, STEP};
+use crate::namespace::Cardinality;
+use crate::time::Timestamp;
 
 /// Returns whether a bucket is compared. In a LOW namespace every bucket is, otherwise one in `SEAL_SAMPLE_EVERY`, the
 /// same ones on every server.
@@ -41,7 +41,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::counter::{CounterName, NamespaceId};
+    use crate::counter::{CounterName, NamespaceId};
 
     proptest! {
         /// The law: no bucket crosses the returned time, and no later time at or before `due` has this property.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::SERIES_ROWS_MAX;
-use crate::domain::namespace::SeriesSettings;
-use crate::domain::reason::{Reason, Reject};
-use crate::domain::rollup::checkpoint::{CountAt, StepSum, is_ttl_expired};
-use crate::domain::rollup::slice_rules::FoldRules;
-use crate::domain::time::Timestamp;
+use crate::limits::SERIES_ROWS_MAX;
+use crate::namespace::SeriesSettings;
+use crate::reason::{Reason, Reject};
+use crate::rollup::checkpoint::{CountAt, StepSum, is_ttl_expired};
+use crate::rollup::slice_rules::FoldRules;
+use crate::time::Timestamp;
 
 /// A validated query: the resolution to read and the steps to return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::rollup::slice_rules::SliceRule;
+    use crate::rollup::slice_rules::SliceRule;
 
     const KEPT: [SeriesSettings; 2] = [
         SeriesSettings { step_seconds: 10, keep: Duration::from_secs(100) },

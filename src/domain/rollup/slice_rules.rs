@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::counter::{DatasetId, NamespaceId};
-use crate::domain::rollup::checkpoint::is_ttl_expired;
-use crate::domain::time::Timestamp;
+use crate::counter::{DatasetId, NamespaceId};
+use crate::rollup::checkpoint::is_ttl_expired;
+use crate::time::Timestamp;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SliceStatus {

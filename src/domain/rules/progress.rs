@@ -15,11 +15,11 @@
 //!
 //! A count that falls for another reason, as by a negative delta or a repair, begins nothing anew.
 
-use crate::domain::counter::EventKey;
-use crate::domain::queue::messages::message::Metadata;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::rules::rule::{CROSSED_FROM_KEY, CROSSING_KEY, RuleCondition, RuleName, RuleSpec};
-use crate::domain::time::Timestamp;
+use crate::counter::EventKey;
+use crate::queue::messages::message::Metadata;
+use crate::queue::messages::message_id::MessageId;
+use crate::rules::rule::{CROSSED_FROM_KEY, CROSSING_KEY, RuleCondition, RuleName, RuleSpec};
+use crate::time::Timestamp;
 
 /// An exact count of the watched counter.
 #[derive(Clone, PartialEq, Eq, Debug)]

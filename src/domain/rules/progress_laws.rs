@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::domain::counter::{CounterName, EventId, EventKey, NamespaceName};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::Metadata;
-use crate::domain::rules::{
+use crate::counter::{CounterName, EventId, EventKey, NamespaceName};
+use crate::queue::QueueName;
+use crate::queue::messages::message::Metadata;
+use crate::rules::{
     CrossingClaim, ExactCount, RuleCondition, RuleMessage, RuleName, RuleProgress, RuleSpec, SourceEpochs,
 };
-use crate::domain::time::Timestamp;
+use crate::time::Timestamp;
 
 const STEP: u64 = 10;
 

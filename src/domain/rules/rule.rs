@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::limits::{
+use crate::counter::{CounterName, NamespaceName};
+use crate::limits::{
     MESSAGE_TYPE_BYTES_MAX, METADATA_PAIRS_MAX, RULE_MESSAGES_PER_MINUTE_MAX, RULE_METADATA_PAIRS_MAX,
     RULE_NAME_BYTES_MAX, RULE_PAYLOAD_BYTES_MAX,
 };
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::Metadata;
-use crate::domain::reason::{Reason, Reject};
+use crate::queue::QueueName;
+use crate::queue::messages::message::Metadata;
+use crate::reason::{Reason, Reject};
 
 /// The metadata key of the last crossing that a message covers.
 pub const CROSSING_KEY: &str = "crossing";

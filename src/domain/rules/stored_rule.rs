@@ -1,8 +1,8 @@
 //! A rule as a store keeps it: what it is, how far it has fired, and the stamp by which a change is conditional.
 
-use crate::domain::rules::progress::RuleProgress;
-use crate::domain::rules::rule::RuleSpec;
-use crate::domain::time::Timestamp;
+use crate::rules::progress::RuleProgress;
+use crate::rules::rule::RuleSpec;
+use crate::time::Timestamp;
 
 /// The queue store that a rule enqueues into, by a mark that no other store has. Only its servers run the rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,10 +13,10 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::coalesce::TurnKey;
-use crate::domain::access::{KeyQuota, KeyQuotas, PrincipalName, QuotaLimits, QuotaRefusal, TokenBucket};
-use crate::domain::limits::QUOTA_RETRY_AFTER;
-use crate::ports::Clock;
+use tallystone_coalesce::TurnKey;
+use tallystone_domain::access::{KeyQuota, KeyQuotas, PrincipalName, QuotaLimits, QuotaRefusal, TokenBucket};
+use tallystone_domain::limits::QUOTA_RETRY_AFTER;
+use tallystone_ports::Clock;
 
 /// The accounts of all principals, and the limits of a server.
 pub struct PrincipalAccounts {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::access::{
+use crate::access::{AccessKeys, AccessKeysInner, KeyError, KeyEtag, not_found};
+use crate::catalog::{Author, CommitOutcome, FIRST_VERSION, FollowedCatalog, check_etag, finish};
+use tallystone_domain::access::{
     AccessKey, AccessKeySecret, AccessKeySpec, AccessRole, ApiKey, Grants, KeyId, KeyQuotas, PrincipalName,
     ResourceKind,
 };
-use crate::domain::limits::{DESCRIPTION_BYTES_MAX, KEY_OLD_SECRET_MAX, KEYS_MAX};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::access::{AccessKeys, AccessKeysInner, KeyError, KeyEtag, not_found};
-use crate::engine::catalog::{Author, CommitOutcome, FIRST_VERSION, FollowedCatalog, check_etag, finish};
-use crate::ports::{KeyRecord, StoreError, StoreErrorKind};
+use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, KEY_OLD_SECRET_MAX, KEYS_MAX};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{KeyRecord, StoreError, StoreErrorKind};
 
 const CHANGE_OP: &str = "change of a key";
 

@@ -5,6 +5,7 @@
 //! open calls of its callers end too. Invariant: no secret is kept; the hash of a shown one is compared in constant time.
 
 mod accounts;
+mod asked_drafts;
 mod change;
 mod ring;
 mod tokens;
@@ -18,11 +19,11 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::access::{AccessKey, ApiKey, Grants, KeyId, Principal, PrincipalName, QuotaLimits, SecretHash};
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::catalog::{CatalogView, Etag, FollowedCatalog, Sharing, VersionedCatalog};
-use crate::ports::{Catalog, Clock, Entropy, StoreError};
+use crate::catalog::{CatalogView, Etag, FollowedCatalog, Sharing, VersionedCatalog};
+use tallystone_domain::access::{AccessKey, ApiKey, Grants, KeyId, Principal, PrincipalName, QuotaLimits, SecretHash};
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{Catalog, Clock, Entropy, StoreError};
 
 pub use accounts::{AccountPermit, PrincipalAccount, PrincipalAccounts, QuotaRefusals};
 pub use change::{IssuedKey, KeyDraft, KeyRotation, KeyUpdate, Lockout, UpdatedKey};

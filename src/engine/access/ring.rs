@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 
 use hashbrown::HashMap;
 
-use crate::domain::Timestamp;
-use crate::domain::access::{AccessKey, AccessKeySecret, KeyId, Principal, PrincipalName, SecretHash};
-use crate::engine::access::{CredentialKind, Identity, KeyRefusal, PrincipalAccounts};
+use crate::access::{CredentialKind, Identity, KeyRefusal, PrincipalAccounts};
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::{AccessKey, AccessKeySecret, KeyId, Principal, PrincipalName, SecretHash};
 
 /// All live keys, indexed.
 #[derive(Clone, Default)]
@@ -180,7 +180,7 @@ impl KeyRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{AccessKeySpec, AccessResource, AccessRole, Grant, Grants, KeyQuota, KeyQuotas};
+    use tallystone_domain::access::{AccessKeySpec, AccessResource, AccessRole, Grant, Grants, KeyQuota, KeyQuotas};
 
     fn secret(number: u8, expires: Option<i64>) -> AccessKeySecret {
         let expires = expires.map(Timestamp::from_secs);

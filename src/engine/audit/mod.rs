@@ -11,11 +11,11 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{
     ADMIN_PAGE_ACTS_MAX, ADMIN_REPEATS_MAX, ADMIN_TEXT_BYTES_MAX, OPERATION_KEPT, REFUSED_TEXT_BYTES_MAX,
 };
-use crate::ports::{AdminAction, AdminLog, Clock, StoreError};
+use tallystone_ports::{AdminAction, AdminLog, Clock, StoreError};
 
 use refusals::RefusalSample;
 

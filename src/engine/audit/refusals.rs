@@ -5,8 +5,8 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::domain::limits::{REFUSALS_KNOWN_MAX, REFUSALS_WINDOW, REFUSALS_WRITTEN_MAX};
-use crate::engine::audit::OperatorAct;
+use crate::audit::OperatorAct;
+use tallystone_domain::limits::{REFUSALS_KNOWN_MAX, REFUSALS_WINDOW, REFUSALS_WRITTEN_MAX};
 
 /// The refusals of the current window of time.
 #[derive(Default)]

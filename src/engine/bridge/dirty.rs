@@ -6,8 +6,8 @@ use std::time::Duration;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
-use crate::domain::queue::ShardId;
-use crate::ports::{Clock, QueueListener, ShardStatus};
+use tallystone_domain::queue::ShardId;
+use tallystone_ports::{Clock, QueueListener, ShardStatus};
 
 /// A shard that waits for its report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,8 +104,8 @@ impl QueueListener for DirtyShards {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::QueueId;
-    use crate::domain::time::Timestamp;
+    use tallystone_domain::queue::QueueId;
+    use tallystone_domain::time::Timestamp;
 
     struct FixedClock;
 
@@ -119,8 +119,8 @@ mod tests {
             Duration::from_secs(9)
         }
 
-        fn boot(&self) -> crate::ports::BootId {
-            crate::ports::BootId(1)
+        fn boot(&self) -> tallystone_ports::BootId {
+            tallystone_ports::BootId(1)
         }
 
         async fn sleep(&self, _duration: Duration) {}

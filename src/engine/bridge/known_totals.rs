@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use crate::domain::queue::{QueueName, counter_names};
-use crate::domain::rollup::SourceTotal;
-use crate::domain::{Reason, Reject};
-use crate::engine::bridge::takeover::KnownBySource;
-use crate::engine::bridge::totals::all_totals;
-use crate::engine::counting::{Counting, CountingError};
-use crate::engine::historian::{CounterTotals, TotalsByCounter, TotalsBySource};
-use crate::engine::queues::QueueError;
-use crate::ports::ShardReport;
+use crate::bridge::takeover::KnownBySource;
+use crate::bridge::totals::all_totals;
+use crate::counting::{Counting, CountingError};
+use crate::historian::{CounterTotals, TotalsByCounter, TotalsBySource};
+use crate::queues::QueueError;
+use tallystone_domain::queue::{QueueName, counter_names};
+use tallystone_domain::rollup::SourceTotal;
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::ShardReport;
 
 /// Reads what the counters know of a queue. Cost: a read of each of its counters.
 pub async fn known_of(counting: &Counting, queue: &QueueName) -> Result<KnownBySource, CountingError> {

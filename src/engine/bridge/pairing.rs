@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::domain::history::HistoryCursor;
-use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{QueueId, ShardId};
-use crate::ports::{HistoryBatch, HistoryStore, StoreError};
+use tallystone_domain::history::HistoryCursor;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_ports::{HistoryBatch, HistoryStore, StoreError};
 
 /// The shard whose cursor holds the mark. No queue has this number.
 const MARK: ShardId = ShardId { queue: QueueId(0), number: 0 };

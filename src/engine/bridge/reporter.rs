@@ -8,25 +8,25 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use hashbrown::HashMap;
 
-use crate::domain::limits::{
+use crate::bridge::BridgeSettings;
+use crate::bridge::dirty::{DirtyShards, WaitingShard};
+use crate::bridge::known_totals::known_of;
+use crate::bridge::other_servers::OtherServers;
+use crate::bridge::shard_state::{ReportScope, ReportedShard};
+use crate::bridge::takeover;
+use crate::bridge::tidier::CounterTidier;
+use crate::context::EngineContext;
+use crate::counting::{Counting, CountingError, QueueTotal, WriteOutcome};
+use crate::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::queues::{Queues, ReportedQueue};
+use tallystone_domain::limits::{
     BRIDGE_BACKOFF_MAX, BRIDGE_READ_BACKS_MAX, BRIDGE_READS_AT_ONCE_MAX, BRIDGE_TAKEOVERS_AT_ONCE_MAX,
     QUEUE_TOTALS_AT_ONCE_MAX,
 };
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::{QueueId, QueueName, ShardId};
-use crate::domain::time::Timestamp;
-use crate::engine::bridge::BridgeSettings;
-use crate::engine::bridge::dirty::{DirtyShards, WaitingShard};
-use crate::engine::bridge::known_totals::known_of;
-use crate::engine::bridge::other_servers::OtherServers;
-use crate::engine::bridge::shard_state::{ReportScope, ReportedShard};
-use crate::engine::bridge::takeover;
-use crate::engine::bridge::tidier::CounterTidier;
-use crate::engine::context::EngineContext;
-use crate::engine::counting::{Counting, CountingError, QueueTotal, WriteOutcome};
-use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
-use crate::engine::queues::{Queues, ReportedQueue};
-use crate::ports::{ShardOutbox, ShardReport, StoreError, StoreErrorKind, text_with_causes};
+use tallystone_domain::queue::counter_names::CountedValue;
+use tallystone_domain::queue::{QueueId, QueueName, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{ShardOutbox, ShardReport, StoreError, StoreErrorKind, text_with_causes};
 
 /// After this time without a report, the counters by attempt, time and error follow the others.
 const SLOW_AFTER: Duration = Duration::from_secs(10);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::domain::counter::{CounterName, ReportSource};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::counter_names::counter_name;
-use crate::engine::bridge::totals::{fast_names, fast_totals, signature_totals, slow_names, slow_totals, value_totals};
-use crate::engine::counting::{QueueTotal, queue_serial};
-use crate::ports::ShardReport;
+use crate::bridge::totals::{fast_names, fast_totals, signature_totals, slow_names, slow_totals, value_totals};
+use crate::counting::{QueueTotal, queue_serial};
+use tallystone_domain::counter::{CounterName, ReportSource};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::counter_names::counter_name;
+use tallystone_ports::ShardReport;
 
 /// What was reported of a shard.
 #[derive(Clone, Debug)]

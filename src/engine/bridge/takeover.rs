@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::counter::ReportSource;
-use crate::domain::queue::QueueName;
-use crate::domain::rollup::SourceTotal;
-use crate::engine::bridge::shard_state::{counter_of, serial_of, source_of};
-use crate::engine::bridge::totals::all_totals;
-use crate::engine::counting::QueueTotal;
-use crate::ports::ShardReport;
+use crate::bridge::shard_state::{counter_of, serial_of, source_of};
+use crate::bridge::totals::all_totals;
+use crate::counting::QueueTotal;
+use tallystone_domain::counter::ReportSource;
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::rollup::SourceTotal;
+use tallystone_ports::ShardReport;
 
 /// The known totals of the sources of a queue, by source and by the name of the counter.
 pub type KnownBySource = BTreeMap<Box<str>, BTreeMap<String, SourceTotal>>;
@@ -76,10 +76,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::Timestamp;
-    use crate::domain::queue::tally::ShardCounts;
-    use crate::domain::queue::totals::Totals;
-    use crate::domain::queue::transition::RowPosition;
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::queue::tally::ShardCounts;
+    use tallystone_domain::queue::totals::Totals;
+    use tallystone_domain::queue::transition::RowPosition;
 
     fn queue() -> QueueName {
         QueueName::new("orders").expect("a name")

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::domain::counter::CounterName;
-use crate::domain::queue::QueueName;
-use crate::domain::queue::counter_names;
-use crate::domain::time::Timestamp;
-use crate::engine::counting::{Counting, CountingError, KnownTotals};
+use crate::counting::{Counting, CountingError, KnownTotals};
+use tallystone_domain::counter::CounterName;
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::counter_names;
+use tallystone_domain::time::Timestamp;
 
 /// The pause between two scans of all counters of queues.
 const SCAN_EVERY: Duration = Duration::from_secs(3_600);

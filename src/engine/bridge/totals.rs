@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use crate::domain::queue::MessageState;
-use crate::domain::queue::counter_names::{CountedValue, pair_text};
-use crate::domain::queue::tally::errors::SignatureCounts;
-use crate::domain::queue::tally::flows::Flow;
-use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
-use crate::domain::queue::tally::values::{ValueCounts, ValueFlow};
-use crate::ports::ShardReport;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::counter_names::{CountedValue, pair_text};
+use tallystone_domain::queue::tally::errors::SignatureCounts;
+use tallystone_domain::queue::tally::flows::Flow;
+use tallystone_domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
+use tallystone_domain::queue::tally::values::{ValueCounts, ValueFlow};
+use tallystone_ports::ShardReport;
 
 /// The key of error signatures in the names of counters.
 const ERROR_KEY: &str = "error";

@@ -1,8 +1,8 @@
 //! The author of a change, and what the history keeps of it.
 
-use crate::domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::ports::{CatalogChange, CatalogEntry};
+use tallystone_domain::limits::{ACTOR_BYTES_MAX, DESCRIPTION_BYTES_MAX};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{CatalogChange, CatalogEntry};
 
 /// The author of a change, with the reason.
 #[derive(Clone, Debug, Default)]

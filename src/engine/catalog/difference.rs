@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::domain::counter::NamespaceName;
-use crate::domain::{Reason, Reject};
-use crate::ports::CatalogEntry;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::CatalogEntry;
 
 /// One setting and its value, as text.
 pub struct SettingText {

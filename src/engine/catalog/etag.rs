@@ -6,8 +6,8 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-use crate::domain::{Reason, Reject};
-use crate::ports::CatalogEntry;
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::CatalogEntry;
 
 /// The characters of a refused etag that are shown.
 const SHOWN_CHARS: usize = 64;
@@ -63,8 +63,8 @@ pub fn check_etag<E: CatalogEntry>(live: &E, expected: Option<Etag<E::Id>>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::NamespaceId;
-    use crate::domain::queue::QueueId;
+    use tallystone_domain::counter::NamespaceId;
+    use tallystone_domain::queue::QueueId;
 
     #[test]
     fn only_what_was_sent_out_is_read_back() {

@@ -18,8 +18,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
-use crate::domain::limits::CATALOG_ATTEMPTS_MAX;
-use crate::ports::{Catalog, CatalogEntry, CatalogRecord, EffectOutcome, StoreError, StoreErrorKind};
+use tallystone_domain::limits::CATALOG_ATTEMPTS_MAX;
+use tallystone_ports::{Catalog, CatalogEntry, CatalogRecord, EffectOutcome, StoreError, StoreErrorKind};
 
 pub use author::Author;
 pub use difference::{SettingText, differences_between, duration_text, refuse_fixed, setting};

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::domain::Reject;
-use crate::domain::counter::{Change, Counter, Event, IdempotencyToken, NamespaceName};
-use crate::domain::limits::BATCH_ITEMS_MAX;
-use crate::domain::namespace::CounterType;
-use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
-use crate::engine::counting::submit::{ServerTokenRange, Submission};
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{Add, Counting, CountingError, WriteOutcome, Written, is_best_effort};
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
+use crate::counting::submit::{ServerTokenRange, Submission};
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{Add, Counting, CountingError, WriteOutcome, Written, is_best_effort};
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Reject;
+use tallystone_domain::counter::{Change, Counter, Event, IdempotencyToken, NamespaceName};
+use tallystone_domain::limits::BATCH_ITEMS_MAX;
+use tallystone_domain::namespace::CounterType;
+use tallystone_domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
+use tallystone_ports::{EffectOutcome, FastAdd, FastAddOutcome, NewEvent, StoreError};
 
 /// A namespace that accepts adds, as found at lookup.
 pub struct AddTarget(Arc<NamespaceScope>);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
-use crate::domain::rollup::{BucketRecord, Checkpoint, Freshness, ReadOptions, SliceStatus};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{BucketDifference, Counting, CountingError, EventsQuery, Recount, Repair};
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{BucketDifference, Counting, CountingError, EventsQuery, Recount, Repair};
+use crate::scopes::NamespaceScope;
+use tallystone_domain::counter::{Counter, CounterName, Event, NamespaceName};
+use tallystone_domain::rollup::{BucketRecord, Checkpoint, Freshness, ReadOptions, SliceStatus};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
 
 /// A counter recomputed from its log.
 struct Recomputed {

@@ -1,10 +1,10 @@
 //! ClearCount: an event that wipes everything at or before its time, visible at once.
 
-use crate::domain::counter::{Change, Event, IdempotencyToken, NamespaceName};
-use crate::domain::limits::CLEAR_VISIBLE_WITHIN;
-use crate::engine::counting::submit::Submission;
-use crate::engine::counting::{Clear, Counting, CountingError, WriteOutcome, Written, is_best_effort};
-use crate::ports::NewEvent;
+use crate::counting::submit::Submission;
+use crate::counting::{Clear, Counting, CountingError, WriteOutcome, Written, is_best_effort};
+use tallystone_domain::counter::{Change, Event, IdempotencyToken, NamespaceName};
+use tallystone_domain::limits::CLEAR_VISIBLE_WITHIN;
+use tallystone_ports::NewEvent;
 
 impl Counting {
     /// Clears a counter. Reads that begin after the answer start from 0.

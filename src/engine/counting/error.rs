@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::domain::counter::Change;
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::ports::StoreError;
+use tallystone_domain::counter::Change;
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::StoreError;
 
 /// The refusal or failure of a counter call.
 #[derive(Debug, thiserror::Error)]

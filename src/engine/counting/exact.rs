@@ -1,19 +1,19 @@
 //! Exact counts for counter rules, with what tells that a counter began anew.
 
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::rollup::{Checkpoint, Exactness};
-use crate::domain::rules::{ExactCount, SourceEpochs};
-use crate::engine::counting::{Counting, CountingError};
+use crate::counting::{Counting, CountingError};
+use tallystone_domain::counter::{CounterName, NamespaceName};
+use tallystone_domain::rollup::{Checkpoint, Exactness};
+use tallystone_domain::rules::{ExactCount, SourceEpochs};
 
 impl Counting {
     /// Fails unless the counters of a namespace keep their events: only those have exact counts.
-    pub(in crate::engine) async fn check_exact(&self, namespace: &NamespaceName) -> Result<(), CountingError> {
+    pub(crate) async fn check_exact(&self, namespace: &NamespaceName) -> Result<(), CountingError> {
         self.durable_scope(namespace, RULES).await.map(drop)
     }
 
     /// Reads a rolled-up count. None if it is not exact now, as between a clear and its roll, or does not fit into 64 bits.
     /// Cost: one read of the rollup row.
-    pub(in crate::engine) async fn exact_count(
+    pub(crate) async fn exact_count(
         &self,
         namespace: &NamespaceName,
         name: CounterName,

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, CounterName, Event, NamespaceName};
-use crate::domain::limits::{EXPLAIN_BUCKETS_MAX, STEP};
-use crate::domain::namespace::{CounterType, Temporality};
-use crate::domain::rollup::checkpoint::is_ttl_expired;
-use crate::domain::rollup::{Checkpoint, CheckpointWriter, CountReading, Freshness, ReadOptions, SliceStatus};
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{Counting, CountingError, is_best_effort};
-use crate::engine::fleet::SignalRoute;
-use crate::engine::rollup_queues::queue::PendingRoll;
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{ScanOrder, ScanRange, StoreError};
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{Counting, CountingError, is_best_effort};
+use crate::fleet::SignalRoute;
+use crate::rollup_queues::queue::PendingRoll;
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Counter, CounterName, Event, NamespaceName};
+use tallystone_domain::limits::{EXPLAIN_BUCKETS_MAX, STEP};
+use tallystone_domain::namespace::{CounterType, Temporality};
+use tallystone_domain::rollup::checkpoint::is_ttl_expired;
+use tallystone_domain::rollup::{Checkpoint, CheckpointWriter, CountReading, Freshness, ReadOptions, SliceStatus};
+use tallystone_ports::{ScanOrder, ScanRange, StoreError};
 
 /// A counter and the parts of its count.
 #[derive(Clone, Debug)]

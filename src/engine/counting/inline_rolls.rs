@@ -7,9 +7,9 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::domain::counter::Counter;
-use crate::engine::counting::Counting;
-use crate::engine::scopes::NamespaceScope;
+use crate::counting::Counting;
+use crate::scopes::NamespaceScope;
+use tallystone_domain::counter::Counter;
 
 /// The inline rolls in flight.
 #[derive(Default)]

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX};
-use crate::domain::rollup::checkpoint::clamp_count;
-use crate::domain::rollup::{CountReading, Freshness, ReadOptions};
-use crate::domain::{Reason, Reject};
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{CounterSummary, Counting, CountingError, TopCountersResult, is_best_effort};
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::NamespaceScope;
-use crate::engine::served_counts::rankings::{RankedCounter, RankingStart, TopTable};
-use crate::ports::StoreError;
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{CounterSummary, Counting, CountingError, TopCountersResult, is_best_effort};
+use crate::rolling::Roller;
+use crate::scopes::NamespaceScope;
+use crate::served_counts::rankings::{RankedCounter, RankingStart, TopTable};
+use tallystone_domain::counter::{Counter, CounterName, NamespaceName};
+use tallystone_domain::limits::{CALL_READS_AT_ONCE_MAX, PAGE_ROWS_MAX, SHARED_RANKING_AGE_MAX};
+use tallystone_domain::rollup::checkpoint::clamp_count;
+use tallystone_domain::rollup::{CountReading, Freshness, ReadOptions};
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::StoreError;
 
 /// How long the first request waits for the ranking of its namespace.
 const RANKING_BUDGET: Duration = Duration::from_millis(1_500);

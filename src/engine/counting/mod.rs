@@ -22,18 +22,18 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::NamespaceName;
-use crate::domain::fleet::ProtocolRules;
-use crate::domain::limits::{RECOUNTS_AT_ONCE_MAX, VERDICTS_AT_ONCE_MAX};
-use crate::domain::namespace::{CounterType, Temporality};
-use crate::domain::{Reason, Reject};
-use crate::engine::context::EngineContext;
-use crate::engine::counting::inline_rolls::InlineRolls;
-use crate::engine::namespaces::{NamespaceError, is_reserved, reserved_writer};
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
-use crate::engine::served_counts::ServedCounts;
+use crate::context::EngineContext;
+use crate::counting::inline_rolls::InlineRolls;
+use crate::namespaces::{NamespaceError, is_reserved, reserved_writer};
+use crate::rolling::Roller;
+use crate::scopes::{NamespaceScope, NamespaceScopes};
+use crate::served_counts::ServedCounts;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::fleet::ProtocolRules;
+use tallystone_domain::limits::{RECOUNTS_AT_ONCE_MAX, VERDICTS_AT_ONCE_MAX};
+use tallystone_domain::namespace::{CounterType, Temporality};
+use tallystone_domain::{Reason, Reject};
 
 pub use add::{AddTarget, SubmittedBatch};
 pub use error::{ChangeText, CountingError};
@@ -138,7 +138,7 @@ fn not_found(error: NamespaceError, name: &NamespaceName) -> CountingError {
 }
 
 /// Refuses writes to namespaces that users may only read.
-pub(in crate::engine) fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
+pub(crate) fn refuse_reserved(namespace: &NamespaceName) -> Result<(), CountingError> {
     match is_reserved(namespace) {
         true => {
             Err(CountingError::NamespaceReadOnly { name: namespace.to_string(), writer: reserved_writer(namespace) })

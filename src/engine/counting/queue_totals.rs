@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use crate::domain::counter::{Change, CounterName, Event, EventId, EventKey, Provenance, ReportSource};
-use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, KNOWN_TOTALS_PAGE_MAX, QUEUE_TOTALS_AT_ONCE_MAX};
-use crate::domain::rollup::{RollupRow, SliceStatus, SourceTotal};
-use crate::domain::{Reason, Reject};
-use crate::engine::counting::submit::Submission;
-use crate::engine::counting::{Counting, CountingError, WriteOutcome};
-use crate::engine::namespaces::queue_namespace;
-use crate::ports::{NewEvent, StoreError};
+use crate::counting::submit::Submission;
+use crate::counting::{Counting, CountingError, WriteOutcome};
+use crate::namespaces::queue_namespace;
+use tallystone_domain::counter::{Change, CounterName, Event, EventId, EventKey, Provenance, ReportSource};
+use tallystone_domain::limits::{CALL_READS_AT_ONCE_MAX, KNOWN_TOTALS_PAGE_MAX, QUEUE_TOTALS_AT_ONCE_MAX};
+use tallystone_domain::rollup::{RollupRow, SliceStatus, SourceTotal};
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::{NewEvent, StoreError};
 
 /// The bits of a serial that hold the position in the shard.
 const POSITION_BITS: u32 = 48;

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
-use crate::domain::counter::{Counter, CounterName, Event, NamespaceName};
-use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
-use crate::domain::namespace::CounterType;
-use crate::domain::rollup::{
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{Counting, CountingError, is_best_effort};
+use crate::scopes::NamespaceScope;
+use tallystone_domain::counter::{Counter, CounterName, Event, NamespaceName};
+use tallystone_domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
+use tallystone_domain::namespace::CounterType;
+use tallystone_domain::rollup::{
     Checkpoint, CountReading, FoldedTail, Freshness, ReadAnswer, ReadOptions, ReadPlan, ReadRules, ReadStep, RollupRow,
     StateBefore,
 };
-use crate::domain::{Reject, Timestamp};
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{Counting, CountingError, is_best_effort};
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{CacheLease, ScanOrder, ScanRange, StoreError};
+use tallystone_domain::{Reject, Timestamp};
+use tallystone_ports::{CacheLease, ScanOrder, ScanRange, StoreError};
 
 /// The page size of the search for the first mutation. Tombstones before it are rare.
 const FIRST_MUTATION_PAGE: usize = 16;

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::counter::{
+use crate::counting::error::ChangeText;
+use crate::counting::submit::Submission;
+use crate::counting::{Counting, CountingError, Report, WriteOutcome, Written, refuse_reserved};
+use crate::scopes::NamespaceScope;
+use tallystone_domain::counter::{
     Change, Counter, CounterName, Event, EventId, EventKey, IdempotencyToken, NamespaceName, Provenance,
 };
-use crate::domain::limits::SOURCES_MAX;
-use crate::domain::namespace::Temporality;
-use crate::domain::rollup::SourceTotal;
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::error::ChangeText;
-use crate::engine::counting::submit::Submission;
-use crate::engine::counting::{Counting, CountingError, Report, WriteOutcome, Written, refuse_reserved};
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::NewEvent;
+use tallystone_domain::limits::SOURCES_MAX;
+use tallystone_domain::namespace::Temporality;
+use tallystone_domain::rollup::SourceTotal;
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::NewEvent;
 
 impl Counting {
     /// Accepts the totals of a source.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{CALL_READS_AT_ONCE_MAX, SERIES_ROWS_MAX};
-use crate::domain::rollup::series::{self, SeriesPlan};
-use crate::domain::rollup::{Checkpoint, StepSum};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::{Counting, CountingError, SeriesQuery, SeriesResult};
-use crate::engine::scopes::NamespaceScope;
+use crate::counting::{Counting, CountingError, SeriesQuery, SeriesResult};
+use crate::scopes::NamespaceScope;
+use tallystone_domain::counter::{Counter, CounterName, NamespaceName};
+use tallystone_domain::limits::{CALL_READS_AT_ONCE_MAX, SERIES_ROWS_MAX};
+use tallystone_domain::rollup::series::{self, SeriesPlan};
+use tallystone_domain::rollup::{Checkpoint, StepSum};
+use tallystone_domain::{Reason, Reject, Timestamp};
 
 /// Number of steps in the first search for the next step after a range.
 const STEPS_READ_FIRST: u32 = 64;

@@ -6,19 +6,19 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, IdempotencyToken, SEQUENCES_PER_MS};
-use crate::domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
-use crate::domain::namespace::CounterType;
-use crate::engine::closed_timestamp::{InFlightHold, ReservedSequences};
-use crate::engine::counting::error::ChangeText;
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{Counting, CountingError, WriteOutcome};
-use crate::engine::fleet::WriteRefusal;
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::NamespaceScope;
-use crate::engine::stats::NamespaceCounts;
-use crate::ports::{AppendOutcome, NewEvent, StoreError, StoreErrorKind};
+use crate::closed_timestamp::{InFlightHold, ReservedSequences};
+use crate::counting::error::ChangeText;
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{Counting, CountingError, WriteOutcome};
+use crate::fleet::WriteRefusal;
+use crate::rolling::Roller;
+use crate::scopes::NamespaceScope;
+use crate::stats::NamespaceCounts;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Counter, IdempotencyToken, SEQUENCES_PER_MS};
+use tallystone_domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
+use tallystone_domain::namespace::CounterType;
+use tallystone_ports::{AppendOutcome, NewEvent, StoreError, StoreErrorKind};
 
 /// The state of a write until its outcome is decided. The log owns it, not the caller. Dropping it sends the rollup signals
 /// first and ends the holds second, so a limit never passes an event whose caller has gone.

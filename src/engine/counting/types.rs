@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{CounterName, EventKey, IdempotencyToken, Provenance, ReportSource};
-use crate::domain::rollup::BucketRecord;
-use crate::domain::rollup::series::SeriesRow;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{CounterName, EventKey, IdempotencyToken, Provenance, ReportSource};
+use tallystone_domain::rollup::BucketRecord;
+use tallystone_domain::rollup::series::SeriesRow;
 
 /// One addition.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ pub struct Written {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokenVerdict {
     /// The change was applied.
-    Applied { change: crate::domain::counter::Change, event_time: Timestamp },
+    Applied { change: tallystone_domain::counter::Change, event_time: Timestamp },
     /// The change was not applied and never will be.
     NotApplied,
     /// The verdict is not known yet.

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, EventKey, IdempotencyToken, NamespaceName};
-use crate::domain::fleet::ProtocolRule;
-use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
-use crate::domain::rollup::RollupRow;
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{EffectOutcome, NewEvent, StoreError, StoreErrorKind, VerdictOutcome};
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{Counting, CountingError, TokenVerdict, WriteOutcome, refuse_reserved};
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Counter, EventKey, IdempotencyToken, NamespaceName};
+use tallystone_domain::fleet::ProtocolRule;
+use tallystone_domain::limits::LIMIT_PUBLISH_INTERVAL;
+use tallystone_domain::rollup::RollupRow;
+use tallystone_ports::{EffectOutcome, NewEvent, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// The state of a key whose time is closed.
 enum TokenState {
@@ -30,7 +30,7 @@ impl Counting {
     pub async fn check_token(
         &self,
         namespace: &NamespaceName,
-        name: crate::domain::counter::CounterName,
+        name: tallystone_domain::counter::CounterName,
         token: IdempotencyToken,
     ) -> Result<TokenVerdict, CountingError> {
         refuse_reserved(namespace)?;

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::INLINE_ROLL_BUDGET;
-use crate::ports::Clock;
+use tallystone_domain::limits::INLINE_ROLL_BUDGET;
+use tallystone_ports::Clock;
 
 /// A running budget.
 #[derive(Clone, Copy, Debug)]

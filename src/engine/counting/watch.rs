@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, NamespaceName};
-use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
-use crate::domain::rollup::{CountReading, ReadOptions};
-use crate::engine::caller_quota::{CallerId, QuotaExceeded};
-use crate::engine::counting::wait_budget::WaitBudget;
-use crate::engine::counting::{Counting, CountingError, is_best_effort};
-use crate::engine::scopes::NamespaceScope;
-use crate::engine::served_counts::watchers::CounterWatch;
+use crate::caller_quota::{CallerId, QuotaExceeded};
+use crate::counting::wait_budget::WaitBudget;
+use crate::counting::{Counting, CountingError, is_best_effort};
+use crate::scopes::NamespaceScope;
+use crate::served_counts::watchers::CounterWatch;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, NamespaceName};
+use tallystone_domain::limits::{LIMIT_PUBLISH_INTERVAL, WATCH_READS_OF_A_TURN_MAX};
+use tallystone_domain::rollup::{CountReading, ReadOptions};
 
 /// A watch compares the clock with the ends of silences at least this often, because wall time may jump.
 const SILENCE_LOOK_INTERVAL: Duration = Duration::from_secs(10);

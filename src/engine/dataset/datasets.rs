@@ -8,16 +8,16 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, Semaphore};
 
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::limits::{BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
-use crate::domain::namespace::Dataset;
-use crate::engine::closed_timestamp::ClosedTimestampTracker;
-use crate::engine::dataset::pending::PendingRolls;
-use crate::engine::dataset::slices::SliceTable;
-use crate::engine::fleet::CounterFleet;
-use crate::engine::watermark::Watermark;
-use crate::ports::{Clock, StoreError, StoreErrorKind, Stores};
+use crate::closed_timestamp::ClosedTimestampTracker;
+use crate::dataset::pending::PendingRolls;
+use crate::dataset::slices::SliceTable;
+use crate::fleet::CounterFleet;
+use crate::watermark::Watermark;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::limits::{BATCHED_ITEMS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, MEMBER_LEASE, TOUCH_SHARDS};
+use tallystone_domain::namespace::Dataset;
+use tallystone_ports::{Clock, StoreError, StoreErrorKind, Stores};
 
 /// The running state of one dataset.
 pub struct DatasetState {

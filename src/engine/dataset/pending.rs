@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::TOUCH_SHARDS;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::TOUCH_SHARDS;
 
 const SECOND: Duration = Duration::from_secs(1);
 

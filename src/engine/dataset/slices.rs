@@ -13,11 +13,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::domain::counter::{DatasetId, NamespaceId};
-use crate::domain::limits::GAP_SLICES_MAX;
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::domain::{Timestamp, rollup::slice_rules::slice_start};
-use crate::ports::{StoreError, StoreErrorKind, TimeSlices};
+use tallystone_domain::counter::{DatasetId, NamespaceId};
+use tallystone_domain::limits::GAP_SLICES_MAX;
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
+use tallystone_domain::{Timestamp, rollup::slice_rules::slice_start};
+use tallystone_ports::{StoreError, StoreErrorKind, TimeSlices};
 
 /// How many slices are made ahead of their time.
 const AHEAD: u32 = 2;

@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
 
 use super::error::ExperimentError;
-use crate::domain::experiment::{CatalogExperiment, ExperimentId, ExperimentWord};
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::domain::{Reason, Reject};
-use crate::engine::catalog::{CatalogView, Etag, FollowedCatalog, Sharing, VersionedCatalog};
-use crate::engine::context::EngineContext;
-use crate::ports::{Catalog, ExperimentChange, StoreError};
+use crate::catalog::{CatalogView, Etag, FollowedCatalog, Sharing, VersionedCatalog};
+use crate::context::EngineContext;
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_domain::{Reason, Reject};
+use tallystone_experiments::{CatalogExperiment, ExperimentId, ExperimentWord};
+use tallystone_ports::{Catalog, ExperimentChange, StoreError};
 
 /// The version of an experiment that a caller read.
 pub type ExperimentEtag = Etag<ExperimentId>;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use super::catalog::{ExperimentCatalog, ExperimentEtag, HeldExperiments, not_found};
 use super::error::ExperimentError;
-use crate::domain::experiment::{
-    CatalogExperiment, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentUnit, ExperimentWord, FallenCounter,
-};
-use crate::domain::limits::EXPERIMENTS_MAX;
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::catalog::{
+use crate::catalog::{
     Author, CommitOutcome, FIRST_VERSION, FollowedCatalog as _, SettingText, check_etag, differences_between, finish,
     refuse_fixed, setting,
 };
-use crate::ports::{ExperimentRecord, StoreError, StoreErrorKind};
+use tallystone_domain::limits::EXPERIMENTS_MAX;
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_experiments::{
+    CatalogExperiment, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentUnit, ExperimentWord, FallenCounter,
+};
+use tallystone_ports::{ExperimentRecord, StoreError, StoreErrorKind};
 
 const CHANGE_OP: &str = "change of an experiment";
 
@@ -284,8 +284,8 @@ fn changing(settings: &ExperimentSettings) -> Vec<SettingText> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::NamespaceName;
-    use crate::domain::experiment::{ArmWeights, ExperimentDesign, ExperimentSpec, SignificanceLevel};
+    use tallystone_domain::counter::NamespaceName;
+    use tallystone_experiments::{ArmWeights, ExperimentDesign, ExperimentSpec, SignificanceLevel};
 
     fn word(text: &str) -> ExperimentWord {
         ExperimentWord::new(text, "name").expect("a valid name")

@@ -1,9 +1,9 @@
 //! Why a call about experiments was refused.
 
-use crate::domain::{Reason, Reject};
-use crate::engine::counting::CountingError;
-use crate::engine::namespaces::NamespaceError;
-use crate::ports::StoreError;
+use crate::counting::CountingError;
+use crate::namespaces::NamespaceError;
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::StoreError;
 
 /// Why a call about experiments was refused.
 #[derive(Debug, thiserror::Error)]

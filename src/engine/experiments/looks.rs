@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ExperimentError, Experiments};
-use crate::domain::experiment::{
+use crate::counting::{CountingError, SeriesQuery, SeriesResult};
+use crate::namespaces::{experiment_namespace, experiment_step};
+use tallystone_domain::limits::SERIES_ROWS_MAX;
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_experiments::{
     ArmTotals, CatalogExperiment, EXPOSURES, ExperimentDoubt, ExperimentWord, Judgement, judge,
 };
-use crate::domain::limits::SERIES_ROWS_MAX;
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::counting::{CountingError, SeriesQuery, SeriesResult};
-use crate::engine::namespaces::{experiment_namespace, experiment_step};
 
 /// The shortest and the longest step between two looks.
 const STEPS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(31 * 86_400));

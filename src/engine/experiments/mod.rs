@@ -10,18 +10,18 @@ mod sampler;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{CounterName, NamespaceName};
-use crate::domain::experiment::{
+use crate::catalog::Author;
+use crate::context::EngineContext;
+use crate::counting::{Counting, CountingError, refuse_reserved};
+use crate::namespaces::{NamespaceCatalog, experiment_namespace};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{CounterName, NamespaceName};
+use tallystone_domain::limits::EXPERIMENT_SAMPLED_EVERY;
+use tallystone_domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
+use tallystone_experiments::{
     ArmTotals, CatalogExperiment, EXPOSURES, ExperimentDoubt, ExperimentSettings, ExperimentSpec, ExperimentWord,
     FallenCounter, Judgement, judge,
 };
-use crate::domain::limits::EXPERIMENT_SAMPLED_EVERY;
-use crate::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
-use crate::engine::catalog::Author;
-use crate::engine::context::EngineContext;
-use crate::engine::counting::{Counting, CountingError, refuse_reserved};
-use crate::engine::namespaces::{NamespaceCatalog, experiment_namespace};
 
 pub use catalog::{ExperimentCatalog, ExperimentEtag, not_found};
 pub use error::ExperimentError;

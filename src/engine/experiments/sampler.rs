@@ -8,13 +8,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{Experiments, fallen};
-use crate::domain::counter::ReportSource;
-use crate::domain::experiment::CatalogExperiment;
-use crate::domain::limits::EXPERIMENT_SAMPLED_EVERY;
-use crate::engine::counting::{CountingError, Report};
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::experiments::ExperimentError;
-use crate::engine::namespaces::experiment_namespace;
+use crate::counting::{CountingError, Report};
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::experiments::ExperimentError;
+use crate::namespaces::experiment_namespace;
+use tallystone_domain::counter::ReportSource;
+use tallystone_domain::limits::EXPERIMENT_SAMPLED_EVERY;
+use tallystone_experiments::CatalogExperiment;
 
 /// The source of the totals.
 const SAMPLER: &str = "sampler";

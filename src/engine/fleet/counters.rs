@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::counter::DatasetId;
-use crate::engine::closed_timestamp::ClosedTimestampTracker;
-use crate::engine::fleet::FleetMembership;
-use crate::ports::{FleetStore, StoreError};
+use crate::closed_timestamp::ClosedTimestampTracker;
+use crate::fleet::FleetMembership;
+use tallystone_domain::counter::DatasetId;
+use tallystone_ports::{FleetStore, StoreError};
 
 /// How this process counts together with others.
 pub struct CounterFleet {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio::sync::SemaphorePermit;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::fleet::{Heartbeat, MemberId, MemberLease, ProtocolRule, Renewal};
-use crate::domain::limits::FRONTIER_READ_WITHIN;
-use crate::engine::closed_timestamp::ClosedTimestampTracker;
-use crate::engine::fleet::{FleetMembership, JoinedDataset};
-use crate::ports::{FleetStore, StoreError, StoreErrorKind};
+use crate::closed_timestamp::ClosedTimestampTracker;
+use crate::fleet::{FleetMembership, JoinedDataset};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::fleet::{Heartbeat, MemberId, MemberLease, ProtocolRule, Renewal};
+use tallystone_domain::limits::FRONTIER_READ_WITHIN;
+use tallystone_ports::{FleetStore, StoreError, StoreErrorKind};
 
 /// Datasets that could not be joined, with the errors.
 type JoinFailures = BTreeMap<DatasetId, StoreError>;

@@ -18,16 +18,16 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId};
-use crate::domain::fleet::{
+use crate::closed_timestamp::ClosedTimestampTracker;
+use crate::context::EngineContext;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId};
+use tallystone_domain::fleet::{
     FleetSecret, Heartbeat, MemberId, MemberLease, MembershipView, ProtocolRule, ProtocolRules, Roles, owner_of,
     rank_of,
 };
-use crate::domain::limits::{STATUS_ROWS_MAX, STORE_SILENCE_MAX, TOUCH_SHARDS};
-use crate::engine::closed_timestamp::ClosedTimestampTracker;
-use crate::engine::context::EngineContext;
-use crate::ports::{CounterSignal, FleetStore, Membership, RollupSignal, SignalCounts, StoreError};
+use tallystone_domain::limits::{STATUS_ROWS_MAX, STORE_SILENCE_MAX, TOUCH_SHARDS};
+use tallystone_ports::{CounterSignal, FleetStore, Membership, RollupSignal, SignalCounts, StoreError};
 
 pub use counters::CounterFleet;
 pub use routes::SignalRoute;

@@ -1,11 +1,11 @@
 //! Rounds of the loop that publishes a dataset's limit.
 
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::fleet::publish_round::{self, RoundDecision};
-use crate::domain::fleet::{Heartbeat, MemberId};
-use crate::engine::fleet::CounterFleet;
-use crate::ports::StoreError;
+use crate::fleet::CounterFleet;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::fleet::publish_round::{self, RoundDecision};
+use tallystone_domain::fleet::{Heartbeat, MemberId};
+use tallystone_ports::StoreError;
 
 impl CounterFleet {
     /// Runs one round: computes the least closed timestamp of all members, publishes it as the frontier, and reads

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::domain::fleet::{Heartbeat, MemberId, owner_of};
-use crate::domain::limits::TOUCH_SHARDS;
-use crate::engine::fleet::MemberProfile;
+use crate::fleet::MemberProfile;
+use tallystone_domain::fleet::{Heartbeat, MemberId, owner_of};
+use tallystone_domain::limits::TOUCH_SHARDS;
 
 /// The route of the rollup signals of a touch shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ pub fn routes(own: MemberId, profile: &MemberProfile, live: &[(MemberId, Heartbe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fleet::Roles;
+    use tallystone_domain::fleet::Roles;
 
     const WRITER: Roles = Roles { writer: true, roller: false };
     const ROLLER: Roles = Roles { writer: false, roller: true };

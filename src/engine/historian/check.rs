@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use crate::domain::history::audit::levels::{check_levels, check_values};
-use crate::domain::history::audit::{Finding, FindingKind};
-use crate::domain::queue::ShardId;
-use crate::domain::queue::transition::RowPosition;
-use crate::engine::caller_quota::CallerId;
-use crate::engine::historian::findings::raise;
-use crate::engine::historian::{Historian, HistorianContext};
-use crate::engine::queues::{
+use crate::caller_quota::CallerId;
+use crate::historian::findings::raise;
+use crate::historian::{Historian, HistorianContext};
+use crate::queues::{
     CheckRequest, CheckScope, CheckedQueue, FindingsPage, Operation, QueueError, QueueFinding, RunningCheck,
 };
-use crate::ports::{ShardReport, StoreError, StoreErrorKind};
+use tallystone_domain::history::audit::levels::{check_levels, check_values};
+use tallystone_domain::history::audit::{Finding, FindingKind};
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_ports::{ShardReport, StoreError, StoreErrorKind};
 
 /// How long a check waits for the history to reach a position.
 const RELAY_PATIENCE: Duration = Duration::from_secs(60);

@@ -9,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::check::CheckRun;
-use crate::domain::history::audit::{Finding, FindingKind};
-use crate::domain::queue::{QueueName, ShardId};
-use crate::engine::queues::{CheckedQueue, QueueError};
-use crate::ports::ShardReport;
+use crate::queues::{CheckedQueue, QueueError};
+use tallystone_domain::history::audit::{Finding, FindingKind};
+use tallystone_domain::queue::{QueueName, ShardId};
+use tallystone_ports::ShardReport;
 
 /// The reads of the counters until they must equal the shards. Reports of times and errors come every 10 s.
 const ATTEMPTS: u32 = 60;
@@ -96,7 +96,7 @@ fn is_flow(counter: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::QueueId;
+    use tallystone_domain::queue::QueueId;
 
     #[test]
     fn a_shard_at_rest_must_equal_and_one_under_load_must_not_be_below() {

@@ -6,11 +6,11 @@
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::check::CheckRun;
-use crate::domain::history::audit::versions::{CheckedMessage, KnownHoles, SeenVersions};
-use crate::domain::limits::{CHECK_GAPS_MAX, CHECK_PAGE_MAX, CHECK_SUSPECTS_MAX, CHECK_TRACES_AT_ONCE_MAX};
-use crate::domain::queue::{MessageState, QueueId, ShardId};
-use crate::engine::queues::{CheckedQueue, QueueError};
-use crate::ports::{QueueShards, ShardReport, StoreError};
+use crate::queues::{CheckedQueue, QueueError};
+use tallystone_domain::history::audit::versions::{CheckedMessage, KnownHoles, SeenVersions};
+use tallystone_domain::limits::{CHECK_GAPS_MAX, CHECK_PAGE_MAX, CHECK_SUSPECTS_MAX, CHECK_TRACES_AT_ONCE_MAX};
+use tallystone_domain::queue::{MessageState, QueueId, ShardId};
+use tallystone_ports::{QueueShards, ShardReport, StoreError};
 
 /// The undone rows of a message that a trace may have beside its versions, in pages.
 const UNDONE_PAGES: u64 = 8;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::domain::history::audit::{Finding, FindingKind};
-use crate::domain::queue::{MessageState, QueueName};
-use crate::engine::stats::Stats;
+use crate::stats::Stats;
+use tallystone_domain::history::audit::{Finding, FindingKind};
+use tallystone_domain::queue::{MessageState, QueueName};
 
 /// What was found about a shard and is still so.
 pub type LastingFindings = BTreeSet<(FindingKind, Option<MessageState>)>;

@@ -17,12 +17,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::engine::context::EngineContext;
-use crate::engine::historian::relay::Relay;
-use crate::engine::historian::step::StepSources;
-use crate::engine::historian::waiting::WaitingShards;
-use crate::engine::queues::Queues;
-use crate::ports::{HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader};
+use crate::context::EngineContext;
+use crate::historian::relay::Relay;
+use crate::historian::step::StepSources;
+use crate::historian::waiting::WaitingShards;
+use crate::queues::Queues;
+use tallystone_ports::{
+    HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader,
+};
 
 pub use check_counters::{CounterTotals, TotalsByCounter, TotalsBySource};
 pub use retention::HistoryRetention;

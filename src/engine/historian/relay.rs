@@ -12,17 +12,17 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use hashbrown::HashMap;
 
-use crate::domain::history::audit::Finding;
-use crate::domain::limits::{
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::historian::HistorianContext;
+use crate::historian::findings::raise;
+use crate::historian::step::{AUDIT_EVERY, KeptShard, ShardStep};
+use tallystone_domain::history::audit::Finding;
+use tallystone_domain::limits::{
     HISTORY_BATCH_ROWS_MAX, RELAY_APPENDS_AT_ONCE_MAX, RELAY_READS_AT_ONCE_MAX, RELAY_SHARDS_KEPT_MAX,
     RELAY_SHARDS_OF_A_ROUND_MAX,
 };
-use crate::domain::queue::ShardId;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::historian::HistorianContext;
-use crate::engine::historian::findings::raise;
-use crate::engine::historian::step::{AUDIT_EVERY, KeptShard, ShardStep};
-use crate::ports::{HistoryBatch, StoreError, StoreErrorKind};
+use tallystone_domain::queue::ShardId;
+use tallystone_ports::{HistoryBatch, StoreError, StoreErrorKind};
 
 /// Rows that come within this time are written together.
 const GATHER_TIME: Duration = Duration::from_millis(100);

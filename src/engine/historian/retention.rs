@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::engine::context::EngineContext;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::ports::HistoryStore;
+use crate::context::EngineContext;
+use crate::driver::{BackgroundLoop, NextActivation};
+use tallystone_ports::HistoryStore;
 
 /// The pause between two looks. Rows leave in whole storage periods, which are longer.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

@@ -6,19 +6,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::history::HistoryCursor;
-use crate::domain::history::audit::Finding;
-use crate::domain::history::audit::levels::check_levels;
-use crate::domain::history::audit::rows::{AuditRegister, CountedRows};
-use crate::domain::history::run::{PageEnd, ShardRun, TakenRows};
-use crate::domain::limits::{
+use crate::historian::findings::{LastingFindings, new_findings};
+use crate::queues::Queues;
+use tallystone_domain::history::HistoryCursor;
+use tallystone_domain::history::audit::Finding;
+use tallystone_domain::history::audit::levels::check_levels;
+use tallystone_domain::history::audit::rows::{AuditRegister, CountedRows};
+use tallystone_domain::history::run::{PageEnd, ShardRun, TakenRows};
+use tallystone_domain::limits::{
     HISTORY_BATCH_ROWS_MAX, OUTBOX_PAGE_ROWS_MAX, RELAY_COMPARED_PAGES_MAX, RELAY_OVERTAKEN_MAX,
 };
-use crate::domain::queue::ShardId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::engine::historian::findings::{LastingFindings, new_findings};
-use crate::engine::queues::Queues;
-use crate::ports::{
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_ports::{
     Clock, HistoryBatch, HistoryStore, OutboxPage, RegisterCodec, ShardOutbox, StoreError, StoreErrorKind,
 };
 

@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::domain::queue::ShardId;
-use crate::engine::queues::Queues;
-use crate::ports::{Clock, QueueListener, ShardStatus};
+use crate::queues::Queues;
+use tallystone_domain::queue::ShardId;
+use tallystone_ports::{Clock, QueueListener, ShardStatus};
 
 /// Filled by the store, emptied by the relay.
 pub struct WaitingShards {

@@ -8,11 +8,11 @@ mod trace;
 
 use std::sync::Arc;
 
-use crate::domain::history::HistoryGap;
-use crate::domain::limits::HISTORY_GAPS_SHOWN_MAX;
-use crate::domain::time::Timestamp;
-use crate::engine::queues::{HistorySource, QueueError, Queues};
-use crate::ports::{HistoryStore, QueueShards};
+use crate::queues::{HistorySource, QueueError, Queues};
+use tallystone_domain::history::HistoryGap;
+use tallystone_domain::limits::HISTORY_GAPS_SHOWN_MAX;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{HistoryStore, QueueShards};
 
 pub use search::SearchedPage;
 pub use trace::{MessageTrace, TraceCursor, TracedLife};

@@ -4,15 +4,15 @@ use std::collections::{HashMap, HashSet};
 
 use futures_util::{StreamExt, stream};
 
-use crate::domain::history::search::{HistoryMatch, HistoryQuery, QueryTime};
-use crate::domain::history::{HistoryHit, HistoryTerm};
-use crate::domain::limits::{PAGE_ROWS_MAX, SEARCH_JUDGED_AT_ONCE_MAX, SEARCH_ROWS_MAX, SEARCH_STEP_ROWS_MAX};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::transition::{HistoryRow, RowPosition, Transition};
-use crate::domain::time::Timestamp;
-use crate::engine::history::{HistoryExtent, HistoryReader, shards_of};
-use crate::engine::queues::{HistorySource, QueueError};
+use crate::history::{HistoryExtent, HistoryReader, shards_of};
+use crate::queues::{HistorySource, QueueError};
+use tallystone_domain::history::search::{HistoryMatch, HistoryQuery, QueryTime};
+use tallystone_domain::history::{HistoryHit, HistoryTerm};
+use tallystone_domain::limits::{PAGE_ROWS_MAX, SEARCH_JUDGED_AT_ONCE_MAX, SEARCH_ROWS_MAX, SEARCH_STEP_ROWS_MAX};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition, Transition};
+use tallystone_domain::time::Timestamp;
 
 /// The rows that the first read of a message returns. Most messages have fewer after a hit.
 const FIRST_ROWS: usize = 32;

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use futures_util::future::try_join_all;
 
-use crate::domain::history::HistoryGap;
-use crate::domain::history::trace::{LaterEpochs, LifeCursor, LifeFacts, LifePage, LifeRows, assemble};
-use crate::domain::limits::{TRACE_EPOCHS_MAX, TRACE_LIVES_MAX};
-use crate::domain::queue::messages::message::{MessageKey, MessageRef};
-use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition};
-use crate::domain::queue::{QueueName, ShardId};
-use crate::domain::time::Timestamp;
-use crate::engine::history::{HistoryExtent, HistoryReader, shards_of};
-use crate::engine::queues::{HistorySource, PresentMessage, QueueError, RecentRows};
+use crate::history::{HistoryExtent, HistoryReader, shards_of};
+use crate::queues::{HistorySource, PresentMessage, QueueError, RecentRows};
+use tallystone_domain::history::HistoryGap;
+use tallystone_domain::history::trace::{LaterEpochs, LifeCursor, LifeFacts, LifePage, LifeRows, assemble};
+use tallystone_domain::limits::{TRACE_EPOCHS_MAX, TRACE_LIVES_MAX};
+use tallystone_domain::queue::messages::message::{MessageKey, MessageRef};
+use tallystone_domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueName, ShardId};
+use tallystone_domain::time::Timestamp;
 
 /// Where the next page of a trace begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

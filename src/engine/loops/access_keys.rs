@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::limits::KEYS_CHECKED_EVERY;
-use crate::engine::access::AccessKeys;
-use crate::engine::catalog::FollowedCatalog;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::access::AccessKeys;
+use crate::catalog::FollowedCatalog;
+use crate::driver::{BackgroundLoop, NextActivation};
+use tallystone_domain::limits::KEYS_CHECKED_EVERY;
 
 /// The loop that looks at the keys.
 pub struct AccessKeysLoop {

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 
-use crate::domain::limits::CATALOG_FOLLOWED_EVERY;
-use crate::engine::catalog::{FollowedCatalog, Sharing};
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::ports::text_with_causes;
+use crate::catalog::{FollowedCatalog, Sharing};
+use crate::driver::{BackgroundLoop, NextActivation};
+use tallystone_domain::limits::CATALOG_FOLLOWED_EVERY;
+use tallystone_ports::text_with_causes;
 
 /// The loop that reads a catalog again when another server has changed it. It ends at once where no server can.
 pub struct FollowLoop<C> {

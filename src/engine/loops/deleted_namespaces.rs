@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::counter::NamespaceId;
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::scopes::NamespaceScopes;
-use crate::engine::served_counts::ServedCounts;
-use crate::ports::StoreError;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::scopes::NamespaceScopes;
+use crate::served_counts::ServedCounts;
+use tallystone_domain::counter::NamespaceId;
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_ports::StoreError;
 
 /// The delay between a change of the catalog and the check, so that calls in flight end before it.
 const PAUSE: Duration = Duration::from_secs(10);

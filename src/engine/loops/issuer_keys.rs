@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::domain::limits::KEYS_CHECKED_EVERY;
-use crate::engine::access::{IssuerKeys, Tokens};
-use crate::engine::driver::{BackgroundLoop, NextActivation};
+use crate::access::{IssuerKeys, Tokens};
+use crate::driver::{BackgroundLoop, NextActivation};
+use tallystone_domain::limits::KEYS_CHECKED_EVERY;
 
 /// The loop that reads the keys of one issuer.
 pub struct IssuerKeysLoop {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::LIMIT_PUBLISH_INTERVAL;
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
-use crate::engine::scopes::NamespaceScopes;
-use crate::ports::StoreError;
+use crate::dataset::datasets::DatasetState;
+use crate::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::scopes::NamespaceScopes;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::LIMIT_PUBLISH_INTERVAL;
+use tallystone_ports::StoreError;
 
 /// The publishing loop of one dataset.
 pub struct LimitLoop {

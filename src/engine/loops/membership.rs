@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::limits::HEARTBEAT;
-use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
-use crate::engine::fleet::FleetMembership;
-use crate::ports::{Clock, StoreError};
+use crate::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::fleet::FleetMembership;
+use tallystone_domain::limits::HEARTBEAT;
+use tallystone_ports::{Clock, StoreError};
 
 /// The loop that sends heartbeats and reads the members.
 pub struct MembershipLoop {

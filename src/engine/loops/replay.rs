@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{PAGE_ROWS_MAX, STEP, TOUCH_SHARDS};
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::scopes::NamespaceScopes;
-use crate::ports::{StoreError, Touch};
+use crate::dataset::datasets::DatasetState;
+use crate::scopes::NamespaceScopes;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{PAGE_ROWS_MAX, STEP, TOUCH_SHARDS};
+use tallystone_ports::{StoreError, Touch};
 
 /// The fill level of Sets at which a replay waits for the rolls.
-pub const SETS_BYTES_BUSY: usize = crate::domain::limits::ROLLUP_SETS_BYTES_MAX / 2;
+pub const SETS_BYTES_BUSY: usize = tallystone_domain::limits::ROLLUP_SETS_BYTES_MAX / 2;
 
 /// The pause between two pages of touches, so that calls are served.
 pub const PAGE_PAUSE: Duration = Duration::from_millis(1);

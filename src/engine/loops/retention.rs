@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::NamespaceId;
-use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TOUCH_SHARDS};
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::scopes::NamespaceScopes;
-use crate::ports::{ExportSink, StoreError};
+use crate::dataset::datasets::DatasetState;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::scopes::NamespaceScopes;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::NamespaceId;
+use tallystone_domain::limits::{LIMIT_PUBLISH_INTERVAL, SCAN_PAGE_EVENTS, TOUCH_SHARDS};
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
+use tallystone_ports::{ExportSink, StoreError};
 
 /// How often slices are checked.
 const INTERVAL: Duration = Duration::from_secs(10);

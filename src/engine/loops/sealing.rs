@@ -12,20 +12,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
-use crate::domain::limits::{
+use crate::dataset::datasets::DatasetState;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::fleet::CounterFleet;
+use crate::loops::replay::PAGE_PAUSE;
+use crate::rolling::Roller;
+use crate::scopes::NamespaceScopes;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::limits::{
     LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, SEAL_BUCKETS_NOTED_MAX, SEAL_INTERVAL, STEP, TOUCH_SHARDS,
 };
-use crate::domain::namespace::Cardinality;
-use crate::domain::rollup::{SliceStatus, TimeSlice, is_sampled, sealable_to};
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::fleet::CounterFleet;
-use crate::engine::loops::replay::PAGE_PAUSE;
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::NamespaceScopes;
-use crate::ports::{StoreError, Touch};
+use tallystone_domain::namespace::Cardinality;
+use tallystone_domain::rollup::{SliceStatus, TimeSlice, is_sampled, sealable_to};
+use tallystone_ports::{StoreError, Touch};
 
 /// The loop of one dataset.
 pub struct SealLoop {

@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::Timestamp;
-use crate::domain::fleet::ProtocolRule;
-use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, STEP, TOUCH_SHARDS, WATERMARK_INTERVAL};
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
-use crate::engine::fleet::CounterFleet;
-use crate::engine::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};
-use crate::engine::loops::watermarks::put_moved;
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
-use crate::ports::{ReadReplicas, StoreError, Touch};
+use crate::dataset::datasets::DatasetState;
+use crate::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::fleet::CounterFleet;
+use crate::loops::replay::{PAGE_PAUSE, SETS_BYTES_BUSY};
+use crate::loops::watermarks::put_moved;
+use crate::rolling::Roller;
+use crate::scopes::{NamespaceScope, NamespaceScopes};
+use tallystone_domain::Timestamp;
+use tallystone_domain::fleet::ProtocolRule;
+use tallystone_domain::limits::{LIMIT_PUBLISH_INTERVAL, PAGE_ROWS_MAX, STEP, TOUCH_SHARDS, WATERMARK_INTERVAL};
+use tallystone_ports::{ReadReplicas, StoreError, Touch};
 
 /// The loop of one dataset.
 pub struct ShardLoop {

@@ -10,15 +10,15 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::limits::{DATASETS_OPENED_AT_ONCE_MAX, TOUCH_SHARDS};
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
-use crate::engine::rolling::Roller;
-use crate::engine::rolling::{QueueSlot, RollupQueueLoop};
-use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
-use crate::ports::{ExportSink, StoreError, StoreErrorKind};
+use crate::dataset::datasets::DatasetState;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::loops::{LimitLoop, RetentionLoop, SealLoop, ShardLoop, WatermarkLoop};
+use crate::rolling::Roller;
+use crate::rolling::{QueueSlot, RollupQueueLoop};
+use crate::scopes::{NamespaceScope, NamespaceScopes};
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::limits::{DATASETS_OPENED_AT_ONCE_MAX, TOUCH_SHARDS};
+use tallystone_ports::{ExportSink, StoreError, StoreErrorKind};
 
 /// The delay before failed catalog changes are retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::domain::limits::WATCH_TURNS_AT_ONCE_MAX;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::served_counts::ServedCounts;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::served_counts::ServedCounts;
+use tallystone_domain::limits::WATCH_TURNS_AT_ONCE_MAX;
 
 /// The loop that gives watches their turns.
 pub struct WatchesLoop {

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use crate::domain::access::KeyQuota;
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::limits::NAMESPACES_MAX;
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::caller_quota::{CallerId, QuotaExceeded};
-use crate::engine::catalog::{Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, finish, refuse_fixed};
-use crate::engine::namespaces::difference::{dataset_differences, fixed_differences};
-use crate::engine::namespaces::snapshot::CatalogSnapshot;
-use crate::engine::namespaces::{
+use crate::caller_quota::{CallerId, QuotaExceeded};
+use crate::catalog::{Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, finish, refuse_fixed};
+use crate::namespaces::difference::{dataset_differences, fixed_differences};
+use crate::namespaces::snapshot::CatalogSnapshot;
+use crate::namespaces::{
     DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceCatalogInner, NamespaceDefaults,
     NamespaceDraft, NamespaceError, NamespaceEtag, differences, is_reserved, never_existed, not_found, reserved_writer,
 };
-use crate::ports::{CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
+use tallystone_domain::access::KeyQuota;
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::limits::NAMESPACES_MAX;
+use tallystone_domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{CatalogState, NamespaceChange, NamespaceRecord, StoreError, StoreErrorKind};
 
 const CHANGE_OP: &str = "change of a namespace";
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::counter::NamespaceName;
-use crate::domain::namespace::Storage;
-use crate::domain::{Reason, Reject};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::namespace::Storage;
+use tallystone_domain::{Reason, Reject};
 
 /// The data that a cluster can store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,11 +3,11 @@
 //! The names are the paths of the settings in the namespace message of the protocol. Every setting must have a line
 //! here; a missing one could change unseen. A test compares the list with the spec.
 
-use crate::domain::namespace::{
+use crate::catalog::{SettingText, differences_between, duration_text, setting};
+use tallystone_domain::namespace::{
     Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings, Temporality,
     TimePartition, namespace_settings,
 };
-use crate::engine::catalog::{SettingText, differences_between, duration_text, setting};
 
 /// The differences between two specs of a namespace: `setting: before -> after`, one line per setting.
 pub fn differences(before: &NamespaceSpec, after: &NamespaceSpec) -> Vec<String> {
@@ -41,9 +41,14 @@ pub fn counter_type_text(counter_type: CounterType) -> &'static str {
     }
 }
 
+/// The plain settings of a group as texts.
+trait SettingTexts {
+    fn texts(&self) -> Vec<SettingText>;
+}
+
 macro_rules! texts {
     ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {
-        impl $settings {
+        impl SettingTexts for $settings {
             fn texts(&self) -> Vec<SettingText> {
                 vec![$(setting(concat!(stringify!($path), ".", stringify!($field)), self.$field),)*]
             }
@@ -120,8 +125,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::counter::{CounterName, NamespaceName};
-    use crate::domain::namespace::HotCounter;
+    use tallystone_domain::counter::{CounterName, NamespaceName};
+    use tallystone_domain::namespace::HotCounter;
 
     fn spec() -> NamespaceSpec {
         NamespaceSpec::with_defaults(NamespaceName::new("shop").expect("a valid name"))

@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use crate::domain::counter::NamespaceName;
-use crate::domain::limits::FUTURE_LIMIT_FLOOR;
-use crate::domain::namespace::{
+use crate::namespaces::Clusters;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::limits::FUTURE_LIMIT_FLOOR;
+use tallystone_domain::namespace::{
     Cardinality, CounterType, Dataset, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings,
     Storage, Temporality, TimePartition, namespace_settings,
 };
-use crate::engine::namespaces::Clusters;
 
 /// The settings of a namespace in a request; `None` for those left out.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,12 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::counter::NamespaceName;
-use crate::domain::namespace::{Cardinality, CounterType, Namespace, SeriesSettings, Temporality};
-use crate::engine::catalog::Author;
-use crate::engine::namespaces::{
-    DatasetDraft, NamespaceCatalog, NamespaceDraft, NamespaceError, PartitionDraft, StorageDraft,
-};
+use crate::catalog::Author;
+use crate::namespaces::{DatasetDraft, NamespaceCatalog, NamespaceDraft, NamespaceError, PartitionDraft, StorageDraft};
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::namespace::{Cardinality, CounterType, Namespace, SeriesSettings, Temporality};
 
 /// The name of the namespace, and of its dataset.
 const EXPERIMENT_NAMESPACE: &str = "tallystone.experiments";

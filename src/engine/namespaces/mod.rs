@@ -23,15 +23,15 @@ use quick_cache::sync::Cache;
 use tokio::sync::SemaphorePermit;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::access::QuotaRefusal;
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::catalog::{Etag, FIRST_VERSION, FollowedCatalog, Sharing, VersionedCatalog};
-use crate::engine::watermark::Watermark;
-use crate::ports::{Clock, NamespaceChange, NamespaceStore, StoreError};
+use crate::caller_quota::CallerId;
+use crate::catalog::{Etag, FIRST_VERSION, FollowedCatalog, Sharing, VersionedCatalog};
+use crate::watermark::Watermark;
+use tallystone_domain::access::QuotaRefusal;
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::limits::{NAMESPACE_VERSIONS_CACHED, PAGE_ROWS_MAX};
+use tallystone_domain::namespace::{Dataset, Namespace, NamespaceSpec, Storage};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{Clock, NamespaceChange, NamespaceStore, StoreError};
 
 pub use clusters::{ClusterUse, Clusters, UnlistedClusters};
 pub use difference::differences;

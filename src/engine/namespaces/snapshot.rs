@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::namespace::{Dataset, Namespace};
-use crate::ports::CatalogState;
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{Dataset, Namespace};
+use tallystone_ports::CatalogState;
 
 /// The live namespaces and all datasets, indexed.
 #[derive(Debug, Default)]

@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::domain::Timestamp;
-use crate::domain::namespace::{CounterType, Temporality};
-use crate::engine::catalog::Author;
-use crate::engine::counting::CountingError;
-use crate::ports::{BootId, Catalog, CatalogState, NamespaceRecord, StoreErrorKind};
+use crate::catalog::Author;
+use crate::counting::CountingError;
+use tallystone_domain::Timestamp;
+use tallystone_domain::namespace::{CounterType, Temporality};
+use tallystone_ports::{BootId, Catalog, CatalogState, NamespaceRecord, StoreErrorKind};
 
 #[derive(Default)]
 struct PlainCatalog {

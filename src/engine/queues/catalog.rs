@@ -11,22 +11,22 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use hashbrown::HashSet;
 
-use crate::domain::access::KeyQuota;
-use crate::domain::limits::{PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX};
-use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Refusal};
-use crate::domain::{Reason, Reject};
-use crate::engine::caller_quota::{CallerId, QuotaExceeded, QuotaPermit};
-use crate::engine::catalog::{
+use crate::caller_quota::{CallerId, QuotaExceeded, QuotaPermit};
+use crate::catalog::{
     self, Author, CatalogView, ChangeTurn, CommitOutcome, FIRST_VERSION, FollowedCatalog, Sharing, check_etag,
     refuse_fixed,
 };
-use crate::engine::queues::draft::{QueueDraft, differences, fixed_differences};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::registry::{QueueContext, refuse_template};
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::{QueueEtag, Queues};
-use crate::ports::{EffectOutcome, QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
+use crate::queues::draft::{QueueDraft, differences, fixed_differences};
+use crate::queues::error::QueueError;
+use crate::queues::limited_resource::LimitedResource;
+use crate::queues::registry::{QueueContext, refuse_template};
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::{QueueEtag, Queues};
+use tallystone_domain::access::KeyQuota;
+use tallystone_domain::limits::{PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX};
+use tallystone_domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Refusal};
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::{EffectOutcome, QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
 
 /// The result of a change of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]

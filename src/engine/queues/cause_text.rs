@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::queue::MessageState;
-use crate::domain::queue::messages::message::{AttemptError, CanceledBy, RoutingValue, SessionId};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::shard::explain::{Cause, HoldingLease};
-use crate::engine::catalog::duration_text;
-use crate::engine::queues::next_steps::NextSteps;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::catalog::duration_text;
+use crate::queues::next_steps::NextSteps;
+use crate::queues::registry::QueueContext;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::messages::message::{AttemptError, CanceledBy, RoutingValue, SessionId};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::shard::explain::{Cause, HoldingLease};
 
 /// One cause.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::TOKEN_AHEAD_MAX;
-use crate::domain::queue::clock::StepTime;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::registry::QueueContext;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::registry::QueueContext;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::TOKEN_AHEAD_MAX;
+use tallystone_domain::queue::clock::StepTime;
 
 /// The interval between two comparisons.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

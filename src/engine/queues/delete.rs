@@ -3,16 +3,16 @@
 //! The history of a name keeps each deletion with its request token and its answer. So a repeat after a lost answer
 //! gets the first answer, even across restarts. It does not touch a queue created under the name since.
 
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::domain::queue::{MessageState, QueueId, QueueName};
-use crate::domain::{Reason, Reject};
-use crate::engine::catalog::{Author, CommitOutcome, check_etag};
-use crate::engine::queues::catalog::record_of;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::operations::check_token;
-use crate::engine::queues::registry::check_id;
-use crate::engine::queues::{QueueEtag, Queues};
-use crate::ports::{QueueChange, QueueDeletion, StoreErrorKind};
+use crate::catalog::{Author, CommitOutcome, check_etag};
+use crate::queues::catalog::record_of;
+use crate::queues::error::QueueError;
+use crate::queues::operations::check_token;
+use crate::queues::registry::check_id;
+use crate::queues::{QueueEtag, Queues};
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_domain::queue::{MessageState, QueueId, QueueName};
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::{QueueChange, QueueDeletion, StoreErrorKind};
 
 /// A deletion request.
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::domain::queue::MessageState;
-use crate::domain::queue::totals::Total;
-use crate::engine::queues::error::QueueError;
+use crate::queues::error::QueueError;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::totals::Total;
 
 /// The numbers of messages.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use crate::domain::limits::{
+use crate::queues::error::QueueError;
+use crate::queues::lease_batch::LeaseBatch;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::sessions::{ActiveSessionCall, SentSessionCall};
+use crate::queues::waiters::WaiterSlot;
+use crate::queues::{Queues, unexpected};
+use tallystone_domain::limits::{
     DEQUEUE_HEARS_NEWS, DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_SHARDS_READ_AT_ONCE_MAX, DEQUEUE_WAIT_MAX,
     LEASE_MAX, LEASE_MIN,
 };
-use crate::domain::queue::command::{self, Completeness, Refusal};
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::MessageRef;
-use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::{Command, QueueName, Reply};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::lease_batch::LeaseBatch;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::sessions::{ActiveSessionCall, SentSessionCall};
-use crate::engine::queues::waiters::WaiterSlot;
-use crate::engine::queues::{Queues, unexpected};
-use crate::ports::ShardCommand;
+use tallystone_domain::queue::command::{self, Completeness, Refusal};
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::{Command, QueueName, Reply};
+use tallystone_ports::ShardCommand;
 
 #[derive(Clone, Debug, Default)]
 pub struct DequeueRequest {

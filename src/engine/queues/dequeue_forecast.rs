@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::EXPLAIN_HOLDERS_MAX;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::shard::explain::{Cause, FailedAttempts};
-use crate::domain::queue::{MessageState, QueueName};
-use crate::engine::queues::Queues;
-use crate::engine::queues::cause_text::QueueExplanation;
-use crate::engine::queues::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::next_steps::NextSteps;
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::queues::Queues;
+use crate::queues::cause_text::QueueExplanation;
+use crate::queues::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};
+use crate::queues::error::QueueError;
+use crate::queues::next_steps::NextSteps;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::EXPLAIN_HOLDERS_MAX;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::shard::explain::{Cause, FailedAttempts};
+use tallystone_domain::queue::{MessageState, QueueName};
 
 /// The forecast of all shards together for a dequeue.
 struct DequeueForecast {

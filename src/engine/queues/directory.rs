@@ -12,8 +12,8 @@ use dashmap::DashMap;
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
-use crate::domain::queue::{QueueId, QueueName};
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::queue::{QueueId, QueueName};
 
 /// The queues of a server.
 #[derive(Default)]
@@ -124,10 +124,10 @@ impl QueueDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Timestamp;
-    use crate::domain::limits::QUEUES_MAX;
-    use crate::domain::queue::{CatalogQueue, QueueSpec};
-    use crate::engine::queues::QueueDraft;
+    use crate::queues::QueueDraft;
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::limits::QUEUES_MAX;
+    use tallystone_domain::queue::{CatalogQueue, QueueSpec};
 
     fn name(text: &str) -> QueueName {
         QueueName::new(text).expect("a name")

@@ -6,13 +6,15 @@
 
 use std::time::Duration;
 
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setup::queue_settings;
-use crate::domain::queue::setup::setting_ranges::{self, AllowedRange};
-use crate::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Settings};
-use crate::domain::queue::{Durability, QueueName, QueueSpec};
-use crate::domain::{Reason, Reject};
-use crate::engine::catalog::{SettingText, differences_between, duration_text, setting};
+use crate::catalog::{SettingText, differences_between, duration_text, setting};
+use tallystone_domain::queue::filter::ShapeKeys;
+use tallystone_domain::queue::setup::queue_settings;
+use tallystone_domain::queue::setup::setting_ranges::{self, AllowedRange};
+use tallystone_domain::queue::setup::settings::{
+    Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Settings,
+};
+use tallystone_domain::queue::{Durability, QueueName, QueueSpec};
+use tallystone_domain::{Reason, Reject};
 
 macro_rules! queue_draft {
     ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {

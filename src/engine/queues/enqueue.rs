@@ -5,21 +5,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::Timestamp;
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{NewMessage, Refusal};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{MessageKey, Metadata};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::shard::Shard;
-use crate::domain::queue::shard_routing::{MessageRoute, route};
-use crate::domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Reply};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::catalog::EnqueueTarget;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::{Queues, unexpected};
-use crate::ports::{MessageBody, ShardAnswer, ShardCommand};
+use crate::caller_quota::CallerId;
+use crate::queues::catalog::EnqueueTarget;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::{Queues, unexpected};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::clock::StepTime;
+use tallystone_domain::queue::command::{NewMessage, Refusal};
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::message::{MessageKey, Metadata};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::shard::Shard;
+use tallystone_domain::queue::shard_routing::{MessageRoute, route};
+use tallystone_domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Reply};
+use tallystone_ports::{MessageBody, ShardAnswer, ShardCommand};
 
 /// A message as a caller sends it.
 #[derive(Clone, Debug, Default)]

@@ -1,18 +1,18 @@
 //! How a queue call fails: one enum, each case with its reason and what the caller needs to go on.
 
-use crate::domain::access::QuotaRefusal;
-use crate::domain::limits::SESSION_SHARDS_MAX;
-use crate::domain::queue::command::Refusal;
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::key_syntax::KeyTextError;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::{QueueId, QueueName};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::caller_quota::QuotaExceeded;
-use crate::engine::queues::limited_resource::{LimitedResource, no_room_text};
-use crate::engine::queues::refusal_text::{invalid_text, refusal_text};
-use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
+use crate::caller_quota::QuotaExceeded;
+use crate::queues::limited_resource::{LimitedResource, no_room_text};
+use crate::queues::refusal_text::{invalid_text, refusal_text};
+use tallystone_domain::access::QuotaRefusal;
+use tallystone_domain::limits::SESSION_SHARDS_MAX;
+use tallystone_domain::queue::command::Refusal;
+use tallystone_domain::queue::filter::ShapeKeys;
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::key_syntax::KeyTextError;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::{QueueId, QueueName};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{EffectOutcome, StoreError, StoreErrorKind};
 
 /// Why a queue call was refused.
 #[derive(Debug, thiserror::Error)]

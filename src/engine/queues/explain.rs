@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::domain::limits::EXPLAIN_POSITION_MAX;
-use crate::domain::queue::command::Refusal;
-use crate::domain::queue::messages::message::MessageRef;
-use crate::domain::queue::shard::explain::Cause;
-use crate::domain::queue::{MessageState, QueueName};
-use crate::engine::queues::Queues;
-use crate::engine::queues::cause_text::{CauseText, QueueExplanation, counted, explanation, no_worker_waits};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::inspect::MessageView;
-use crate::engine::queues::next_steps::NextSteps;
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::queues::Queues;
+use crate::queues::cause_text::{CauseText, QueueExplanation, counted, explanation, no_worker_waits};
+use crate::queues::error::QueueError;
+use crate::queues::inspect::MessageView;
+use crate::queues::next_steps::NextSteps;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::limits::EXPLAIN_POSITION_MAX;
+use tallystone_domain::queue::command::Refusal;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::shard::explain::Cause;
+use tallystone_domain::queue::{MessageState, QueueName};
 
 impl Queues {
     /// Explains why a message is not being served.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::domain::queue::setup::settings::HistoryKept;
-use crate::domain::queue::{QueueId, QueueName};
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::queue::setup::settings::HistoryKept;
+use tallystone_domain::queue::{QueueId, QueueName};
 
 /// A queue that is checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,23 +34,23 @@ impl CheckedQueue {
 
 impl Queues {
     /// Whether the history keeps rows of a queue; true for a queue that is not known. O(1).
-    pub(in crate::engine) fn keeps_history(&self, id: QueueId) -> bool {
+    pub(crate) fn keeps_history(&self, id: QueueId) -> bool {
         let found = self.context.by_id(id);
         found.is_none_or(|queue| queue.record.load().spec.settings.history != HistoryKept::Nothing)
     }
 
     /// Whether a queue exists and holds messages. O(1).
-    pub(in crate::engine) fn is_served(&self, id: QueueId) -> bool {
+    pub(crate) fn is_served(&self, id: QueueId) -> bool {
         self.context.by_id(id).is_some_and(|queue| queue.holds_messages())
     }
 
     /// The name of a queue. O(1).
-    pub(in crate::engine) fn name_of(&self, id: QueueId) -> Option<QueueName> {
+    pub(crate) fn name_of(&self, id: QueueId) -> Option<QueueName> {
         self.context.by_id(id).map(|queue| queue.record.load().spec.name.clone())
     }
 
     /// A queue that holds messages, or all of them by name. O(queues).
-    pub(in crate::engine) fn checked_queues(&self, name: Option<&QueueName>) -> Result<Vec<CheckedQueue>, QueueError> {
+    pub(crate) fn checked_queues(&self, name: Option<&QueueName>) -> Result<Vec<CheckedQueue>, QueueError> {
         let now = self.context.engine.clock.elapsed();
         if let Some(name) = name {
             return Ok(vec![CheckedQueue::of(&*self.context.queue(name)?, now)]);

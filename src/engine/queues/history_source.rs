@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::domain::limits::{OUTBOX_PAGE_ROWS_MAX, TRACE_OUTBOX_ROWS_MAX};
-use crate::domain::queue::messages::message::{MessageKey, MessageRef};
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{QueueId, QueueName, ShardId};
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::limits::{OUTBOX_PAGE_ROWS_MAX, TRACE_OUTBOX_ROWS_MAX};
+use tallystone_domain::queue::messages::message::{MessageKey, MessageRef};
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, QueueName, ShardId};
 
 /// A queue whose history is read.
 #[derive(Clone)]

@@ -8,20 +8,20 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX};
-use crate::domain::queue::command::Refusal;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::MessageRef;
-use crate::domain::queue::shard::UndeclaredFilter;
-use crate::domain::queue::totals::Total;
-use crate::domain::queue::{Command, MessageState, QueueName};
-use crate::engine::queues::Queues;
-use crate::engine::queues::depth::Depth;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::ports::{MessagesAt, ShardCommand, StoredMessage};
+use crate::queues::Queues;
+use crate::queues::depth::Depth;
+use crate::queues::error::QueueError;
+use crate::queues::registry::QueueContext;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX};
+use tallystone_domain::queue::command::Refusal;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::shard::UndeclaredFilter;
+use tallystone_domain::queue::totals::Total;
+use tallystone_domain::queue::{Command, MessageState, QueueName};
+use tallystone_ports::{MessagesAt, ShardCommand, StoredMessage};
 
 /// The most sweeps of one shard that a read waits for; the sweeper does the rest.
 const SWEEPS_BEFORE_A_LOOK: usize = 4;
@@ -210,7 +210,7 @@ impl Queues {
                 return Ok(());
             }
             for shard in overdue {
-                let sweep = Command::Sweep { max: crate::domain::limits::BULK_MESSAGES_MAX };
+                let sweep = Command::Sweep { max: tallystone_domain::limits::BULK_MESSAGES_MAX };
                 self.context.call(queue, shard, ShardCommand::of(sweep)).await?;
             }
         }

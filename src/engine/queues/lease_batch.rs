@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
-use crate::domain::queue::command::{Completeness, LeaseGrant};
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::{QueueId, QueueName};
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::ports::StoredMessage;
+use crate::queues::registry::QueueContext;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
+use tallystone_domain::queue::command::{Completeness, LeaseGrant};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::{QueueId, QueueName};
+use tallystone_ports::StoredMessage;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeasedMessage {

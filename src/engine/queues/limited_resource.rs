@@ -1,6 +1,6 @@
 //! The resources of a caller that are limited in number, and the text of a refusal beyond the limit.
 
-use crate::engine::caller_quota::QuotaExceeded;
+use crate::caller_quota::QuotaExceeded;
 
 /// What a caller holds for longer than a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

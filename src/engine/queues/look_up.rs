@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
 
-use crate::domain::queue::{QueueId, QueueName};
-use crate::engine::catalog::FollowedCatalog;
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::catalog::FollowedCatalog;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::queue::{QueueId, QueueName};
 
 /// The reads of the catalog that calls wait for: one at a time, and calls that wait share the next one. So calls with names that
 /// nobody created cost the store no more than one read at a time.

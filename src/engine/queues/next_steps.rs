@@ -1,9 +1,9 @@
 //! Next steps for a queue or message: the call, and the command ready to paste into a shell.
 
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::RoutingValue;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::shell_word::shell_word;
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::message::RoutingValue;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::shell_word::shell_word;
 
 /// The possible next steps in one queue. Names of queues need no quotes.
 #[derive(Clone, Copy)]

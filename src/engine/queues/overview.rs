@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::limits::{METRIC_QUEUES_MAX, OVERVIEW_AGE_MAX, STATUS_ROWS_MAX};
-use crate::engine::queues::Queues;
-use crate::engine::queues::served_queue::{Backlog, ServedQueue};
+use crate::queues::Queues;
+use crate::queues::served_queue::{Backlog, ServedQueue};
+use tallystone_domain::limits::{METRIC_QUEUES_MAX, OVERVIEW_AGE_MAX, STATUS_ROWS_MAX};
 
 /// The backlog of all queues at one moment; templates hold no messages and are not counted.
 #[derive(Default, PartialEq, Eq, Debug)]

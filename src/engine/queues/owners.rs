@@ -6,18 +6,18 @@
 
 use std::time::Duration;
 
-use crate::domain::access::PrincipalName;
-use crate::domain::hex::{hex_bytes, hex_digits};
-use crate::domain::limits::SESSION_LABEL_BYTES_MAX;
-use crate::domain::queue::Refusal;
-use crate::domain::queue::messages::lease_seal::SEAL_BYTES;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::{Reason, Reject};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::session_registry::LABEL_OWNER_END;
-use crate::engine::queues::sessions::OpenedSession;
-use crate::engine::queues::{Operation, Queues};
+use crate::caller_quota::CallerId;
+use crate::queues::error::QueueError;
+use crate::queues::session_registry::LABEL_OWNER_END;
+use crate::queues::sessions::OpenedSession;
+use crate::queues::{Operation, Queues};
+use tallystone_domain::access::PrincipalName;
+use tallystone_domain::hex::{hex_bytes, hex_digits};
+use tallystone_domain::limits::SESSION_LABEL_BYTES_MAX;
+use tallystone_domain::queue::Refusal;
+use tallystone_domain::queue::messages::lease_seal::SEAL_BYTES;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::{Reason, Reject};
 
 /// Stands between an id and its seal, which does not contain it. An id may.
 const SEAL_MARK: char = '~';
@@ -110,7 +110,7 @@ fn unsealed(text: &str) -> Option<(&str, [u8; SEAL_BYTES])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::queues::session_registry::shown_label;
+    use crate::queues::session_registry::shown_label;
 
     fn principal(name: &str) -> PrincipalName {
         PrincipalName::new(name).expect("a valid name")

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::domain::queue::MessageState;
-use crate::domain::queue::command::{Refusal, ShardCapacity};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::session_records::Ending;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::command::{Refusal, ShardCapacity};
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::session_records::Ending;
 
 /// The text of a refusal.
 pub fn refusal_text(refusal: &Refusal) -> String {

@@ -10,28 +10,28 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::access::KeyQuota;
-use crate::domain::hex::hex_digits;
-use crate::domain::limits::{
+use crate::caller_quota::CallerQuota;
+use crate::catalog::VersionedCatalog;
+use crate::context::EngineContext;
+use crate::fleet::FleetMembership;
+use crate::queues::activity::ActivityBoard;
+use crate::queues::directory::QueueDirectory;
+use crate::queues::error::QueueError;
+use crate::queues::look_up::CatalogLookUps;
+use crate::queues::operations::Operations;
+use crate::queues::overview::OverviewCache;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::session_registry::SessionRegistry;
+use tallystone_domain::access::KeyQuota;
+use tallystone_domain::hex::hex_digits;
+use tallystone_domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
     QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
 };
-use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::messages::message::{MessageKey, SessionId};
-use crate::domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
-use crate::engine::caller_quota::CallerQuota;
-use crate::engine::catalog::VersionedCatalog;
-use crate::engine::context::EngineContext;
-use crate::engine::fleet::FleetMembership;
-use crate::engine::queues::activity::ActivityBoard;
-use crate::engine::queues::directory::QueueDirectory;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::look_up::CatalogLookUps;
-use crate::engine::queues::operations::Operations;
-use crate::engine::queues::overview::OverviewCache;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::session_registry::SessionRegistry;
-use crate::ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
+use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::messages::message::{MessageKey, SessionId};
+use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
+use tallystone_ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
 
 /// The bytes of the alias of a session.
 const SESSION_SHOWN_BYTES: usize = 6;

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::domain::limits::{LOST_ANSWER_PAUSE_MAX, LOST_ANSWER_REPEATS_MAX, SESSION_CALLS_KEPT};
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::{Command, command};
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::replay_sessions::ReplayCall;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::shard_calls::CommandResult;
-use crate::ports::{EffectOutcome, ShardCommand, StoreErrorKind};
+use crate::queues::registry::QueueContext;
+use crate::queues::replay_sessions::ReplayCall;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::shard_calls::CommandResult;
+use tallystone_domain::limits::{LOST_ANSWER_PAUSE_MAX, LOST_ANSWER_REPEATS_MAX, SESSION_CALLS_KEPT};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::{Command, command};
+use tallystone_ports::{EffectOutcome, ShardCommand, StoreErrorKind};
 
 /// The pause before the second repeat of a call whose answer was lost. It doubles with each repeat.
 pub const LOST_ANSWER_PAUSE_MIN: Duration = Duration::from_millis(20);

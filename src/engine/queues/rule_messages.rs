@@ -1,12 +1,12 @@
 //! What counter rules need of queues: a check of a message before there is one, the clock of tokens, and the mark of the
 //! queue store.
 
-use crate::domain::Timestamp;
-use crate::domain::queue::QueueName;
-use crate::domain::rules::QueueHome;
-use crate::engine::queues::catalog::EnqueueTarget;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::{Queues, SentMessage};
+use crate::queues::catalog::EnqueueTarget;
+use crate::queues::error::QueueError;
+use crate::queues::{Queues, SentMessage};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::rules::QueueHome;
 
 /// The bytes whose seal marks the store. No lease token is made of them.
 const HOME: &[u8] = b"home of counter rules";
@@ -14,7 +14,7 @@ const HOME: &[u8] = b"home of counter rules";
 impl Queues {
     /// Fails if a queue would refuse a message even while it is empty. The queue exists, or a template makes it. Nothing is
     /// enqueued or created.
-    pub(in crate::engine) async fn check_message(&self, name: &QueueName, sent: SentMessage) -> Result<(), QueueError> {
+    pub(crate) async fn check_message(&self, name: &QueueName, sent: SentMessage) -> Result<(), QueueError> {
         let spec = match self.enqueue_target(name).await? {
             EnqueueTarget::Live(queue) => queue.record.load().spec.clone(),
             EnqueueTarget::Template { spec, .. } => *spec,
@@ -25,12 +25,12 @@ impl Queues {
 
     /// The time by which queues judge the age of tokens. It is never ahead of the queues, whatever the clock of the machine
     /// does.
-    pub(in crate::engine) async fn token_time(&self) -> Result<Timestamp, QueueError> {
+    pub(crate) async fn token_time(&self) -> Result<Timestamp, QueueError> {
         Ok(self.context.stores.time.clock().await?.token_age_clock)
     }
 
     /// The mark of the queue store: the same after a restart, and another one for each store.
-    pub(in crate::engine) fn home(&self) -> QueueHome {
+    pub(crate) fn home(&self) -> QueueHome {
         QueueHome(self.context.lease_key.seal(HOME))
     }
 }

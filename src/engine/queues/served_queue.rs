@@ -13,18 +13,18 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::domain::limits::{ACTIVITY_SHOWN_FOR, SHARD_WALKS_MAX};
-use crate::domain::queue::command::Cursor;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::{CatalogQueue, MessageState, QueueSpec, ShardId};
-use crate::engine::caller_quota::QuotaPermit;
-use crate::engine::queues::depth::DepthCache;
-use crate::engine::queues::replay_sessions::ReplaySessions;
-use crate::engine::queues::shard_activity::ShardActivity;
-use crate::engine::queues::shard_calls::ShardCalls;
-use crate::engine::queues::waiters::Waiters;
-use crate::engine::stats::QueueCounts;
-use crate::ports::ShardStatus;
+use crate::caller_quota::QuotaPermit;
+use crate::queues::depth::DepthCache;
+use crate::queues::replay_sessions::ReplaySessions;
+use crate::queues::shard_activity::ShardActivity;
+use crate::queues::shard_calls::ShardCalls;
+use crate::queues::waiters::Waiters;
+use crate::stats::QueueCounts;
+use tallystone_domain::limits::{ACTIVITY_SHOWN_FOR, SHARD_WALKS_MAX};
+use tallystone_domain::queue::command::Cursor;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::{CatalogQueue, MessageState, QueueSpec, ShardId};
+use tallystone_ports::ShardStatus;
 
 /// Ends of retentions within this time are swept together.
 const ENDS_TOGETHER: Duration = Duration::from_millis(250);
@@ -338,9 +338,9 @@ fn servable(view: &ShardStatus) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Timestamp;
-    use crate::domain::queue::{QueueId, QueueName};
-    use crate::engine::queues::QueueDraft;
+    use crate::queues::QueueDraft;
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::queue::{QueueId, QueueName};
 
     #[test]
     fn ends_of_retentions_are_swept_together_and_offer_nothing() {

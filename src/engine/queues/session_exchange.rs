@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::limits::{
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::session_registry::DueSigns;
+use tallystone_domain::limits::{
     SESSION_END_TAKEN_OVER_AFTER, SESSION_ENDS_FOLLOWED_EVERY, SESSION_ENDS_PAGE_MAX, SESSION_ENDS_TAKEN_OVER_MAX,
     SESSION_ROWS_FORGOTTEN_MAX, SESSION_SIGNS_AT_ONCE_MAX,
 };
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::session_registry::DueSigns;
-use crate::ports::SessionDirectory;
+use tallystone_ports::SessionDirectory;
 
 /// How often a server looks for unfinished ends and for rows whose time is over.
 const TIDIED_EVERY: Duration = Duration::from_secs(5);

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{SESSION_ROWS_LOOKED_AT_MAX, SESSION_SHARDS_AT_ONCE_MAX};
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_rows::SessionRow;
-use crate::domain::queue::{QueueId, QueueName, ShardId};
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::session_registry::{ListedSession, shown_label};
-use crate::ports::SessionDirectory;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::session_registry::{ListedSession, opened_at, shown_label};
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{SESSION_ROWS_LOOKED_AT_MAX, SESSION_SHARDS_AT_ONCE_MAX};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_rows::SessionRow;
+use tallystone_domain::queue::{QueueId, QueueName, ShardId};
+use tallystone_ports::SessionDirectory;
 
 /// An open session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,7 +59,7 @@ impl Queues {
         let shown = listed.into_iter().map(|one| LiveSession {
             alias: self.context.session_alias(one.id),
             label: shown_label(&one.label).into(),
-            opened: one.id.opened(),
+            opened: opened_at(one.id),
             last_heard_at: now - one.silent_for,
             lease: one.lease,
             expires_in: one.lease.saturating_sub(one.silent_for),

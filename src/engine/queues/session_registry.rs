@@ -16,16 +16,16 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::Timestamp;
-use crate::domain::access::KeyQuota;
-use crate::domain::limits::{
+use crate::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::KeyQuota;
+use tallystone_domain::limits::{
     CALLER_SESSIONS_MAX, SERVER_SESSIONS_MAX, SESSION_KEPT, SESSION_LIST_LOOKED_AT_MAX, SESSION_SHARDS_MAX,
 };
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::{Ending, SessionRecord};
-use crate::domain::queue::session_rows::CallAttempt;
-use crate::domain::queue::{QueueId, Refusal, ShardId};
-use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::{Ending, SessionRecord};
+use tallystone_domain::queue::session_rows::CallAttempt;
+use tallystone_domain::queue::{QueueId, Refusal, ShardId};
 
 pub use directory_copy::DueSigns;
 
@@ -123,12 +123,10 @@ pub fn number_of(label: &str, millis: u64, random: u64) -> SessionId {
     SessionId((u128::from(of_label) << 64) | u128::from(of_time))
 }
 
-impl SessionId {
-    /// The time at which it was opened, by the server's clock to the millisecond.
-    pub fn opened(self) -> Timestamp {
-        let of_time = (self.0 & u128::from(u64::MAX)) >> 20;
-        Timestamp::from_millis(i64::try_from(of_time).unwrap_or(i64::MAX))
-    }
+/// The time at which a session was opened, by the server's clock to the millisecond.
+pub fn opened_at(id: SessionId) -> Timestamp {
+    let of_time = (id.0 & u128::from(u64::MAX)) >> 20;
+    Timestamp::from_millis(i64::try_from(of_time).unwrap_or(i64::MAX))
 }
 
 /// The range of ids of a label: the lowest id above it, and its lowest id; none without a label.
@@ -514,12 +512,12 @@ mod tests {
         let registry = SessionRegistry::default();
         let session = |answered: u64| SessionRecord {
             lease: Some(LEASE),
-            expires: crate::domain::Timestamp::MAX,
+            expires: tallystone_domain::Timestamp::MAX,
             ended: None,
             answered: [answered].into(),
             bars: BTreeMap::new(),
             floor: 0,
-            idle_since: crate::domain::Timestamp::MIN,
+            idle_since: tallystone_domain::Timestamp::MIN,
         };
         let (old, new) = (number_of("w", 1, 1), number_of("w", 2, 0));
         registry.restore(shard(0), old, &session(3), SECOND);

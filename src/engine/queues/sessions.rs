@@ -11,26 +11,26 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::limits::{
+use crate::caller_quota::CallerId;
+use crate::queues::error::QueueError;
+use crate::queues::lease_batch::LeaseBatch;
+use crate::queues::limited_resource::LimitedResource;
+use crate::queues::registry::QueueContext;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::session_registry::{AdmittedCall, number_of};
+use crate::queues::{Queues, unexpected};
+use tallystone_domain::limits::{
     BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSION_END_STEPS_MAX, SESSION_LABEL_BYTES_MAX, SESSION_LEASE_DEFAULT,
     SESSION_SHARDS_AT_ONCE_MAX,
 };
-use crate::domain::queue::command::Completeness;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::{Ending, SessionCall};
-use crate::domain::queue::session_rows::CallAttempt;
-use crate::domain::queue::{Command, Refusal, Reply, ShardId};
-use crate::domain::{Reason, Reject};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::lease_batch::LeaseBatch;
-use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::session_registry::{AdmittedCall, number_of};
-use crate::engine::queues::{Queues, unexpected};
-use crate::ports::{NewSession, ShardCommand, StoreError};
+use tallystone_domain::queue::command::Completeness;
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::{Ending, SessionCall};
+use tallystone_domain::queue::session_rows::CallAttempt;
+use tallystone_domain::queue::{Command, Refusal, Reply, ShardId};
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::{NewSession, ShardCommand, StoreError};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedSession {

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
-use crate::domain::queue::command::{FailureReport, MessageUpdate, Refusal};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::key_syntax::KeyTextError;
-use crate::domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, RoutingValue};
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::queue::shard_routing::shard_of;
-use crate::domain::queue::{Command, MessageState, QueueName, Reply};
-use crate::domain::time::micros_of;
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::operations::check_token;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::{Queues, unexpected};
-use crate::ports::{ShardAnswer, ShardCommand};
+use crate::queues::error::QueueError;
+use crate::queues::operations::check_token;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::{Queues, unexpected};
+use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
+use tallystone_domain::queue::command::{FailureReport, MessageUpdate, Refusal};
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::key_syntax::KeyTextError;
+use tallystone_domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, RoutingValue};
+use tallystone_domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use tallystone_domain::queue::shard_routing::shard_of;
+use tallystone_domain::queue::{Command, MessageState, QueueName, Reply};
+use tallystone_domain::time::micros_of;
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{ShardAnswer, ShardCommand};
 
 /// A request to settle a lease.
 #[derive(Clone, Debug)]

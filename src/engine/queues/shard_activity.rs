@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
-use crate::domain::Timestamp;
-use crate::domain::queue::MessageState;
-use crate::domain::queue::activity::{ActivityFlows, FlowReadings, ReadingGap};
-use crate::domain::queue::tally::ShardCounts;
-use crate::domain::queue::tally::flows::Flow;
-use crate::domain::queue::transition::RowPosition;
-use crate::ports::{ShardGlance, ShardReport};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::activity::{ActivityFlows, FlowReadings, ReadingGap};
+use tallystone_domain::queue::tally::ShardCounts;
+use tallystone_domain::queue::tally::flows::Flow;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_ports::{ShardGlance, ShardReport};
 
 /// When a reading was made: its elapsed time, and the time at which it began.
 pub type ReadingTimes = (Duration, Timestamp);

@@ -7,13 +7,13 @@
 
 use tokio::sync::oneshot;
 
-use crate::coalesce::{CallQueue, FairLanes, LargeItems, PendingWork, TurnKey, leaves_room};
-use crate::domain::limits::{
+use crate::queues::error::QueueError;
+use tallystone_coalesce::{CallQueue, FairLanes, LargeItems, TurnKey, leaves_room};
+use tallystone_domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
-use crate::domain::queue::{Command, Urgency};
-use crate::engine::queues::error::QueueError;
-use crate::ports::{ShardAnswer, ShardCommand, StoreError};
+use tallystone_domain::queue::{Command, Urgency};
+use tallystone_ports::{ShardAnswer, ShardCommand, StoreError};
 
 pub struct ShardCalls(pub(super) CallQueue<PendingCalls>);
 
@@ -30,16 +30,6 @@ pub(super) struct PendingCall {
     /// Whether unread leases are released: not those of a session, which may ask for them again.
     pub releases: bool,
     pub answer: oneshot::Sender<Vec<CommandResult>>,
-}
-
-impl PendingWork for PendingCalls {
-    type Batch = Vec<PendingCall>;
-
-    fn next(&mut self, _in_flight: usize) -> Option<Vec<PendingCall>> {
-        let mut taken = Vec::with_capacity(self.len());
-        self.take(&mut taken);
-        (!taken.is_empty()).then_some(taken)
-    }
 }
 
 impl Default for ShardCalls {
@@ -100,10 +90,10 @@ pub(super) fn turn_of(calls: &[PendingCall]) -> Option<TurnKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::command::{Dequeue, FailureReport, NewMessage};
-    use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageKey, Metadata};
-    use crate::domain::queue::messages::message_id::MessageId;
-    use crate::domain::queue::messages::settlement::SettleAction;
+    use tallystone_domain::queue::command::{Dequeue, FailureReport, NewMessage};
+    use tallystone_domain::queue::messages::message::{Fence, LeaseToken, MessageKey, Metadata};
+    use tallystone_domain::queue::messages::message_id::MessageId;
+    use tallystone_domain::queue::messages::settlement::SettleAction;
 
     fn sweeps(count: usize) -> Vec<ShardCommand> {
         (0..count).map(|_| ShardCommand::of(Command::Sweep { max: 1 })).collect()

@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::coalesce::TurnKey;
-use crate::domain::limits::SHARD_COMMANDS_MAX;
-use crate::domain::queue::command::FailureReport;
-use crate::domain::queue::messages::message::LeaseToken;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::{Command, Reply};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::replayed_dequeues::UnansweredCaller;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::shard_calls::{CommandResult, PendingCall, turn_of};
-use crate::ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
+use crate::queues::error::QueueError;
+use crate::queues::registry::QueueContext;
+use crate::queues::replayed_dequeues::UnansweredCaller;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::shard_calls::{CommandResult, PendingCall, turn_of};
+use tallystone_coalesce::TurnKey;
+use tallystone_domain::limits::SHARD_COMMANDS_MAX;
+use tallystone_domain::queue::command::FailureReport;
+use tallystone_domain::queue::messages::message::LeaseToken;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::{Command, Reply};
+use tallystone_ports::{ShardAnswer, ShardCommand, StoreError, StoreErrorKind};
 
 impl QueueContext {
     /// Applies a command to a shard.

@@ -6,20 +6,20 @@
 
 use std::sync::Arc;
 
-use crate::domain::limits::{STORE_SESSIONS_MAX, STREAM_CALLS_RESERVED};
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::{Ending, SessionCall};
-use crate::domain::queue::session_rows::{CallAttempt, SessionPulse};
-use crate::domain::queue::{QueueId, Refusal, ShardId};
-use crate::engine::caller_quota::{CallerId, QuotaExceeded};
-use crate::engine::catalog::FollowedCatalog;
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::session_registry::{AdmittedCall, SessionWithShards};
-use crate::ports::{NewSession, SessionDirectory, StoreErrorKind};
+use crate::caller_quota::{CallerId, QuotaExceeded};
+use crate::catalog::FollowedCatalog;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::limited_resource::LimitedResource;
+use crate::queues::registry::QueueContext;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::session_registry::{AdmittedCall, SessionWithShards};
+use tallystone_domain::limits::{STORE_SESSIONS_MAX, STREAM_CALLS_RESERVED};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::{Ending, SessionCall};
+use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse};
+use tallystone_domain::queue::{QueueId, Refusal, ShardId};
+use tallystone_ports::{NewSession, SessionDirectory, StoreErrorKind};
 
 impl QueueContext {
     /// The directory of sessions; none where one server owns the store.

@@ -10,12 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 
-use crate::domain::limits::{BULK_MESSAGES_MAX, SWEEPS_AT_ONCE_MAX, SWEEPS_OF_A_ROUND_MAX};
-use crate::domain::queue::command::Completeness;
-use crate::domain::queue::{Command, Reply, ShardId};
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::queues::registry::QueueContext;
-use crate::ports::ShardCommand;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::queues::registry::QueueContext;
+use tallystone_domain::limits::{BULK_MESSAGES_MAX, SWEEPS_AT_ONCE_MAX, SWEEPS_OF_A_ROUND_MAX};
+use tallystone_domain::queue::command::Completeness;
+use tallystone_domain::queue::{Command, Reply, ShardId};
+use tallystone_ports::ShardCommand;
 
 /// Events within this time are swept together.
 const COALESCE_WINDOW: Duration = Duration::from_millis(2);

@@ -9,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hashbrown::HashSet;
 
-use crate::domain::queue::QueueId;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::queues::registry::QueueContext;
-use crate::ports::{CreatedQueue, StoreError};
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::queues::registry::QueueContext;
+use tallystone_domain::queue::QueueId;
+use tallystone_ports::{CreatedQueue, StoreError};
 
 /// How long shards may be without a name. No creation takes nearly as long.
 const UNNAMED_FOR: Duration = Duration::from_secs(3_600);

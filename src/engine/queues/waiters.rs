@@ -11,8 +11,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::Metadata;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::Metadata;
 
 /// The dequeues that wait for one queue.
 #[derive(Default)]

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 
-use crate::domain::Timestamp;
-use crate::domain::limits::{WATCH_INTERVAL_MIN, WATCH_SILENCE_MAX};
-use crate::domain::queue::QueueName;
-use crate::engine::caller_quota::{CallerId, QuotaPermit};
-use crate::engine::queues::Queues;
-use crate::engine::queues::depth::Depth;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::served_queue::ServedQueue;
+use crate::caller_quota::{CallerId, QuotaPermit};
+use crate::queues::Queues;
+use crate::queues::depth::Depth;
+use crate::queues::error::QueueError;
+use crate::queues::limited_resource::LimitedResource;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{WATCH_INTERVAL_MIN, WATCH_SILENCE_MAX};
+use tallystone_domain::queue::QueueName;
 
 /// One reading for a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]

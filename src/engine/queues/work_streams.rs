@@ -6,27 +6,27 @@ use std::time::Duration;
 use futures_util::future::select_all;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::limits::{
+use crate::caller_quota::{CallerId, QuotaPermit};
+use crate::queues::Queues;
+use crate::queues::dequeue::{DequeueRequest, WhenBlocked};
+use crate::queues::error::QueueError;
+use crate::queues::lease_batch::LeaseBatch;
+use crate::queues::limited_resource::LimitedResource;
+use crate::queues::registry::QueueContext;
+use crate::queues::replayed_dequeues::LOST_ANSWER_PAUSE_MIN;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::sessions::HeartbeatOutcome;
+use crate::queues::waiters::WaiterSlot;
+use tallystone_domain::limits::{
     DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, LOST_ANSWER_PAUSE_MAX, STREAM_REPEATS_MAX, WORK_WALK_PAUSE,
 };
-use crate::domain::queue::command::{Completeness, Refusal};
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::key_syntax::queue_of_lease;
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::{QueueId, QueueName};
-use crate::engine::caller_quota::{CallerId, QuotaPermit};
-use crate::engine::queues::Queues;
-use crate::engine::queues::dequeue::{DequeueRequest, WhenBlocked};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::lease_batch::LeaseBatch;
-use crate::engine::queues::limited_resource::LimitedResource;
-use crate::engine::queues::registry::QueueContext;
-use crate::engine::queues::replayed_dequeues::LOST_ANSWER_PAUSE_MIN;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::sessions::HeartbeatOutcome;
-use crate::engine::queues::waiters::WaiterSlot;
+use tallystone_domain::queue::command::{Completeness, Refusal};
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::key_syntax::queue_of_lease;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::{QueueId, QueueName};
 
 /// The arguments of a stream's lease request.
 #[derive(Clone, Debug)]

@@ -3,13 +3,13 @@
 //! A fold begins at the end of its checkpoint, so no event is folded twice. It yields to other tasks after each page, however
 //! fast the log is. So a long fold blocks no other task, and it ends at a page if its caller goes away.
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, Event};
-use crate::domain::limits::FOLD_EVENTS_AT_ONCE_MAX;
-use crate::domain::rollup::{Checkpoint, EventFolder};
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{ScanOrder, ScanRange, StoreError};
+use crate::rolling::Roller;
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, Event};
+use tallystone_domain::limits::FOLD_EVENTS_AT_ONCE_MAX;
+use tallystone_domain::rollup::{Checkpoint, EventFolder};
+use tallystone_ports::{ScanOrder, ScanRange, StoreError};
 
 /// A fold that has processed the events of its range and is not finished yet.
 pub struct FoldedLog<'a> {

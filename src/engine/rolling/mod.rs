@@ -14,10 +14,10 @@ mod signal_receiver;
 
 use std::sync::Arc;
 
-use crate::domain::rollup::{Checkpoint, CheckpointWriter};
-use crate::engine::context::EngineContext;
-use crate::engine::scopes::NamespaceScopes;
-use crate::engine::served_counts::ServedCounts;
+use crate::context::EngineContext;
+use crate::scopes::NamespaceScopes;
+use crate::served_counts::ServedCounts;
+use tallystone_domain::rollup::{Checkpoint, CheckpointWriter};
 
 pub use pipeline::{QueueSlot, RollupQueueLoop};
 pub use signal_receiver::SignalReceiver;

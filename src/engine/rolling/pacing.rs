@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::ROLLUP_READS_AT_ONCE_MAX;
-use crate::domain::namespace::Cardinality;
+use tallystone_domain::limits::ROLLUP_READS_AT_ONCE_MAX;
+use tallystone_domain::namespace::Cardinality;
 
 /// Reads slower than this at p99 halve the parallelism.
 const READ_P99_TARGET: Duration = Duration::from_millis(10);

@@ -6,18 +6,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tracing::{Instrument, Level};
 
-use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
-use crate::domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_LOW_CARDINALITY_MAX};
-use crate::domain::namespace::Cardinality;
-use crate::engine::context::EngineContext;
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::driver::{BackgroundLoop, DrainStage, NextActivation};
-use crate::engine::rolling::Roller;
-use crate::engine::rolling::pacing::Pacer;
-use crate::engine::rollup_queues::NamespaceRollupQueues;
-use crate::engine::rollup_queues::queue::{ByCounter, PendingRoll, RollupQueue};
-use crate::engine::scopes::NamespaceScope;
+use crate::context::EngineContext;
+use crate::dataset::datasets::DatasetState;
+use crate::driver::{BackgroundLoop, DrainStage, NextActivation};
+use crate::rolling::Roller;
+use crate::rolling::pacing::Pacer;
+use crate::rollup_queues::NamespaceRollupQueues;
+use crate::rollup_queues::queue::{ByCounter, PendingRoll, RollupQueue};
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::limits::{LIMIT_PUBLISH_INTERVAL, ROLLUP_LOW_CARDINALITY_MAX};
+use tallystone_domain::namespace::Cardinality;
 
 /// The delay before a failed roll is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);

@@ -7,17 +7,17 @@
 //! first rolled up beyond the mark, and always writes a checkpoint. A roll that began before the row was visible then loses
 //! to that checkpoint, however late it ends.
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, EventKey};
-use crate::domain::fleet::ProtocolRule;
-use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
-use crate::domain::rollup::{
+use crate::fleet::CounterFleet;
+use crate::rolling::Roller;
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, EventKey};
+use tallystone_domain::fleet::ProtocolRule;
+use tallystone_domain::limits::REPAIR_ATTEMPTS_MAX;
+use tallystone_domain::rollup::{
     BucketComparison, BucketRecord, Checkpoint, FoldResult, RepairAction, SliceStatus, VerifiedBase,
 };
-use crate::engine::fleet::CounterFleet;
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErrorKind};
+use tallystone_ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErrorKind};
 
 const OP: &str = "recheck a bucket";
 

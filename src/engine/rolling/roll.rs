@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
-use crate::domain::rollup::{Checkpoint, RollupRow};
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{CacheLease, RollWrite, StoreError, StoreErrorKind};
+use crate::rolling::Roller;
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::rollup::{Checkpoint, RollupRow};
+use tallystone_ports::{CacheLease, RollWrite, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.
 struct PreparedRoll {

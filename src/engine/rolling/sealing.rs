@@ -1,13 +1,13 @@
 //! The self-check of one time bucket: read it from every replica, compare it with its record, repair differences.
 
-use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
-use crate::domain::limits::REPAIR_ATTEMPTS_MAX;
-use crate::domain::rollup::{BucketComparison, Checkpoint, RepairAction, VerifiedBase};
-use crate::engine::fleet::CounterFleet;
-use crate::engine::rolling::Roller;
-use crate::engine::scopes::NamespaceScope;
-use crate::ports::{ReadReplicas, StoreError, StoreErrorKind};
+use crate::fleet::CounterFleet;
+use crate::rolling::Roller;
+use crate::scopes::NamespaceScope;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::limits::REPAIR_ATTEMPTS_MAX;
+use tallystone_domain::rollup::{BucketComparison, Checkpoint, RepairAction, VerifiedBase};
+use tallystone_ports::{ReadReplicas, StoreError, StoreErrorKind};
 
 impl Roller {
     /// Seals a finished bucket of a counter that is rolled up beyond it. Costs two reads if nothing differs,

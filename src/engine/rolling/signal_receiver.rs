@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::domain::Timestamp;
-use crate::domain::fleet::FleetSecret;
-use crate::engine::scopes::{NamespaceScope, NamespaceScopes};
-use crate::ports::{CounterSignal, StoreError};
+use crate::scopes::{NamespaceScope, NamespaceScopes};
+use tallystone_domain::Timestamp;
+use tallystone_domain::fleet::FleetSecret;
+use tallystone_ports::{CounterSignal, StoreError};
 
 /// The rollup queues as other servers reach them. Cheap to clone.
 #[derive(Clone)]

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, NamespaceId};
-use crate::domain::namespace::Namespace;
-use crate::engine::dataset::datasets::DatasetState;
-use crate::engine::rollup_queues::queue::{
+use crate::dataset::datasets::DatasetState;
+use crate::rollup_queues::queue::{
     CounterEnqueueLimits, CounterEnqueueOutcome, PendingRoll, RollupQueue, SetBytes, cost_of,
 };
-use crate::engine::stats::Stats;
+use crate::stats::Stats;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, NamespaceId};
+use tallystone_domain::namespace::Namespace;
 
 /// The rollup queues of all namespaces.
 pub struct RollupQueues {

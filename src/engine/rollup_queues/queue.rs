@@ -8,10 +8,10 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
-use crate::domain::limits::ROLLUP_SETS_BYTES_MAX;
-use crate::engine::dataset::pending::PendingRolls;
+use crate::dataset::pending::PendingRolls;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::limits::ROLLUP_SETS_BYTES_MAX;
 
 /// Counters by their precomputed hash: the same order in every process, so that a simulation is reproducible.
 pub type ByCounter<T> = HashMap<Counter, T, BuildHasherDefault<PrecomputedHasher>>;
@@ -223,7 +223,7 @@ pub struct CounterEnqueueLimits<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::{CounterName, NamespaceId};
+    use tallystone_domain::counter::{CounterName, NamespaceId};
 
     fn counter(name: &str) -> Counter {
         Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"))

@@ -1,12 +1,12 @@
 //! Creates a rule: checks all that can be known before it fires.
 
-use crate::domain::limits::RULES_MAX;
-use crate::domain::rules::{CrossingClaim, QueueHome, Rule, RuleSpec};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::SentMessage;
-use crate::engine::rules::evaluate::message_of;
-use crate::engine::rules::{RuleError, Rules};
-use crate::ports::{NewRule, StoreErrorKind};
+use crate::queues::SentMessage;
+use crate::rules::evaluate::message_of;
+use crate::rules::{RuleError, Rules};
+use tallystone_domain::limits::RULES_MAX;
+use tallystone_domain::rules::{CrossingClaim, QueueHome, Rule, RuleSpec};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{NewRule, StoreErrorKind};
 
 /// The namespace in which the service counts queues.
 const QUEUE_COUNTERS: &str = "tallystone.queues";

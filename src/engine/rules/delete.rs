@@ -1,9 +1,9 @@
 //! Deletes a rule.
 
-use crate::domain::limits::RULE_ATTEMPTS_MAX;
-use crate::domain::rules::{RuleName, RuleSpec};
-use crate::engine::rules::{RuleError, Rules};
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::rules::{RuleError, Rules};
+use tallystone_domain::limits::RULE_ATTEMPTS_MAX;
+use tallystone_domain::rules::{RuleName, RuleSpec};
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 impl Rules {
     /// Deletes a rule that the caller may see; any other one does not exist for it. What is deleted is what was looked at, even

@@ -1,10 +1,10 @@
 //! How a call of rules fails, and how an evaluation does.
 
-use crate::domain::rules::RuleName;
-use crate::domain::{Reason, Reject};
-use crate::engine::counting::CountingError;
-use crate::engine::queues::QueueError;
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::counting::CountingError;
+use crate::queues::QueueError;
+use tallystone_domain::rules::RuleName;
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// The refusal or failure of a call or an evaluation.
 #[derive(Debug, thiserror::Error)]

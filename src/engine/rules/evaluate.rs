@@ -1,11 +1,11 @@
 //! One evaluation of one rule: send what is pending, read the count, claim what is due, send that.
 
-use crate::domain::Reason;
-use crate::domain::limits::RULE_PROBLEM_BYTES_MAX;
-use crate::domain::rules::{CrossingClaim, Rule, RuleProgress, RuleSpec};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::{Queues, SentMessage};
-use crate::engine::rules::{RuleError, Rules};
+use crate::caller_quota::CallerId;
+use crate::queues::{Queues, SentMessage};
+use crate::rules::{RuleError, Rules};
+use tallystone_domain::Reason;
+use tallystone_domain::limits::RULE_PROBLEM_BYTES_MAX;
+use tallystone_domain::rules::{CrossingClaim, Rule, RuleProgress, RuleSpec};
 
 /// What an evaluation came to.
 enum Evaluated {

@@ -1,7 +1,7 @@
 //! Reads rules.
 
-use crate::domain::rules::{Rule, RuleName};
-use crate::engine::rules::{RuleError, Rules};
+use crate::rules::{RuleError, Rules};
+use tallystone_domain::rules::{Rule, RuleName};
 
 impl Rules {
     /// Reads one rule with its progress.

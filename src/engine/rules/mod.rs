@@ -13,10 +13,10 @@ mod rounds;
 
 use std::sync::Arc;
 
-use crate::engine::context::EngineContext;
-use crate::engine::counting::Counting;
-use crate::engine::queues::Queues;
-use crate::ports::RuleStore;
+use crate::context::EngineContext;
+use crate::counting::Counting;
+use crate::queues::Queues;
+use tallystone_ports::RuleStore;
 
 pub use error::RuleError;
 pub(super) use rounds::RulesLoop;

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use crate::domain::limits::{RULE_INTERVAL, RULES_AT_ONCE_MAX};
-use crate::domain::rules::Rule;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::rules::Rules;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::rules::Rules;
+use tallystone_domain::limits::{RULE_INTERVAL, RULES_AT_ONCE_MAX};
+use tallystone_domain::rules::Rule;
 
 /// The loop of one server. A round is several activations, so that a stop does not wait for all of it.
 pub struct RulesLoop {

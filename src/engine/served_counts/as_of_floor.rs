@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use quick_cache::sync::Cache;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
-use crate::domain::limits::TOLD_COUNTERS_MAX;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::limits::TOLD_COUNTERS_MAX;
 
 /// The highest served `as_of` of each counter.
 pub struct AsOfFloor {
@@ -53,7 +53,7 @@ impl AsOfFloor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counter::{CounterName, NamespaceId};
+    use tallystone_domain::counter::{CounterName, NamespaceId};
 
     fn counter(name: &str) -> Counter {
         Counter::new(NamespaceId(1), CounterName::new(name).expect("a valid name"))

@@ -16,11 +16,11 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, NamespaceId};
-use crate::domain::limits::{TOP_COUNTERS_KEPT_MAX, TOUCH_SHARDS};
-use crate::domain::rollup::Checkpoint;
-use crate::domain::rollup::checkpoint::is_ttl_expired;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, NamespaceId};
+use tallystone_domain::limits::{TOP_COUNTERS_KEPT_MAX, TOUCH_SHARDS};
+use tallystone_domain::rollup::Checkpoint;
+use tallystone_domain::rollup::checkpoint::is_ttl_expired;
 
 /// The rankings of all namespaces that were asked for one.
 #[derive(Default)]

@@ -14,9 +14,9 @@ use hashbrown::HashSet;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::domain::counter::{Counter, NamespaceId};
-use crate::domain::limits::{CALLER_WATCHES_MAX, WATCHES_MAX};
-use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+use crate::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+use tallystone_domain::counter::{Counter, NamespaceId};
+use tallystone_domain::limits::{CALLER_WATCHES_MAX, WATCHES_MAX};
 
 /// All watches of a server.
 pub struct CounterWatchers {
@@ -162,7 +162,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::domain::counter::CounterName;
+    use tallystone_domain::counter::CounterName;
 
     fn counters(many: usize) -> Vec<Counter> {
         let name = |i| CounterName::new(&format!("c{i}")).expect("a valid name");

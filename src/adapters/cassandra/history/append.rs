@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt, stream};
 use quick_cache::sync::Cache;
 
-use crate::adapters::cassandra::history::keys::{FoundChunk, HistoryWrites, chunk_row, cursor_row, gap_row};
-use crate::adapters::cassandra::limits::{
+use crate::history::keys::{FoundChunk, HistoryWrites, chunk_row, cursor_row, gap_row};
+use crate::limits::{
     HISTORY_CHUNKS_REMEMBERED_MAX, HISTORY_SHARDS_AT_ONCE_MAX, HISTORY_STEP_ROWS_MAX, HISTORY_WRITES_AT_ONCE_MAX,
 };
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::value::CqlRow;
-use crate::domain::queue::ShardId;
-use crate::domain::queue::transition::HistoryRow;
-use crate::ports::{HistoryBatch, StoreError};
+use crate::request_runner::RequestRunner;
+use crate::value::CqlRow;
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::transition::HistoryRow;
+use tallystone_ports::{HistoryBatch, StoreError};
 
 const OP: &str = "append history";
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::adapters::cassandra::limits::{HISTORY_TTL_SECONDS_MAX, HISTORY_TTL_SPARE};
-use crate::domain::time::Timestamp;
+use crate::limits::{HISTORY_TTL_SECONDS_MAX, HISTORY_TTL_SPARE};
+use tallystone_domain::time::Timestamp;
 
 /// Rows written from a time on are kept at least so long, until the next such row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use crate::adapters::cassandra::limits::{HISTORY_CHUNK_POSITIONS, HISTORY_PERIOD};
-use crate::adapters::cassandra::value::{Bind as _, CqlRow};
-use crate::adapters::codec::queues::history::encode_row;
-use crate::domain::history::{HistoryCursor, HistoryGap, HistoryTerm};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{QueueId, ShardId};
-use crate::domain::time::{Timestamp, micros_of};
+use crate::limits::{HISTORY_CHUNK_POSITIONS, HISTORY_PERIOD};
+use crate::value::{Bind as _, CqlRow};
+use tallystone_adapters::codec::queues::history::encode_row;
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_domain::time::{Timestamp, micros_of};
 
 /// A partition of the rows with a term in a shard, in the order in which rows are found, backwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -162,8 +162,8 @@ pub fn stored_term(term: &HistoryTerm) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::transition::{Transition, TransitionDetail};
-    use crate::domain::queue::{MessageState, Trigger};
+    use tallystone_domain::queue::transition::{Transition, TransitionDetail};
+    use tallystone_domain::queue::{MessageState, Trigger};
 
     fn row(position: u64, at: Timestamp) -> HistoryRow {
         let detail = TransitionDetail { position: RowPosition { epoch: 3, position }, ..TransitionDetail::default() };

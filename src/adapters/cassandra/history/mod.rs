@@ -20,22 +20,20 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::OnceCell;
 
-use crate::adapters::cassandra::history::append::{HistoryWriter, WrittenRows};
-use crate::adapters::cassandra::history::kept::{KeptSince, ttl_of};
-use crate::adapters::cassandra::history::keys::{
-    message_from, position_from, stored_id, stored_message, stored_position, stored_queue,
-};
-use crate::adapters::cassandra::limits::{FOUND_PAGE_ROWS_MAX, PARTITION_READS_AT_ONCE_MAX, TRACE_PAGE_ROWS_MAX};
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::codec::queues::history::decode_row;
-use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{QueueId, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, StoreError};
+use crate::history::append::{HistoryWriter, WrittenRows};
+use crate::history::kept::{KeptSince, ttl_of};
+use crate::history::keys::{message_from, position_from, stored_id, stored_message, stored_position, stored_queue};
+use crate::limits::{FOUND_PAGE_ROWS_MAX, PARTITION_READS_AT_ONCE_MAX, TRACE_PAGE_ROWS_MAX};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use tallystone_adapters::codec::queues::history::decode_row;
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, StoreError};
 
 /// The history in a keyspace.
 pub struct CqlHistory {

@@ -10,18 +10,16 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use crate::adapters::cassandra::history::keys::{
+use crate::history::keys::{
     FoundChunk, message_from, period_of, position_from, stored_position, stored_queue, stored_term,
 };
-use crate::adapters::cassandra::limits::{
-    FOUND_CHUNKS_AHEAD_MAX, FOUND_PAGE_ROWS_MAX, FOUND_PAGE_ROWS_MIN, PARTITION_READS_AT_ONCE_MAX,
-};
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::domain::history::{HistoryHit, HistoryTerm};
-use crate::domain::queue::QueueId;
-use crate::domain::time::Timestamp;
-use crate::ports::{QueueShards, StoreError};
+use crate::limits::{FOUND_CHUNKS_AHEAD_MAX, FOUND_PAGE_ROWS_MAX, FOUND_PAGE_ROWS_MIN, PARTITION_READS_AT_ONCE_MAX};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use tallystone_domain::history::{HistoryHit, HistoryTerm};
+use tallystone_domain::queue::QueueId;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{QueueShards, StoreError};
 
 const OP: &str = "search history";
 

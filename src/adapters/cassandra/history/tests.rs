@@ -7,22 +7,20 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::CqlHistory;
-use crate::adapters::cassandra::request_failure::RequestFailure;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::statements::Statements;
-use crate::adapters::cassandra::store::{
-    ConditionalResult, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,
-};
-use crate::adapters::cassandra::value::{CqlRow, CqlValue};
-use crate::adapters::system::SystemClock;
-use crate::domain::fleet::ProtocolRules;
-use crate::domain::history::{HistoryCursor, HistoryGap};
-use crate::domain::queue::messages::message::{MessageKey, Metadata};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
-use crate::domain::queue::{MessageState, QueueId, ShardId, Trigger};
-use crate::domain::time::Timestamp;
-use crate::ports::{HistoryBatch, HistoryStore as _};
+use crate::request_failure::RequestFailure;
+use crate::request_runner::RequestRunner;
+use crate::statements::Statements;
+use crate::store::{ConditionalResult, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute};
+use crate::value::{CqlRow, CqlValue};
+use tallystone_adapters::system::SystemClock;
+use tallystone_domain::fleet::ProtocolRules;
+use tallystone_domain::history::{HistoryCursor, HistoryGap};
+use tallystone_domain::queue::messages::message::{MessageKey, Metadata};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
+use tallystone_domain::queue::{MessageState, QueueId, ShardId, Trigger};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{HistoryBatch, HistoryStore as _};
 
 /// The tables in the order of their writes, and the one that refuses them.
 #[derive(Default)]

@@ -4,10 +4,10 @@ use prost::Message as _;
 
 use super::settings::{settings_from, settings_of};
 use super::{CorruptValue, decode};
-use crate::domain::queue::{CatalogQueue, Durability, QueueId, QueueName, QueueSpec};
-use crate::domain::time::Timestamp;
-use crate::ports::{QueueChange, QueueDeletion, QueueRequest};
-use crate::proto::internal::v1::{
+use tallystone_domain::queue::{CatalogQueue, Durability, QueueId, QueueName, QueueSpec};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{QueueChange, QueueDeletion, QueueRequest};
+use tallystone_proto::internal::v1::{
     StoredQueue, StoredQueueChange, StoredQueueDeletion, StoredQueueRequest, StoredQueueSpec,
 };
 

@@ -2,11 +2,11 @@
 
 use prost::Message as _;
 
-use crate::adapters::codec::{CorruptValue, decode};
-use crate::domain::queue::tally::errors::SignatureCounts;
-use crate::domain::queue::tally::values::ValueCounts;
-use crate::domain::queue::tally::{CountsBefore, ShardCounts};
-use crate::proto::internal::v1::{StoredShardCounts, StoredSignatureCounts, StoredValueCounts};
+use crate::codec::{CorruptValue, decode};
+use tallystone_domain::queue::tally::errors::SignatureCounts;
+use tallystone_domain::queue::tally::values::ValueCounts;
+use tallystone_domain::queue::tally::{CountsBefore, ShardCounts};
+use tallystone_proto::internal::v1::{StoredShardCounts, StoredSignatureCounts, StoredValueCounts};
 
 /// Converts the counts of a header to their stored form.
 pub fn counts_of(counts: &ShardCounts) -> StoredShardCounts {

@@ -3,13 +3,13 @@
 use prost::Message as _;
 
 use super::{error_of, fence_from, fence_of, state_code, state_from, text_of};
-use crate::adapters::codec::{CorruptValue, decode};
-use crate::domain::queue::Trigger;
-use crate::domain::queue::messages::message::{AttemptError, MessageKey, Metadata, SessionId};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
-use crate::domain::time::Timestamp;
-use crate::proto::internal::v1::{StoredEnqueuedMessage, StoredTransition, StoredTransitions};
+use crate::codec::{CorruptValue, decode};
+use tallystone_domain::queue::Trigger;
+use tallystone_domain::queue::messages::message::{AttemptError, MessageKey, Metadata, SessionId};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
+use tallystone_domain::time::Timestamp;
+use tallystone_proto::internal::v1::{StoredEnqueuedMessage, StoredTransition, StoredTransitions};
 
 const WHAT: &str = "transition";
 
@@ -65,7 +65,7 @@ fn row_from(shard: u32, row: StoredTransition) -> Result<HistoryRow, CorruptValu
         let id = <[u8; 16]>::try_from(id).map_err(|_| CorruptValue::new(WHAT, "a session of another length"))?;
         Ok(SessionId(u128::from_be_bytes(id)))
     };
-    let error = |error: crate::proto::internal::v1::StoredWorkError| {
+    let error = |error: tallystone_proto::internal::v1::StoredWorkError| {
         Box::new(AttemptError { signature: error.signature.into(), text: error.text.into() })
     };
     let detail = TransitionDetail {
@@ -166,8 +166,8 @@ pub fn trigger_code(trigger: Trigger) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::MessageState;
-    use crate::domain::queue::messages::message::Fence;
+    use tallystone_domain::queue::MessageState;
+    use tallystone_domain::queue::messages::message::Fence;
 
     fn row(trigger: Trigger) -> HistoryRow {
         let removes = [Trigger::RetentionOver, Trigger::Discard].contains(&trigger);

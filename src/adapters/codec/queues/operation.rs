@@ -4,13 +4,13 @@ use prost::Message as _;
 
 use super::catalog::{id_from, name_from};
 use super::{CorruptValue, decode, text_of};
-use crate::domain::Reason;
-use crate::domain::fleet::MemberId;
-use crate::domain::queue::Filter;
-use crate::domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
-use crate::domain::time::Timestamp;
-use crate::ports::{OperationEnd, OperationOutcome, OperationRow};
-use crate::proto::internal::v1::{StoredOperation, StoredOperationEnd};
+use tallystone_domain::Reason;
+use tallystone_domain::fleet::MemberId;
+use tallystone_domain::queue::Filter;
+use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{OperationEnd, OperationOutcome, OperationRow};
+use tallystone_proto::internal::v1::{StoredOperation, StoredOperationEnd};
 
 const WHAT: &str = "operation";
 const KINDS: [BulkKind; 3] = [BulkKind::Purge, BulkKind::Redrive, BulkKind::Discard];
@@ -134,7 +134,7 @@ fn end_from(stored: StoredOperationEnd) -> Result<OperationEnd, CorruptValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::{QueueId, QueueName};
+    use tallystone_domain::queue::{QueueId, QueueName};
 
     fn running() -> OperationRow {
         let at = Timestamp::from_secs;

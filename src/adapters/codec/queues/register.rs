@@ -2,12 +2,12 @@
 
 use prost::Message as _;
 
-use crate::domain::history::audit::rows::{AuditRegister, CountedRows};
-use crate::domain::queue::tally::flows::ROWS;
-use crate::domain::queue::transition::RowPosition;
-use crate::domain::time::Timestamp;
-use crate::ports::RegisterCodec;
-use crate::proto::internal::v1::{StoredCountedRows, StoredHistoryRegister};
+use tallystone_domain::history::audit::rows::{AuditRegister, CountedRows};
+use tallystone_domain::queue::tally::flows::ROWS;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::RegisterCodec;
+use tallystone_proto::internal::v1::{StoredCountedRows, StoredHistoryRegister};
 
 /// Encodes registers as `StoredHistoryRegister`.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ fn padded(stored: &[u64]) -> Option<[u64; ROWS]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::limits::REGISTER_BYTES_MAX;
+    use tallystone_domain::limits::REGISTER_BYTES_MAX;
 
     #[test]
     fn a_register_comes_back_as_it_was_and_is_short() {

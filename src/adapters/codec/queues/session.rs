@@ -3,10 +3,10 @@
 use prost::Message as _;
 
 use super::{CorruptValue, decode, duration, micros};
-use crate::domain::queue::messages::message::{LeaseSession, SessionId};
-use crate::domain::queue::session_records::{Ending, SessionRecord};
-use crate::domain::time::Timestamp;
-use crate::proto::internal::v1::{StoredBar, StoredLeaseSession, StoredSession};
+use tallystone_domain::queue::messages::message::{LeaseSession, SessionId};
+use tallystone_domain::queue::session_records::{Ending, SessionRecord};
+use tallystone_domain::time::Timestamp;
+use tallystone_proto::internal::v1::{StoredBar, StoredLeaseSession, StoredSession};
 
 const WHAT: &str = "queue session";
 

@@ -4,13 +4,15 @@ use prost::Message as _;
 
 use super::counts::{counts_from, counts_of};
 use super::{CorruptValue, decode, duration, micros, text_of};
-use crate::domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use crate::domain::queue::Settings;
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Retention};
-use crate::domain::queue::shard::restore::ShardHeader;
-use crate::domain::time::Timestamp;
-use crate::proto::internal::v1::{
+use tallystone_domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use tallystone_domain::queue::Settings;
+use tallystone_domain::queue::filter::ShapeKeys;
+use tallystone_domain::queue::setup::settings::{
+    Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Retention,
+};
+use tallystone_domain::queue::shard::restore::ShardHeader;
+use tallystone_domain::time::Timestamp;
+use tallystone_proto::internal::v1::{
     StoredExclusivity, StoredPriorityClass, StoredQueueHeader, StoredQueueSettings, StoredQueueShards,
     StoredRetryPolicy, StoredShape, StoredShapeFill,
 };

@@ -16,8 +16,8 @@ use std::io::Read;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::adapters::embedded::limits::BACKUP_BLOCK_BYTES_MAX;
-use crate::domain::Timestamp;
+use crate::limits::BACKUP_BLOCK_BYTES_MAX;
+use tallystone_domain::Timestamp;
 
 /// Magic bytes at the beginning of a backup.
 pub const MAGIC: &[u8; 8] = b"tlyback1";

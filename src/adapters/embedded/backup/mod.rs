@@ -19,9 +19,9 @@ use super::disk::backup_snapshot::BackupSnapshot;
 use super::error::ReadError;
 use super::inbox::command::StoreCommand;
 use super::store_core::StoreCore;
-use crate::adapters::embedded::limits::BACKUP_PIECE_BYTES_MAX;
-use crate::ports::{BackupPieces, Backups, Clock, StoreError};
+use crate::limits::BACKUP_PIECE_BYTES_MAX;
 use backup_format::BackupEncoder;
+use tallystone_ports::{BackupPieces, Backups, Clock, StoreError};
 
 pub use backup_format::{BackupError, BackupHeader};
 pub use restore::{BackupSummary, RestoreError, check, header_of, is_unfinished, restore};

@@ -14,18 +14,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::backup_format::{BackupBlock, BackupDecoder, BackupError, BackupHeader};
-use crate::adapters::codec::queues::settings::{decode_header, encode_header};
-use crate::adapters::embedded::disk::acknowledged_file::AcknowledgedFile;
-use crate::adapters::embedded::disk::disk_space::DiskSpaceMonitor;
-use crate::adapters::embedded::disk::library::{KeyspaceError, KeyspaceKind, Library};
-use crate::adapters::embedded::disk::manifest::{Manifest, sync_folder};
-use crate::adapters::embedded::disk::memtable_reclaimer::MemtableReclaimer;
-use crate::adapters::embedded::disk::writer::{SyncMode, Writer};
-use crate::adapters::embedded::disk::{library, meta};
-use crate::adapters::embedded::error::{OpenError, ReadError};
-use crate::adapters::embedded::limits::COMMIT_BYTES_MAX;
-use crate::adapters::embedded::{Options, lock, open_locked};
-use crate::domain::Timestamp;
+use crate::disk::acknowledged_file::AcknowledgedFile;
+use crate::disk::disk_space::DiskSpaceMonitor;
+use crate::disk::library::{KeyspaceError, KeyspaceKind, Library};
+use crate::disk::manifest::{Manifest, sync_folder};
+use crate::disk::memtable_reclaimer::MemtableReclaimer;
+use crate::disk::writer::{SyncMode, Writer};
+use crate::disk::{library, meta};
+use crate::error::{OpenError, ReadError};
+use crate::limits::COMMIT_BYTES_MAX;
+use crate::{Options, lock, open_locked};
+use tallystone_adapters::codec::queues::settings::{decode_header, encode_header};
+use tallystone_domain::Timestamp;
 
 /// Contents of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -213,8 +213,8 @@ impl RestoreLoader<'_> {
             ("meta", _) if key == meta::COMMIT || key == meta::NEWEST_ROWS => Ok(None),
             ("queue.shards", Some(b'h')) => {
                 // The shard number is in the key, not in the value.
-                let damaged = |error: crate::adapters::codec::CorruptValue| {
-                    crate::adapters::embedded::recover::unreadable(self.dir, ReadError::from(error))
+                let damaged = |error: tallystone_adapters::codec::CorruptValue| {
+                    crate::recover::unreadable(self.dir, ReadError::from(error))
                 };
                 let mut header = decode_header(0, &value).map_err(damaged)?;
                 header.epoch = epoch_after(header.epoch, self.now);

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::*;
-use crate::adapters::embedded::tests::{add, all, append, counter, make_slice, open_small, small};
-use crate::adapters::embedded::{OpenError, open};
-use crate::adapters::manual::ManualClock;
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::rollup::SliceStatus;
+use crate::tests::{add, all, append, counter, make_slice, open_small, small};
+use crate::{OpenError, open};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::rollup::SliceStatus;
 
 const DATASET: DatasetId = DatasetId(1);
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-async fn begin(store: &crate::adapters::embedded::Embedded) -> Box<dyn BackupPieces> {
+async fn begin(store: &crate::Embedded) -> Box<dyn BackupPieces> {
     store.backups(Arc::new(ManualClock::at(NOW))).begin().await.expect("a store that is open")
 }
 

@@ -14,12 +14,12 @@ use std::thread::JoinHandle;
 
 use fjall::Keyspace;
 
-use crate::adapters::embedded::counters::slices::SliceKeyspaces;
-use crate::adapters::embedded::disk::library::KeyspaceError;
-use crate::adapters::embedded::error::OpenError;
-use crate::adapters::embedded::inbox::keyspace_jobs::{KeyspaceDeletion, KeyspaceJob, SliceKey};
-use crate::adapters::embedded::store_core::StoreCore;
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::counters::slices::SliceKeyspaces;
+use crate::disk::library::KeyspaceError;
+use crate::error::OpenError;
+use crate::inbox::keyspace_jobs::{KeyspaceDeletion, KeyspaceJob, SliceKey};
+use crate::store_core::StoreCore;
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// Starts the thread. It ends when the jobs are closed.
 pub fn start(core: Arc<StoreCore>) -> Result<JoinHandle<()>, OpenError> {

@@ -15,19 +15,19 @@ use std::ops::Bound;
 
 use parking_lot::RwLock;
 
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::catalog::{
+use crate::disk::key;
+use crate::disk::library::Library;
+use crate::disk::read::rows;
+use crate::disk::writer::CommitBatch;
+use crate::error::ReadError;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::catalog::{
     decode_change, decode_dataset, decode_namespace, decode_spec, encode_change, encode_dataset, encode_namespace,
     encode_spec,
 };
-use crate::adapters::embedded::disk::key;
-use crate::adapters::embedded::disk::library::Library;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::disk::writer::CommitBatch;
-use crate::adapters::embedded::error::ReadError;
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::namespace::{Dataset, Namespace, NamespaceSpec};
-use crate::ports::{CatalogState, NamespaceChange, NamespaceRecord, ScanOrder};
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{Dataset, Namespace, NamespaceSpec};
+use tallystone_ports::{CatalogState, NamespaceChange, NamespaceRecord, ScanOrder};
 
 const NUMBERS: &[u8] = b"x";
 

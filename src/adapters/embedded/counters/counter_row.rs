@@ -2,10 +2,10 @@
 //!
 //! The checkpoint stays encoded (about 40 bytes instead of 300); the read that needs it decodes it.
 
-use crate::adapters::codec::{CorruptValue, decode_checkpoint};
-use crate::domain::Timestamp;
-use crate::domain::counter::EventKey;
-use crate::domain::rollup::{CachedCount, Checkpoint, RollupRow};
+use tallystone_adapters::codec::{CorruptValue, decode_checkpoint};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::EventKey;
+use tallystone_domain::rollup::{CachedCount, Checkpoint, RollupRow};
 
 /// Row of one counter; it always matches the committed state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

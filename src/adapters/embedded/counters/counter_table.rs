@@ -8,11 +8,11 @@
 use hashbrown::{HashMap, HashTable};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::adapters::embedded::counters::counter_row::CounterRow;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, NamespaceId};
-use crate::domain::rollup::TailLookup as TailAnswer;
-use crate::ports::ScanRange;
+use crate::counters::counter_row::CounterRow;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Counter, DatasetId, Event, EventKey, NamespaceId};
+use tallystone_domain::rollup::TailLookup as TailAnswer;
+use tallystone_ports::ScanRange;
 
 mod entry;
 mod evict;
@@ -278,7 +278,7 @@ impl CounterTable {
         dataset: DatasetId,
         counter: &Counter,
         bytes: &[u8],
-        checkpoint: &crate::domain::rollup::Checkpoint,
+        checkpoint: &tallystone_domain::rollup::Checkpoint,
     ) {
         let mut shard = self.shard(counter);
         let stamp = shard.next_stamp();

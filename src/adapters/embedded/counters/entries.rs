@@ -12,14 +12,14 @@ use std::ops::Bound;
 
 use parking_lot::RwLock;
 
-use crate::adapters::codec::entries::StoredEntry;
-use crate::adapters::embedded::disk::library::Library;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::disk::writer::CommitBatch;
-use crate::adapters::embedded::error::{ReadError, malformed_key};
-use crate::domain::access::AccessKey;
-use crate::domain::experiment::CatalogExperiment;
-use crate::ports::{CatalogChange, CatalogRecord, ScanOrder};
+use crate::disk::library::Library;
+use crate::disk::read::rows;
+use crate::disk::writer::CommitBatch;
+use crate::error::{ReadError, malformed_key};
+use tallystone_adapters::codec::entries::StoredEntry;
+use tallystone_domain::access::AccessKey;
+use tallystone_experiments::CatalogExperiment;
+use tallystone_ports::{CatalogChange, CatalogRecord, ScanOrder};
 
 /// An entry with the first bytes of its rows.
 pub trait EmbeddedEntry: StoredEntry {

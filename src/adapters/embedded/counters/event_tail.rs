@@ -6,11 +6,11 @@
 //! A lookup is two binary searches. A page of a scan costs its result, even for a counter that takes 200,000 events a
 //! second.
 
-use crate::adapters::embedded::limits::TAIL_CHUNK_EVENTS_MAX;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Event, EventKey};
-use crate::domain::rollup::{TailLookup as Answer, TailSum};
-use crate::ports::{ScanOrder, ScanRange};
+use crate::limits::TAIL_CHUNK_EVENTS_MAX;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Event, EventKey};
+use tallystone_domain::rollup::{TailLookup as Answer, TailSum};
+use tallystone_ports::{ScanOrder, ScanRange};
 
 /// Events of one counter; each key occurs once.
 #[derive(Default, Debug)]
@@ -336,8 +336,8 @@ fn prepend_sum(
 /// Estimated memory of an event, in bytes.
 fn bytes_of(event: &Event) -> usize {
     let id = match &event.key.id {
-        crate::domain::counter::EventId::Uuid(_) => 0,
-        crate::domain::counter::EventId::Tagged(bytes) => bytes.len() + 16,
+        tallystone_domain::counter::EventId::Uuid(_) => 0,
+        tallystone_domain::counter::EventId::Tagged(bytes) => bytes.len() + 16,
     };
     size_of::<Event>() + id + event.provenance.as_str().len()
 }
@@ -349,7 +349,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::counter::{EventId, Provenance};
+    use tallystone_domain::counter::{EventId, Provenance};
 
     /// Most generated events belong to counters without totals, so that the comparison of sums is meaningful.
     fn event(totals: u32, clears: u32) -> impl Strategy<Value = Event> {

@@ -2,18 +2,18 @@
 
 use std::ops::Bound;
 
-use crate::adapters::codec::{decode_bucket, decode_checkpoint, decode_event, decode_key};
-use crate::adapters::embedded::counters::counter_row::CounterRow;
-use crate::adapters::embedded::counters::counter_table::LoadedRow;
-use crate::adapters::embedded::counters::slices::SliceIndex;
-use crate::adapters::embedded::disk::key::{self, KeyRange};
-use crate::adapters::embedded::disk::library::Library;
-use crate::adapters::embedded::disk::read::{RawRow, rows};
-use crate::adapters::embedded::error::{ReadError, malformed_key};
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
-use crate::domain::rollup::BucketRecord;
-use crate::ports::{ScanOrder, ScanRange, SliceRow, Touch};
+use crate::counters::counter_row::CounterRow;
+use crate::counters::counter_table::LoadedRow;
+use crate::counters::slices::SliceIndex;
+use crate::disk::key::{self, KeyRange};
+use crate::disk::library::Library;
+use crate::disk::read::{RawRow, rows};
+use crate::error::{ReadError, malformed_key};
+use tallystone_adapters::codec::{decode_bucket, decode_checkpoint, decode_event, decode_key};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, Event, EventKey, NamespaceId};
+use tallystone_domain::rollup::BucketRecord;
+use tallystone_ports::{ScanOrder, ScanRange, SliceRow, Touch};
 
 /// Reads the events of a range.
 pub fn scan(

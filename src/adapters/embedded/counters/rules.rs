@@ -10,14 +10,14 @@ use std::ops::Bound;
 
 use parking_lot::RwLock;
 
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::rules::{decode_rule, encode_rule};
-use crate::adapters::embedded::disk::library::Library;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::disk::writer::CommitBatch;
-use crate::adapters::embedded::error::{ReadError, malformed_key};
-use crate::domain::rules::{Rule, RuleName};
-use crate::ports::{RuleChange, RulesBefore, ScanOrder, StoreError};
+use crate::disk::library::Library;
+use crate::disk::read::rows;
+use crate::disk::writer::CommitBatch;
+use crate::error::{ReadError, malformed_key};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::rules::{decode_rule, encode_rule};
+use tallystone_domain::rules::{Rule, RuleName};
+use tallystone_ports::{RuleChange, RulesBefore, ScanOrder, StoreError};
 
 const LAST_GENERATION: &[u8] = b"g";
 const RULES: u8 = b'r';

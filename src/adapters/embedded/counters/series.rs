@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use fjall::Keyspace;
 use parking_lot::RwLock;
 
-use crate::adapters::codec::decode_step;
-use crate::adapters::embedded::disk::key;
-use crate::adapters::embedded::disk::library::{KeyspaceError, KeyspaceKind, Library};
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::error::ReadError;
-use crate::domain::Timestamp;
-use crate::domain::counter::Counter;
-use crate::domain::rollup::StepSum;
-use crate::ports::ScanOrder;
+use crate::disk::key;
+use crate::disk::library::{KeyspaceError, KeyspaceKind, Library};
+use crate::disk::read::rows;
+use crate::error::ReadError;
+use tallystone_adapters::codec::decode_step;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::Counter;
+use tallystone_domain::rollup::StepSum;
+use tallystone_ports::ScanOrder;
 
 const PERIOD_STEPS: i64 = 720;
 const PERIOD_MICROS_MIN: i64 = 86_400_000_000;

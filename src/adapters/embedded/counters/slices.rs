@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use fjall::Keyspace;
 use parking_lot::RwLock;
 
-use crate::adapters::embedded::disk::library::{KeyspaceError, KeyspaceKind, Library};
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::rollup::{SliceStatus, TimeSlice};
+use crate::disk::library::{KeyspaceError, KeyspaceKind, Library};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
 
 #[derive(Clone)]
 pub struct SliceKeyspaces {

@@ -3,12 +3,12 @@
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use crate::adapters::embedded::tests::{DATASET, add, all, append, at, counter, make_slice, open_small};
-use crate::domain::rollup::SliceStatus;
-use crate::ports::{EffectOutcome, StoreErrorKind};
+use crate::tests::{DATASET, add, all, append, at, counter, make_slice, open_small};
+use tallystone_domain::rollup::SliceStatus;
+use tallystone_ports::{EffectOutcome, StoreErrorKind};
 
 /// Creates the slice of 100 seconds with this number.
-async fn make(stores: &crate::ports::Stores, number: i64) {
+async fn make(stores: &tallystone_ports::Stores, number: i64) {
     make_slice(stores, 100 * number, 100 * (number + 1)).await;
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::adapters::embedded::disk::manifest::sync_folder;
+use crate::disk::manifest::sync_folder;
 
 const HEAD: &[u8; 8] = b"tlymark1";
 const BYTES: usize = 24;

@@ -16,9 +16,9 @@
 
 use std::ops::Bound;
 
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
-use crate::ports::Touch;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
+use tallystone_ports::Touch;
 
 pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 

@@ -18,11 +18,11 @@ use fjall::config::FilterPolicy;
 use fjall::{AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
-use crate::adapters::embedded::Options;
-use crate::adapters::embedded::disk::background;
-use crate::adapters::embedded::disk::manifest::Manifest;
-use crate::adapters::embedded::error::OpenError;
-use crate::domain::limits::DESCRIPTORS_RESERVED;
+use crate::Options;
+use crate::disk::background;
+use crate::disk::manifest::Manifest;
+use crate::error::OpenError;
+use tallystone_domain::limits::DESCRIPTORS_RESERVED;
 
 /// Prefix of the names of the keyspaces of the history.
 pub const HISTORY_PREFIX: &str = "history.";

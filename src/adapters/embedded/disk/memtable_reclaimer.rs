@@ -13,9 +13,9 @@ use std::time::Duration;
 use fjall::{AbstractTree, Keyspace};
 use hashbrown::HashMap;
 
-use crate::adapters::embedded::disk::background;
-use crate::adapters::embedded::error::OpenError;
-use crate::adapters::embedded::limits::RETIRED_NEWS_MAX;
+use crate::disk::background;
+use crate::error::OpenError;
+use crate::limits::RETIRED_NEWS_MAX;
 
 /// Interval of the check for memtables that are no longer in use, while there are retired ones.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);

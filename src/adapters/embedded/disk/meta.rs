@@ -12,9 +12,9 @@
 
 use std::ops::Bound;
 
-use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
-use crate::domain::Timestamp;
-use crate::domain::counter::{DatasetId, NamespaceId};
+use crate::disk::key::{KeyRange, from_sortable, to_sortable};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{DatasetId, NamespaceId};
 
 /// Key of the commit number.
 pub const COMMIT: &[u8] = b"c";

@@ -3,15 +3,15 @@
 use hashbrown::{HashMap, HashSet};
 use parking_lot::RwLock;
 
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::embedded::disk::library::Library;
-use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::error::{ReadError, malformed_key};
-use crate::domain::Timestamp;
-use crate::domain::counter::{DatasetId, NamespaceId};
-use crate::domain::limits::TOUCH_SHARDS;
-use crate::ports::ScanOrder;
+use crate::disk::library::Library;
+use crate::disk::meta;
+use crate::disk::read::rows;
+use crate::error::{ReadError, malformed_key};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{DatasetId, NamespaceId};
+use tallystone_domain::limits::TOUCH_SHARDS;
+use tallystone_ports::ScanOrder;
 
 /// Limits, watermarks, forgotten namespaces. Small; only the committer writes it.
 #[derive(Default)]

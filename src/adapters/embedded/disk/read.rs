@@ -3,8 +3,8 @@
 use fjall::{Guard, Keyspace};
 
 use super::key::{self, KeyRange};
-use crate::adapters::embedded::error::ReadError;
-use crate::ports::ScanOrder;
+use crate::error::ReadError;
+use tallystone_ports::ScanOrder;
 
 /// A key and its value.
 pub type RawRow = (fjall::UserKey, fjall::UserValue);

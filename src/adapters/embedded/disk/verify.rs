@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::adapters::embedded::disk::library::{HISTORY_PREFIX, folder};
-use crate::adapters::embedded::disk::manifest::{Manifest, sync_folder};
-use crate::adapters::embedded::error::OpenError;
-use crate::adapters::embedded::limits::HISTORY_VERIFY_BYTES_MAX;
+use crate::disk::library::{HISTORY_PREFIX, folder};
+use crate::disk::manifest::{Manifest, sync_folder};
+use crate::error::OpenError;
+use crate::limits::HISTORY_VERIFY_BYTES_MAX;
 use journal::{CommitChain, JournalEnd};
 
 /// Result of the verification.

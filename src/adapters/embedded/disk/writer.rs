@@ -18,8 +18,8 @@ use super::journal_prefill::JournalPrefill;
 use super::library::{self, Library};
 use super::memtable_reclaimer::MemtableReclaimer;
 use super::meta;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::embedded::error::ReadError;
+use crate::error::ReadError;
+use tallystone_adapters::codec::CorruptValue;
 
 /// The row that every batch contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

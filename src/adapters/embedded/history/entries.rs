@@ -5,15 +5,15 @@ use hashbrown::HashMap;
 
 use super::key;
 use super::periods::{HistoryPeriods, PeriodOf, PlaceError};
-use crate::adapters::codec::queues::history::encode_rows;
-use crate::adapters::embedded::disk::library::Library;
-use crate::adapters::embedded::limits::{HISTORY_GROUP_ROWS_MAX, HISTORY_PIECE_BYTES_MAX, HISTORY_PLACEMENTS_MAX};
-use crate::domain::Timestamp;
-use crate::domain::history::{HistoryCursor, HistoryHit, HistoryTerm};
-use crate::domain::queue::ShardId;
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::transition::HistoryRow;
-use crate::ports::HistoryBatch;
+use crate::disk::library::Library;
+use crate::limits::{HISTORY_GROUP_ROWS_MAX, HISTORY_PIECE_BYTES_MAX, HISTORY_PLACEMENTS_MAX};
+use tallystone_adapters::codec::queues::history::encode_rows;
+use tallystone_domain::Timestamp;
+use tallystone_domain::history::{HistoryCursor, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::transition::HistoryRow;
+use tallystone_ports::HistoryBatch;
 
 /// The keyspace of an entry within its period.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

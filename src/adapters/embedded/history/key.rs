@@ -20,13 +20,13 @@
 
 use std::ops::Bound;
 
-use crate::adapters::codec::queues::state_code;
-use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
-use crate::domain::history::{HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{QueueId, ShardId};
+use crate::disk::key::{KeyRange, from_sortable, to_sortable};
+use tallystone_adapters::codec::queues::state_code;
+use tallystone_domain::history::{HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::queue::{QueueId, ShardId};
 
 /// Key of the newest time of a period.
 pub const NEWEST: &[u8] = b"n";
@@ -240,7 +240,7 @@ fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Timestamp;
+    use tallystone_domain::Timestamp;
 
     const QUEUE: QueueId = QueueId(7);
 

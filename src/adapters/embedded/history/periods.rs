@@ -13,13 +13,13 @@ use fjall::{AbstractTree, Keyspace};
 use parking_lot::{Mutex, RwLock};
 
 use super::key;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::embedded::disk::library::{KeyspaceError, KeyspaceKind, Library};
-use crate::adapters::embedded::disk::manifest::Manifest;
-use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::error::{OpenError, ReadError};
-use crate::adapters::embedded::limits::{HISTORY_PERIOD_PARTS, HISTORY_PERIODS_MAX};
-use crate::domain::Timestamp;
+use crate::disk::library::{KeyspaceError, KeyspaceKind, Library};
+use crate::disk::manifest::Manifest;
+use crate::disk::meta;
+use crate::error::{OpenError, ReadError};
+use crate::limits::{HISTORY_PERIOD_PARTS, HISTORY_PERIODS_MAX};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::Timestamp;
 
 /// The length of a period that does not end early. A queue of a few rows a second has 28 periods in a week.
 const PERIOD: Duration = Duration::from_secs(6 * 3_600);
@@ -150,7 +150,7 @@ impl PeriodsState {
 impl HistoryPeriods {
     /// Finds the periods of a store. A store without history has none.
     pub fn open(library: &Library, dir: &Path, bytes_max: u64) -> Result<Self, OpenError> {
-        let unreadable = |error: ReadError| crate::adapters::embedded::recover::unreadable(dir, error);
+        let unreadable = |error: ReadError| crate::recover::unreadable(dir, error);
         let mut found = PeriodsState::default();
         let get = |name: &str| library.get(name).map_err(|error| unreadable(error.into()));
         for name in library.listed(ROWS) {

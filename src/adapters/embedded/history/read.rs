@@ -6,18 +6,18 @@ use fjall::Keyspace;
 
 use super::key;
 use super::periods::HistoryPeriods;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::history::decode_rows;
-use crate::adapters::embedded::disk::key::KeyRange;
-use crate::adapters::embedded::disk::read::{RawRow, rows};
-use crate::adapters::embedded::error::{ReadError, malformed_key};
-use crate::domain::Timestamp;
-use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{QueueId, ShardId};
-use crate::ports::ScanOrder;
+use crate::disk::key::KeyRange;
+use crate::disk::read::{RawRow, rows};
+use crate::error::{ReadError, malformed_key};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::history::decode_rows;
+use tallystone_domain::Timestamp;
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_ports::ScanOrder;
 
 /// Reads the rows of a message above a position, in the order of positions.
 pub fn trace(

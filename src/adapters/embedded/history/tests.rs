@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use super::entries::encode;
 use super::key;
-use crate::adapters::embedded::backup::restore;
-use crate::adapters::embedded::disk::library::HISTORY_PREFIX;
-use crate::adapters::embedded::disk::writer::SyncMode;
-use crate::adapters::embedded::inbox::command::{HistoryCommand, StoreCommand};
-use crate::adapters::embedded::tests::{open_small, small};
-use crate::adapters::embedded::{Embedded, Options, open};
-use crate::adapters::manual::ManualClock;
-use crate::domain::history::{HistoryCursor, HistoryTerm};
-use crate::domain::queue::messages::message::{AttemptError, MessageKey, Metadata};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
-use crate::domain::queue::{MessageState, QueueId, ShardId, Trigger};
-use crate::domain::time::Timestamp;
-use crate::ports::{EffectOutcome, HistoryBatch, HistoryStore, QueueShards, StoreErrorKind};
+use crate::backup::restore;
+use crate::disk::library::HISTORY_PREFIX;
+use crate::disk::writer::SyncMode;
+use crate::inbox::command::{HistoryCommand, StoreCommand};
+use crate::tests::{open_small, small};
+use crate::{Embedded, Options, open};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::history::{HistoryCursor, HistoryTerm};
+use tallystone_domain::queue::messages::message::{AttemptError, MessageKey, Metadata};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
+use tallystone_domain::queue::{MessageState, QueueId, ShardId, Trigger};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{EffectOutcome, HistoryBatch, HistoryStore, QueueShards, StoreErrorKind};
 
 const QUEUE: QueueId = QueueId(7);
 const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
@@ -263,7 +263,7 @@ async fn a_damaged_row_fails_its_reads_and_no_others() {
     let period = store.core.history.newest_first(Timestamp::MAX).remove(0);
     let row = key::of_rows(QUEUE, message(1), 1, &[1]);
     let one = super::read::find(&store.core.history, QUEUE, &HistoryTerm::Enqueued, None, 9).expect("readable")[1];
-    let other_message = crate::adapters::codec::queues::history::encode_rows([&rows[1]]);
+    let other_message = tallystone_adapters::codec::queues::history::encode_rows([&rows[1]]);
     for damaged in [&b"no rows"[..], b"", &other_message] {
         period.rows.insert(row.clone(), damaged).expect("writable");
         let trace = history.trace(QUEUE, message(1), None, 9).await.expect_err("damaged");

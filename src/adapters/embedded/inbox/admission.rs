@@ -4,7 +4,7 @@ use std::ops::{AddAssign, SubAssign};
 
 use tokio::sync::oneshot;
 
-use crate::ports::StoreError;
+use tallystone_ports::StoreError;
 
 /// The sender of a reply. A caller that has gone is no error.
 pub type ReplySender<T> = oneshot::Sender<Result<T, StoreError>>;

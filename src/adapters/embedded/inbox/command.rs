@@ -5,18 +5,18 @@ use tokio::sync::oneshot;
 
 use super::admission::{AdmissionClass, CommandBytes, CommitLane, ReplySender};
 use super::queue_command::QueueStoreCommand;
-use crate::adapters::codec::encode_event;
-use crate::adapters::embedded::disk::backup_snapshot::BackupSnapshot;
-use crate::adapters::embedded::disk::key;
-use crate::adapters::embedded::disk::writer::SyncMode;
-use crate::adapters::embedded::history::entries::{HistoryEntry, HistoryPiece};
-use crate::adapters::embedded::history::periods::DroppedPeriod;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
-use crate::domain::limits::RULE_PAYLOAD_BYTES_MAX;
-use crate::domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
-use crate::domain::rules::Rule;
-use crate::ports::{
+use crate::disk::backup_snapshot::BackupSnapshot;
+use crate::disk::key;
+use crate::disk::writer::SyncMode;
+use crate::history::entries::{HistoryEntry, HistoryPiece};
+use crate::history::periods::DroppedPeriod;
+use tallystone_adapters::codec::encode_event;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, Event, EventId, EventKey, NamespaceId};
+use tallystone_domain::limits::RULE_PAYLOAD_BYTES_MAX;
+use tallystone_domain::rollup::{BucketRecord, SliceStatus, SourceTotal, StepSum, TimeSlice};
+use tallystone_domain::rules::Rule;
+use tallystone_ports::{
     AppendGuard, AppendOutcome, ExperimentRecord, KeyRecord, NamespaceRecord, NewEvent, RollWrite, RuleChange,
     StoreError, VerdictOutcome,
 };

@@ -15,12 +15,10 @@ use tokio::sync::oneshot;
 
 use super::admission::{CommandBytes, CommitLane, ReplySender};
 use super::command::StoreCommand;
-use crate::adapters::embedded::limits::{
-    COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, UPKEEP_BYTES_MAX,
-};
-use crate::coalesce::{FairLanes, HolderShares, LargeItems, TurnKey, leaves_room};
-use crate::domain::limits::{COMMIT_LANE_PART, HELD_BYTES_MAX};
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, UPKEEP_BYTES_MAX};
+use tallystone_coalesce::{FairLanes, HolderShares, LargeItems, TurnKey, leaves_room};
+use tallystone_domain::limits::{COMMIT_LANE_PART, HELD_BYTES_MAX};
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// The waiting commands, and the bytes of commands that wait or are in progress.
 #[derive(Default)]
@@ -280,20 +278,20 @@ mod tests {
     use fjall::Slice;
 
     use super::*;
-    use crate::adapters::embedded::inbox::command::{AppendCommand, EncodedEvent};
-    use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, QueueStoreCommand};
-    use crate::adapters::embedded::queues::store_time::Moment;
-    use crate::adapters::embedded::queues::tests::{dequeue, enqueue};
-    use crate::domain::Timestamp;
-    use crate::domain::counter::{
+    use crate::inbox::command::{AppendCommand, EncodedEvent};
+    use crate::inbox::queue_command::{ApplyCommands, QueueStoreCommand};
+    use crate::queues::store_time::Moment;
+    use crate::queues::tests::{dequeue, enqueue};
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::counter::{
         Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
     };
-    use crate::domain::queue::command::FailureReport;
-    use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageKey};
-    use crate::domain::queue::messages::settlement::SettleAction;
-    use crate::domain::queue::{Command as QueueCommand, QueueId, ShardId};
-    use crate::domain::rollup::Checkpoint;
-    use crate::ports::{AppendOutcome, BootId, EffectOutcome, NewEvent, RollWrite, ShardCommand};
+    use tallystone_domain::queue::command::FailureReport;
+    use tallystone_domain::queue::messages::message::{Fence, LeaseToken, MessageKey};
+    use tallystone_domain::queue::messages::settlement::SettleAction;
+    use tallystone_domain::queue::{Command as QueueCommand, QueueId, ShardId};
+    use tallystone_domain::rollup::Checkpoint;
+    use tallystone_ports::{AppendOutcome, BootId, EffectOutcome, NewEvent, RollWrite, ShardCommand};
 
     type Answered = oneshot::Receiver<Vec<Result<AppendOutcome, StoreError>>>;
 

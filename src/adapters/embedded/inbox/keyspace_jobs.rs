@@ -10,9 +10,9 @@ use parking_lot::{Condvar, Mutex};
 use super::admission::ReplySender;
 use super::command::StoreCommand;
 use super::commit_inbox::{CommitInbox, ReservedCapacity};
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::ports::{StoreError, StoreErrorKind};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// The pause after a keyspace, in which only commits use the store. It is longer than most commits.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -3,14 +3,14 @@
 use tokio::sync::oneshot;
 
 use super::admission::{AdmissionClass, CommitLane, ReplySender};
-use crate::adapters::embedded::queues::shard_table::LoadedShard;
-use crate::adapters::embedded::queues::store_time::Moment;
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{Command, QueueId, ShardId, ShardSettings, Urgency};
-use crate::domain::time::Timestamp;
-use crate::ports::{CreatedQueue, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError};
+use crate::queues::shard_table::LoadedShard;
+use crate::queues::store_time::Moment;
+use tallystone_domain::queue::clock::StepTime;
+use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::queue::{Command, QueueId, ShardId, ShardSettings, Urgency};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{CreatedQueue, QueueRecord, QueueRequest, ShardAnswer, ShardCommand, StoreError};
 
 /// Reply channel of shard commands, with one result for each.
 pub type ApplyReplySender = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>>;

@@ -14,17 +14,17 @@ use parking_lot::RwLock;
 
 use super::key;
 use super::keyspaces::QueueKeyspaces;
-use crate::adapters::codec::queues::catalog::{
+use crate::disk::key::to_sortable;
+use crate::disk::read::rows;
+use crate::disk::writer::CommitBatch;
+use crate::error::{ReadError, malformed_key};
+use tallystone_adapters::codec::queues::catalog::{
     decode_change, decode_queue, decode_request, encode_change, encode_queue, encode_request,
 };
-use crate::adapters::embedded::disk::key::to_sortable;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::disk::writer::CommitBatch;
-use crate::adapters::embedded::error::{ReadError, malformed_key};
-use crate::domain::limits::{BULK_MESSAGES_MAX, QUEUE_REQUESTS_KEPT_MAX};
-use crate::domain::queue::{CatalogQueue, QueueId, QueueName};
-use crate::domain::time::Timestamp;
-use crate::ports::{QueueChange, QueueRecord, QueueRequest, ScanOrder};
+use tallystone_domain::limits::{BULK_MESSAGES_MAX, QUEUE_REQUESTS_KEPT_MAX};
+use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{QueueChange, QueueRecord, QueueRequest, ScanOrder};
 
 /// The catalog as last committed.
 #[derive(Default)]

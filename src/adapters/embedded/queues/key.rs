@@ -21,14 +21,14 @@
 
 use std::ops::Bound;
 
-use crate::adapters::embedded::disk::key::{KeyRange, from_sortable, to_sortable};
-use crate::domain::Timestamp;
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::index::dedupe_index::TokenKey;
-use crate::domain::queue::messages::message::{RoutingValue, SessionId};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{QueueId, ShardId};
+use crate::disk::key::{KeyRange, from_sortable, to_sortable};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::counter_names::CountedValue;
+use tallystone_domain::queue::index::dedupe_index::TokenKey;
+use tallystone_domain::queue::messages::message::{RoutingValue, SessionId};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::queue::{QueueId, ShardId};
 
 /// Key of the moment of the last commit.
 pub const CLOCK: &[u8] = b"c";

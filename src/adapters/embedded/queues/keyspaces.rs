@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use fjall::Keyspace;
 
-use crate::adapters::embedded::disk::library::{self, KeyspaceError, KeyspaceKind, Library};
-use crate::adapters::embedded::disk::manifest::Manifest;
-use crate::adapters::embedded::error::OpenError;
-use crate::domain::Timestamp;
-use crate::domain::limits::DEDUPE_BUCKET;
+use crate::disk::library::{self, KeyspaceError, KeyspaceKind, Library};
+use crate::disk::manifest::Manifest;
+use crate::error::OpenError;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::DEDUPE_BUCKET;
 
 const SHARDS: &str = "queue.shards";
 const HEADS: &str = "queue.heads";

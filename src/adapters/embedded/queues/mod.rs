@@ -17,10 +17,10 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::{Mutex, RwLock};
 
 use super::error::ReadError;
-use crate::ports::QueueListener;
 use catalog::QueueCatalogIndex;
 use keyspaces::QueueKeyspaces;
 use recover::RecoveredQueues;
+use tallystone_ports::QueueListener;
 
 /// State of queues that the committer and the readers share.
 pub struct QueueSharedState {

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::adapters::embedded::limits::{OUTBOX_BYTES_MAX, OUTBOX_KEPT_PERCENT};
-use crate::domain::queue::ShardId;
-use crate::domain::queue::transition::RowPosition;
+use crate::limits::{OUTBOX_BYTES_MAX, OUTBOX_KEPT_PERCENT};
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::transition::RowPosition;
 
 /// The rows of one commit in a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +102,7 @@ impl Outboxes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::QueueId;
+    use tallystone_domain::queue::QueueId;
 
     fn shard(number: u32) -> ShardId {
         ShardId { queue: QueueId(1), number }

@@ -14,19 +14,19 @@ use super::keyspaces::{DedupeKeyspaces, QueueKeyspaces};
 use super::outboxes::OutboxEntry;
 use super::shard_table::{LoadedShard, ShardTable};
 use super::store_time::Moment;
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::counts::{decode_signature_counts, decode_value_counts};
-use crate::adapters::codec::queues::session::decode_session;
-use crate::adapters::codec::queues::settings::{QueueRow, decode_header, decode_queue, decode_settings};
-use crate::adapters::codec::queues::{decode_answer, decode_message};
-use crate::adapters::embedded::disk::key::TIDIED;
-use crate::adapters::embedded::disk::library::{self, Library};
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::error::{OpenError, ReadError, malformed_key};
-use crate::domain::queue::index::dedupe_index::DedupeRecord;
-use crate::domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
-use crate::domain::queue::{QueueId, Settings, ShardId};
-use crate::ports::ScanOrder;
+use crate::disk::key::TIDIED;
+use crate::disk::library::{self, Library};
+use crate::disk::read::rows;
+use crate::error::{OpenError, ReadError, malformed_key};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::counts::{decode_signature_counts, decode_value_counts};
+use tallystone_adapters::codec::queues::session::decode_session;
+use tallystone_adapters::codec::queues::settings::{QueueRow, decode_header, decode_queue, decode_settings};
+use tallystone_adapters::codec::queues::{decode_answer, decode_message};
+use tallystone_domain::queue::index::dedupe_index::DedupeRecord;
+use tallystone_domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
+use tallystone_domain::queue::{QueueId, Settings, ShardId};
+use tallystone_ports::ScanOrder;
 
 /// The recovered queues of a store.
 #[derive(Default)]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::keyspaces::DedupeKeyspaces;
 use super::outboxes::Outboxes;
-use crate::adapters::codec::queues::settings::QueueRow;
-use crate::domain::queue::command::NewMessage;
-use crate::domain::queue::messages::message::{MessageKey, MessageRef};
-use crate::domain::queue::shard::restore::ShardHeader;
-use crate::domain::queue::{MessageHead, MessageState, QueueId, Shard, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::{CreatedQueue, ShardStatus, ShardTotals};
+use tallystone_adapters::codec::queues::settings::QueueRow;
+use tallystone_domain::queue::command::NewMessage;
+use tallystone_domain::queue::messages::message::{MessageKey, MessageRef};
+use tallystone_domain::queue::shard::restore::ShardHeader;
+use tallystone_domain::queue::{MessageHead, MessageState, QueueId, Shard, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{CreatedQueue, ShardStatus, ShardTotals};
 
 /// The epoch of every shard. Startup recovers everything that was acknowledged, so the epoch never rises.
 pub const EPOCH: u32 = 1;

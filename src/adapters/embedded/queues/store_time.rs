@@ -11,11 +11,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prost::Message as _;
 
-use crate::adapters::codec::CorruptValue;
-use crate::domain::queue::clock::{ShardClock, StepTime};
-use crate::domain::time::{Timestamp, micros_of};
-use crate::ports::{BootId, Clock};
-use crate::proto::internal::v1::StoredQueueClock;
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_domain::queue::clock::{ShardClock, StepTime};
+use tallystone_domain::time::{Timestamp, micros_of};
+use tallystone_ports::{BootId, Clock};
+use tallystone_proto::internal::v1::StoredQueueClock;
 
 /// A moment on all clocks, as stored with each commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +95,7 @@ impl StoreTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::manual::ManualClock;
+    use tallystone_adapters::manual::ManualClock;
 
     const HOUR: Duration = Duration::from_secs(3_600);
     const START: Timestamp = Timestamp::from_secs(1_000_000);

@@ -9,25 +9,25 @@ use prost::Message as _;
 
 use super::key;
 use super::recover::recover;
-use crate::adapters::embedded::disk::disk_space::DiskSpaceMonitor;
-use crate::adapters::embedded::disk::key::TIDIED;
-use crate::adapters::embedded::disk::manifest::Manifest;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::{Embedded, OpenError, Options, open};
-use crate::adapters::manual::ManualClock;
-use crate::domain::Timestamp;
-use crate::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
-use crate::domain::queue::messages::message::{MessageRef, Metadata, SessionId};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
-use crate::domain::queue::transition::RowPosition;
-use crate::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
-use crate::ports::{
+use crate::disk::disk_space::DiskSpaceMonitor;
+use crate::disk::key::TIDIED;
+use crate::disk::manifest::Manifest;
+use crate::disk::read::rows;
+use crate::{Embedded, OpenError, Options, open};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
+use tallystone_domain::queue::messages::message::{MessageRef, Metadata, SessionId};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::setup::settings::{MessageRetryPolicy, Retention};
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
+use tallystone_ports::{
     Clock as _, EffectOutcome, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError, StoreErrorKind,
 };
-use crate::proto::internal::v1::StoredQueueSettings;
+use tallystone_proto::internal::v1::StoredQueueSettings;
 
 const QUEUE: QueueId = QueueId(3);
 const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
@@ -292,7 +292,7 @@ async fn the_outbox_has_every_row_in_the_order_of_commits() {
     let mut found = Vec::new();
     for row in rows(&spaces.outbox, key::everything(), ScanOrder::OldestFirst) {
         let (_, value) = row.expect("readable");
-        found.extend(crate::adapters::codec::queues::history::decode_rows(0, &value).expect("whole"));
+        found.extend(tallystone_adapters::codec::queues::history::decode_rows(0, &value).expect("whole"));
     }
     let found: Vec<_> = found.into_iter().map(|row| row.transition).collect();
     assert_eq!(found, expected);

@@ -3,12 +3,12 @@
 use async_trait::async_trait;
 
 use super::EmbeddedStore;
-use crate::adapters::codec::entries::StoredEntry as _;
-use crate::adapters::embedded::counters::entries;
-use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::domain::access::{AccessKey, PrincipalName};
-use crate::domain::experiment::{CatalogExperiment, ExperimentWord};
-use crate::ports::{Catalog, ExperimentChange, ExperimentRecord, KeyChange, KeyRecord, StoreError};
+use crate::counters::entries;
+use crate::inbox::command::StoreCommand;
+use tallystone_adapters::codec::entries::StoredEntry as _;
+use tallystone_domain::access::{AccessKey, PrincipalName};
+use tallystone_experiments::{CatalogExperiment, ExperimentWord};
+use tallystone_ports::{Catalog, ExperimentChange, ExperimentRecord, KeyChange, KeyRecord, StoreError};
 
 #[async_trait]
 impl Catalog<AccessKey> for EmbeddedStore {

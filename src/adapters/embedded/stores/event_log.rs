@@ -4,14 +4,14 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use super::EmbeddedStore;
-use crate::adapters::embedded::counters::counter_table::EventLookup;
-use crate::adapters::embedded::counters::read;
-use crate::adapters::embedded::inbox::command::{AppendCommand, EncodedEvent, SettleCommand, StoreCommand};
-use crate::adapters::embedded::store_core::StoreCore;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, Event, EventKey};
-use crate::domain::rollup::TailLookup;
-use crate::ports::{
+use crate::counters::counter_table::EventLookup;
+use crate::counters::read;
+use crate::inbox::command::{AppendCommand, EncodedEvent, SettleCommand, StoreCommand};
+use crate::store_core::StoreCore;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, Event, EventKey};
+use tallystone_domain::rollup::TailLookup;
+use tallystone_ports::{
     AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanRange, SliceRow, StoreError, StoreErrorKind,
     Touch, Touches, VerdictOutcome,
 };

@@ -11,20 +11,20 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use fjall::Keyspace;
 
-use crate::adapters::embedded::disk::writer::SyncMode;
-use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::history::entries::{HistoryPiece, encode};
-use crate::adapters::embedded::history::periods::{DroppedPeriod, PlaceError};
-use crate::adapters::embedded::history::read;
-use crate::adapters::embedded::inbox::command::{HistoryCommand, StoreCommand};
-use crate::adapters::embedded::store_core::StoreCore;
-use crate::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{QueueId, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, StoreError, StoreErrorKind};
+use crate::disk::writer::SyncMode;
+use crate::error::ReadError;
+use crate::history::entries::{HistoryPiece, encode};
+use crate::history::periods::{DroppedPeriod, PlaceError};
+use crate::history::read;
+use crate::inbox::command::{HistoryCommand, StoreCommand};
+use crate::store_core::StoreCore;
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, StoreError, StoreErrorKind};
 
 /// The history of one open store.
 pub struct EmbeddedHistory {

@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 
 use super::queues::EmbeddedQueues;
-use crate::adapters::codec::queues::history::decode_rows;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::error::{ReadError, malformed_key};
-use crate::adapters::embedded::inbox::queue_command::QueueStoreCommand;
-use crate::adapters::embedded::limits::OUTBOX_BYTES_MAX;
-use crate::adapters::embedded::queues::key;
-use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
-use crate::domain::limits::OUTBOX_PAGE_ROWS_MAX;
-use crate::domain::queue::ShardId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use crate::disk::read::rows;
+use crate::error::{ReadError, malformed_key};
+use crate::inbox::queue_command::QueueStoreCommand;
+use crate::limits::OUTBOX_BYTES_MAX;
+use crate::queues::key;
+use crate::queues::keyspaces::QueueKeyspaces;
+use tallystone_adapters::codec::queues::history::decode_rows;
+use tallystone_domain::limits::OUTBOX_PAGE_ROWS_MAX;
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     OutboxPage, OutboxUsage, ScanOrder, ShardGlance, ShardOutbox, ShardReport, StoreError, StoreErrorKind,
 };
 

@@ -14,27 +14,27 @@ use async_trait::async_trait;
 use hashbrown::HashSet;
 use tokio::sync::oneshot;
 
-use crate::adapters::codec::queues::decode_body;
-use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand};
-use crate::adapters::embedded::limits::BODIES_AT_ONCE_MAX;
-use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
-use crate::adapters::embedded::queues::shard_table::LoadedShard;
-use crate::adapters::embedded::queues::store_time::StoreTime;
-use crate::adapters::embedded::queues::{catalog, key};
-use crate::adapters::embedded::store_core::StoreCore;
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::messages::message::{MessageRef, SessionId};
-use crate::domain::queue::session_records::SessionRecord;
-use crate::domain::queue::shard::explain::{Cause, DequeuePreview};
-use crate::domain::queue::{
+use crate::error::ReadError;
+use crate::inbox::command::StoreCommand;
+use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand};
+use crate::limits::BODIES_AT_ONCE_MAX;
+use crate::queues::keyspaces::QueueKeyspaces;
+use crate::queues::shard_table::LoadedShard;
+use crate::queues::store_time::StoreTime;
+use crate::queues::{catalog, key};
+use crate::store_core::StoreCore;
+use tallystone_adapters::codec::queues::decode_body;
+use tallystone_domain::queue::clock::StepTime;
+use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::messages::message::{MessageRef, SessionId};
+use tallystone_domain::queue::session_records::SessionRecord;
+use tallystone_domain::queue::shard::explain::{Cause, DequeuePreview};
+use tallystone_domain::queue::{
     CatalogQueue, Durability, Filter, MessageHead, MessageState, QueueId, QueueName, Reply, Shard, ShardId,
     ShardSettings,
 };
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     Catalog, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener,
     QueueRecord, QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
     StoreErrorKind, StoredMessage,

@@ -3,15 +3,15 @@
 use async_trait::async_trait;
 
 use super::EmbeddedStore;
-use crate::adapters::embedded::counters::counter_row::CounterRow;
-use crate::adapters::embedded::counters::read;
-use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::limits::{FORGOTTEN_COUNTERS_MAX, ROW_LOADS_MAX};
-use crate::adapters::embedded::store_core::StoreCore;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
-use crate::domain::rollup::{BucketRecord, CachedCount, RollupRow, StepSum};
-use crate::ports::{CacheLease, CountCache, LimitPublisher, RollWrite, RollupStore, StoreError, StoreErrorKind};
+use crate::counters::counter_row::CounterRow;
+use crate::counters::read;
+use crate::inbox::command::StoreCommand;
+use crate::limits::{FORGOTTEN_COUNTERS_MAX, ROW_LOADS_MAX};
+use crate::store_core::StoreCore;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
+use tallystone_domain::rollup::{BucketRecord, CachedCount, RollupRow, StepSum};
+use tallystone_ports::{CacheLease, CountCache, LimitPublisher, RollWrite, RollupStore, StoreError, StoreErrorKind};
 
 /// Rows of a forgotten namespace that one commit removes.
 const TIDY_ROWS: usize = 1_000;

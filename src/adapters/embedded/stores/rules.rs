@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 
 use super::EmbeddedStore;
-use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::domain::rules::{Rule, RuleName, RuleStamp};
-use crate::ports::{NewRule, RuleChange, RuleStore, StoreError, StoreErrorKind};
+use crate::inbox::command::StoreCommand;
+use tallystone_domain::rules::{Rule, RuleName, RuleStamp};
+use tallystone_ports::{NewRule, RuleChange, RuleStore, StoreError, StoreErrorKind};
 
 impl EmbeddedStore {
     async fn change_rules(&self, op: &'static str, change: RuleChange) -> Result<Option<Rule>, StoreError> {

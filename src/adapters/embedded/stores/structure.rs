@@ -3,13 +3,15 @@
 use async_trait::async_trait;
 
 use super::EmbeddedStore;
-use crate::adapters::embedded::counters::catalog;
-use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::domain::Timestamp;
-use crate::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use crate::domain::namespace::{Namespace, NamespaceSpec};
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::ports::{Catalog, CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore, StoreError, TimeSlices};
+use crate::counters::catalog;
+use crate::inbox::command::StoreCommand;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{Namespace, NamespaceSpec};
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
+use tallystone_ports::{
+    Catalog, CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore, StoreError, TimeSlices,
+};
 
 #[async_trait]
 impl TimeSlices for EmbeddedStore {

@@ -5,18 +5,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::directory::Directory;
-use crate::adapters::redis::client::failure::{Advice, CallFailure, FailureCause};
-use crate::adapters::redis::client::library::FunctionLibrary;
-use crate::adapters::redis::client::node::{Node, Sent};
-use crate::adapters::redis::client::pending::CommandsLeft;
-use crate::adapters::redis::client::reply::RedisReply;
-use crate::adapters::redis::client::slot::Slot;
-use crate::adapters::redis::client::slot_map::moved_to;
-use crate::adapters::redis::client::wire::ServedBy;
-use crate::adapters::redis::limits::{
+use crate::client::command::RedisCommand;
+use crate::client::deadline::Deadline;
+use crate::client::directory::Directory;
+use crate::client::failure::{Advice, CallFailure, FailureCause};
+use crate::client::library::FunctionLibrary;
+use crate::client::node::{Node, Sent};
+use crate::client::pending::CommandsLeft;
+use crate::client::reply::RedisReply;
+use crate::client::slot::Slot;
+use crate::client::slot_map::moved_to;
+use crate::client::wire::ServedBy;
+use crate::limits::{
     REDIS_ANSWER_RESERVE, REDIS_CALL_BYTES_MAX, REDIS_COMMANDS_A_CALL_MAX, REDIS_MOVING_PAUSE_MAX,
     REDIS_MOVING_PAUSE_MIN,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ports::Clock;
+use tallystone_ports::Clock;
 
 /// A moment on `Clock::elapsed`.
 #[derive(Clone)]

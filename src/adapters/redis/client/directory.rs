@@ -13,18 +13,16 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch};
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::failure::{CallFailure, FailureCause};
-use crate::adapters::redis::client::node::Node;
-use crate::adapters::redis::client::slot::Slot;
-use crate::adapters::redis::client::slot_map::{SlotMap, address_of};
-use crate::adapters::redis::client::wire::{Door, Login, NodeKind};
-use crate::adapters::redis::limits::{
-    REDIS_ASKED_AT_ONCE_MAX, REDIS_LOOK_UP_EVERY, REDIS_LOOK_UP_WITHIN, REDIS_NODES_MAX,
-};
-use crate::adapters::store_tls::StoreTls;
-use crate::ports::Clock;
+use crate::client::command::RedisCommand;
+use crate::client::deadline::Deadline;
+use crate::client::failure::{CallFailure, FailureCause};
+use crate::client::node::Node;
+use crate::client::slot::Slot;
+use crate::client::slot_map::{SlotMap, address_of};
+use crate::client::wire::{Door, Login, NodeKind};
+use crate::limits::{REDIS_ASKED_AT_ONCE_MAX, REDIS_LOOK_UP_EVERY, REDIS_LOOK_UP_WITHIN, REDIS_NODES_MAX};
+use tallystone_adapters::store_tls::StoreTls;
+use tallystone_ports::Clock;
 
 /// Where the nodes are. Addresses are HOST:PORT.
 #[derive(Clone, Debug)]

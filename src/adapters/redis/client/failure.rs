@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::ports::{EffectOutcome, StoreError, StoreErrorKind};
+use tallystone_ports::{EffectOutcome, StoreError, StoreErrorKind};
 
 /// The cause of a failed call. The list is closed.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::failure::{CallFailure, FailureCause};
-use crate::adapters::redis::client::info::field;
-use crate::adapters::redis::client::node::Node;
-use crate::adapters::redis::client::reply::RedisReply;
+use crate::client::command::RedisCommand;
+use crate::client::deadline::Deadline;
+use crate::client::failure::{CallFailure, FailureCause};
+use crate::client::info::field;
+use crate::client::node::Node;
+use crate::client::reply::RedisReply;
 
 /// How one node is, or why that cannot be read.
 #[derive(Clone, PartialEq, Debug)]

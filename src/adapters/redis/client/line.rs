@@ -10,10 +10,10 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
-use crate::adapters::redis::client::failure::{CallFailure, FailureCause};
-use crate::adapters::redis::client::wire::{Door, Wire};
-use crate::adapters::redis::limits::{REDIS_PAUSE_MAX, REDIS_PAUSE_MIN};
-use crate::ports::{Clock, EffectOutcome};
+use crate::client::failure::{CallFailure, FailureCause};
+use crate::client::wire::{Door, Wire};
+use crate::limits::{REDIS_PAUSE_MAX, REDIS_PAUSE_MIN};
+use tallystone_ports::{Clock, EffectOutcome};
 
 type Attempt = Shared<BoxFuture<'static, Result<Arc<Wire>, CallFailure>>>;
 

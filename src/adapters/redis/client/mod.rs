@@ -28,15 +28,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use crate::adapters::redis::client::calls::Calls;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::directory::Directory;
-use crate::adapters::redis::client::news::Subscriptions;
-use crate::adapters::redis::client::replicas::ReplicaWaits;
-use crate::adapters::redis::limits::{REDIS_MOVING_PAUSE_MAX, REDIS_START_WITHIN};
-use crate::adapters::store_tls::StoreTls;
-use crate::coalesce::DetachedTasks;
-use crate::ports::Clock;
+use crate::client::calls::Calls;
+use crate::client::deadline::Deadline;
+use crate::client::directory::Directory;
+use crate::client::news::Subscriptions;
+use crate::client::replicas::ReplicaWaits;
+use crate::limits::{REDIS_MOVING_PAUSE_MAX, REDIS_START_WITHIN};
+use tallystone_adapters::store_tls::StoreTls;
+use tallystone_coalesce::DetachedTasks;
+use tallystone_ports::Clock;
 
 pub use calls::CallAnswers;
 pub use command::RedisCommand;

@@ -11,17 +11,15 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::directory::Directory;
-use crate::adapters::redis::client::line::Absence;
-use crate::adapters::redis::client::slot::Slot;
-use crate::adapters::redis::client::wire::{Push, PushReceiver, Wire};
-use crate::adapters::redis::limits::{
-    REDIS_CHANNELS_A_REQUEST_MAX, REDIS_CHANNELS_MAX, REDIS_PING_EVERY, REDIS_PING_WITHIN,
-};
-use crate::coalesce::DetachedTasks;
-use crate::ports::Clock;
+use crate::client::command::RedisCommand;
+use crate::client::deadline::Deadline;
+use crate::client::directory::Directory;
+use crate::client::line::Absence;
+use crate::client::slot::Slot;
+use crate::client::wire::{Push, PushReceiver, Wire};
+use crate::limits::{REDIS_CHANNELS_A_REQUEST_MAX, REDIS_CHANNELS_MAX, REDIS_PING_EVERY, REDIS_PING_WITHIN};
+use tallystone_coalesce::DetachedTasks;
+use tallystone_ports::Clock;
 
 /// Is told of news. Called from tasks of the client; must not block.
 pub trait NewsListener: Send + Sync + 'static {

@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::failure::{Advice, CallFailure, FailureCause, judge};
-use crate::adapters::redis::client::library::FunctionLibrary;
-use crate::adapters::redis::client::line::{Absence, Line, LineStanding};
-use crate::adapters::redis::client::pending::Judged;
-use crate::adapters::redis::client::reply::RedisReply;
-use crate::adapters::redis::client::wire::{Door, ServedBy, Wire};
-use crate::adapters::redis::limits::{
+use crate::client::command::RedisCommand;
+use crate::client::deadline::Deadline;
+use crate::client::failure::{Advice, CallFailure, FailureCause, judge};
+use crate::client::library::FunctionLibrary;
+use crate::client::line::{Absence, Line, LineStanding};
+use crate::client::pending::Judged;
+use crate::client::reply::RedisReply;
+use crate::client::wire::{Door, ServedBy, Wire};
+use crate::limits::{
     REDIS_ABSENCE_WAITED_MAX, REDIS_BYTES_AT_ONCE_MAX, REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECTIONS, REDIS_SILENCE_MAX,
 };
-use crate::ports::Clock;
+use tallystone_ports::Clock;
 
 /// Permits stand for so many bytes each, so that their count fits.
 const BYTES_A_PERMIT: usize = 1024;
@@ -128,7 +128,7 @@ impl Node {
             // What fails is the loading: the functions did not run.
             Err(CallFailure { cause, text, .. }) => {
                 let text = format!("the library of functions {} cannot be loaded: {text}", library.name);
-                return Err(CallFailure { outcome: crate::ports::EffectOutcome::NotApplied, cause, text });
+                return Err(CallFailure { outcome: tallystone_ports::EffectOutcome::NotApplied, cause, text });
             }
         }
         self.loads.fetch_add(1, Ordering::Relaxed);

@@ -3,10 +3,10 @@
 //! Invariant: commands are done in their order. One that was refused for the moment is sent again only while no later one
 //! was done, or may have been.
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::failure::{Advice, CallFailure, FailureCause};
-use crate::adapters::redis::client::reply::RedisReply;
-use crate::ports::EffectOutcome;
+use crate::client::command::RedisCommand;
+use crate::client::failure::{Advice, CallFailure, FailureCause};
+use crate::client::reply::RedisReply;
+use tallystone_ports::EffectOutcome;
 
 /// What a server answered to a command, or its error with what to do about it.
 pub(super) type Judged = Result<RedisReply, (CallFailure, Advice)>;

@@ -11,17 +11,17 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::directory::Directory;
-use crate::adapters::redis::client::failure::{CallFailure, FailureCause, judge};
-use crate::adapters::redis::client::line::{Absence, Line};
-use crate::adapters::redis::client::wire::{Door, ServedBy, Wire};
-use crate::adapters::redis::limits::{
+use crate::client::command::RedisCommand;
+use crate::client::deadline::Deadline;
+use crate::client::directory::Directory;
+use crate::client::failure::{CallFailure, FailureCause, judge};
+use crate::client::line::{Absence, Line};
+use crate::client::wire::{Door, ServedBy, Wire};
+use crate::limits::{
     REDIS_CONNECT_WITHIN, REDIS_NODES_MAX, REDIS_WAIT_KEY_KEPT, REDIS_WAIT_MAX, REDIS_WAITERS_MAX, REDIS_WAITS_AT_ONCE,
 };
-use crate::coalesce::{CallQueue, DetachedTasks, PendingWork};
-use crate::ports::Clock;
+use tallystone_coalesce::{CallQueue, DetachedTasks, PendingWork};
+use tallystone_ports::Clock;
 
 /// The waits of all nodes.
 pub(super) struct ReplicaWaits {

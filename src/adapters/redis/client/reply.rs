@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::adapters::redis::client::failure::{CallFailure, FailureCause};
+use crate::client::failure::{CallFailure, FailureCause};
 
 /// A reply.
 #[derive(Clone, PartialEq, Debug)]
@@ -90,7 +90,7 @@ impl RedisReply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::EffectOutcome;
+    use tallystone_ports::EffectOutcome;
 
     #[test]
     fn a_reply_of_another_kind_is_a_failure_whose_effect_is_unknown() {

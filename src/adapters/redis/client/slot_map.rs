@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::adapters::redis::client::failure::{CallFailure, FailureCause};
-use crate::adapters::redis::client::reply::RedisReply;
-use crate::adapters::redis::client::slot::{SLOTS, Slot};
-use crate::adapters::redis::limits::REDIS_NODES_MAX;
+use crate::client::failure::{CallFailure, FailureCause};
+use crate::client::reply::RedisReply;
+use crate::client::slot::{SLOTS, Slot};
+use crate::limits::REDIS_NODES_MAX;
 
 /// The owners of all slots.
 #[derive(Clone, PartialEq, Eq, Debug)]

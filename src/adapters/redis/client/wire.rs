@@ -19,15 +19,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::adapters::redis::client::command::RedisCommand;
-use crate::adapters::redis::client::deadline::Deadline;
-use crate::adapters::redis::client::failure::{CallFailure, FailureCause, judge};
-use crate::adapters::redis::client::info::field;
-use crate::adapters::redis::client::reply::RedisReply;
-use crate::adapters::redis::limits::{REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECT_WITHIN};
-use crate::adapters::store_tls::StoreTls;
-use crate::coalesce::DetachedTasks;
-use crate::ports::Clock;
+use crate::client::command::RedisCommand;
+use crate::client::deadline::Deadline;
+use crate::client::failure::{CallFailure, FailureCause, judge};
+use crate::client::info::field;
+use crate::client::reply::RedisReply;
+use crate::limits::{REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECT_WITHIN};
+use tallystone_adapters::store_tls::StoreTls;
+use tallystone_coalesce::DetachedTasks;
+use tallystone_ports::Clock;
 
 /// A user and its password.
 #[derive(Clone)]

@@ -1,18 +1,18 @@
 //! Experiments and their comparison on the wire.
 
-use crate::api::time;
-use crate::domain::counter::NamespaceName;
-use crate::domain::experiment::{
+use crate::time;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::limits::EXPERIMENT_ALPHA;
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::catalog::Etag;
+use tallystone_engine::experiments::{ArmReading, Estimates, ExperimentComparison, ExperimentLook};
+use tallystone_experiments::{
     ArmContrast, ArmTotals, ArmWeights, CatalogExperiment, EXPOSURES, ExperimentDesign, ExperimentDoubt,
     ExperimentMode, ExperimentSettings, ExperimentSpec, ExperimentUnit, ExperimentVerdict, ExperimentWord, Judgement,
     Proportion, SignificanceLevel, p_text,
 };
-use crate::domain::limits::EXPERIMENT_ALPHA;
-use crate::domain::{Reason, Reject};
-use crate::engine::catalog::Etag;
-use crate::engine::experiments::{ArmReading, Estimates, ExperimentComparison, ExperimentLook};
-use crate::ports::ExperimentChange;
-use crate::proto::experiment::v1 as wire;
+use tallystone_ports::ExperimentChange;
+use tallystone_proto::experiment::v1 as wire;
 
 use super::given_or;
 

@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::{decode, rights_of};
-use crate::api::paging::{self, PagedRequest};
-use crate::api::time;
-use crate::domain::access::{AccessDenial, Asked, AskedName, CallRights, Permitted, ResourceKind, Sealed};
-use crate::domain::experiment::{CatalogExperiment, ExperimentWord, SignificanceLevel, plan, width_against_fixed};
-use crate::domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_ARMS_MAX, EXPERIMENT_POWER};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::catalog::Author;
-use crate::engine::experiments::{ExperimentCatalog, ExperimentEtag, Experiments, LooksQuery, not_found};
-use crate::proto::experiment::v1 as wire;
-use crate::proto::experiment::v1::experiment_service_server::ExperimentService;
+use crate::errors::ApiError;
+use crate::grpc::namespaces::actor_of;
+use crate::grpc::{decode, rights_of};
+use crate::paging::{self, PagedRequest};
+use crate::time;
+use tallystone_domain::access::{AccessDenial, Asked, AskedName, CallRights, Permitted, ResourceKind, Sealed};
+use tallystone_domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_ARMS_MAX, EXPERIMENT_POWER};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_engine::catalog::Author;
+use tallystone_engine::experiments::{ExperimentCatalog, ExperimentEtag, Experiments, LooksQuery, not_found};
+use tallystone_experiments::{CatalogExperiment, ExperimentWord, SignificanceLevel, plan, width_against_fixed};
+use tallystone_proto::experiment::v1 as wire;
+use tallystone_proto::experiment::v1::experiment_service_server::ExperimentService;
 
 /// The experiment service.
 pub struct ExperimentsApi(Sealed<Experiments>);
@@ -100,7 +100,9 @@ impl ExperimentService for ExperimentsApi {
         let rights = rights_of(&request)?;
         let wire::CompareExperimentRequest { name, experiment } = request.into_inner();
         if name.is_empty() {
-            let spec = rights.permit(Asked::new(convert::spec(experiment).map_err(ApiError::from)?))?;
+            let spec = rights
+                .permit(Asked::new(convert::spec(experiment).map_err(ApiError::from)?))
+                .map_err(ApiError::from)?;
             let found = self.0.with(&spec).compare(&spec).await.map_err(ApiError::from)?;
             let mut compared = convert::comparison(&spec, &found);
             if let Ok(kept) = self.readable(&rights, &spec.name) {
@@ -130,7 +132,7 @@ impl ExperimentService for ExperimentsApi {
         let (actor, rights) = (actor_of(&request), rights_of(&request)?);
         let wire::CreateExperimentRequest { experiment, reason } = request.into_inner();
         let settings = convert::settings(experiment).map_err(ApiError::from)?;
-        let namespace = rights.permit(Asked::new(settings.spec.namespace.clone()))?;
+        let namespace = rights.permit(Asked::new(settings.spec.namespace.clone())).map_err(ApiError::from)?;
         let author = Author { actor, reason };
         let made = self.0.with(&namespace).create(settings, author).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::CreateExperimentResponse { experiment: Some(convert::kept(&made)) }))

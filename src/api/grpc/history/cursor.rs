@@ -1,11 +1,11 @@
 //! The cursors of traces and searches as bytes, inside page tokens.
 
-use crate::domain::Timestamp;
-use crate::domain::history::HistoryHit;
-use crate::domain::history::trace::{LifeCursor, OpenLease};
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::transition::RowPosition;
-use crate::engine::history::TraceCursor;
+use tallystone_domain::Timestamp;
+use tallystone_domain::history::HistoryHit;
+use tallystone_domain::history::trace::{LifeCursor, OpenLease};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_engine::history::TraceCursor;
 
 /// What follows the flag of an optional position.
 const NONE: u8 = 0;

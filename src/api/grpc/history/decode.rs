@@ -1,17 +1,17 @@
 //! Decodes requests of the history into domain values.
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::queues::decode;
-use crate::api::paging::PagedRequest;
-use crate::domain::access::{CallRights, Permitted, ResourceKind};
-use crate::domain::history::search::{HistoryQuery, QueryTime};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::message::{MessageKey, MessageRef};
-use crate::domain::{Reason, Reject};
-use crate::engine::queues::CheckRequest;
-use crate::proto::history::v1 as wire;
-use crate::proto::history::v1::get_message_trace_request::Message;
-use crate::proto::queue::v1::MessageState;
+use crate::errors::ApiError;
+use crate::grpc::queues::decode;
+use crate::paging::PagedRequest;
+use tallystone_domain::access::{CallRights, Permitted, ResourceKind};
+use tallystone_domain::history::search::{HistoryQuery, QueryTime};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::message::{MessageKey, MessageRef};
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::queues::CheckRequest;
+use tallystone_proto::history::v1 as wire;
+use tallystone_proto::history::v1::get_message_trace_request::Message;
+use tallystone_proto::queue::v1::MessageState;
 
 /// Decodes a request for a trace: the queue, the message, and what its page tokens are bound to.
 pub fn trace(

@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
-use crate::api::grpc::queues::encode::{attempt_error, signed, state};
-use crate::api::grpc::saturating_i64;
-use crate::api::time;
-use crate::domain::history::HistoryGap;
-use crate::domain::history::search::HistoryMatch;
-use crate::domain::history::trace::{AttemptEnd, TracedAttempt, TracedRow};
-use crate::domain::queue::Trigger;
-use crate::domain::queue::messages::message::Metadata;
-use crate::engine::history::{MessageTrace, SearchedPage, TracedLife};
-use crate::engine::queues::{FindingsPage, QueueFinding};
-use crate::proto::history::v1 as wire;
-use crate::proto::history::v1::search_messages_response::Completeness;
+use crate::grpc::queues::encode::{attempt_error, signed, state};
+use crate::grpc::saturating_i64;
+use crate::time;
+use tallystone_domain::history::HistoryGap;
+use tallystone_domain::history::search::HistoryMatch;
+use tallystone_domain::history::trace::{AttemptEnd, TracedAttempt, TracedRow};
+use tallystone_domain::queue::Trigger;
+use tallystone_domain::queue::messages::message::Metadata;
+use tallystone_engine::history::{MessageTrace, SearchedPage, TracedLife};
+use tallystone_engine::queues::{FindingsPage, QueueFinding};
+use tallystone_proto::history::v1 as wire;
+use tallystone_proto::history::v1::search_messages_response::Completeness;
 
 /// Encodes a page of a trace.
 pub fn trace(trace: MessageTrace, next_page_token: String) -> wire::GetMessageTraceResponse {

@@ -6,19 +6,19 @@ mod encode;
 
 use tonic::{Request, Response, Status};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::queues::encode::operation as operation_on_wire;
-use crate::api::grpc::queues::{NO_QUEUES, shown_operation};
-use crate::api::grpc::{caller_of, rights_of};
-use crate::api::paging::{self, PagedRequest};
-use crate::domain::Reason;
-use crate::domain::access::{AccessProof, Sealed};
-use crate::engine::Engine;
-use crate::engine::historian::Historian;
-use crate::engine::history::HistoryReader;
-use crate::engine::queues::Queues;
-use crate::proto::history::v1 as wire;
-use crate::proto::history::v1::history_service_server::HistoryService;
+use crate::errors::ApiError;
+use crate::grpc::queues::encode::operation as operation_on_wire;
+use crate::grpc::queues::{NO_QUEUES, shown_operation};
+use crate::grpc::{caller_of, rights_of};
+use crate::paging::{self, PagedRequest};
+use tallystone_domain::Reason;
+use tallystone_domain::access::{AccessProof, Sealed};
+use tallystone_engine::Engine;
+use tallystone_engine::historian::Historian;
+use tallystone_engine::history::HistoryReader;
+use tallystone_engine::queues::Queues;
+use tallystone_proto::history::v1 as wire;
+use tallystone_proto::history::v1::history_service_server::HistoryService;
 
 /// The error message of every call to a server that keeps no history.
 const NO_HISTORY: &str = "this server keeps no history of messages; set bridge.enabled on this server, or send the call to a \

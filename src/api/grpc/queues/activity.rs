@@ -5,16 +5,16 @@ use std::time::Duration;
 use tonic::Status;
 
 use super::{cursors, to_status};
-use crate::api::errors::ApiError;
-use crate::api::grpc::saturating_i64;
-use crate::api::paging::{self, PagedRequest};
-use crate::api::time;
-use crate::domain::access::{AccessResource, ListRights, Permitted};
-use crate::domain::queue::activity::{ActivityFlows, AttentionReason};
-use crate::domain::queue::{MessageState, QueueName};
-use crate::domain::{Reason, Timestamp};
-use crate::engine::queues::{ActivityOrder, ActivityTotals, QueueActivity, Queues};
-use crate::proto::queue::v1 as wire;
+use crate::errors::ApiError;
+use crate::grpc::saturating_i64;
+use crate::paging::{self, PagedRequest};
+use crate::time;
+use tallystone_domain::access::{AccessResource, ListRights, Permitted};
+use tallystone_domain::queue::activity::{ActivityFlows, AttentionReason};
+use tallystone_domain::queue::{MessageState, QueueName};
+use tallystone_domain::{Reason, Timestamp};
+use tallystone_engine::queues::{ActivityOrder, ActivityTotals, QueueActivity, Queues};
+use tallystone_proto::queue::v1 as wire;
 
 /// Answers ListQueueActivity.
 pub async fn list(

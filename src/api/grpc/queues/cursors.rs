@@ -1,9 +1,9 @@
 //! The cursors of page tokens of queues.
 
-use crate::api::errors::ApiError;
-use crate::api::paging;
-use crate::domain::queue::QueueName;
-use crate::engine::queues::ListCursor;
+use crate::errors::ApiError;
+use crate::paging;
+use tallystone_domain::queue::QueueName;
+use tallystone_engine::queues::ListCursor;
 
 pub fn name(cursor: &[u8]) -> Result<QueueName, ApiError> {
     let name = std::str::from_utf8(cursor).ok().and_then(|name| QueueName::new(name).ok());

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::api::errors::ApiError;
-use crate::api::time;
-use crate::domain::access::{Asked, CallRights, Permitted};
-use crate::domain::counter::uuid_v7;
-use crate::domain::limits::{
+use crate::errors::ApiError;
+use crate::time;
+use tallystone_domain::access::{Asked, CallRights, Permitted};
+use tallystone_domain::counter::uuid_v7;
+use tallystone_domain::limits::{
     DEQUEUE_MESSAGES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX,
 };
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::key_syntax::MessageRefError;
-use crate::domain::queue::messages::message::{AttemptError, MessageRef, Metadata, RoutingValue, SessionId};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::{MessageState, QueueId, QueueName};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::queues::{
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::key_syntax::MessageRefError;
+use tallystone_domain::queue::messages::message::{AttemptError, MessageRef, Metadata, RoutingValue, SessionId};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::{MessageState, QueueId, QueueName};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_engine::queues::{
     DequeueRequest, DiscardRequest, LeaseActionRequest, QueueError, RedriveRequest, SentMessage, SentSessionCall,
     SettleRequest, UpdateRequest, WhenBlocked,
 };
-use crate::proto::queue::v1 as wire;
+use tallystone_proto::queue::v1 as wire;
 
 /// The time between the end of a dequeue's wait and the call's deadline, for sending the answer.
 const ANSWER_TIME: Duration = Duration::from_millis(100);

@@ -1,19 +1,19 @@
 //! Encodes answers about queues.
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::saturating_i64;
-use crate::api::time;
-use crate::domain::Timestamp;
-use crate::domain::queue::command::Completeness;
-use crate::domain::queue::messages::message::{AttemptError, CanceledBy, RoutingValue};
-use crate::domain::queue::{MessageHead, MessageState, QueueId, QueueName};
-use crate::engine::queues::{
+use crate::errors::ApiError;
+use crate::grpc::saturating_i64;
+use crate::time;
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::command::Completeness;
+use tallystone_domain::queue::messages::message::{AttemptError, CanceledBy, RoutingValue};
+use tallystone_domain::queue::{MessageHead, MessageState, QueueId, QueueName};
+use tallystone_engine::queues::{
     Depth, DepthUpdate, EnqueueOutcome, LeaseOutcome, LeasedMessage, LiveSession, MessageView, Operation,
     OperationState, QueueClock, QueueError, QueueExplanation,
 };
-use crate::ports::StoredMessage;
-use crate::proto::error::v1::ItemError;
-use crate::proto::queue::v1 as wire;
+use tallystone_ports::StoredMessage;
+use tallystone_proto::error::v1::ItemError;
+use tallystone_proto::queue::v1 as wire;
 
 /// Encodes the state of a message.
 pub fn state(state: MessageState) -> i32 {
@@ -188,7 +188,7 @@ pub fn settle_result(lease_token: String, answer: Result<LeaseOutcome, QueueErro
 /// Encodes the depth of a queue.
 pub fn depth(depth: &Depth) -> wire::GetDepthResponse {
     let of = |state| saturating_i64(depth.of(state));
-    let shard = |(number, totals): (i32, &[crate::domain::queue::totals::Total; MessageState::ALL.len()])| {
+    let shard = |(number, totals): (i32, &[tallystone_domain::queue::totals::Total; MessageState::ALL.len()])| {
         let of = |state: MessageState| saturating_i64(totals[state as usize].messages);
         wire::ShardDepth {
             shard: number,

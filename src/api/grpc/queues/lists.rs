@@ -5,11 +5,12 @@ use std::sync::Arc;
 use tonic::Status;
 
 use super::{QueuesApi, cursors, decode, encode, settings, to_status};
-use crate::api::paging::{self, PagedRequest};
-use crate::domain::access::{AccessResource, CallRights, ListRights, ResourceKind};
-use crate::domain::queue::{CatalogQueue, QueueName};
-use crate::engine::queues::Payloads;
-use crate::proto::queue::v1 as wire;
+use crate::errors::ApiError;
+use crate::paging::{self, PagedRequest};
+use tallystone_domain::access::{AccessResource, CallRights, ListRights, ResourceKind};
+use tallystone_domain::queue::{CatalogQueue, QueueName};
+use tallystone_engine::queues::Payloads;
+use tallystone_proto::queue::v1 as wire;
 
 impl QueuesApi {
     /// A page of the queues that the caller may see.
@@ -60,7 +61,7 @@ impl QueuesApi {
         let wire::ListSessionsRequest { queue, page_size, page_token } = request;
         let name = (!queue.is_empty()).then(|| decode::queue(rights, &queue)).transpose()?;
         if name.is_none() {
-            rights.every(ResourceKind::Queue)?;
+            rights.every(ResourceKind::Queue).map_err(ApiError::from)?;
         }
         let rows = paging::rows(page_size).map_err(to_status)?;
         let paged = PagedRequest::new("ListSessions", &[queue.as_bytes()]);

@@ -15,19 +15,19 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::namespaces::actor_of;
-use crate::api::grpc::{CallTime, caller_of, places_of, rights_of, saturating_i64};
-use crate::api::time;
-use crate::domain::Reason;
-use crate::domain::access::ResourceKind;
-use crate::domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
-use crate::engine::catalog::Author;
-use crate::engine::queues::{DeletionRequest, QueueEtag, SettleRequest};
-use crate::proto::queue::v1 as wire;
-use crate::proto::queue::v1::queue_service_server::QueueService;
+use crate::errors::ApiError;
+use crate::grpc::namespaces::actor_of;
+use crate::grpc::{CallTime, caller_of, places_of, rights_of, saturating_i64};
+use crate::time;
+use tallystone_domain::Reason;
+use tallystone_domain::access::ResourceKind;
+use tallystone_domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::settlement::{SettleAction, Settlement};
+use tallystone_engine::catalog::Author;
+use tallystone_engine::queues::{DeletionRequest, QueueEtag, SettleRequest};
+use tallystone_proto::queue::v1 as wire;
+use tallystone_proto::queue::v1::queue_service_server::QueueService;
 
 pub use service::QueuesApi;
 pub(super) use service::{NO_QUEUES, shown_operation};
@@ -418,7 +418,7 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::ResetQueueClockRequest>,
     ) -> QueueRpcResult<wire::ResetQueueClockResponse> {
-        let queues = self.queues(&rights_of(&request)?.every(ResourceKind::Server)?)?;
+        let queues = self.queues(&rights_of(&request)?.every(ResourceKind::Server).map_err(ApiError::from)?)?;
         let dry_run = request.into_inner().dry_run;
         let clock = if dry_run { queues.clock().await } else { queues.reset_clock().await };
         Ok(Response::new(encode::clock(clock.map_err(to_status)?)))

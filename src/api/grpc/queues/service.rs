@@ -4,15 +4,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{decode, to_status};
-use crate::api::errors::ApiError;
-use crate::domain::Reason;
-use crate::domain::access::{AccessProof, AccessResource, AccessRole, CallRights, ListRights, Permitted, Sealed};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::messages::settlement::Settlement;
-use crate::engine::queues::{Operation, QueueError, Queues, SettleRequest};
+use crate::errors::ApiError;
+use tallystone_domain::Reason;
+use tallystone_domain::access::{AccessProof, AccessResource, AccessRole, CallRights, ListRights, Permitted, Sealed};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::settlement::Settlement;
+use tallystone_engine::queues::{Operation, QueueError, Queues, SettleRequest};
 
 /// The error message of every call to a server without queues.
-pub(in crate::api::grpc) const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
+pub(in crate::grpc) const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
     \"embedded\" and storage.data_dir on this server";
 
 /// The queue service.
@@ -52,7 +52,7 @@ impl QueuesApi {
 
 /// Reads an operation. One about a queue that the caller may not touch, or of another principal unless the caller is admin of
 /// the queue, is hidden as one that does not exist. The id of the answer has no seal.
-pub(in crate::api::grpc) async fn shown_operation(
+pub(in crate::grpc) async fn shown_operation(
     queues: &Queues,
     list: &ListRights,
     id: &str,

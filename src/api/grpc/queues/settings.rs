@@ -6,17 +6,17 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::api::errors::ApiError;
-use crate::api::grpc::saturating_i64;
-use crate::api::time::{read_duration, write, write_duration};
-use crate::domain::access::{AccessDenial, AccessResource, Asked, AskedName, CallRights, Permitted};
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, PriorityClass, Retention};
-use crate::domain::queue::setup::{queue_settings, setting_ranges};
-use crate::domain::queue::{CatalogQueue, Durability, QueueName, QueueSpec};
-use crate::domain::{Reason, Reject};
-use crate::engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
-use crate::proto::queue::v1 as wire;
+use crate::errors::ApiError;
+use crate::grpc::saturating_i64;
+use crate::time::{read_duration, write, write_duration};
+use tallystone_domain::access::{Asked, CallRights, Permitted};
+use tallystone_domain::queue::filter::ShapeKeys;
+use tallystone_domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, PriorityClass, Retention};
+use tallystone_domain::queue::setup::{queue_settings, setting_ranges};
+use tallystone_domain::queue::{CatalogQueue, Durability, QueueName, QueueSpec};
+use tallystone_domain::{Reason, Reject};
+use tallystone_engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
+use tallystone_proto::queue::v1 as wire;
 
 /// The default reason of a block.
 const BLOCKED_WITHOUT_REASON: &str = "no reason was given";
@@ -28,19 +28,6 @@ pub fn draft_of(
 ) -> Result<(Permitted<QueueDraft>, Option<QueueEtag>), ApiError> {
     let (draft, etag) = asked_draft(sent)?;
     Ok((rights.permit(Asked::new(draft))?, etag))
-}
-
-impl AskedName for QueueDraft {
-    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
-        self.name.check_rights(rights)?;
-        // A template says what queues with its prefix are like, so whoever makes one may make them.
-        match &self.template_for {
-            Some(prefix) => rights.require(AccessResource::Queue(prefix), || {
-                rights.lack(format!("queues whose names begin with {prefix}"))
-            }),
-            None => Ok(()),
-        }
-    }
 }
 
 fn asked_draft(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEtag>), Reject> {

@@ -18,10 +18,10 @@ use super::operation_end::{OperationWait, await_end};
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
 use super::words::whole;
-use crate::domain::access::{AccessResource, AccessRole};
-use crate::domain::limits::{CONSOLE_FORMS_MAX, CONSOLE_TOKEN_BYTES_MAX};
-use crate::domain::shell_word::shell_word;
-use crate::proto::queue::v1 as pb;
+use tallystone_domain::access::{AccessResource, AccessRole};
+use tallystone_domain::limits::{CONSOLE_FORMS_MAX, CONSOLE_TOKEN_BYTES_MAX};
+use tallystone_domain::shell_word::shell_word;
+use tallystone_proto::queue::v1 as pb;
 
 /// How long an action may take.
 const ACT_WAIT: Duration = Duration::from_secs(10);

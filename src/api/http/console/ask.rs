@@ -14,13 +14,13 @@ use tonic::{Code, Status};
 use super::ConsoleContext;
 use super::shell::ShellTarget;
 use super::view::AgeChip;
-use crate::api::grpc::namespaces::{ACTOR_METADATA, actor_named};
-use crate::api::http::audit::REASON_METADATA;
-use crate::api::http::buffers::{Caller, FRAME_HEADER_BYTES};
-use crate::api::http::call::call;
-use crate::api::time;
-use crate::domain::access::{AccessResource, AccessRole, KeyQuota, QuotaRefusal};
-use crate::engine::access::{AccountPermit, Identity};
+use crate::grpc::namespaces::{ACTOR_METADATA, actor_named};
+use crate::http::audit::REASON_METADATA;
+use crate::http::buffers::{Caller, FRAME_HEADER_BYTES};
+use crate::http::call::call;
+use crate::time;
+use tallystone_domain::access::{AccessResource, AccessRole, KeyQuota, QuotaRefusal};
+use tallystone_engine::access::{AccountPermit, Identity};
 
 /// How long a page waits for all of its numbers.
 const PAGE_WAIT: Duration = Duration::from_millis(700);

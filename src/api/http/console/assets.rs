@@ -7,7 +7,7 @@ use tonic::body::Body;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::text;
-use crate::api::http::response_body::with_type;
+use crate::http::response_body::with_type;
 
 /// A compiled-in file.
 struct Asset {

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use tonic::body::Body;
 
 use super::query::PageQuery;
-use crate::domain::limits::CONSOLE_FORM_BYTES_MAX;
+use tallystone_domain::limits::CONSOLE_FORM_BYTES_MAX;
 
 /// How long the body of a form may take to arrive.
 const FORM_WAIT: Duration = Duration::from_secs(10);

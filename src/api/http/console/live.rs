@@ -22,11 +22,11 @@ use super::pages::{overview, queue};
 use super::query::PageQuery;
 use super::view::Section;
 use super::{render, text, words};
-use crate::api::errors::ApiError;
-use crate::api::http::json;
-use crate::api::http::response_body::with_type;
-use crate::engine::access::AccountPermit;
-use crate::proto::queue::v1 as pb;
+use crate::errors::ApiError;
+use crate::http::json;
+use crate::http::response_body::with_type;
+use tallystone_engine::access::AccountPermit;
+use tallystone_proto::queue::v1 as pb;
 
 /// The pause between two events.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -27,17 +27,17 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::api::http::audit;
-use crate::api::http::buffers::Caller;
-use crate::api::http::call::CallContext;
-use crate::api::http::health::ServerHealth;
-use crate::api::http::hosts::AllowedHosts;
-use crate::api::http::identity::IdentityCheck;
-use crate::api::http::metered_body::ByteMeter;
-use crate::api::http::methods::Methods;
-use crate::api::http::response_body::with_type;
-use crate::domain::Reason;
-use crate::domain::limits::CONSOLE_STREAMS_MAX;
+use crate::http::audit;
+use crate::http::buffers::Caller;
+use crate::http::call::CallContext;
+use crate::http::health::ServerHealth;
+use crate::http::hosts::AllowedHosts;
+use crate::http::identity::IdentityCheck;
+use crate::http::metered_body::ByteMeter;
+use crate::http::methods::Methods;
+use crate::http::response_body::with_type;
+use tallystone_domain::Reason;
+use tallystone_domain::limits::CONSOLE_STREAMS_MAX;
 
 use act::PostedForms;
 use ask::ConsoleCalls;

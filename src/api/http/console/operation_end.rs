@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::Status;
 
 use super::ask::ConsoleCalls;
-use crate::proto::queue::v1 as pb;
+use tallystone_proto::queue::v1 as pb;
 
 /// How long an action waits for the end of its operation. Most are over at once, and an operator should not wait longer.
 const END_WAIT: Duration = Duration::from_secs(2);
@@ -71,7 +71,7 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::proto::error::v1::ItemError;
+    use tallystone_proto::error::v1::ItemError;
 
     #[test]
     fn an_operation_that_stopped_says_how_far_it_came_and_why() {

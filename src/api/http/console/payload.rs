@@ -11,8 +11,8 @@ use super::ask::ConsoleCalls;
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, FormField, Page, PageFailure, Section, TextLink};
 use super::words::size;
-use crate::engine::audit::OperatorAct;
-use crate::proto::queue::v1 as pb;
+use tallystone_engine::audit::OperatorAct;
+use tallystone_proto::queue::v1 as pb;
 
 /// The method that reads a message with its payload.
 pub const GET_MESSAGE: &str = "tallystone.queue.v1.QueueService/GetMessage";

@@ -11,10 +11,10 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::query::PageQuery;
 use super::view::{ActionForm, ActionLink, FormField, Page, Section};
-use crate::api::errors::ApiError;
-use crate::api::http::identity::IdentityCheck;
-use crate::api::tls::ClientCertificate;
-use crate::engine::access::Identity;
+use crate::errors::ApiError;
+use crate::http::identity::IdentityCheck;
+use crate::tls::ClientCertificate;
+use tallystone_engine::access::Identity;
 
 const COOKIE: &str = "tallystone-key";
 

@@ -4,7 +4,7 @@ use http::{HeaderMap, Request, header};
 use serde_json::Value;
 
 use super::view::Section;
-use crate::domain::shell_word::shell_word;
+use tallystone_domain::shell_word::shell_word;
 
 /// Where commands reach a server without an option.
 const DEFAULT_HOSTS: [&str; 2] = ["127.0.0.1:7450", "localhost:7450"];

@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 use super::assets::{AssetLinks, LINKS};
 use super::query::{PageQuery, link};
 use super::words;
-use crate::proto::queue::v1 as queue;
+use tallystone_proto::queue::v1 as queue;
 
 /// Numbers up to this age are fresh, in seconds; the script of the console has the same bounds.
 pub const FRESH_SECONDS: i64 = 5;

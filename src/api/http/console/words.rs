@@ -2,8 +2,8 @@
 
 use prost_types::{Duration as WireDuration, Timestamp as WireTimestamp};
 
-use crate::api::time;
-use crate::domain::Reason;
+use crate::time;
+use tallystone_domain::Reason;
 
 /// What stands for a number that is not known.
 pub const UNKNOWN: &str = "–";

@@ -2,18 +2,18 @@
 
 use clap::Args;
 
-use crate::adapters::system::SystemClock;
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::arguments::{TimeArg, time, when};
-use crate::app::cli::counter::{CounterContext, full_name};
-use crate::app::cli::output::{CliResponse, Format, IncrementalPrinter, Output, TableRows, progress, time_cell, word};
-use crate::app::cli::{Exit, Failure, pages};
-use crate::app::notices::print_notice;
-use crate::app::units::counted;
-use crate::domain::Timestamp;
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::ports::Clock;
-use crate::proto::counter::v1 as pb;
+use crate::arguments::{TimeArg, time, when};
+use crate::counter::{CounterContext, full_name};
+use crate::output::{CliResponse, Format, IncrementalPrinter, Output, TableRows, progress, time_cell, word};
+use crate::{Exit, Failure, pages};
+use tallystone_adapters::system::SystemClock;
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::notices::print_notice;
+use tallystone_app::units::counted;
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_ports::Clock;
+use tallystone_proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct EventsArgs {
@@ -138,7 +138,7 @@ impl CounterContext {
     }
 
     pub(super) async fn check_token(&self, args: CheckTokenArgs) -> Result<(), Failure> {
-        let generation_time = args.generation_time.map(crate::api::time::write);
+        let generation_time = args.generation_time.map(tallystone_api::time::write);
         let request = pb::CheckTokenRequest {
             namespace: self.namespace.clone(),
             counter_name: args.name,

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::app::cli::Failure;
-use crate::app::cli::counter::audit::kind;
-use crate::app::cli::counter::{CounterContext, full_name};
-use crate::app::cli::output::{CliResponse, Format, TableRows, time_cell, word};
-use crate::app::notices::{cut_line, single_line};
-use crate::app::units::{about, span};
-use crate::domain::limits::EXPLAIN_ROWS_MAX;
-use crate::proto::counter::v1 as pb;
+use crate::Failure;
+use crate::counter::audit::kind;
+use crate::counter::{CounterContext, full_name};
+use crate::output::{CliResponse, Format, TableRows, time_cell, word};
+use tallystone_app::notices::{cut_line, single_line};
+use tallystone_app::units::{about, span};
+use tallystone_domain::limits::EXPLAIN_ROWS_MAX;
+use tallystone_proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct CounterExplainArgs {
@@ -174,7 +174,7 @@ impl<'a> CounterExplanationText<'a> {
             self.line("", &format!("from {first} to {last}"));
         }
         let at = self.when(self.explained.restart_time.as_ref());
-        let ttl = self.explained.ttl.as_ref().map(crate::app::cli::output::duration_of).map(span).unwrap_or_default();
+        let ttl = self.explained.ttl.as_ref().map(crate::output::duration_of).map(span).unwrap_or_default();
         match self.explained.restart() {
             pb::Restart::Unspecified => {}
             pb::Restart::Clear => self.line("", &format!("a clear at {at} removed everything before it")),

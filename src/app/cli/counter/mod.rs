@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 
 pub use write::all_or_partial;
 
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs};
 
 /// Add to counters, read them, clear them, explain them.
 #[derive(Debug, Args)]

@@ -5,17 +5,17 @@ use std::time::Duration;
 use clap::Args;
 use tonic::Request;
 
-use crate::adapters::system::SystemClock;
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::{TimeArg, duration, freshness, when};
-use crate::app::cli::counter::write::all_or_partial;
-use crate::app::cli::counter::{CounterContext, full_name};
-use crate::app::cli::output::{CliResponse, IncrementalPrinter, Layout, TableRows, time_cell, word};
-use crate::app::cli::{Exit, Failure, pages};
-use crate::app::notices::print_notice;
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::ports::Clock;
-use crate::proto::counter::v1 as pb;
+use crate::arguments::{TimeArg, duration, freshness, when};
+use crate::counter::write::all_or_partial;
+use crate::counter::{CounterContext, full_name};
+use crate::output::{CliResponse, IncrementalPrinter, Layout, TableRows, time_cell, word};
+use crate::{Exit, Failure, pages};
+use tallystone_adapters::system::SystemClock;
+use tallystone_api::time::write_duration;
+use tallystone_app::notices::print_notice;
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_ports::Clock;
+use tallystone_proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct CounterGetArgs {
@@ -195,7 +195,7 @@ impl CounterContext {
         let name_width = args.names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let request = pb::WatchCountsRequest { namespace: self.namespace.clone(), counter_names: args.names };
         let fail = |status| {
-            let error = crate::client::CallError { status: Box::new(status), attempts: 1, may_be_applied: false };
+            let error = tallystone_client::CallError { status: Box::new(status), attempts: 1, may_be_applied: false };
             self.session.failed(&error)
         };
         let mut client = self.session.client.counters();
@@ -205,7 +205,7 @@ impl CounterContext {
             Ok((readings, first))
         };
         let beginning = tokio::time::timeout(self.session.timeout, beginning).await;
-        let beginning = beginning.unwrap_or_else(|_elapsed| Err(crate::client::late()));
+        let beginning = beginning.unwrap_or_else(|_elapsed| Err(tallystone_client::late()));
         let (mut readings, mut next) = beginning.map_err(fail)?;
         let widths = [&[name_width], READING_WIDTHS].concat();
         let mut parts = IncrementalPrinter::endless(self.session.output).with_layout(Layout::AtLeast(widths));

@@ -5,17 +5,17 @@ use std::time::Duration;
 use clap::Args;
 use prost_types::Timestamp as ProtoTime;
 
-use crate::adapters::system::SystemClock;
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::{TimeArg, duration, when};
-use crate::app::cli::counter::write::all_or_partial;
-use crate::app::cli::counter::{CounterContext, full_name};
-use crate::app::cli::output::{CliResponse, TableRows, time_cell};
-use crate::app::cli::{Failure, pages};
-use crate::app::notices::print_notice;
-use crate::domain::limits::{SERIES_COUNTERS_MAX, SERIES_ROWS_MAX, SERIES_SHOWN_MAX};
-use crate::ports::Clock;
-use crate::proto::counter::v1 as pb;
+use crate::arguments::{TimeArg, duration, when};
+use crate::counter::write::all_or_partial;
+use crate::counter::{CounterContext, full_name};
+use crate::output::{CliResponse, TableRows, time_cell};
+use crate::{Failure, pages};
+use tallystone_adapters::system::SystemClock;
+use tallystone_api::time::write_duration;
+use tallystone_app::notices::print_notice;
+use tallystone_domain::limits::{SERIES_COUNTERS_MAX, SERIES_ROWS_MAX, SERIES_SHOWN_MAX};
+use tallystone_ports::Clock;
+use tallystone_proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct SeriesArgs {
@@ -191,7 +191,7 @@ fn counters_at_once(from: Option<&ProtoTime>, to: Option<&ProtoTime>, step: &pro
 fn total_of(rows: &[pb::SeriesRow]) -> Option<pb::SeriesRow> {
     let (first, last) = (rows.first()?, rows.last()?);
     let sum: i128 = rows.iter().map(|row| i128::from(row.sum)).sum();
-    let (sum, clamped) = crate::domain::rollup::checkpoint::clamp_count(sum);
+    let (sum, clamped) = tallystone_domain::rollup::checkpoint::clamp_count(sum);
     Some(pb::SeriesRow {
         step_start: first.step_start,
         sum,

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::app::cli::arguments::{freshness, time, total};
-use crate::app::cli::counter::{CounterContext, full_name};
-use crate::app::cli::failure::exit_of;
-use crate::app::cli::namespaces::{Confirmation, confirm};
-use crate::app::cli::output::{CliResponse, TableRows, time_cell, word};
-use crate::app::cli::{Exit, Failure};
-use crate::app::notices::{print_notice, shell_quoted};
-use crate::client::WriteError;
-use crate::domain::{Reason, Timestamp};
-use crate::proto::counter::v1 as pb;
-use crate::proto::error::v1::ItemError;
+use crate::arguments::{freshness, time, total};
+use crate::counter::{CounterContext, full_name};
+use crate::failure::exit_of;
+use crate::namespaces::{Confirmation, confirm};
+use crate::output::{CliResponse, TableRows, time_cell, word};
+use crate::{Exit, Failure};
+use tallystone_app::notices::{print_notice, shell_quoted};
+use tallystone_client::WriteError;
+use tallystone_domain::{Reason, Timestamp};
+use tallystone_proto::counter::v1 as pb;
+use tallystone_proto::error::v1::ItemError;
 
 /// The time that a failed change may spend looking up the namespace's type, which only its advice needs.
 const LOOKED_UP_WITHIN: Duration = Duration::from_millis(500);
@@ -91,7 +91,7 @@ pub struct ReportArgs {
 
 impl TokenArgs {
     fn token(self) -> Option<pb::IdempotencyToken> {
-        let generation_time = self.generation_time.map(crate::api::time::write);
+        let generation_time = self.generation_time.map(tallystone_api::time::write);
         self.token.map(|token| pb::IdempotencyToken { token, generation_time })
     }
 }

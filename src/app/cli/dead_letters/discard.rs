@@ -2,14 +2,14 @@
 
 use clap::{ArgGroup, Args};
 
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::arguments::pair;
-use crate::app::cli::dead_letters::selection::{DeadLetter, DeadLetterAction};
-use crate::app::cli::namespaces::{Confirmation, confirm};
-use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::units::messages;
-use crate::proto::queue::v1 as pb;
+use crate::arguments::pair;
+use crate::dead_letters::selection::{DeadLetter, DeadLetterAction};
+use crate::namespaces::{Confirmation, confirm};
+use crate::operations::OperationFollower;
+use crate::{ClientContext, Failure};
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::units::messages;
+use tallystone_proto::queue::v1 as pb;
 
 const DISCARD: DeadLetterAction = DeadLetterAction { kind: "discard", done: "discarded" };
 

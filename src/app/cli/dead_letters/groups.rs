@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde_json::json;
 
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::output::{IncrementalPrinter, TableRows, time_cell};
-use crate::app::cli::{ClientContext, Failure, pages};
-use crate::app::notices::print_notice;
-use crate::app::units::messages;
-use crate::proto::queue::v1 as pb;
+use crate::output::{IncrementalPrinter, TableRows, time_cell};
+use crate::{ClientContext, Failure, pages};
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::notices::print_notice;
+use tallystone_app::units::messages;
+use tallystone_proto::queue::v1 as pb;
 
 /// The number of messages that are grouped, unless `--limit` is given.
 const LOOKED_AT: usize = 100_000;

@@ -2,15 +2,15 @@
 //! selects messages without one. Messages are read first and then passed to one call each, so messages that fail later
 //! stay.
 
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::dead_letters::groups::signature_of;
-use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::output::progress;
-use crate::app::cli::{ClientContext, Exit, Failure};
-use crate::app::notices::print_notice;
-use crate::app::units::messages;
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::proto::queue::v1 as pb;
+use crate::dead_letters::groups::signature_of;
+use crate::operations::OperationFollower;
+use crate::output::progress;
+use crate::{ClientContext, Exit, Failure};
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::notices::print_notice;
+use tallystone_app::units::messages;
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_proto::queue::v1 as pb;
 
 /// The messages that one command chooses. What is done to them takes them away, so a repeat comes to the others.
 const SELECTION_PAGE: usize = 100_000;

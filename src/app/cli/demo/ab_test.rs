@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::demo_queue::MADE_BY_DEMO;
 use super::ledger::DemoLedger;
 use super::seeded::SeededNumbers;
-use crate::app::cli::output::word;
-use crate::app::cli::{ClientContext, Exit, Failure};
-use crate::app::notices::print_notice;
-use crate::proto::counter::v1 as counters_pb;
-use crate::proto::experiment::v1 as pb;
+use crate::output::word;
+use crate::{ClientContext, Exit, Failure};
+use tallystone_app::notices::print_notice;
+use tallystone_proto::counter::v1 as counters_pb;
+use tallystone_proto::experiment::v1 as pb;
 
 const USERS: u64 = 40_000;
 /// The steps in which the users come.

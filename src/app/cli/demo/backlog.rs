@@ -7,10 +7,10 @@ use serde_json::json;
 use super::demo_queue::DemoQueue;
 use super::ledger::DemoLedger;
 use super::seeded::SeededNumbers;
-use crate::app::cli::output::duration_of;
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::notices::print_notice;
-use crate::proto::queue::v1 as pb;
+use crate::output::duration_of;
+use crate::{ClientContext, Failure};
+use tallystone_app::notices::print_notice;
+use tallystone_proto::queue::v1 as pb;
 
 pub const BACKLOG: &str = "demo/backlog";
 

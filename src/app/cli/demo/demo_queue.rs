@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::ledger::{DemoDepth, DemoLedger};
-use crate::api::time::write_duration;
-use crate::app::cli::{ClientContext, Exit, Failure};
-use crate::proto::queue::v1 as pb;
+use crate::{ClientContext, Exit, Failure};
+use tallystone_api::time::write_duration;
+use tallystone_proto::queue::v1 as pb;
 
 /// By this description the demo knows its own queues and experiments.
 pub const MADE_BY_DEMO: &str = "made by tallystone demo; tallystone demo clean removes it";
@@ -108,7 +108,7 @@ impl<'a> DemoQueue<'a> {
         Ok(())
     }
 
-    fn refuse(&self, error: Option<&crate::proto::error::v1::ItemError>) -> Result<(), Failure> {
+    fn refuse(&self, error: Option<&tallystone_proto::error::v1::ItemError>) -> Result<(), Failure> {
         match error {
             None => Ok(()),
             Some(error) => {

@@ -5,9 +5,9 @@ use serde_json::json;
 use super::demo_queue::DemoQueue;
 use super::ledger::DemoLedger;
 use super::seeded::SeededNumbers;
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::notices::print_notice;
-use crate::proto::queue::v1 as pb;
+use crate::{ClientContext, Failure};
+use tallystone_app::notices::print_notice;
+use tallystone_proto::queue::v1 as pb;
 
 pub const HOT_KEY: &str = "demo/hot-key";
 

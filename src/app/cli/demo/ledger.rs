@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::app::cli::Failure;
-use crate::proto::queue::v1::GetDepthResponse;
+use crate::Failure;
+use tallystone_proto::queue::v1::GetDepthResponse;
 
 /// What a scenario did.
 #[derive(Default)]

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::app::cli::output::Format;
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs, arguments};
-use crate::app::notices::print_notice;
+use crate::output::Format;
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, arguments};
 use ledger::DemoLedger;
+use tallystone_app::notices::print_notice;
 
 /// Fill a running server with telling examples, and say what to look at; ends with a JSON ledger of what was done.
 #[derive(Debug, Args)]

@@ -5,11 +5,11 @@ use serde_json::json;
 use super::demo_queue::DemoQueue;
 use super::ledger::DemoLedger;
 use super::seeded::SeededNumbers;
-use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::notices::print_notice;
-use crate::engine::namespaces::DryRun;
-use crate::proto::queue::v1 as pb;
+use crate::operations::OperationFollower;
+use crate::{ClientContext, Failure};
+use tallystone_app::notices::print_notice;
+use tallystone_engine::namespaces::DryRun;
+use tallystone_proto::queue::v1 as pb;
 
 pub const POISON: &str = "demo/poison";
 

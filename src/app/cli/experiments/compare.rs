@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::declared::DeclaredExperiment;
-use crate::app::cli::output::{CliResponse, IncrementalPrinter, TableRows, time_cell, word};
-use crate::app::cli::{ClientContext, Exit, Failure, arguments};
-use crate::app::notices::print_notice;
-use crate::domain::experiment::p_text;
-use crate::proto::experiment::v1 as pb;
+use crate::output::{CliResponse, IncrementalPrinter, TableRows, time_cell, word};
+use crate::{ClientContext, Exit, Failure, arguments};
+use tallystone_app::notices::print_notice;
+use tallystone_experiments::p_text;
+use tallystone_proto::experiment::v1 as pb;
 
 /// The full name of the answer.
 const COMPARED: &str = "tallystone.experiment.v1.CompareExperimentResponse";

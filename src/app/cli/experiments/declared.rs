@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::app::cli::arguments::share;
-use crate::proto::experiment::v1 as pb;
+use crate::arguments::share;
+use tallystone_proto::experiment::v1 as pb;
 
 /// How often somebody may look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -3,11 +3,11 @@
 use clap::Args;
 
 use super::declared::DeclaredExperiment;
-use crate::app::cli::namespaces::{Confirmation, confirm_unseen, was_deleted_before};
-use crate::app::cli::output::{CliResponse, TableRows, time_cell, word};
-use crate::app::cli::{ClientContext, Failure, pages};
-use crate::app::notices::print_notice;
-use crate::proto::experiment::v1 as pb;
+use crate::namespaces::{Confirmation, confirm_unseen, was_deleted_before};
+use crate::output::{CliResponse, TableRows, time_cell, word};
+use crate::{ClientContext, Failure, pages};
+use tallystone_app::notices::print_notice;
+use tallystone_proto::experiment::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct ExpCreateArgs {

@@ -6,10 +6,10 @@ mod kept;
 
 use clap::{Args, Subcommand};
 
-use crate::app::cli::arguments::share;
-use crate::app::cli::output::{CliResponse, TableRows};
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
-use crate::proto::experiment::v1 as pb;
+use crate::arguments::share;
+use crate::output::{CliResponse, TableRows};
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs};
+use tallystone_proto::experiment::v1 as pb;
 
 /// Plan and keep experiments, and compare their arms by counters.
 #[derive(Debug, Args)]

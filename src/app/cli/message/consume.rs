@@ -7,18 +7,18 @@ use std::time::Duration;
 use clap::Args;
 use tonic::Request;
 
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::counter::all_or_partial;
-use crate::app::cli::message::inspect::{payload_cell, state};
-use crate::app::cli::output::{CliResponse, IncrementalPrinter, Output, TableRows, full_name};
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::notices::{print_notice, single_line};
-use crate::client::CallError;
-use crate::domain::limits::{DEQUEUE_WAIT_MAX, QUEUE_BATCH_ITEMS_MAX};
-use crate::domain::queue::messages::key_syntax::queue_of_lease;
-use crate::proto::error::v1::ItemError;
-use crate::proto::queue::v1 as pb;
+use crate::arguments::{duration, pair};
+use crate::counter::all_or_partial;
+use crate::message::inspect::{payload_cell, state};
+use crate::output::{CliResponse, IncrementalPrinter, Output, TableRows, full_name};
+use crate::{ClientContext, Failure};
+use tallystone_api::time::write_duration;
+use tallystone_app::notices::{print_notice, single_line};
+use tallystone_client::CallError;
+use tallystone_domain::limits::{DEQUEUE_WAIT_MAX, QUEUE_BATCH_ITEMS_MAX};
+use tallystone_domain::queue::messages::key_syntax::queue_of_lease;
+use tallystone_proto::error::v1::ItemError;
+use tallystone_proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct PullArgs {
@@ -174,7 +174,7 @@ impl ClientContext {
     }
 
     /// Leases messages once, within a time. If no server was reached, tries once more after a read has found a server.
-    pub(in crate::app::cli) async fn dequeue(
+    pub(crate) async fn dequeue(
         &self,
         request: pb::DequeueRequest,
         within: Duration,
@@ -196,7 +196,7 @@ impl ClientContext {
         request.set_timeout(within);
         let mut client = self.client.queues();
         let answer = tokio::time::timeout(within, client.dequeue(request)).await;
-        let answer = answer.unwrap_or_else(|_elapsed| Err(crate::client::late()));
+        let answer = answer.unwrap_or_else(|_elapsed| Err(tallystone_client::late()));
         answer.map(tonic::Response::into_inner).map_err(CallError::of_one)
     }
 

@@ -2,21 +2,21 @@
 
 use clap::Args;
 
-use crate::adapters::system::SystemClock;
-use crate::app::cli::arguments::{TimeArg, message_state, pair, when};
-use crate::app::cli::message::inspect::{pairs_cell, state};
-use crate::app::cli::message::trace_text::{TraceText, transition_rows};
-use crate::app::cli::output::{CliResponse, Format, TableRows, time_cell};
-use crate::app::cli::{ClientContext, Failure, pages};
-use crate::app::notices::print_notice;
-use crate::app::units::counted;
-use crate::domain::limits::PAGE_ROWS_MAX;
-use crate::domain::queue::messages::message_id::KEY_PREFIX;
-use crate::ports::Clock as _;
-use crate::proto::history::v1 as pb;
-use crate::proto::history::v1::get_message_trace_request::Message;
-use crate::proto::history::v1::search_messages_response::Completeness;
-use crate::proto::queue::v1::MessageState;
+use crate::arguments::{TimeArg, message_state, pair, when};
+use crate::message::inspect::{pairs_cell, state};
+use crate::message::trace_text::{TraceText, transition_rows};
+use crate::output::{CliResponse, Format, TableRows, time_cell};
+use crate::{ClientContext, Failure, pages};
+use tallystone_adapters::system::SystemClock;
+use tallystone_app::notices::print_notice;
+use tallystone_app::units::counted;
+use tallystone_domain::limits::PAGE_ROWS_MAX;
+use tallystone_domain::queue::messages::message_id::KEY_PREFIX;
+use tallystone_ports::Clock as _;
+use tallystone_proto::history::v1 as pb;
+use tallystone_proto::history::v1::get_message_trace_request::Message;
+use tallystone_proto::history::v1::search_messages_response::Completeness;
+use tallystone_proto::queue::v1::MessageState;
 
 #[derive(Debug, Args)]
 pub struct MsgTraceArgs {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::{duration, message_state};
-use crate::app::cli::output::{CliResponse, Output, TableRows, full_name, time_cell, word};
-use crate::app::cli::queue::explanation_rows;
-use crate::app::cli::{ClientContext, Failure, pages};
-use crate::app::notices::print_notice;
-use crate::proto::queue::v1 as pb;
+use crate::arguments::{duration, message_state};
+use crate::output::{CliResponse, Output, TableRows, full_name, time_cell, word};
+use crate::queue::explanation_rows;
+use crate::{ClientContext, Failure, pages};
+use tallystone_api::time::write_duration;
+use tallystone_app::notices::print_notice;
+use tallystone_proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct MsgGetArgs {
@@ -132,7 +132,7 @@ impl ClientContext {
         self.output.answer(&CliResponse::many(&full_name("PeekMessagesResponse"), &next, "messages"), &rows)
     }
 
-    pub(in crate::app::cli) async fn list_messages(
+    pub(crate) async fn list_messages(
         &self,
         queue: String,
         state: pb::MessageState,
@@ -152,7 +152,7 @@ impl ClientContext {
     }
 
     /// Prints the messages of a list, with workers and lease ends if some are leased.
-    pub(in crate::app::cli) fn listed_messages(&self, page: &pb::ListMessagesResponse) -> Result<(), Failure> {
+    pub(crate) fn listed_messages(&self, page: &pb::ListMessagesResponse) -> Result<(), Failure> {
         let mut rows = TableRows { columns: LISTED, cells: self.listed(&page.messages) };
         if page.messages.iter().any(|message| message.state() == pb::MessageState::Running) {
             rows.columns = LEASED;

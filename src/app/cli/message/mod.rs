@@ -9,7 +9,7 @@ mod trace_text;
 
 use clap::{Args, Subcommand};
 
-use crate::app::cli::{ClientArgs, Failure, GlobalArgs};
+use crate::{ClientArgs, Failure, GlobalArgs};
 
 /// Enqueue, lease, settle and inspect messages.
 #[derive(Debug, Args)]

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::api::grpc::saturating_i64;
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::{duration, pair, time};
-use crate::app::cli::counter::all_or_partial;
-use crate::app::cli::message::inspect::state;
-use crate::app::cli::output::{CliResponse, TableRows, full_name, progress};
-use crate::app::cli::{ClientContext, Exit, Failure};
-use crate::app::notices::{print_notice, shell_quoted};
-use crate::app::units::{self, counted};
-use crate::domain::Timestamp;
-use crate::domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
-use crate::proto::queue::v1 as pb;
+use crate::arguments::{duration, pair, time};
+use crate::counter::all_or_partial;
+use crate::message::inspect::state;
+use crate::output::{CliResponse, TableRows, full_name, progress};
+use crate::{ClientContext, Exit, Failure};
+use tallystone_api::grpc::saturating_i64;
+use tallystone_api::time::write_duration;
+use tallystone_app::notices::{print_notice, shell_quoted};
+use tallystone_app::units::{self, counted};
+use tallystone_domain::Timestamp;
+use tallystone_domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
+use tallystone_proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct PushArgs {
@@ -111,7 +111,7 @@ impl ClientContext {
         };
         let message = pb::Message {
             message_id: args.id.unwrap_or_else(|| self.client.message_id()),
-            generation_time: args.generation_time.map(crate::api::time::write),
+            generation_time: args.generation_time.map(tallystone_api::time::write),
             payload,
             ..like
         };

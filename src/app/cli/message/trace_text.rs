@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::app::cli::message::inspect::{pairs_cell, state};
-use crate::app::cli::output::{TableRows, duration_of, table_text, time_cell, word};
-use crate::app::notices::single_line;
-use crate::app::units::about;
-use crate::proto::history::v1 as pb;
-use crate::proto::queue::v1::WorkerError;
+use crate::message::inspect::{pairs_cell, state};
+use crate::output::{TableRows, duration_of, table_text, time_cell, word};
+use tallystone_app::notices::single_line;
+use tallystone_app::units::about;
+use tallystone_proto::history::v1 as pb;
+use tallystone_proto::queue::v1::WorkerError;
 
 const TRANSITIONS: &[&str] = &[
     "message_key",

@@ -4,8 +4,8 @@
 //! it loses whole columns if texts would become too short, and then the ends of long texts. Tokens, which are copied
 //! into commands, are never cut; identifiers and names are cut last. The other formats print everything.
 
-use crate::app::cli::output::{Layout, TableRows};
-use crate::app::notices::single_line;
+use crate::output::{Layout, TableRows};
+use tallystone_app::notices::single_line;
 
 /// The greatest width of a table in characters, if cutting can reach it.
 pub const TABLE_WIDTH: usize = 100;

@@ -2,10 +2,10 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::app::cli::output::{CliResponse, Output, TableRows, full_name, list_cell, word};
-use crate::app::cli::{ClientContext, Failure, pages};
-use crate::app::notices::print_notice;
-use crate::proto::queue::v1 as pb;
+use crate::output::{CliResponse, Output, TableRows, full_name, list_cell, word};
+use crate::{ClientContext, Failure, pages};
+use tallystone_app::notices::print_notice;
+use tallystone_proto::queue::v1 as pb;
 
 /// The order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

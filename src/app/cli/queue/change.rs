@@ -4,14 +4,14 @@
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use crate::app::cli::namespaces::{Confirmation, confirm};
-use crate::app::cli::operations::OperationFollower;
-use crate::app::cli::output::{CliResponse, Output, TableRows, full_name};
-use crate::app::cli::queue::settings::{self, QueueSettingsArgs};
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::notices::print_notice;
-use crate::app::units::{counted, messages};
-use crate::proto::queue::v1 as pb;
+use crate::namespaces::{Confirmation, confirm};
+use crate::operations::OperationFollower;
+use crate::output::{CliResponse, Output, TableRows, full_name};
+use crate::queue::settings::{self, QueueSettingsArgs};
+use crate::{ClientContext, Failure};
+use tallystone_app::notices::print_notice;
+use tallystone_app::units::{counted, messages};
+use tallystone_proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct CreateArgs {

@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use crate::app::cli::namespaces::{Confirmation, confirm};
-use crate::app::cli::output::{CliResponse, TableRows, full_name, time_cell};
-use crate::app::cli::{ClientContext, Failure};
-use crate::app::notices::print_notice;
-use crate::proto::queue::v1 as pb;
+use crate::namespaces::{Confirmation, confirm};
+use crate::output::{CliResponse, TableRows, full_name, time_cell};
+use crate::{ClientContext, Failure};
+use tallystone_app::notices::print_notice;
+use tallystone_proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct ResetClockArgs {

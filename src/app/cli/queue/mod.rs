@@ -13,8 +13,8 @@ pub use activity::ActivityOrderArg;
 
 use clap::{Args, Subcommand};
 
-use crate::app::cli::{ClientArgs, ClientContext, Failure, GlobalArgs};
-use crate::proto::queue::v1 as pb;
+use crate::{ClientArgs, ClientContext, Failure, GlobalArgs};
+use tallystone_proto::queue::v1 as pb;
 
 pub(super) use show::explanation_rows;
 

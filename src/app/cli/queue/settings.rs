@@ -2,11 +2,11 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::{bytes, duration, pair};
-use crate::app::cli::output::{Output, list_cell, time_cell, word};
-use crate::domain::queue::setup::queue_settings;
-use crate::proto::queue::v1 as pb;
+use crate::arguments::{bytes, duration, pair};
+use crate::output::{Output, list_cell, time_cell, word};
+use tallystone_api::time::write_duration;
+use tallystone_domain::queue::setup::queue_settings;
+use tallystone_proto::queue::v1 as pb;
 
 /// The order in which a queue serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

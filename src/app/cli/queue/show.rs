@@ -5,15 +5,15 @@ use std::time::Duration;
 use clap::Args;
 use tonic::Request;
 
-use crate::api::time::write_duration;
-use crate::app::cli::arguments::{duration, pair};
-use crate::app::cli::output::{CliResponse, IncrementalPrinter, Layout, TableRows, full_name, time_cell};
-use crate::app::cli::queue::change::settings_of;
-use crate::app::cli::queue::settings::{blocked, kind};
-use crate::app::cli::{ClientContext, Exit, Failure, pages};
-use crate::client::CallError;
-use crate::domain::queue::index::shape_memory::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
-use crate::proto::queue::v1 as pb;
+use crate::arguments::{duration, pair};
+use crate::output::{CliResponse, IncrementalPrinter, Layout, TableRows, full_name, time_cell};
+use crate::queue::change::settings_of;
+use crate::queue::settings::{blocked, kind};
+use crate::{ClientContext, Exit, Failure, pages};
+use tallystone_api::time::write_duration;
+use tallystone_client::CallError;
+use tallystone_domain::queue::index::shape_memory::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
+use tallystone_proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
 pub struct NameArgs {
@@ -151,7 +151,8 @@ impl ClientContext {
             Ok((readings, first))
         };
         let beginning = tokio::time::timeout(self.timeout, beginning).await;
-        let (mut readings, mut next) = beginning.unwrap_or_else(|_elapsed| Err(crate::client::late())).map_err(fail)?;
+        let (mut readings, mut next) =
+            beginning.unwrap_or_else(|_elapsed| Err(tallystone_client::late())).map_err(fail)?;
         let mut parts = IncrementalPrinter::endless(self.output).with_layout(Layout::AtLeast(WATCHED_WIDTHS.to_vec()));
         let mut shown = 0;
         while args.readings.is_none_or(|readings| shown < readings) {

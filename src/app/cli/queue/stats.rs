@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::app::cli::output::{CliResponse, Format, TableRows, time_cell};
-use crate::app::cli::queue::stats_text::{BY_ERROR, BY_VALUE, QueueStats, StatsText};
-use crate::app::cli::{ClientContext, Failure, pages};
-use crate::domain::limits::{STATS_NAMES_LISTED_MAX, STATS_ROWS_SHOWN_MAX};
-use crate::domain::queue::MessageState;
-use crate::domain::queue::counter_names::{counter_name, key_text};
-use crate::domain::queue::name::QueueName;
-use crate::domain::queue::tally::flows::Flow;
-use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
-use crate::proto::counter::v1 as counter;
-use crate::proto::queue::v1 as pb;
+use crate::output::{CliResponse, Format, TableRows, time_cell};
+use crate::queue::stats_text::{BY_ERROR, BY_VALUE, QueueStats, StatsText};
+use crate::{ClientContext, Failure, pages};
+use tallystone_domain::limits::{STATS_NAMES_LISTED_MAX, STATS_ROWS_SHOWN_MAX};
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::counter_names::{counter_name, key_text};
+use tallystone_domain::queue::name::QueueName;
+use tallystone_domain::queue::tally::flows::Flow;
+use tallystone_domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
+use tallystone_proto::counter::v1 as counter;
+use tallystone_proto::queue::v1 as pb;
 
 /// The namespace of the counters of queues.
 const NAMESPACE: &str = "tallystone.queues";
@@ -83,7 +83,7 @@ impl ClientContext {
 
     async fn readings(&self, name: &QueueName, names: &[String]) -> Result<counter::BatchGetCountsResponse, Failure> {
         let mut whole = counter::BatchGetCountsResponse::default();
-        for names in names.chunks(crate::domain::limits::BATCH_ITEMS_MAX) {
+        for names in names.chunks(tallystone_domain::limits::BATCH_ITEMS_MAX) {
             let counter_names = names.iter().map(|of| counter_name(name, of)).collect();
             let request =
                 counter::BatchGetCountsRequest { namespace: NAMESPACE.into(), counter_names, ..Default::default() };
@@ -114,14 +114,14 @@ impl ClientContext {
 
     /// Events a second of the main flows, over the steps of the last minute that have ended.
     async fn rates(&self, name: &QueueName) -> Result<BTreeMap<&'static str, f64>, Failure> {
-        use crate::ports::Clock as _;
-        let now = crate::adapters::system::SystemClock.now();
+        use tallystone_ports::Clock as _;
+        let now = tallystone_adapters::system::SystemClock.now();
         let request = counter::BatchGetCountSeriesRequest {
             namespace: NAMESPACE.to_owned(),
             counter_names: RATES.iter().map(|flow| counter_name(name, flow.name())).collect(),
-            from: Some(crate::api::time::write(now - RATE_TIME - RATE_STEP)),
-            to: Some(crate::api::time::write(now)),
-            step: Some(crate::api::time::write_duration(RATE_STEP)),
+            from: Some(tallystone_api::time::write(now - RATE_TIME - RATE_STEP)),
+            to: Some(tallystone_api::time::write(now)),
+            step: Some(tallystone_api::time::write_duration(RATE_STEP)),
             cumulative: false,
         };
         let answer = call!(ask self, counters.batch_get_count_series, &request)?;

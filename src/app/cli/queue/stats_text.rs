@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::app::cli::output::{TableRows, table_text};
-use crate::app::notices::single_line;
-use crate::app::units::size;
-use crate::domain::queue::MessageState;
-use crate::domain::queue::counter_names::unescaped;
-use crate::domain::queue::tally::flows::Flow;
-use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
-use crate::proto::counter::v1::GetCountResponse;
+use crate::output::{TableRows, table_text};
+use tallystone_app::notices::single_line;
+use tallystone_app::units::size;
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::counter_names::unescaped;
+use tallystone_domain::queue::tally::flows::Flow;
+use tallystone_domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
+use tallystone_proto::counter::v1::GetCountResponse;
 
 /// The counters of each value of a counted key.
 pub const BY_VALUE: [&str; 7] =

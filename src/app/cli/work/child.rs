@@ -14,9 +14,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
-use crate::app::notices::print_notice;
-use crate::domain::limits::QUEUE_MESSAGE_BYTES_MAX;
-use crate::proto::queue::v1 as pb;
+use tallystone_app::notices::print_notice;
+use tallystone_domain::limits::QUEUE_MESSAGE_BYTES_MAX;
+use tallystone_proto::queue::v1 as pb;
 
 /// The grace period between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);

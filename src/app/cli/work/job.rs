@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::app::cli::work::child::{JobProcess, ProcessExit};
-use crate::app::notices::{print_notice, single_line};
-use crate::client::queues::{Job, Outcome, Shutdown};
+use crate::work::child::{JobProcess, ProcessExit};
+use tallystone_app::notices::{print_notice, single_line};
+use tallystone_client::queues::{Job, Outcome, Shutdown};
 
 /// The settings that all commands of a worker share.
 pub struct JobCommand {

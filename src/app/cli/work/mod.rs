@@ -14,13 +14,13 @@ use std::time::Duration;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::api::grpc::saturating_i64;
-use crate::app::cli::arguments::{lease, pair};
-use crate::app::cli::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
-use crate::app::notices::{print_notice, single_line};
-use crate::app::units::messages;
-use crate::client::queues::{Shutdown, StopReason, WorkSummary, Worker, WorkerError, WorkerEvent};
+use crate::arguments::{lease, pair};
+use crate::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
 use job::JobCommand;
+use tallystone_api::grpc::saturating_i64;
+use tallystone_app::notices::{print_notice, single_line};
+use tallystone_app::units::messages;
+use tallystone_client::queues::{Shutdown, StopReason, WorkSummary, Worker, WorkerError, WorkerEvent};
 
 /// Run a program for each message of a queue: the payload on stdin, exit code 0 completes it.
 ///

@@ -5,9 +5,9 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{MetricSource, encode, encode_each};
-use crate::domain::access::TokenRefusal;
-use crate::engine::access::{IssuerGauges, Tokens, TokensInUse};
-use crate::ports::{Metric, metrics};
+use tallystone_domain::access::TokenRefusal;
+use tallystone_engine::access::{IssuerGauges, Tokens, TokensInUse};
+use tallystone_ports::{Metric, metrics};
 
 const ISSUERS: &[Metric<IssuerGauges>] = metrics! { issuer:
     Gauge "tallystone_issuer_keys" = issuer.keys as f64, "Signing keys of an issuer of tokens that count; 0: its tokens are refused";

@@ -30,8 +30,8 @@ mod usage {
     use procfs::{ProcResult, boot_time_secs, page_size, ticks_per_second};
     use prometheus_client::encoding::DescriptorEncoder;
 
-    use crate::app::server::metrics::encode;
-    use crate::ports::{Metric, metrics};
+    use crate::server::metrics::encode;
+    use tallystone_ports::{Metric, metrics};
 
     /// What the kernel says of this process.
     struct Usage {

@@ -4,12 +4,12 @@ use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::app::server::metrics::{encode_counts_by, encode_each};
-use crate::domain::limits::METRIC_QUEUES_MAX;
-use crate::domain::queue::MessageState;
-use crate::engine::queues::{Backlog, Overview};
-use crate::engine::stats::{CountsBy, QueueCounts, UndeclaredFilters};
-use crate::ports::{Metric, metrics};
+use crate::server::metrics::{encode_counts_by, encode_each};
+use tallystone_domain::limits::METRIC_QUEUES_MAX;
+use tallystone_domain::queue::MessageState;
+use tallystone_engine::queues::{Backlog, Overview};
+use tallystone_engine::stats::{CountsBy, QueueCounts, UndeclaredFilters};
+use tallystone_ports::{Metric, metrics};
 
 /// The label of all filters that are not shown one by one.
 const OTHER_SHAPES: &str = "~other";
@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(shown_queues(&named(None)), [queue("a", 1)]);
         assert_eq!(shown_queues(&named(Some(queue("", 2)))), [queue("a", 1), queue(OTHER_QUEUES, 2)]);
         assert_eq!(shown_queues(&Overview::default()), [queue(OTHER_QUEUES, 0)]);
-        assert!(crate::domain::queue::QueueName::new(OTHER_QUEUES).is_err(), "no queue is called that");
+        assert!(tallystone_domain::queue::QueueName::new(OTHER_QUEUES).is_err(), "no queue is called that");
     }
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{MetricSource, encode, encode_each};
-use crate::adapters::cassandra::{self, Cassandra};
-use crate::adapters::embedded::{self, Embedded};
-use crate::adapters::memcached;
-use crate::app::server::memcached::MemcachedClusters;
+use crate::server::memcached::MemcachedClusters;
+use tallystone_adapters::memcached;
+use tallystone_cassandra::Cassandra;
+use tallystone_embedded::Embedded;
 
 /// The embedded store.
 impl MetricSource for Arc<Embedded> {
     fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        encode(encoder, embedded::METRICS, &self.health())
+        encode(encoder, tallystone_embedded::METRICS, &self.health())
     }
 }
 
@@ -35,6 +35,6 @@ impl MetricSource for MemcachedClusters {
 /// The keyspaces; on other stores there are none.
 impl MetricSource for Vec<Arc<Cassandra>> {
     fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        encode(encoder, cassandra::METRICS, self)
+        encode(encoder, tallystone_cassandra::METRICS, self)
     }
 }

@@ -13,10 +13,10 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use sha2::{Digest as _, Sha256};
 
-use crate::adapters::pem;
-use crate::api::tls::end_of_validity;
-use crate::app::config::{ClientAuth, TlsConfig};
-use crate::domain::Timestamp;
+use crate::config::{ClientAuth, TlsConfig};
+use tallystone_adapters::pem;
+use tallystone_api::tls::end_of_validity;
+use tallystone_domain::Timestamp;
 
 const CERT_FILE: &str = "tls.cert_file";
 const KEY_FILE: &str = "tls.key_file";

@@ -16,10 +16,10 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::adapters::system::SystemEntropy;
-use crate::app::config::TlsConfig;
-use crate::domain::Timestamp;
-use crate::ports::Entropy as _;
+use crate::config::TlsConfig;
+use tallystone_adapters::system::SystemEntropy;
+use tallystone_domain::Timestamp;
+use tallystone_ports::Entropy as _;
 
 const AUTHORITY_NAME: &str = "tallystone dev";
 const AUTHORITY_YEARS: i16 = 10;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::tls::{TlsMetrics, TlsPort};
-use crate::app::config::TlsConfig;
-use crate::app::server::keyspace::UnusableSetting;
-use crate::ports::Clock;
+use crate::config::TlsConfig;
+use crate::server::keyspace::UnusableSetting;
+use tallystone_api::tls::{TlsMetrics, TlsPort};
+use tallystone_ports::Clock;
 
 pub use files::{TlsFileError, check};
 use files::{TlsFiles, check_peers, describe};

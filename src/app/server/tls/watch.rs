@@ -9,12 +9,10 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::tls::{TlsMetrics, TlsPort};
-use crate::app::server::tls::files::{
-    FileContents, FilesFingerprint, ServedCertificate, TlsFileError, TlsFiles, describe,
-};
-use crate::domain::limits::TLS_FILES_LOOKED_EVERY;
-use crate::ports::Clock;
+use crate::server::tls::files::{FileContents, FilesFingerprint, ServedCertificate, TlsFileError, TlsFiles, describe};
+use tallystone_api::tls::{TlsMetrics, TlsPort};
+use tallystone_domain::limits::TLS_FILES_LOOKED_EVERY;
+use tallystone_ports::Clock;
 
 /// A pair that does not fit may be half replaced: it is read once more after this time before it is judged.
 const REPLACED_WITHIN: Duration = Duration::from_secs(1);

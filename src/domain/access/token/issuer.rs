@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::access::token::{ClaimValue, TokenAlgorithm, TokenCaller, TokenRefusal, VerifiedToken};
-use crate::domain::access::{Grant, Grants, IssuerName, PrincipalName};
-use crate::domain::limits::TOKEN_NOT_BEFORE_LEEWAY;
-use crate::domain::reason::{Reason, Reject};
-use crate::domain::time::Timestamp;
+use crate::access::token::{ClaimValue, TokenAlgorithm, TokenCaller, TokenRefusal, VerifiedToken};
+use crate::access::{Grant, Grants, IssuerName, PrincipalName};
+use crate::limits::TOKEN_NOT_BEFORE_LEEWAY;
+use crate::reason::{Reason, Reject};
+use crate::time::Timestamp;
 
 /// Stands between a group and its grants in a setting.
 const ARROW: &str = "=>";
@@ -109,7 +109,7 @@ fn texts_of(claim: &str, text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{AccessResource, AccessRole, SigningKeyId};
+    use crate::access::{AccessResource, AccessRole, SigningKeyId};
     use proptest::prelude::*;
 
     fn policy() -> IssuerPolicy {
@@ -227,7 +227,7 @@ mod tests {
             let issuer = |name: &str| IssuerName::new(name).expect("a valid name");
             let names = (PrincipalName::of_subject(&issuer(&issuers.0), &one), PrincipalName::of_subject(&issuer(&issuers.1), &other));
             prop_assert_eq!(names.0 == names.1, one == other && issuers.0 == issuers.1);
-            prop_assert!(names.0.as_str().len() <= crate::domain::limits::PRINCIPAL_NAME_BYTES_MAX);
+            prop_assert!(names.0.as_str().len() <= crate::limits::PRINCIPAL_NAME_BYTES_MAX);
             prop_assert!(names.0.as_str().bytes().all(|byte| byte.is_ascii_graphic()), "{}", names.0);
             prop_assert!(PrincipalName::new(names.0.as_str()).is_err(), "no key has this name");
         }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::domain::access::{Grants, PrincipalName};
-use crate::domain::time::Timestamp;
+use crate::access::{Grants, PrincipalName};
+use crate::time::Timestamp;
 
 /// Which key of an issuer signed a token: a hash over the id and the public key. Another key under the same id is another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 
 use super::{Finding, FindingKind};
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::messages::state_machine::row_shapes;
-use crate::domain::queue::tally::ShardCounts;
-use crate::domain::queue::tally::flows::{Flow, ROWS};
-use crate::domain::queue::tally::values::{COUNTED_STATES, ValueCounts, ValueFlow};
-use crate::domain::queue::totals::Totals;
-use crate::domain::queue::{MessageState, ShardId};
+use crate::queue::counter_names::CountedValue;
+use crate::queue::messages::state_machine::row_shapes;
+use crate::queue::tally::ShardCounts;
+use crate::queue::tally::flows::{Flow, ROWS};
+use crate::queue::tally::values::{COUNTED_STATES, ValueCounts, ValueFlow};
+use crate::queue::totals::Totals;
+use crate::queue::{MessageState, ShardId};
 
 /// Checks the counts of a shard against its messages and against each other. O(rows of the table).
 pub fn check_levels(shard: ShardId, totals: &Totals, counts: &ShardCounts) -> Vec<Finding> {
@@ -114,8 +114,8 @@ fn shard_flow(flow: ValueFlow) -> Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::QueueId;
-    use crate::domain::queue::Trigger;
+    use crate::queue::QueueId;
+    use crate::queue::Trigger;
 
     const SHARD: ShardId = ShardId { queue: QueueId(7), number: 0 };
 

@@ -10,8 +10,8 @@ pub mod versions;
 
 use std::fmt;
 
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::{MessageState, ShardId};
+use crate::queue::messages::message::MessageKey;
+use crate::queue::{MessageState, ShardId};
 
 /// What a finding is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -5,11 +5,11 @@
 //! history does not say which of them applied.
 
 use super::{Finding, FindingKind};
-use crate::domain::queue::messages::state_machine::{RowShape, row_shapes};
-use crate::domain::queue::tally::flows::ROWS;
-use crate::domain::queue::transition::{RowPosition, Transition};
-use crate::domain::queue::{MessageState, ShardId, Trigger};
-use crate::domain::time::Timestamp;
+use crate::queue::messages::state_machine::{RowShape, row_shapes};
+use crate::queue::tally::flows::ROWS;
+use crate::queue::transition::{RowPosition, Transition};
+use crate::queue::{MessageState, ShardId, Trigger};
+use crate::time::Timestamp;
 
 /// How often a shard applied each row of the table, up to a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

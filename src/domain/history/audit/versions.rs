@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{Finding, FindingKind};
-use crate::domain::history::HistoryGap;
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::transition::{HistoryRow, RowPosition};
-use crate::domain::queue::{MessageHead, MessageState, ShardId};
-use crate::domain::time::Timestamp;
+use crate::history::HistoryGap;
+use crate::queue::messages::message::MessageKey;
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::transition::{HistoryRow, RowPosition};
+use crate::queue::{MessageHead, MessageState, ShardId};
+use crate::time::Timestamp;
 
 /// What is known to be missing from the history of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,8 +117,8 @@ fn finding(shard: ShardId, message: &CheckedMessage, (first, last): (u64, u64)) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::transition::TransitionDetail;
-    use crate::domain::queue::{QueueId, Transition, Trigger};
+    use crate::queue::transition::TransitionDetail;
+    use crate::queue::{QueueId, Transition, Trigger};
 
     const SHARD: ShardId = ShardId { queue: QueueId(7), number: 0 };
     const KEY: MessageKey = MessageKey { shard: 0, epoch: 1, sequence: 20 };

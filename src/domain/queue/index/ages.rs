@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::time::Timestamp;
+use crate::time::Timestamp;
 
 /// The precision of ages.
 const PRECISION: Duration = Duration::from_secs(1);

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
-use crate::domain::queue::index::sequence_pages::{MessagesBySequence, Sequences};
-use crate::domain::queue::messages::message::{MessageHead, MessageKey, RoutingValue};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::time::Timestamp;
+use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
+use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
+use crate::queue::messages::message::{MessageHead, MessageKey, RoutingValue};
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::state_machine::MessageState;
+use crate::time::Timestamp;
 
 /// A token: the id and its routing value.
 pub type TokenKey = (MessageId, Option<RoutingValue>);

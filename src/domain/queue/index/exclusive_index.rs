@@ -9,13 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::limits::VALUES_RECHECKED_MAX;
-use crate::domain::queue::index::exclusivity_values::ExclusivityValues;
-use crate::domain::queue::index::lanes::ValueLanes;
-use crate::domain::queue::index::shape_index::ValueSet;
-use crate::domain::queue::messages::message::{MessageHead, RoutingValue};
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::setup::settings::Exclusivity;
+use crate::limits::VALUES_RECHECKED_MAX;
+use crate::queue::index::exclusivity_values::ExclusivityValues;
+use crate::queue::index::lanes::ValueLanes;
+use crate::queue::index::shape_index::ValueSet;
+use crate::queue::messages::message::{MessageHead, RoutingValue};
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::setup::settings::Exclusivity;
 
 /// The key of a shape's group: the number of the shape, and the values.
 pub type ShapeGroupKey = (usize, ValueSet);

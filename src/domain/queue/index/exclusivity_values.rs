@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::queue::messages::message::{MessageHead, Rank, RoutingValue};
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::setup::settings::Exclusivity;
+use crate::queue::messages::message::{MessageHead, Rank, RoutingValue};
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::setup::settings::Exclusivity;
 
 /// The values of an exclusive queue.
 #[derive(Clone, PartialEq, Eq, Debug)]

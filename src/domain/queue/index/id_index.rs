@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::domain::queue::index::sequence_pages::MessagesBySequence;
-use crate::domain::queue::messages::message::MessageHead;
-use crate::domain::queue::messages::message_id::MessageId;
+use crate::queue::index::sequence_pages::MessagesBySequence;
+use crate::queue::messages::message::MessageHead;
+use crate::queue::messages::message_id::MessageId;
 
 /// The hashes of the ids of all messages of a shard, each with its sequence.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -82,8 +82,8 @@ impl IdIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::messages::message::RoutingValue;
-    use crate::domain::queue::tests::waiting as message;
+    use crate::queue::messages::message::RoutingValue;
+    use crate::queue::tests::waiting as message;
 
     #[test]
     fn a_message_is_found_by_its_id_whatever_routed_it() {

@@ -10,8 +10,8 @@ use std::ops::Bound;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::queue::index::tree_memory::in_tree;
-use crate::domain::queue::messages::message::{Rank, RoutingValue};
+use crate::queue::index::tree_memory::in_tree;
+use crate::queue::messages::message::{Rank, RoutingValue};
 
 /// Lanes and their heads.
 #[derive(Clone, Default, Debug)]

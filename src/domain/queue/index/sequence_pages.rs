@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::queue::messages::message::MessageHead;
+use crate::queue::messages::message::MessageHead;
 
 /// The number of sequences in a page.
 const PAGE: u64 = 64;
@@ -177,7 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::queue::tests::waiting as message;
+    use crate::queue::tests::waiting as message;
 
     proptest! {
         #[test]

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::index::lanes::ValueLanes;
-use crate::domain::queue::index::tree_memory::in_tree;
-use crate::domain::queue::messages::message::{MessageHead, Metadata, Rank};
-use crate::domain::queue::messages::state_machine::MessageState;
+use crate::queue::filter::{Filter, ShapeKeys};
+use crate::queue::index::lanes::ValueLanes;
+use crate::queue::index::tree_memory::in_tree;
+use crate::queue::messages::message::{MessageHead, Metadata, Rank};
+use crate::queue::messages::state_machine::MessageState;
 
 /// The number of messages in each state, in the order of `MessageState::ALL`.
 pub type StateCounts = [u64; MessageState::ALL.len()];

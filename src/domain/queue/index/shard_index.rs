@@ -5,17 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::index::ages::ReadyAges;
-use crate::domain::queue::index::exclusive_index::{ExclusiveIndex, ShapeGroupKey};
-use crate::domain::queue::index::lanes::ValueLanes;
-use crate::domain::queue::index::sequence_pages::{MessagesBySequence, Sequences};
-use crate::domain::queue::index::shape_index::{QueueKind, ShapeIndex};
-use crate::domain::queue::messages::message::{MessageHead, Rank, RoutingValue};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::setup::settings::Settings;
-use crate::domain::queue::totals::Totals;
-use crate::domain::time::Timestamp;
+use crate::queue::filter::ShapeKeys;
+use crate::queue::index::ages::ReadyAges;
+use crate::queue::index::exclusive_index::{ExclusiveIndex, ShapeGroupKey};
+use crate::queue::index::lanes::ValueLanes;
+use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
+use crate::queue::index::shape_index::{QueueKind, ShapeIndex};
+use crate::queue::messages::message::{MessageHead, Rank, RoutingValue};
+use crate::queue::messages::state_machine::{MessageState, Trigger};
+use crate::queue::setup::settings::Settings;
+use crate::queue::totals::Totals;
+use crate::time::Timestamp;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardIndex {

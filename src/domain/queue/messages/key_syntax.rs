@@ -10,10 +10,10 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::lease_seal::{LeaseKey, SEAL_BYTES};
-use crate::domain::queue::messages::message::{Fence, LeaseToken, MessageKey, MessageRef, RoutingValue, SessionId};
-use crate::domain::queue::messages::message_id::{KEY_PREFIX, MessageId};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::lease_seal::{LeaseKey, SEAL_BYTES};
+use crate::queue::messages::message::{Fence, LeaseToken, MessageKey, MessageRef, RoutingValue, SessionId};
+use crate::queue::messages::message_id::{KEY_PREFIX, MessageId};
 
 /// The prefix of a session's number.
 const SESSION_PREFIX: &str = "s.";

@@ -8,7 +8,7 @@ use std::fmt;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
-use crate::domain::constant_time::same_secret;
+use crate::constant_time::same_secret;
 
 /// The length of a key in bytes.
 pub const LEASE_KEY_BYTES: usize = 16;

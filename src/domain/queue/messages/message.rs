@@ -8,14 +8,14 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::limits::{
+use crate::limits::{
     METADATA_KEY_BYTES_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_BYTES_MAX, RELEASES_FREE_MAX, ROUTING_BYTES_MAX,
 };
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::queue::messages::state_machine::{MessageState, TransitionInputs, Trigger};
-use crate::domain::time::Timestamp;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use crate::queue::messages::state_machine::{MessageState, TransitionInputs, Trigger};
+use crate::time::Timestamp;
 
 /// The value that selects the shard of a message, an exclusivity value or a shard key: 1 to 256 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
-use crate::domain::limits::MESSAGE_ID_BYTES_MAX;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
+use crate::limits::MESSAGE_ID_BYTES_MAX;
+use crate::queue::invalid_command::InvalidCommandPart;
 
 /// The prefix of a message key; no message id begins with it.
 pub const KEY_PREFIX: &str = "m.";

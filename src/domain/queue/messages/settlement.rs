@@ -1,6 +1,6 @@
 //! What a message remembers of its last settlement and updates, so that a repeat gets the same reply.
 
-use crate::domain::queue::messages::state_machine::MessageState;
+use crate::queue::messages::state_machine::MessageState;
 
 /// The action that ends a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,4 +5,4 @@ pub mod setting_ranges;
 mod setting_table;
 pub mod settings;
 
-pub(crate) use setting_table::queue_settings;
+pub use setting_table::queue_settings;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::domain::queue::name::{QueueId, QueueName};
-use crate::domain::queue::setup::settings::{Settings, ShardSettings};
-use crate::domain::time::Timestamp;
+use crate::queue::name::{QueueId, QueueName};
+use crate::queue::setup::settings::{Settings, ShardSettings};
+use crate::time::Timestamp;
 
 /// The durability of acknowledged changes, from weaker to stronger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

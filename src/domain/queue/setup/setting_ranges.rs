@@ -5,17 +5,17 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::{
+use crate::limits::{
     ATTEMPTS_MAX, COUNT_BY_KEYS_MAX, COUNT_BY_VALUES_MAX, DEDUPE_SHARD_BYTES_MIN, DEDUPE_WINDOW_MAX, DEDUPE_WINDOW_MIN,
     DESCRIPTION_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX,
     METADATA_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_CLASSES_MAX, PRIORITY_OFFSET_MAX, QUEUE_NAME_BYTES_MAX,
     QUEUE_SHARDS_MAX, SHAPES_MAX, VALUE_IN_FLIGHT_MAX,
 };
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::name::QueueName;
-use crate::domain::queue::setup::queue_spec::QueueSpec;
-use crate::domain::queue::setup::settings::{PriorityClass, Settings};
+use crate::queue::filter::ShapeKeys;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::name::QueueName;
+use crate::queue::setup::queue_spec::QueueSpec;
+use crate::queue::setup::settings::{PriorityClass, Settings};
 
 /// The allowed range of one setting.
 struct RangeRule<T: 'static> {
@@ -279,7 +279,7 @@ fn number(bound: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::queue::setup::settings::Exclusivity;
+    use crate::queue::setup::settings::Exclusivity;
 
     fn spec() -> QueueSpec {
         QueueSpec::with_defaults(QueueName::new("mail").expect("a valid name"))

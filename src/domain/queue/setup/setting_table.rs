@@ -4,12 +4,13 @@
 //! macro that takes rows, and gets `all` rows, or only those `of_messages` or `of_queue`: where the order is visible,
 //! settings of another form stand between the two groups.
 
+#[macro_export]
 macro_rules! queue_settings {
     (@all $with:ident [$($first:tt)*] [$($second:tt)*]) => { $with! { $($first)* $($second)* } };
     (@of_messages $with:ident [$($first:tt)*] [$($second:tt)*]) => { $with! { $($first)* } };
     (@of_queue $with:ident [$($first:tt)*] [$($second:tt)*]) => { $with! { $($second)* } };
     ($group:ident $with:ident) => {
-        queue_settings! { @$group $with
+        $crate::queue_settings! { @$group $with
             [
                 /// The default lease of dequeues and messages: 1 s to 12 h.
                 default_lease as default_lease: Duration = Duration::from_secs(30);
@@ -39,4 +40,4 @@ macro_rules! queue_settings {
         }
     };
 }
-pub(crate) use queue_settings;
+pub use queue_settings;

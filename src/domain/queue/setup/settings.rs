@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::domain::limits::{INVISIBILITY_MAX, LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX};
-use crate::domain::queue::filter::ShapeKeys;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::Metadata;
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::setup::queue_settings;
-use crate::domain::time::{Timestamp, micros_of};
+use crate::limits::{INVISIBILITY_MAX, LEASE_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX};
+use crate::queue::filter::ShapeKeys;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::Metadata;
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::setup::queue_settings;
+use crate::time::{Timestamp, micros_of};
 
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {

@@ -1,12 +1,12 @@
 //! The counts and the history of a shard: each applied row is counted and recorded in the step that applies it.
 
-use crate::domain::queue::messages::message::{AttemptError, CanceledBy, CountedAs, Lease, MessageHead};
-use crate::domain::queue::messages::state_machine::{ApplicableRow, MessageState, Trigger};
-use crate::domain::queue::setup::settings::HistoryKept;
-use crate::domain::queue::shard::Shard;
-use crate::domain::queue::tally::{ShardTally, TalliedRow};
-use crate::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
-use crate::domain::time::Timestamp;
+use crate::queue::messages::message::{AttemptError, CanceledBy, CountedAs, Lease, MessageHead};
+use crate::queue::messages::state_machine::{ApplicableRow, MessageState, Trigger};
+use crate::queue::setup::settings::HistoryKept;
+use crate::queue::shard::Shard;
+use crate::queue::tally::{ShardTally, TalliedRow};
+use crate::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
+use crate::time::Timestamp;
 
 /// What a row needs of a message as it was before the row.
 pub(super) struct MessageBefore {

@@ -7,15 +7,15 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use crate::domain::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, LEASE_MAX, LEASE_MIN};
-use crate::domain::queue::command::{Completeness, Cursor, Dequeue, FIRST, LeaseGrant, Refusal, Reply};
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::index::exclusive_index::ShapeGroupKey;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{LeaseSession, MessageRef};
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::shard::{FilterScan, Shard};
-use crate::domain::time::Timestamp;
+use crate::limits::{DEQUEUE_MESSAGES_MAX, DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, LEASE_MAX, LEASE_MIN};
+use crate::queue::command::{Completeness, Cursor, Dequeue, FIRST, LeaseGrant, Refusal, Reply};
+use crate::queue::filter::Filter;
+use crate::queue::index::exclusive_index::ShapeGroupKey;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{LeaseSession, MessageRef};
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::shard::{FilterScan, Shard};
+use crate::time::Timestamp;
 
 /// A dequeue in progress.
 struct DequeuePass<'a> {

@@ -2,19 +2,19 @@
 //!
 //! The order of checks is that of the promise to repeats: token, then deleted, blocked, quota, validity.
 
-use crate::domain::limits::{
+use crate::limits::{
     ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
 };
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{NewMessage, Refusal, Reply, ShardCapacity};
-use crate::domain::queue::index::dedupe_index::{DedupeLimits, DedupeRecord, FirstResponse};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{
+use crate::queue::clock::StepTime;
+use crate::queue::command::{NewMessage, Refusal, Reply, ShardCapacity};
+use crate::queue::index::dedupe_index::{DedupeLimits, DedupeRecord, FirstResponse};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{
     CountedUnder, MessageExtras, MessageHead, MessageKey, OptionalTime, RoutingValue,
 };
-use crate::domain::queue::messages::state_machine::{ApplicableRow, TransitionInputs, Trigger, find_row};
-use crate::domain::queue::shard::Shard;
-use crate::domain::time::Timestamp;
+use crate::queue::messages::state_machine::{ApplicableRow, TransitionInputs, Trigger, find_row};
+use crate::queue::shard::Shard;
+use crate::time::Timestamp;
 
 impl Shard {
     pub(super) fn enqueue(&mut self, sent: Box<NewMessage>, at: StepTime) -> Result<Reply, Refusal> {

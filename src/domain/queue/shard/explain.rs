@@ -3,17 +3,17 @@
 //! Explaining changes nothing. Due transitions that no command has applied yet count as applied. A bounded number of messages
 //! is examined, and the result says if there were more.
 
-use crate::domain::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::index::shape_index::StateCounts;
-use crate::domain::queue::messages::message::{
+use crate::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
+use crate::queue::filter::Filter;
+use crate::queue::index::shape_index::StateCounts;
+use crate::queue::messages::message::{
     AttemptError, CanceledBy, Lease, MessageHead, MessageKey, MessageRef, RoutingValue, SessionId,
 };
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::shard::Shard;
-use crate::domain::queue::shard::dequeue::FilterSource;
-use crate::domain::time::Timestamp;
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::shard::Shard;
+use crate::queue::shard::dequeue::FilterSource;
+use crate::time::Timestamp;
 
 /// A cause of the state of a message. A message may have several causes: it may be invisible while dequeue is blocked.
 #[derive(Clone, PartialEq, Eq, Debug)]

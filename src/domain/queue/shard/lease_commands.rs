@@ -5,16 +5,16 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::{ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, RELEASES_FREE_MAX};
-use crate::domain::queue::command::{FailureReport, LeaseGrant, Refusal, Reply};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{
+use crate::limits::{ERROR_TEXT_BYTES_MAX, INVISIBILITY_MAX, LEASE_MAX, RELEASES_FREE_MAX};
+use crate::queue::command::{FailureReport, LeaseGrant, Refusal, Reply};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{
     AttemptError, CanceledBy, Fence, Lease, LeaseSession, LeaseToken, MessageHead, MessageRef,
 };
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::shard::Shard;
-use crate::domain::time::Timestamp;
+use crate::queue::messages::settlement::{SettleAction, Settlement};
+use crate::queue::messages::state_machine::{MessageState, Trigger};
+use crate::queue::shard::Shard;
+use crate::time::Timestamp;
 
 impl Shard {
     /// Leases a pending message.

@@ -1,13 +1,13 @@
 //! Commands of operators and producers: cancel, update, redrive, purge.
 
-use crate::domain::limits::{INVISIBILITY_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
-use crate::domain::queue::command::{BulkRequest, MessageUpdate, Refusal, Reply};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageRef};
-use crate::domain::queue::messages::settlement::{Settlement, UpdateToken};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::shard::{Shard, check_bulk_size};
-use crate::domain::time::Timestamp;
+use crate::limits::{INVISIBILITY_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
+use crate::queue::command::{BulkRequest, MessageUpdate, Refusal, Reply};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageRef};
+use crate::queue::messages::settlement::{Settlement, UpdateToken};
+use crate::queue::messages::state_machine::{MessageState, Trigger};
+use crate::queue::shard::{Shard, check_bulk_size};
+use crate::time::Timestamp;
 
 impl Shard {
     /// Cancels a message that is not leased, or requests it from its worker. A repeat returns the present state.

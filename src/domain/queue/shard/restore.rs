@@ -8,19 +8,19 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::index::dedupe_index::{DedupeIndex, DedupeRecord};
-use crate::domain::queue::index::id_index::IdIndex;
-use crate::domain::queue::index::shard_index::ShardIndex;
-use crate::domain::queue::messages::message::{MessageHead, RoutingValue, SessionId};
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::queue::session_records::SessionRecord;
-use crate::domain::queue::setup::settings::{Settings, ShardSettings};
-use crate::domain::queue::shard::{ApplyResult, Shard};
-use crate::domain::queue::tally::errors::SignatureCounts;
-use crate::domain::queue::tally::values::ValueCounts;
-use crate::domain::queue::tally::{ShardCounts, ShardTally, TallyChanges};
-use crate::domain::time::Timestamp;
+use crate::queue::counter_names::CountedValue;
+use crate::queue::index::dedupe_index::{DedupeIndex, DedupeRecord};
+use crate::queue::index::id_index::IdIndex;
+use crate::queue::index::shard_index::ShardIndex;
+use crate::queue::messages::message::{MessageHead, RoutingValue, SessionId};
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::session_records::SessionRecord;
+use crate::queue::setup::settings::{Settings, ShardSettings};
+use crate::queue::shard::{ApplyResult, Shard};
+use crate::queue::tally::errors::SignatureCounts;
+use crate::queue::tally::values::ValueCounts;
+use crate::queue::tally::{ShardCounts, ShardTally, TallyChanges};
+use crate::time::Timestamp;
 
 /// The changes of a command apart from the header and the heads of its transitions.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

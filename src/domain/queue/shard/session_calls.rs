@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::{BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSIONS_MAX};
-use crate::domain::queue::command::{Completeness, Dequeue, LeaseGrant, Refusal, Reply, ShardCapacity};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{Lease, LeaseSession, LeaseToken, SessionId};
-use crate::domain::queue::messages::state_machine::Trigger;
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};
-use crate::domain::queue::shard::{Shard, check_bulk_size};
-use crate::domain::time::Timestamp;
+use crate::limits::{BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSIONS_MAX};
+use crate::queue::command::{Completeness, Dequeue, LeaseGrant, Refusal, Reply, ShardCapacity};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{Lease, LeaseSession, LeaseToken, SessionId};
+use crate::queue::messages::state_machine::Trigger;
+use crate::queue::session_records::{Ending, SessionCall, SessionRecord};
+use crate::queue::shard::{Shard, check_bulk_size};
+use crate::time::Timestamp;
 
 impl Shard {
     /// Registers a call and returns the reply of an earlier attempt; `None` if no earlier attempt got leases.

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
-use crate::domain::queue::command::{Refusal, Reply, ShardCapacity};
-use crate::domain::queue::index::id_index::IdIndex;
-use crate::domain::queue::index::sequence_pages::MessagesBySequence;
-use crate::domain::queue::index::shard_index::ShardIndex;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::RoutingValue;
-use crate::domain::queue::setup::settings::{Settings, ShardSettings};
-use crate::domain::queue::shard::Shard;
-use crate::domain::time::Timestamp;
+use crate::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
+use crate::queue::command::{Refusal, Reply, ShardCapacity};
+use crate::queue::index::id_index::IdIndex;
+use crate::queue::index::sequence_pages::MessagesBySequence;
+use crate::queue::index::shard_index::ShardIndex;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::RoutingValue;
+use crate::queue::setup::settings::{Settings, ShardSettings};
+use crate::queue::shard::Shard;
+use crate::time::Timestamp;
 
 impl Shard {
     /// Accepts tokens from this time on, and refuses all earlier ones as too old, whatever the previous floor.

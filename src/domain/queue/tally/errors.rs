@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::limits::TALLIED_SIGNATURES_MAX;
-use crate::domain::queue::counter_names::CountedValue;
+use crate::limits::TALLIED_SIGNATURES_MAX;
+use crate::queue::counter_names::CountedValue;
 
 /// The counts of one signature.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

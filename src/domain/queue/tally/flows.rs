@@ -3,7 +3,7 @@
 //! A shard counts how often it applied each row of the transition table. Every flow is a sum of such counts, and so is the
 //! depth of each state. So depth and flows cannot disagree, and a recount of the messages checks both.
 
-use crate::domain::queue::messages::state_machine::{self, MessageState, Trigger};
+use crate::queue::messages::state_machine::{self, MessageState, Trigger};
 
 /// The number of rows of the transition table.
 pub const ROWS: usize = state_machine::ROWS;

@@ -10,12 +10,12 @@ pub mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::limits::COUNTED_KEY_SETS_MAX;
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::messages::message::{CountedAs, CountedUnder, MessageHead, Metadata};
-use crate::domain::queue::messages::state_machine::{self, MessageState, Trigger};
-use crate::domain::queue::totals::Totals;
-use crate::domain::time::Timestamp;
+use crate::limits::COUNTED_KEY_SETS_MAX;
+use crate::queue::counter_names::CountedValue;
+use crate::queue::messages::message::{CountedAs, CountedUnder, MessageHead, Metadata};
+use crate::queue::messages::state_machine::{self, MessageState, Trigger};
+use crate::queue::totals::Totals;
+use crate::time::Timestamp;
 
 use errors::{ErrorFlow, SignatureCounts, SignatureTally};
 use flows::{Flow, ROWS, depth_change};

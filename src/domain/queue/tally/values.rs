@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::messages::message::CountedAs;
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
+use crate::queue::counter_names::CountedValue;
+use crate::queue::messages::message::CountedAs;
+use crate::queue::messages::state_machine::{MessageState, Trigger};
 
 /// The flows that are counted by value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

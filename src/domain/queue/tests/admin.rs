@@ -4,11 +4,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::queue::command::{BulkRequest, FailureReport};
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::AttemptError;
-use crate::domain::queue::messages::settlement::SettleAction;
+use crate::queue::command::{BulkRequest, FailureReport};
+use crate::queue::filter::Filter;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::AttemptError;
+use crate::queue::messages::settlement::SettleAction;
 
 fn errored(bench: &mut Bench, id: &str, pairs: &[(&str, &str)]) -> u64 {
     let sequence = bench.put(NewMessage { max_attempts: Some(1), ..message(id, pairs) });
@@ -145,7 +145,7 @@ fn a_token_that_was_refused_for_its_age_stays_refused_when_the_window_grows() {
     let old = NewMessage { token_time: Some(START - 3 * SECOND), ..message("old", &[]) };
     let enqueue = Command::Enqueue(Box::new(old));
     assert_eq!(bench.apply(enqueue.clone()), Err(Refusal::TokenExpired), "the window is 2 s");
-    let retention = crate::domain::queue::setup::settings::Retention {
+    let retention = crate::queue::setup::settings::Retention {
         completed: 10 * SECOND,
         canceled: 10 * SECOND,
         errored: 10 * SECOND,

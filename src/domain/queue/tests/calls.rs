@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::oracle::{Item, Oracle, touched};
-use crate::domain::queue::command::{Completeness, LeaseGrant, Refusal, Reply};
-use crate::domain::queue::messages::message::{Fence, LeaseToken, SessionId};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::session_records::{Ending, SessionCall};
-use crate::domain::time::Timestamp;
+use crate::queue::command::{Completeness, LeaseGrant, Refusal, Reply};
+use crate::queue::messages::message::{Fence, LeaseToken, SessionId};
+use crate::queue::messages::state_machine::{MessageState, Trigger};
+use crate::queue::session_records::{Ending, SessionCall};
+use crate::time::Timestamp;
 
 /// The record of a session.
 pub struct Known {

@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::up_to;
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::messages::message::{CountedUnder, MessageHead, MessageKey};
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::shard::restore::{ShardHeader, ShardRestorer};
-use crate::domain::queue::tally::flows::Flow;
-use crate::domain::queue::tally::values::{COUNTED_STATES, ValueCounts, ValueFlow};
-use crate::domain::queue::{Command, MessageState, Reply, Settings, Shard, Transition, Trigger};
-use crate::domain::time::Timestamp;
+use crate::queue::counter_names::CountedValue;
+use crate::queue::messages::message::{CountedUnder, MessageHead, MessageKey};
+use crate::queue::messages::settlement::SettleAction;
+use crate::queue::shard::restore::{ShardHeader, ShardRestorer};
+use crate::queue::tally::flows::Flow;
+use crate::queue::tally::values::{COUNTED_STATES, ValueCounts, ValueFlow};
+use crate::queue::{Command, MessageState, Reply, Settings, Shard, Transition, Trigger};
+use crate::time::Timestamp;
 
 /// What a message was enqueued with, as far as counts depend on it.
 struct Enqueued {

@@ -1,14 +1,14 @@
 //! Explanations: each cause for a message, and previews of a dequeue.
 
 use super::*;
-use crate::domain::limits::EXPLAIN_POSITION_MAX;
-use crate::domain::queue::command::FailureReport;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::{AttemptError, CanceledBy, SessionId};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::session_records::SessionCall;
-use crate::domain::queue::shard::explain::{Cause, FailedAttempts, HoldingLease};
+use crate::limits::EXPLAIN_POSITION_MAX;
+use crate::queue::command::FailureReport;
+use crate::queue::filter::Filter;
+use crate::queue::messages::message::{AttemptError, CanceledBy, SessionId};
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::settlement::SettleAction;
+use crate::queue::session_records::SessionCall;
+use crate::queue::shard::explain::{Cause, FailedAttempts, HoldingLease};
 
 fn causes(bench: &Bench, sequence: u64) -> Vec<Cause> {
     bench.shard.explain(&by_key(sequence), bench.now)

@@ -1,12 +1,12 @@
 //! Filters of dequeues and depths: declared shapes, walks, back-fill, exclusive queues.
 
 use super::*;
-use crate::domain::limits::{DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, SHAPES_MAX};
-use crate::domain::queue::command::{Completeness, Cursor, FailureReport, MessageUpdate};
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::shard::UndeclaredFilter;
+use crate::limits::{DEQUEUE_PARKINGS_MAX, FILTER_WALK_MAX, SHAPES_MAX};
+use crate::queue::command::{Completeness, Cursor, FailureReport, MessageUpdate};
+use crate::queue::filter::Filter;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::settlement::SettleAction;
+use crate::queue::shard::UndeclaredFilter;
 
 fn filter(pairs: &[(&str, &str)]) -> Filter {
     Filter::new(pairs.iter().copied()).expect("a legal filter")
@@ -39,7 +39,7 @@ fn put_blue(bench: &mut Bench, count: usize) {
 fn complete(bench: &mut Bench, sequence: u64) {
     let token = bench.shard.get(&by_key(sequence)).and_then(|message| {
         let fence = message.lease?.fence;
-        Some(crate::domain::queue::messages::message::LeaseToken { key: message.key, fence })
+        Some(crate::queue::messages::message::LeaseToken { key: message.key, fence })
     });
     let token = token.expect("it runs");
     let settled =

@@ -11,38 +11,38 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{
+use crate::queue::clock::StepTime;
+use crate::queue::command::{
     BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage,
 };
-use crate::domain::queue::counter_names::CountedValue;
-use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::index::dedupe_index::DedupeRecord;
-use crate::domain::queue::index::shard_index::ShardIndex;
-use crate::domain::queue::messages::message::{
+use crate::queue::counter_names::CountedValue;
+use crate::queue::filter::{Filter, ShapeKeys};
+use crate::queue::index::dedupe_index::DedupeRecord;
+use crate::queue::index::shard_index::ShardIndex;
+use crate::queue::messages::message::{
     LeaseToken, MessageHead, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
 };
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::{SettleAction, UpdateToken};
-use crate::domain::queue::messages::state_machine::rows;
-use crate::domain::queue::session_records::{Ending, SessionCall, SessionRecord};
-use crate::domain::queue::setup::settings::HistoryKept;
-use crate::domain::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention, ShardSettings};
-use crate::domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
-use crate::domain::queue::tally::errors::SignatureCounts;
-use crate::domain::queue::tally::values::ValueCounts;
-use crate::domain::queue::tests::counts::CountsOracle;
-use crate::domain::queue::tests::oracle::Oracle;
-use crate::domain::queue::transition::TransitionDetail;
-use crate::domain::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
-use crate::domain::time::Timestamp;
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::settlement::{SettleAction, UpdateToken};
+use crate::queue::messages::state_machine::rows;
+use crate::queue::session_records::{Ending, SessionCall, SessionRecord};
+use crate::queue::setup::settings::HistoryKept;
+use crate::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention, ShardSettings};
+use crate::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
+use crate::queue::tally::errors::SignatureCounts;
+use crate::queue::tally::values::ValueCounts;
+use crate::queue::tests::counts::CountsOracle;
+use crate::queue::tests::oracle::Oracle;
+use crate::queue::transition::TransitionDetail;
+use crate::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
+use crate::time::Timestamp;
 
 const SETTLE_ACTIONS: [SettleAction; 4] =
     [SettleAction::Complete, SettleAction::Fail, SettleAction::Release, SettleAction::Cancel];
 const SECOND: Duration = Duration::from_secs(1);
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 
-pub(in crate::domain::queue) fn settings() -> Settings {
+pub(in crate::queue) fn settings() -> Settings {
     Settings {
         default_lease: SECOND,
         max_run_time: 5 * SECOND,

@@ -13,11 +13,11 @@ mod walks;
 
 use std::time::Duration;
 
-use crate::domain::queue::command::{Dequeue, LeaseGrant, NewMessage};
-use crate::domain::queue::messages::message::{MessageKey, MessageRef, Metadata, RoutingValue};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::{Command, MessageHead, MessageState, Refusal, Reply, Settings, Shard, ShardSettings};
-use crate::domain::time::Timestamp;
+use crate::queue::command::{Dequeue, LeaseGrant, NewMessage};
+use crate::queue::messages::message::{MessageKey, MessageRef, Metadata, RoutingValue};
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::{Command, MessageHead, MessageState, Refusal, Reply, Settings, Shard, ShardSettings};
+use crate::time::Timestamp;
 pub(super) use laws::settings;
 use laws::{Order, exclusive, shape};
 

@@ -4,20 +4,20 @@
 
 use std::time::Duration;
 
-use crate::domain::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::command::{
+use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
+use crate::queue::clock::StepTime;
+use crate::queue::command::{
     BulkRequest, Command, Completeness, Dequeue, FailureReport, LeaseGrant, MessageUpdate, NewMessage, Refusal, Reply,
     ShardCapacity,
 };
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{Fence, LeaseSession, LeaseToken, MessageKey, MessageRef, RoutingValue};
-use crate::domain::queue::messages::message_id::MessageId;
-use crate::domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
-use crate::domain::queue::messages::state_machine::{MessageState, Trigger};
-use crate::domain::queue::setup::settings::{Exclusivity, Settings, ShardSettings};
-use crate::domain::queue::transition::{Transition, TransitionDetail};
-use crate::domain::time::Timestamp;
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{Fence, LeaseSession, LeaseToken, MessageKey, MessageRef, RoutingValue};
+use crate::queue::messages::message_id::MessageId;
+use crate::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
+use crate::queue::messages::state_machine::{MessageState, Trigger};
+use crate::queue::setup::settings::{Exclusivity, Settings, ShardSettings};
+use crate::queue::transition::{Transition, TransitionDetail};
+use crate::time::Timestamp;
 
 use super::calls::Known;
 use super::walks::Round;

@@ -1,12 +1,12 @@
 //! Sessions: repeats, recalls, confirmed leases, heartbeats, ends.
 
 use super::*;
-use crate::domain::limits::{SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX};
-use crate::domain::queue::command::{Completeness, FailureReport, ShardCapacity};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::message::{LeaseToken, SessionId};
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::domain::queue::session_records::{Ending, SessionCall};
+use crate::limits::{SESSION_CALLS_KEPT, SESSION_KEPT, SESSIONS_MAX};
+use crate::queue::command::{Completeness, FailureReport, ShardCapacity};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::message::{LeaseToken, SessionId};
+use crate::queue::messages::settlement::SettleAction;
+use crate::queue::session_records::{Ending, SessionCall};
 
 const WORKER: SessionId = SessionId(7);
 

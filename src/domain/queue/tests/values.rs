@@ -1,10 +1,10 @@
 //! Exclusive queues: limits, overrides, strict order, refusals.
 
 use super::*;
-use crate::domain::limits::{DEQUEUE_PARKINGS_MAX, VALUE_LIMITS_MAX, VALUES_RECHECKED_MAX};
-use crate::domain::queue::command::{Completeness, FailureReport, ShardCapacity};
-use crate::domain::queue::invalid_command::InvalidCommandPart;
-use crate::domain::queue::messages::settlement::SettleAction;
+use crate::limits::{DEQUEUE_PARKINGS_MAX, VALUE_LIMITS_MAX, VALUES_RECHECKED_MAX};
+use crate::queue::command::{Completeness, FailureReport, ShardCapacity};
+use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::settlement::SettleAction;
 
 fn settle(bench: &mut Bench, leased: LeaseGrant, verb: SettleAction) {
     let failure = FailureReport { delay: Some(SECOND), ..FailureReport::default() };

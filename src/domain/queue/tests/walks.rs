@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::oracle::{Item, Oracle};
-use crate::domain::queue::command::{Cursor, Dequeue, LeaseGrant};
-use crate::domain::queue::filter::{Filter, ShapeKeys};
-use crate::domain::queue::messages::message::{LeaseSession, Rank, RoutingValue};
-use crate::domain::queue::messages::state_machine::MessageState;
-use crate::domain::time::Timestamp;
+use crate::queue::command::{Cursor, Dequeue, LeaseGrant};
+use crate::queue::filter::{Filter, ShapeKeys};
+use crate::queue::messages::message::{LeaseSession, Rank, RoutingValue};
+use crate::queue::messages::state_machine::MessageState;
+use crate::time::Timestamp;
 
 /// A dequeue in progress.
 pub struct Round {

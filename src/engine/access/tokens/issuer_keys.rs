@@ -7,11 +7,11 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::domain::access::IssuerPolicy;
-use crate::domain::limits::{ISSUER_KEYS_KEPT_MAX, ISSUER_KEYS_PAUSE, ISSUER_KEYS_READ_MAX};
-use crate::engine::access::tokens::TrustedIssuer;
-use crate::engine::stats::Count;
-use crate::ports::{Clock, KeyDocument, KeyDocumentError, SigningKeys, TokenFormat};
+use crate::access::tokens::TrustedIssuer;
+use crate::stats::Count;
+use tallystone_domain::access::IssuerPolicy;
+use tallystone_domain::limits::{ISSUER_KEYS_KEPT_MAX, ISSUER_KEYS_PAUSE, ISSUER_KEYS_READ_MAX};
+use tallystone_ports::{Clock, KeyDocument, KeyDocumentError, SigningKeys, TokenFormat};
 
 /// An issuer with its keys.
 pub struct IssuerKeys {

@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 
-use crate::domain::Timestamp;
-use crate::domain::access::{IssuerName, SigningKeyId};
-use crate::domain::limits::TOKENS_KNOWN_MAX;
-use crate::engine::access::Identity;
+use crate::access::Identity;
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::{IssuerName, SigningKeyId};
+use tallystone_domain::limits::TOKENS_KNOWN_MAX;
 
 /// The SHA-256 of a token. Nobody finds two tokens with the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,8 +111,8 @@ impl LiveToken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{Grants, KeyQuotas, Principal, PrincipalName};
-    use crate::engine::access::{CredentialKind, PrincipalAccounts};
+    use crate::access::{CredentialKind, PrincipalAccounts};
+    use tallystone_domain::access::{Grants, KeyQuotas, Principal, PrincipalName};
 
     fn known(tokens: &KnownTokens, number: u8, expires: i64) -> Arc<Identity> {
         let issuer = IssuerName::new(if number < 10 { "sso" } else { "k8s" }).expect("a valid name");

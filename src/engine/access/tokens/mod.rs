@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::domain::access::{IssuerPolicy, KeyQuotas, Principal, TokenRefusal};
-use crate::domain::limits::ISSUER_TOKEN_BYTES_MAX;
-use crate::engine::access::{CredentialKind, Identity, PrincipalAccounts};
-use crate::engine::stats::Count;
-use crate::ports::{Clock, KeyDocument, TokenFormat};
+use crate::access::{CredentialKind, Identity, PrincipalAccounts};
+use crate::stats::Count;
+use tallystone_domain::access::{IssuerPolicy, KeyQuotas, Principal, TokenRefusal};
+use tallystone_domain::limits::ISSUER_TOKEN_BYTES_MAX;
+use tallystone_ports::{Clock, KeyDocument, TokenFormat};
 
 pub use issuer_keys::{IssuerGauges, IssuerKeys};
 use known_tokens::{KnownTokens, TokenHash, VerifiedBy};

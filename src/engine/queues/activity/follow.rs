@@ -9,14 +9,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 
-use crate::domain::limits::{
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::queues::Queues;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::shard_activity::ShardActivity;
+use tallystone_domain::limits::{
     ACTIVITY_READS_AT_ONCE_MAX, ACTIVITY_RENEWED_AFTER, ACTIVITY_SHOWN_READS_MAX, ACTIVITY_TURN_READS_MAX,
 };
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::queues::Queues;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::shard_activity::ShardActivity;
-use crate::ports::{ShardGlance, StoreError, StoreErrorKind};
+use tallystone_ports::{ShardGlance, StoreError, StoreErrorKind};
 
 /// The pause between two rounds, and the longest wait for one.
 const ROUND: Duration = Duration::from_secs(1);

@@ -15,19 +15,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::domain::Timestamp;
-use crate::domain::access::TokenBucket;
-use crate::domain::limits::{
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::shard_activity::ShardActivity;
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::TokenBucket;
+use tallystone_domain::limits::{
     ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX, ACTIVITY_WAIT_MAX,
     RATE_STEP, RATE_WINDOW,
 };
-use crate::domain::queue::activity::{ActivityFacts, ActivityFlows, ReadingGap};
-use crate::domain::queue::{MessageState, QueueName, ShardId};
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::shard_activity::ShardActivity;
-use crate::ports::ShardReport;
+use tallystone_domain::queue::activity::{ActivityFacts, ActivityFlows, ReadingGap};
+use tallystone_domain::queue::{MessageState, QueueName, ShardId};
+use tallystone_ports::ShardReport;
 
 pub(super) use follow::ActivityFollower;
 

@@ -16,16 +16,16 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use super::findings::KeptFindings;
 use super::operation_rows::SharedProgress;
 use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation, name_of, reused};
-use crate::domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
-use crate::domain::queue::MessageState;
-use crate::domain::queue::command::Refusal;
-use crate::domain::queue::messages::message::MessageRef;
-use crate::domain::{Reason, Reject};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::ports::QueueRequest;
+use crate::caller_quota::CallerId;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
+use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::command::Refusal;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::{Reason, Reject};
+use tallystone_ports::QueueRequest;
 
 impl OperationSpec {
     /// Whether a repeat after a restart must know of it.

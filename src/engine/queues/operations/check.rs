@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::begin::{check_token, own_token};
 use super::findings::{FindingsPage, KeptFindings, QueueFinding};
 use super::{Operation, OperationKind, OperationSpec, OperationState, RunningOperation, name_of, reused};
-use crate::domain::queue::{QueueId, QueueName};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
+use crate::caller_quota::CallerId;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use tallystone_domain::queue::{QueueId, QueueName};
 
 /// The arguments of a check.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -30,7 +30,7 @@ pub struct CheckRequest {
 }
 
 /// The size of a check, and the queue that it is about, if it is one.
-pub(in crate::engine) struct CheckScope {
+pub(crate) struct CheckScope {
     pub queue: Option<(QueueId, QueueName)>,
     /// The parts that the check counts as it does them.
     pub parts: u64,
@@ -38,7 +38,7 @@ pub(in crate::engine) struct CheckScope {
 
 /// A check that runs.
 #[derive(Clone)]
-pub(in crate::engine) struct RunningCheck {
+pub(crate) struct RunningCheck {
     running: Arc<RunningOperation>,
     drain: CancellationToken,
 }
@@ -62,7 +62,7 @@ impl RunningCheck {
 
 impl Queues {
     /// Begins a check, or finds the one that its token names. `run` returns whether it came to its end.
-    pub(in crate::engine) fn begin_check<Work>(
+    pub(crate) fn begin_check<Work>(
         &self,
         caller: CallerId,
         asked: CheckRequest,

@@ -4,14 +4,14 @@
 //! names. So it deletes what a dry run counted, and keeps later failures. With a request token that time is stored.
 
 use super::{Operation, OperationKind, OperationSpec};
-use crate::domain::Timestamp;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::MessageRef;
-use crate::domain::queue::{Command, QueueId, QueueName, Reply};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::{Queues, unexpected};
-use crate::ports::ShardCommand;
+use crate::caller_quota::CallerId;
+use crate::queues::error::QueueError;
+use crate::queues::{Queues, unexpected};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::{Command, QueueId, QueueName, Reply};
+use tallystone_ports::ShardCommand;
 
 /// The arguments of a discard.
 #[derive(Clone, Debug, Default)]

@@ -2,9 +2,9 @@
 
 use parking_lot::Mutex;
 
-use crate::domain::history::audit::Finding;
-use crate::domain::limits::CHECK_FINDINGS_MAX;
-use crate::domain::queue::QueueName;
+use tallystone_domain::history::audit::Finding;
+use tallystone_domain::limits::CHECK_FINDINGS_MAX;
+use tallystone_domain::queue::QueueName;
 
 /// A finding, with the name that its queue had.
 #[derive(Clone, PartialEq, Eq, Debug)]

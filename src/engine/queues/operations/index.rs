@@ -11,14 +11,14 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use super::RunningOperation;
-use crate::domain::Timestamp;
-use crate::domain::access::KeyQuota;
-use crate::domain::limits::{
+use crate::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
+use crate::queues::error::QueueError;
+use crate::queues::limited_resource::LimitedResource;
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::KeyQuota;
+use tallystone_domain::limits::{
     CALLER_OPERATIONS_MAX, CALLER_QUEUE_REQUESTS_KEPT_MAX, OPERATION_KEPT, OPERATIONS_MAX, QUEUE_REQUESTS_KEPT_MAX,
 };
-use crate::engine::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::limited_resource::LimitedResource;
 
 /// The operations of a server.
 pub struct Operations {
@@ -181,9 +181,9 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::domain::queue::QueueName;
-    use crate::engine::queues::operations::findings::KeptFindings;
-    use crate::engine::queues::operations::{OperationKind, OperationSpec};
+    use crate::queues::operations::findings::KeptFindings;
+    use crate::queues::operations::{OperationKind, OperationSpec};
+    use tallystone_domain::queue::QueueName;
 
     fn caller(last: u8) -> CallerId {
         CallerId::of_address([10, 0, 0, last].into())

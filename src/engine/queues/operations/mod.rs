@@ -23,25 +23,25 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
-use crate::domain::queue::bulk_operation::BulkCursor;
-use crate::domain::queue::command::{BulkRequest, Refusal};
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::message::MessageRef;
-use crate::domain::queue::{Command, MessageState, QueueId, QueueName, Reply};
-use crate::domain::{Reason, Reject, Timestamp};
-use crate::engine::caller_quota::CallerId;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::engine::queues::{Queues, unexpected};
-use crate::ports::{QueueRequest, ShardCommand};
+use crate::caller_quota::CallerId;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use crate::queues::{Queues, unexpected};
+use tallystone_domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
+use tallystone_domain::queue::bulk_operation::BulkCursor;
+use tallystone_domain::queue::command::{BulkRequest, Refusal};
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::{Command, MessageState, QueueId, QueueName, Reply};
+use tallystone_domain::{Reason, Reject, Timestamp};
+use tallystone_ports::{QueueRequest, ShardCommand};
 
 use findings::KeptFindings;
 use operation_rows::{RowHolder, SharedProgress};
 
 pub(super) use begin::check_token;
 pub use check::CheckRequest;
-pub(in crate::engine) use check::{CheckScope, RunningCheck};
+pub(crate) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
 pub use findings::{FindingsPage, QueueFinding};
 pub(super) use index::Operations;

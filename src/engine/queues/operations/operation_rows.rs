@@ -14,13 +14,13 @@ use super::{
     Operation, OperationKind, OperationRequest, OperationSpec, OperationState, RunningOperation, name_of,
     operation_not_found, reused,
 };
-use crate::domain::fleet::MemberId;
-use crate::domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
-use crate::domain::time::Timestamp;
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::engine::queues::served_queue::ServedQueue;
-use crate::ports::{
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::served_queue::ServedQueue;
+use tallystone_domain::fleet::MemberId;
+use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     OperationDirectory, OperationEnd, OperationOutcome, OperationRow, QueueRequest, StoreError, StoreErrorKind,
 };
 

@@ -12,14 +12,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::operation_rows::{RowHolder, SharedProgress};
 use super::{OperationRequest, OperationSpec, OperationState, RunningOperation};
-use crate::domain::fleet::MemberId;
-use crate::domain::limits::OPERATION_KEPT;
-use crate::engine::caller_quota::CallerId;
-use crate::engine::driver::{BackgroundLoop, NextActivation};
-use crate::engine::fleet::FleetMembership;
-use crate::engine::queues::Queues;
-use crate::engine::queues::error::QueueError;
-use crate::ports::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreError};
+use crate::caller_quota::CallerId;
+use crate::driver::{BackgroundLoop, NextActivation};
+use crate::fleet::FleetMembership;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use tallystone_domain::fleet::MemberId;
+use tallystone_domain::limits::OPERATION_KEPT;
+use tallystone_ports::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreError};
 
 /// The interval between two looks at the rows of operations.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use crate::domain::queue::messages::message::SessionId;
-use crate::domain::queue::session_records::Ending;
-use crate::domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
-use crate::domain::queue::{Refusal, ShardId};
-use crate::engine::caller_quota::{CallerId, QuotaPermit};
-use crate::engine::queues::session_registry::{AdmittedCall, SessionEntry, SessionRegistry};
-use crate::ports::SignOfLife;
+use crate::caller_quota::{CallerId, QuotaPermit};
+use crate::queues::session_registry::{AdmittedCall, SessionEntry, SessionRegistry};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::{Refusal, ShardId};
+use tallystone_ports::SignOfLife;
 
 /// Which signs of life are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,8 +132,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use crate::domain::Timestamp;
-    use crate::domain::queue::QueueId;
+    use tallystone_domain::Timestamp;
+    use tallystone_domain::queue::QueueId;
 
     const LEASE: Duration = Duration::from_secs(40);
     const SECOND: Duration = Duration::from_secs(1);

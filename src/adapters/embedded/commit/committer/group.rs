@@ -2,19 +2,21 @@
 
 use hashbrown::{HashMap, HashSet, HashTable};
 
-use crate::adapters::embedded::counters::slices::WritableSlice;
-use crate::adapters::embedded::disk::writer::{CommitBatch, SyncMode, Writer};
-use crate::adapters::embedded::inbox::admission::{CommandBytes, ReplySender};
-use crate::adapters::embedded::inbox::command::{AppendReplySender, EncodedEvent};
-use crate::adapters::embedded::inbox::queue_command::ApplyReplySender;
-use crate::adapters::embedded::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
-use crate::adapters::embedded::queues::staged_changes::StagedShards;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
-use crate::domain::queue::ShardId;
-use crate::domain::queue::transition::RowPosition;
-use crate::domain::rollup::{Checkpoint, TimeSlice};
-use crate::ports::{AppendGuard, AppendOutcome, CreatedQueue, ShardAnswer, StoreError, StoreErrorKind, VerdictOutcome};
+use crate::counters::slices::WritableSlice;
+use crate::disk::writer::{CommitBatch, SyncMode, Writer};
+use crate::inbox::admission::{CommandBytes, ReplySender};
+use crate::inbox::command::{AppendReplySender, EncodedEvent};
+use crate::inbox::queue_command::ApplyReplySender;
+use crate::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX};
+use crate::queues::staged_changes::StagedShards;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, Event, EventId, EventKey};
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::rollup::{Checkpoint, TimeSlice};
+use tallystone_ports::{
+    AppendGuard, AppendOutcome, CreatedQueue, ShardAnswer, StoreError, StoreErrorKind, VerdictOutcome,
+};
 
 /// One batch and the commands in it.
 pub struct CommitGroup {

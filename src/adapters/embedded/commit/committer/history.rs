@@ -2,16 +2,16 @@
 
 use super::Committer;
 use super::group::{CommitGroup, StagedCommand};
-use crate::adapters::embedded::disk::key::to_sortable;
-use crate::adapters::embedded::disk::writer::SyncMode;
-use crate::adapters::embedded::history::entries::{HistoryEntry, HistoryTable};
-use crate::adapters::embedded::history::periods::DroppedPeriod;
-use crate::adapters::embedded::history::{key, read};
-use crate::adapters::embedded::inbox::command::HistoryCommand;
-use crate::domain::Timestamp;
-use crate::domain::history::HistoryCursor;
-use crate::domain::queue::ShardId;
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::disk::key::to_sortable;
+use crate::disk::writer::SyncMode;
+use crate::history::entries::{HistoryEntry, HistoryTable};
+use crate::history::periods::DroppedPeriod;
+use crate::history::{key, read};
+use crate::inbox::command::HistoryCommand;
+use tallystone_domain::Timestamp;
+use tallystone_domain::history::HistoryCursor;
+use tallystone_domain::queue::ShardId;
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 const WRITE: &str = "write history";
 

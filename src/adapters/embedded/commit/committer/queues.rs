@@ -3,30 +3,30 @@
 
 use super::group::{CommitGroup, StagedCommand};
 use super::{Committer, SyncMode};
-use crate::adapters::codec::CorruptValue;
-use crate::adapters::codec::queues::encode_body;
-use crate::adapters::codec::queues::settings::{QueueRow, encode_header, encode_queue, encode_settings};
-use crate::adapters::embedded::disk::disk_space::DiskSpaceLevel;
-use crate::adapters::embedded::disk::key::TIDIED;
-use crate::adapters::embedded::disk::library::KeyspaceError;
-use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, is_intake};
-use crate::adapters::embedded::limits::TIDY_MESSAGES_MAX;
-use crate::adapters::embedded::queues::keyspaces::QueueKeyspaces;
-use crate::adapters::embedded::queues::recover::RecoveredQueues;
-use crate::adapters::embedded::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
-use crate::adapters::embedded::queues::staged_changes::ListenerSet;
-use crate::adapters::embedded::queues::store_time::Moment;
-use crate::adapters::embedded::queues::{catalog, key};
-use crate::domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
-use crate::domain::queue::clock::StepTime;
-use crate::domain::queue::messages::lease_seal::LeaseKey;
-use crate::domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Shard, ShardId};
-use crate::domain::time::Timestamp;
-use crate::ports::{
+use crate::disk::disk_space::DiskSpaceLevel;
+use crate::disk::key::TIDIED;
+use crate::disk::library::KeyspaceError;
+use crate::disk::meta;
+use crate::disk::read::rows;
+use crate::error::ReadError;
+use crate::inbox::command::StoreCommand;
+use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, is_intake};
+use crate::limits::TIDY_MESSAGES_MAX;
+use crate::queues::keyspaces::QueueKeyspaces;
+use crate::queues::recover::RecoveredQueues;
+use crate::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
+use crate::queues::staged_changes::ListenerSet;
+use crate::queues::store_time::Moment;
+use crate::queues::{catalog, key};
+use tallystone_adapters::codec::CorruptValue;
+use tallystone_adapters::codec::queues::encode_body;
+use tallystone_adapters::codec::queues::settings::{QueueRow, encode_header, encode_queue, encode_settings};
+use tallystone_domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
+use tallystone_domain::queue::clock::StepTime;
+use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::{Command as QueueCommand, QueueId, Refusal, Reply, Shard, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     MessageBody, QueueRecord, QueueRequest, ScanOrder, ShardAnswer, ShardCommand, StoreError, StoreErrorKind,
     StoredMessage,
 };

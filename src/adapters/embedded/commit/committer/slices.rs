@@ -3,13 +3,13 @@
 
 use super::group::{CommitGroup, SliceReplySender, StagedCommand};
 use super::{Committer, SyncMode};
-use crate::adapters::codec::encode_slice;
-use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::inbox::admission::ReplySender;
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
-use crate::domain::rollup::{SliceStatus, TimeSlice};
-use crate::ports::{StoreError, StoreErrorKind};
+use crate::disk::meta;
+use crate::inbox::admission::ReplySender;
+use tallystone_adapters::codec::encode_slice;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::rollup::{SliceStatus, TimeSlice};
+use tallystone_ports::{StoreError, StoreErrorKind};
 
 impl Committer {
     /// Stages the row of a slice unless it exists.

@@ -2,24 +2,24 @@
 
 use super::group::{CommitGroup, StagedCommand};
 use super::{Committer, SyncMode};
-use crate::adapters::codec::{
+use crate::counters::counter_row::CounterRow;
+use crate::counters::counter_table::{EventLookup, NameListing};
+use crate::counters::read::{self, LISTED, VOIDS_ONLY};
+use crate::counters::slices::{SliceKeyspaces, WritableSlice};
+use crate::disk::key;
+use crate::disk::library::KeyspaceError;
+use crate::disk::meta;
+use crate::error::ReadError;
+use crate::inbox::admission::ReplySender;
+use crate::inbox::command::{AppendCommand, EncodedEvent, SettleCommand};
+use tallystone_adapters::codec::{
     decode_checkpoint, decode_key, encode_bucket, encode_checkpoint, encode_key, encode_step,
 };
-use crate::adapters::embedded::counters::counter_row::CounterRow;
-use crate::adapters::embedded::counters::counter_table::{EventLookup, NameListing};
-use crate::adapters::embedded::counters::read::{self, LISTED, VOIDS_ONLY};
-use crate::adapters::embedded::counters::slices::{SliceKeyspaces, WritableSlice};
-use crate::adapters::embedded::disk::key;
-use crate::adapters::embedded::disk::library::KeyspaceError;
-use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::inbox::admission::ReplySender;
-use crate::adapters::embedded::inbox::command::{AppendCommand, EncodedEvent, SettleCommand};
-use crate::domain::Timestamp;
-use crate::domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
-use crate::domain::limits::STEP;
-use crate::domain::rollup::Checkpoint;
-use crate::ports::{AppendOutcome, NewEvent, RollWrite, StoreError, StoreErrorKind, VerdictOutcome};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
+use tallystone_domain::limits::STEP;
+use tallystone_domain::rollup::Checkpoint;
+use tallystone_ports::{AppendOutcome, NewEvent, RollWrite, StoreError, StoreErrorKind, VerdictOutcome};
 
 /// Why a row could not be staged.
 #[derive(Debug, thiserror::Error)]

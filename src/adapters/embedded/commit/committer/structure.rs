@@ -5,24 +5,24 @@ use fjall::Keyspace;
 
 use super::slices::no_slice;
 use super::{Committer, SyncMode};
-use crate::adapters::codec::{decode_checkpoint, encode_slice};
-use crate::adapters::embedded::counters::entries::{EmbeddedEntry, EntryIndex};
-use crate::adapters::embedded::counters::read;
-use crate::adapters::embedded::counters::slices::SliceKeyspaces;
-use crate::adapters::embedded::disk::backup_snapshot::BackupSnapshot;
-use crate::adapters::embedded::disk::key::{self, KeyRange};
-use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::disk::read::rows;
-use crate::adapters::embedded::disk::writer::CommitBatch;
-use crate::adapters::embedded::error::ReadError;
-use crate::adapters::embedded::inbox::admission::ReplySender;
-use crate::adapters::embedded::inbox::command::StoreCommand;
-use crate::adapters::embedded::store_core::StoreCore;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, NamespaceId};
-use crate::domain::rollup::SliceStatus;
-use crate::domain::rules::Rule;
-use crate::ports::{CatalogRecord, NamespaceRecord, RuleChange, ScanOrder, ScanRange, StoreError, StoreErrorKind};
+use crate::counters::entries::{EmbeddedEntry, EntryIndex};
+use crate::counters::read;
+use crate::counters::slices::SliceKeyspaces;
+use crate::disk::backup_snapshot::BackupSnapshot;
+use crate::disk::key::{self, KeyRange};
+use crate::disk::meta;
+use crate::disk::read::rows;
+use crate::disk::writer::CommitBatch;
+use crate::error::ReadError;
+use crate::inbox::admission::ReplySender;
+use crate::inbox::command::StoreCommand;
+use crate::store_core::StoreCore;
+use tallystone_adapters::codec::{decode_checkpoint, encode_slice};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, NamespaceId};
+use tallystone_domain::rollup::SliceStatus;
+use tallystone_domain::rules::Rule;
+use tallystone_ports::{CatalogRecord, NamespaceRecord, RuleChange, ScanOrder, ScanRange, StoreError, StoreErrorKind};
 
 impl Committer {
     /// Runs a command with a commit of its own.

@@ -1,10 +1,10 @@
 //! The in-memory entry of one counter.
 
 use super::EventLookup;
-use crate::adapters::embedded::counters::counter_row::CounterRow;
-use crate::adapters::embedded::counters::event_tail::EventTail;
-use crate::domain::Timestamp;
-use crate::domain::counter::{Counter, DatasetId, EventKey};
+use crate::counters::counter_row::CounterRow;
+use crate::counters::event_tail::EventTail;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, DatasetId, EventKey};
 
 /// Whether the list of names contains the counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

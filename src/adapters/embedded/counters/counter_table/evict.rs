@@ -6,8 +6,8 @@
 //! of entries that a pass may visit.
 
 use super::{CounterTable, CounterTableShard, SHARDS};
-use crate::domain::Timestamp;
-use crate::domain::counter::DatasetId;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::DatasetId;
 
 const PARTS: u8 = 16;
 
@@ -90,9 +90,9 @@ impl CounterTableShard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapters::embedded::counters::counter_row::CounterRow;
-    use crate::adapters::embedded::counters::counter_table::LoadedRow;
-    use crate::domain::counter::{Change, Counter, CounterName, Event, EventId, EventKey, NamespaceId, Provenance};
+    use crate::counters::counter_row::CounterRow;
+    use crate::counters::counter_table::LoadedRow;
+    use tallystone_domain::counter::{Change, Counter, CounterName, Event, EventId, EventKey, NamespaceId, Provenance};
 
     const DATASET: DatasetId = DatasetId(1);
 

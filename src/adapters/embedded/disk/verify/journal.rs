@@ -12,8 +12,8 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::byte_reader::ByteReader;
-use crate::adapters::embedded::disk::meta;
-use crate::adapters::embedded::disk::writer::{CommitRow, NewestRows};
+use crate::disk::meta;
+use crate::disk::writer::{CommitRow, NewestRows};
 
 const TRAILER: [u8; 4] = [b'F', b'J', b'L', 3];
 

@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use super::byte_reader::ByteReader;
 use super::read_through;
-use crate::adapters::embedded::error::OpenError;
+use crate::error::OpenError;
 
 /// A file and its checksum.
 #[derive(Debug)]

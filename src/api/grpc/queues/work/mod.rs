@@ -21,22 +21,22 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::api::errors::{self, ApiError};
-use crate::api::grpc::queues::{decode, encode, to_status};
-use crate::api::time;
-use crate::domain::Reason;
-use crate::domain::access::CallRights;
-use crate::domain::call_limit::CallClass;
-use crate::domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::filter::Filter;
-use crate::domain::queue::messages::settlement::SettleAction;
-use crate::engine::call_limiter::StreamPlaces;
-use crate::engine::caller_quota::QuotaPermit;
-use crate::engine::queues::{
+use crate::errors::{self, ApiError};
+use crate::grpc::queues::{decode, encode, to_status};
+use crate::time;
+use tallystone_domain::Reason;
+use tallystone_domain::access::CallRights;
+use tallystone_domain::call_limit::CallClass;
+use tallystone_domain::limits::{WORK_CREDIT_MAX, WORK_LEASES_AT_ONCE_MAX, WORK_QUEUES_MAX};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::filter::Filter;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_engine::call_limiter::StreamPlaces;
+use tallystone_engine::caller_quota::QuotaPermit;
+use tallystone_engine::queues::{
     CancelNotice, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SettleRequest, StreamLeaseRequest, StreamSession,
 };
-use crate::proto::queue::v1 as wire;
+use tallystone_proto::queue::v1 as wire;
 use unsettled_leases::{SentLease, UnsettledLeases};
 
 type DequeueFuture = Pin<Box<dyn Future<Output = Result<LeaseBatch, QueueError>> + Send>>;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use crate::domain::limits::WORK_LEASES_KEPT_MAX;
-use crate::domain::queue::messages::message::MessageKey;
-use crate::domain::queue::{QueueId, QueueName};
+use tallystone_domain::limits::WORK_LEASES_KEPT_MAX;
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::{QueueId, QueueName};
 
 /// A lease that was sent on a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]

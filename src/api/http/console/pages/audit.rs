@@ -1,13 +1,13 @@
 //! The audit: who did what?
 
 use super::methods::LIST_ADMIN_ACTIONS;
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{
     ActionLink, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView, cell, heads,
 };
-use crate::api::http::console::words::{moment, or_unknown};
-use crate::proto::admin::v1 as pb;
+use crate::http::console::words::{moment, or_unknown};
+use tallystone_proto::admin::v1 as pb;
 
 /// The acts of one page.
 const PAGE_ROWS: i32 = 100;

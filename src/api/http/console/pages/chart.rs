@@ -7,11 +7,11 @@ use tonic::Status;
 
 use super::methods::BATCH_GET_SERIES;
 use super::queue_counts::{QUEUE_COUNTERS, earliest, queue_as_of};
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
-use crate::api::http::console::words::{self, moment, rate};
-use crate::api::time;
-use crate::proto::counter::v1 as pb;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
+use crate::http::console::words::{self, moment, rate};
+use crate::time;
+use tallystone_proto::counter::v1 as pb;
 
 /// The points of a line at most.
 const POINTS: i64 = 120;

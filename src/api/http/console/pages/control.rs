@@ -1,14 +1,12 @@
 //! Who set this? The changes of a queue or namespace, newest first.
 
 use super::methods::{LIST_NAMESPACE_CHANGES, LIST_QUEUE_CHANGES};
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
-    ActionLink, Page, PageFailure, Section, TableRow, TableView, TextLink, cell, heads,
-};
-use crate::api::http::console::words::{moment, or_unknown};
-use crate::proto::admin::v1 as admin;
-use crate::proto::queue::v1 as queue;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{ActionLink, Page, PageFailure, Section, TableRow, TableView, TextLink, cell, heads};
+use crate::http::console::words::{moment, or_unknown};
+use tallystone_proto::admin::v1 as admin;
+use tallystone_proto::queue::v1 as queue;
 
 /// The changes of one page.
 const PAGE_ROWS: i32 = 50;

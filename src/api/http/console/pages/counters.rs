@@ -4,16 +4,16 @@ use tonic::{Code, Status};
 
 use super::chart::{self, DrawnCounter};
 use super::methods::{BATCH_GET_COUNTS, GET_COUNT, LIST_COUNTERS, LIST_EVENTS, LIST_NAMESPACES};
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{
     ActionLink, AgeChip, Fact, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number,
 };
-use crate::api::http::console::words::{UNKNOWN, moment, whole};
-use crate::domain::shell_word::shell_word;
-use crate::proto::admin::v1 as admin;
-use crate::proto::counter::v1 as pb;
+use crate::http::console::words::{UNKNOWN, moment, whole};
+use tallystone_domain::shell_word::shell_word;
+use tallystone_proto::admin::v1 as admin;
+use tallystone_proto::counter::v1 as pb;
 
 /// The counters and namespaces of one page.
 const PAGE_ROWS: i32 = 100;

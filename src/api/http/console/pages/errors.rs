@@ -5,13 +5,13 @@ use tonic::Status;
 
 use super::methods::LIST_COUNTERS;
 use super::queue_counts::{DatedCounts, QUEUE_COUNTERS, queue_counts};
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::link;
-use crate::api::http::console::view::{ActionLink, Section, TableRow, TableView, cell, heads, number};
-use crate::api::http::console::words::{count, counters_as_of};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::counter_names::{counter_name, unescaped};
-use crate::proto::counter::v1 as pb;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::link;
+use crate::http::console::view::{ActionLink, Section, TableRow, TableView, cell, heads, number};
+use crate::http::console::words::{count, counters_as_of};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::counter_names::{counter_name, unescaped};
+use tallystone_proto::counter::v1 as pb;
 
 /// The signatures that are shown.
 const ROWS: usize = 10;

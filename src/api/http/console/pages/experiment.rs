@@ -5,16 +5,16 @@
 
 use super::looks;
 use super::methods::{COMPARE_EXPERIMENT, GET_EXPERIMENT};
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{
     ActionLink, AgeChip, Fact, IntervalMark, Page, PageFailure, PageNotice, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number,
 };
-use crate::api::http::console::words::{UNKNOWN, moment, points, points_range, share, shares, unsigned};
-use crate::domain::experiment::p_text;
-use crate::domain::shell_word::shell_word;
-use crate::proto::experiment::v1 as pb;
+use crate::http::console::words::{UNKNOWN, moment, points, points_range, share, shares, unsigned};
+use tallystone_domain::shell_word::shell_word;
+use tallystone_experiments::p_text;
+use tallystone_proto::experiment::v1 as pb;
 
 /// The values of a query that say what an experiment is, and are kept in links.
 pub const FIELDS: [&str; 9] = ["name", "ns", "arms", "metric", "secondary", "unit", "alpha", "planned", "mode"];

@@ -4,15 +4,15 @@
 
 use super::experiment::{arms_of, state_of};
 use super::methods::{LIST_EXPERIMENTS, PLAN_EXPERIMENT};
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{
     ActionLink, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView, cell,
     heads, number,
 };
-use crate::api::http::console::words::{moment, unsigned};
-use crate::domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_POWER};
-use crate::proto::experiment::v1 as pb;
+use crate::http::console::words::{moment, unsigned};
+use tallystone_domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_POWER};
+use tallystone_proto::experiment::v1 as pb;
 
 /// The experiments of one page.
 const PAGE_ROWS: i32 = 100;

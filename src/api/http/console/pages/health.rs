@@ -3,12 +3,10 @@
 use tonic::Status;
 
 use super::methods::GET_STATUS;
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::view::{
-    AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
-};
-use crate::api::http::console::words::{size, span, whole};
-use crate::proto::admin::v1 as pb;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::view::{AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number};
+use crate::http::console::words::{size, span, whole};
+use tallystone_proto::admin::v1 as pb;
 
 /// The page.
 pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
@@ -47,8 +45,7 @@ fn stores(status: &pb::GetStatusResponse) -> Section {
             ("", true) => "full".to_owned(),
             (failure, _) => failure.to_owned(),
         };
-        let bytes =
-            |bytes: i64| if bytes == 0 { crate::api::http::console::words::UNKNOWN.to_owned() } else { size(bytes) };
+        let bytes = |bytes: i64| if bytes == 0 { crate::http::console::words::UNKNOWN.to_owned() } else { size(bytes) };
         let cells = vec![
             cell("Store", &store.store),
             cell("State", state),

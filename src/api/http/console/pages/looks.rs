@@ -2,11 +2,11 @@
 
 use super::chart::CHART;
 use super::methods::LIST_LOOKS;
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::view::{ChartLine, ChartView, Section};
-use crate::api::http::console::words::{moment, points};
-use crate::api::time;
-use crate::proto::experiment::v1 as pb;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::view::{ChartLine, ChartView, Section};
+use crate::http::console::words::{moment, points};
+use crate::time;
+use tallystone_proto::experiment::v1 as pb;
 
 /// The looks that are drawn at most.
 const LOOKS: i64 = 60;

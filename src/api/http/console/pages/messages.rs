@@ -4,18 +4,18 @@ use tonic::Status;
 
 use super::methods::{EXPLAIN_MESSAGE, LIST_MESSAGES, TRACE};
 use super::queue::why_off;
-use crate::api::http::console::act;
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::payload::GET_MESSAGE;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
+use crate::http::console::act;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::payload::GET_MESSAGE;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{
     ActionLink, Fact, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
     cell, heads, number, state_name,
 };
-use crate::api::http::console::words::{self, moment, or_unknown, size, span, unsigned};
-use crate::domain::access::AccessResource;
-use crate::proto::history::v1 as history;
-use crate::proto::queue::v1 as pb;
+use crate::http::console::words::{self, moment, or_unknown, size, span, unsigned};
+use tallystone_domain::access::AccessResource;
+use tallystone_proto::history::v1 as history;
+use tallystone_proto::queue::v1 as pb;
 
 /// The messages of one page.
 const PAGE_ROWS: i32 = 50;

@@ -6,16 +6,16 @@ use tonic::Status;
 use super::chart;
 use super::methods::LIST_ACTIVITY;
 use super::queue_counts::{QUEUE_COUNTERS, earliest};
-use crate::api::http::console::act;
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
+use crate::http::console::act;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{
     ActionLink, AgeChip, AttentionRow, ColumnHead, FRESH_SECONDS, Fact, FilterForm, FormField, Page, PageFailure,
     PageNotice, Section, Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
 };
-use crate::api::http::console::words::{self, UNKNOWN, count, counters_as_of, rate, span};
-use crate::domain::shell_word::shell_word;
-use crate::proto::queue::v1 as pb;
+use crate::http::console::words::{self, UNKNOWN, count, counters_as_of, rate, span};
+use tallystone_domain::shell_word::shell_word;
+use tallystone_proto::queue::v1 as pb;
 
 /// The queues of one page.
 const PAGE_ROWS: i32 = 100;

@@ -8,15 +8,15 @@ use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_QUEUE, LIST_SESSIONS};
 use super::overview::{ATTENTION_PART, QueueNumber, attention_row, away_part, numbers};
 use super::queue_counts::QUEUE_COUNTERS;
 use super::times;
-use crate::api::http::console::act;
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
+use crate::http::console::act;
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{
     ActionLink, AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
 };
-use crate::api::http::console::words::{self, count, or_unknown, span};
-use crate::domain::shell_word::shell_word;
-use crate::proto::queue::v1 as pb;
+use crate::http::console::words::{self, count, or_unknown, span};
+use tallystone_domain::shell_word::shell_word;
+use tallystone_proto::queue::v1 as pb;
 
 /// The workers that a page shows.
 const SESSION_ROWS: i32 = 20;
@@ -42,7 +42,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     let read = read?;
     let activity = read.activity.unwrap_or_default();
     let mut page = Page::new("./", name);
-    page.crumbs.push(crate::api::http::console::view::TextLink { href: "./".to_owned(), text: "Queues".to_owned() });
+    page.crumbs.push(crate::http::console::view::TextLink { href: "./".to_owned(), text: "Queues".to_owned() });
     let is_away = calls.queues_away().is_some();
     page.age = Some(AgeChip::of("store totals", activity.as_of.as_ref(), read.server_time.as_ref(), is_away));
     page.live = Some(link("live", &[("name", name)]));

@@ -4,8 +4,8 @@ use prost_types::Timestamp;
 use tonic::Status;
 
 use super::methods::BATCH_GET_COUNTS;
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::proto::counter::v1 as pb;
+use crate::http::console::ask::ConsoleCalls;
+use tallystone_proto::counter::v1 as pb;
 
 /// The namespace of the counters of queues.
 pub const QUEUE_COUNTERS: &str = "tallystone.queues";

@@ -2,11 +2,9 @@
 
 use tonic::Status;
 
-use crate::api::http::console::query::{PageQuery, link};
-use crate::api::http::console::view::{
-    Page, PageFailure, Section, TableCell, TableRow, TableView, TextLink, cell, heads,
-};
-use crate::api::http::console::words::next_link;
+use crate::http::console::query::{PageQuery, link};
+use crate::http::console::view::{Page, PageFailure, Section, TableCell, TableRow, TableView, TextLink, cell, heads};
+use crate::http::console::words::next_link;
 
 /// Where the pages are in the source.
 const FOLDER: &str = "docs/runbook/";
@@ -76,9 +74,9 @@ fn with_own_links(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::http::console::view::reason_name;
-    use crate::domain::queue::activity::AttentionReason;
-    use crate::proto::queue::v1 as wire;
+    use crate::http::console::view::reason_name;
+    use tallystone_domain::queue::activity::AttentionReason;
+    use tallystone_proto::queue::v1 as wire;
 
     #[test]
     fn every_reason_has_its_page_which_names_it() {

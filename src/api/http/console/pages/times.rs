@@ -1,12 +1,12 @@
 //! How often messages were tried, how long they waited and how long they ran, from the counters of a queue.
 
 use super::queue_counts::{DatedCounts, queue_counts};
-use crate::api::http::console::ask::ConsoleCalls;
-use crate::api::http::console::view::{IntervalMark, Section, TableCell, TableRow, TableView, cell, heads, number};
-use crate::api::http::console::words::{UNKNOWN, count, counters_as_of};
-use crate::domain::queue::QueueName;
-use crate::domain::queue::counter_names::counter_name;
-use crate::domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::view::{IntervalMark, Section, TableCell, TableRow, TableView, cell, heads, number};
+use crate::http::console::words::{UNKNOWN, count, counters_as_of};
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::counter_names::counter_name;
+use tallystone_domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
 
 const BY_ATTEMPT: [&str; 3] = ["leased_at", "completed_at", "errored_at"];
 const BY_TIME: [&str; 2] = ["wait", "run"];
@@ -137,8 +137,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::api::http::console::pages::queue_counts::counts_of;
-    use crate::proto::counter::v1 as pb;
+    use crate::http::console::pages::queue_counts::counts_of;
+    use tallystone_proto::counter::v1 as pb;
 
     #[test]
     fn steps_are_read_as_times() {

@@ -33,32 +33,32 @@ mod watermark;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Timestamp;
-use crate::domain::access::QuotaLimits;
-use crate::domain::counter::DatasetId;
-use crate::domain::fleet::ProtocolRules;
-use crate::engine::access::{AccessKeys, Tokens, TrustedIssuer};
-use crate::engine::bridge::{Bridge, BridgeSettings, ReportedTotals};
-use crate::engine::context::EngineContext;
-use crate::engine::counting::Counting;
-use crate::engine::driver::Driver;
-use crate::engine::experiments::{ExperimentCatalog, ExperimentSampler, Experiments};
-use crate::engine::fleet::{CounterFleet, FleetMembership, FleetOptions};
-use crate::engine::historian::{CounterTotals, Historian, HistoryRetention};
-use crate::engine::history::HistoryReader;
-use crate::engine::loops::{
+use crate::access::{AccessKeys, Tokens, TrustedIssuer};
+use crate::bridge::{Bridge, BridgeSettings, ReportedTotals};
+use crate::context::EngineContext;
+use crate::counting::Counting;
+use crate::driver::Driver;
+use crate::experiments::{ExperimentCatalog, ExperimentSampler, Experiments};
+use crate::fleet::{CounterFleet, FleetMembership, FleetOptions};
+use crate::historian::{CounterTotals, Historian, HistoryRetention};
+use crate::history::HistoryReader;
+use crate::loops::{
     AccessKeysLoop, DeletedNamespacesLoop, FollowLoop, IssuerKeysLoop, MembershipLoop, StartupProgress, Supervisor,
     TokensLoop, WatchesLoop,
 };
-use crate::engine::namespaces::NamespaceCatalog;
-use crate::engine::queue_report_frontier::QueueReportFrontier;
-use crate::engine::queues::Queues;
-use crate::engine::rolling::{Roller, SignalReceiver};
-use crate::engine::rules::{Rules, RulesLoop};
-use crate::engine::scopes::NamespaceScopes;
-use crate::engine::served_counts::ServedCounts;
-use crate::engine::stats::Stats;
-use crate::ports::{
+use crate::namespaces::NamespaceCatalog;
+use crate::queue_report_frontier::QueueReportFrontier;
+use crate::queues::Queues;
+use crate::rolling::{Roller, SignalReceiver};
+use crate::rules::{Rules, RulesLoop};
+use crate::scopes::NamespaceScopes;
+use crate::served_counts::ServedCounts;
+use crate::stats::Stats;
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::QuotaLimits;
+use tallystone_domain::counter::DatasetId;
+use tallystone_domain::fleet::ProtocolRules;
+use tallystone_ports::{
     Clock, Entropy, ExportSink, HistoryStore, QueueStores, RegisterCodec, RollupSignal, SignalCounts, StoreError,
     Stores, TokenFormat,
 };

@@ -4,7 +4,7 @@
 //! whose response was lost counts once. A best-effort namespace keeps no tokens: there a write is not retried once an attempt
 //! of it may have been applied. A token is replaced only after the server has said that it was not applied and never will
 //! be. A read is at least as new as the last read of the counter by this client, on any server. The client uses only the
-//! protocol, so it builds without the feature `server`.
+//! protocol, which it passes on as `proto`: an application depends on this crate alone.
 //!
 //! A call goes to one server until that fails, then to the next. Retries and hedged calls share one budget for all calls of the
 //! client and its clones.
@@ -36,21 +36,22 @@ use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 
-use crate::proto::admin::v1::backup_service_client::BackupServiceClient;
-use crate::proto::admin::v1::key_service_client::KeyServiceClient;
-use crate::proto::admin::v1::namespace_service_client::NamespaceServiceClient;
-use crate::proto::admin::v1::status_service_client::StatusServiceClient;
-use crate::proto::counter::v1::counter_service_client::CounterServiceClient;
-use crate::proto::experiment::v1::experiment_service_client::ExperimentServiceClient;
-use crate::proto::history::v1::history_service_client::HistoryServiceClient;
-use crate::proto::queue::v1::queue_service_client::QueueServiceClient;
-use crate::proto::rule::v1::rule_service_client::RuleServiceClient;
+use tallystone_proto::admin::v1::backup_service_client::BackupServiceClient;
+use tallystone_proto::admin::v1::key_service_client::KeyServiceClient;
+use tallystone_proto::admin::v1::namespace_service_client::NamespaceServiceClient;
+use tallystone_proto::admin::v1::status_service_client::StatusServiceClient;
+use tallystone_proto::counter::v1::counter_service_client::CounterServiceClient;
+use tallystone_proto::experiment::v1::experiment_service_client::ExperimentServiceClient;
+use tallystone_proto::history::v1::history_service_client::HistoryServiceClient;
+use tallystone_proto::queue::v1::queue_service_client::QueueServiceClient;
+use tallystone_proto::rule::v1::rule_service_client::RuleServiceClient;
 
 pub use batches::BatchError;
 pub use credential::{Connection, Credential, CredentialError};
 pub use error::{AddressError, CallError, EFFECT_UNKNOWN, RETRYABLE, WriteError};
 pub use gather::Gathering;
 pub use retry::{DEADLINE_LEAST, RetryPolicy};
+pub use tallystone_proto as proto;
 pub use tls::{ClientTls, ClientTlsError};
 pub use tls_failure::TlsFailure;
 
@@ -226,7 +227,7 @@ pub fn endpoint(address: &str, tls: &ClientTls) -> Result<Endpoint, AddressError
 }
 
 /// The text of the deepest cause.
-pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(cause) = deepest.source() {
         deepest = cause;

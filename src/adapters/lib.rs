@@ -1,9 +1,7 @@
 //! Implementations of the ports, one folder per technology.
 
 pub mod by_dataset;
-pub mod cassandra;
 pub mod codec;
-pub mod embedded;
 pub mod files;
 pub mod jwt;
 pub mod manual;
@@ -11,7 +9,6 @@ pub mod memcached;
 pub mod memory;
 mod opened;
 pub mod pem;
-pub mod redis;
 pub mod rollup_rpc;
 pub mod store_tls;
 pub mod system;

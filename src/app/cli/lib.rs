@@ -36,10 +36,10 @@ mod experiments;
 mod failure;
 mod keys;
 mod message;
-pub(super) mod migrate;
+mod migrate;
 mod namespaces;
 mod operations;
-pub(crate) mod output;
+mod output;
 mod pages;
 mod plan;
 mod queue;
@@ -60,11 +60,11 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::app::cli::commands::DevArgs;
-use crate::app::cli::migrate::MigrateCommand;
-use crate::app::config::SERVER_DEFAULT;
-use crate::client::{CallError, Client, RetryPolicy};
-use crate::domain::shell_word::shell_word;
+use crate::commands::DevArgs;
+use crate::migrate::MigrateCommand;
+use tallystone_app::config::SERVER_DEFAULT;
+use tallystone_client::{CallError, Client, RetryPolicy};
+use tallystone_domain::shell_word::shell_word;
 
 use credentials::KeyText;
 pub use failure::{Exit, Failure};
@@ -383,9 +383,9 @@ fn on_a_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), F
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{EFFECT_UNKNOWN, RETRYABLE};
-    use crate::domain::Reason;
-    use crate::domain::reason::{Effect, Retry};
+    use tallystone_client::{EFFECT_UNKNOWN, RETRYABLE};
+    use tallystone_domain::Reason;
+    use tallystone_domain::reason::{Effect, Retry};
 
     #[test]
     fn the_command_line_is_well_formed() {
@@ -403,13 +403,13 @@ mod tests {
 
     #[test]
     fn the_client_sends_no_call_that_is_refused_for_its_deadline() {
-        assert_eq!(crate::client::DEADLINE_LEAST, crate::domain::limits::DEADLINE_LEAST);
+        assert_eq!(tallystone_client::DEADLINE_LEAST, tallystone_domain::limits::DEADLINE_LEAST);
     }
 
     #[test]
     fn both_ends_call_actor_and_reason_the_same() {
-        assert_eq!(crate::client::ACTOR_METADATA, crate::api::grpc::namespaces::ACTOR_METADATA);
-        assert_eq!(crate::client::REASON_METADATA, crate::api::http::REASON_METADATA);
+        assert_eq!(tallystone_client::ACTOR_METADATA, tallystone_api::grpc::namespaces::ACTOR_METADATA);
+        assert_eq!(tallystone_client::REASON_METADATA, tallystone_api::http::REASON_METADATA);
     }
 
     #[test]

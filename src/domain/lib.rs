@@ -6,7 +6,6 @@ pub mod call_limit;
 pub mod capacity;
 pub mod constant_time;
 pub mod counter;
-pub mod experiment;
 pub mod fleet;
 pub mod hex;
 pub mod history;

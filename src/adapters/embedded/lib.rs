@@ -35,11 +35,7 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use crate::adapters::Opened;
-use crate::adapters::embedded::limits::{HISTORY_BYTES_DEFAULT, JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
-use crate::ports::{
-    Backups, Clock, FastCounts, HistoryStore, Metric, QueueStores, StoreDisk, StoreHandle, Stores, metrics,
-};
+use crate::limits::{HISTORY_BYTES_DEFAULT, JOURNAL_BYTES_MAX, VERIFY_BYTES_MAX};
 use commit::committer::Committer;
 use counters::counter_table::CounterTable;
 use counters::entries::EntryIndex;
@@ -56,6 +52,10 @@ use store_core::{RecoveredStore, StoreCore};
 use stores::EmbeddedStore;
 use stores::history::EmbeddedHistory;
 use stores::queues::EmbeddedQueues;
+use tallystone_adapters::Opened;
+use tallystone_ports::{
+    Backups, Clock, FastCounts, HistoryStore, Metric, QueueStores, StoreDisk, StoreHandle, Stores, metrics,
+};
 
 pub use error::OpenError;
 pub use queues::key as queue_key;

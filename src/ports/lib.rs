@@ -38,9 +38,9 @@ mod touches;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::domain::access::AccessKey;
-use crate::domain::counter::NamespaceName;
-use crate::domain::experiment::CatalogExperiment;
+use tallystone_domain::access::AccessKey;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_experiments::CatalogExperiment;
 
 pub use admin_log::{AdminAction, AdminLog};
 pub use backup::{BackupPieces, Backups};
@@ -59,7 +59,6 @@ pub use history::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, Registe
 pub use key_catalog::{KeyChange, KeyRecord};
 pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
-pub(crate) use metric::metrics;
 pub use metric::{Metric, MetricValue};
 pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
 pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow};

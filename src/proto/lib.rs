@@ -1,15 +1,17 @@
 //! The generated protocol: messages, clients, servers, and the descriptors of all of it.
+//!
+//! `generated/` is made from `proto/` by the test in `generate/`, which also says when it is no longer true.
 
 /// The encoded descriptor set of all protos, for reflection and for JSON.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 
 /// The full name of each method with the number of its role in `tallystone.access.v1.Role`, as its proto declares it, in
 /// the order of names.
-pub const METHOD_ROLES: &[(&str, u32)] = include!(concat!(env!("OUT_DIR"), "/method_roles.rs"));
+pub const METHOD_ROLES: &[(&str, u32)] = include!("generated/method_roles.rs");
 
 /// The full name of each method with the number of its class in `tallystone.access.v1.CallClass`, as its proto declares it, in
 /// the order of names.
-pub const METHOD_CLASSES: &[(&str, u32)] = include!(concat!(env!("OUT_DIR"), "/method_classes.rs"));
+pub const METHOD_CLASSES: &[(&str, u32)] = include!("generated/method_classes.rs");
 
 /// The metadata in which a rollup signal shows the secret of the member that sends it.
 pub const SECRET_METADATA: &str = "tallystone-member-secret-bin";
@@ -19,7 +21,7 @@ pub mod counter {
     /// `tallystone.counter.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.counter.v1");
+        include!("generated/tallystone.counter.v1.rs");
     }
 }
 
@@ -28,7 +30,7 @@ pub mod admin {
     /// `tallystone.admin.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.admin.v1");
+        include!("generated/tallystone.admin.v1.rs");
     }
 }
 
@@ -37,7 +39,7 @@ pub mod access {
     /// `tallystone.access.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.access.v1");
+        include!("generated/tallystone.access.v1.rs");
     }
 }
 
@@ -46,7 +48,7 @@ pub mod error {
     /// `tallystone.error.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.error.v1");
+        include!("generated/tallystone.error.v1.rs");
     }
 }
 
@@ -55,7 +57,7 @@ pub mod queue {
     /// `tallystone.queue.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.queue.v1");
+        include!("generated/tallystone.queue.v1.rs");
     }
 }
 
@@ -64,7 +66,7 @@ pub mod history {
     /// `tallystone.history.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.history.v1");
+        include!("generated/tallystone.history.v1.rs");
     }
 }
 
@@ -73,7 +75,7 @@ pub mod rule {
     /// `tallystone.rule.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.rule.v1");
+        include!("generated/tallystone.rule.v1.rs");
     }
 }
 
@@ -82,7 +84,7 @@ pub mod experiment {
     /// `tallystone.experiment.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.experiment.v1");
+        include!("generated/tallystone.experiment.v1.rs");
     }
 }
 
@@ -91,6 +93,6 @@ pub mod internal {
     /// `tallystone.internal.v1`
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {
-        tonic::include_proto!("tallystone.internal.v1");
+        include!("generated/tallystone.internal.v1.rs");
     }
 }

@@ -42,29 +42,29 @@ mod write_batcher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adapters::Opened;
-use crate::adapters::cassandra::append::Appender;
-use crate::adapters::cassandra::counting_store::{CountingStore, RequestCounters};
-use crate::adapters::cassandra::entries::CqlEntries;
-use crate::adapters::cassandra::fleet::CqlFleetStore;
-use crate::adapters::cassandra::history::CqlHistory;
-use crate::adapters::cassandra::log::Log;
-use crate::adapters::cassandra::request_runner::RequestRunner;
-use crate::adapters::cassandra::rollups::Rollups;
-use crate::adapters::cassandra::row_keys::stored_dataset;
-use crate::adapters::cassandra::rules::CqlRules;
-use crate::adapters::cassandra::scan::LogReader;
-use crate::adapters::cassandra::session::CqlStore;
-use crate::adapters::cassandra::slices::CqlSlices;
-use crate::adapters::cassandra::statements::Statements;
-use crate::adapters::cassandra::store::{ReadConsistency, WideStore};
-use crate::adapters::cassandra::touch_writer::TouchWriter;
-use crate::adapters::cassandra::touches::{PublishedLimits, TouchIndex};
-use crate::adapters::cassandra::value::Bind as _;
-use crate::domain::counter::{Counter, DatasetId};
-use crate::domain::fleet::ProtocolRules;
-use crate::domain::rollup::CachedCount;
-use crate::ports::{
+use crate::append::Appender;
+use crate::counting_store::{CountingStore, RequestCounters};
+use crate::entries::CqlEntries;
+use crate::fleet::CqlFleetStore;
+use crate::history::CqlHistory;
+use crate::log::Log;
+use crate::request_runner::RequestRunner;
+use crate::rollups::Rollups;
+use crate::row_keys::stored_dataset;
+use crate::rules::CqlRules;
+use crate::scan::LogReader;
+use crate::session::CqlStore;
+use crate::slices::CqlSlices;
+use crate::statements::Statements;
+use crate::store::{ReadConsistency, WideStore};
+use crate::touch_writer::TouchWriter;
+use crate::touches::{PublishedLimits, TouchIndex};
+use crate::value::Bind as _;
+use tallystone_adapters::Opened;
+use tallystone_domain::counter::{Counter, DatasetId};
+use tallystone_domain::fleet::ProtocolRules;
+use tallystone_domain::rollup::CachedCount;
+use tallystone_ports::{
     CacheLease, Clock, CountCache, FastCounts, HistoryStore, Metric, SharedStores, StoreCheck, StoreError, StoreHandle,
     Stores, metrics,
 };

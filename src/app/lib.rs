@@ -1,0 +1,9 @@
+//! The composition root: settings, construction, serving, drain.
+
+pub mod config;
+pub mod log_filter;
+pub mod notices;
+pub mod server;
+pub mod suggestions;
+pub mod telemetry;
+pub mod units;

@@ -1,0 +1,111 @@
+//! The generated protocol in `src/proto/generated` is that of the protos in `proto/`.
+//!
+//! It is made here without `protoc`, and kept in the repository, so that no build of the service needs a compiler of protos.
+//! `TALLYSTONE_BLESS=1 cargo test --package tallystone-generate` renews it. Also makes the tables of the roles that methods
+//! need and of their classes; a method that does not declare both fails.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use protox::Compiler;
+use protox::prost_reflect::DescriptorPool;
+
+/// The option of a method that declares its role.
+const ROLE: &str = "tallystone.access.v1.role";
+/// The option of a method that declares its class.
+const CLASS: &str = "tallystone.access.v1.class";
+
+#[test]
+fn the_generated_protocol_is_that_of_the_protos() {
+    let made = tempfile::tempdir().expect("a folder is made");
+    generate(&repository().join("proto"), made.path()).expect("the protos compile");
+    let kept = repository().join("src/proto/generated");
+    let (made, before) = (contents(made.path()), contents(&kept));
+    if env::var_os("TALLYSTONE_BLESS").is_some() {
+        bless(&kept, &made, &before);
+        return;
+    }
+    let changed: Vec<&String> = made
+        .iter()
+        .filter(|(name, bytes)| before.get(*name) != Some(*bytes))
+        .map(|(name, _)| name)
+        .chain(before.keys().filter(|name| !made.contains_key(*name)))
+        .collect();
+    assert!(
+        changed.is_empty(),
+        "src/proto/generated is not that of proto/: {changed:?}; renew it with \
+        TALLYSTONE_BLESS=1 cargo test --package tallystone-generate"
+    );
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// The files of a folder by name. None is in a folder below it.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.expect("the folder is read");
+        (entry.file_name().into_string().expect("names are ASCII"), fs::read(entry.path()).expect("a file is read"))
+    };
+    entries.map(read).collect()
+}
+
+fn bless(kept: &Path, made: &BTreeMap<String, Vec<u8>>, before: &BTreeMap<String, Vec<u8>>) {
+    fs::create_dir_all(kept).expect("the folder is made");
+    for name in before.keys().filter(|name| !made.contains_key(*name)) {
+        fs::remove_file(kept.join(name)).expect("a file is removed");
+    }
+    for (name, bytes) in made {
+        fs::write(kept.join(name), bytes).expect("a file is written");
+    }
+}
+
+/// Compiles the protos into files of a folder.
+fn generate(protos: &Path, out: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let mut files = Vec::new();
+    collect(protos, &mut files)?;
+    files.sort();
+    let mut compiler = Compiler::new([protos])?;
+    compiler.include_source_info(true).include_imports(true).open_files(&files)?;
+    let pool = compiler.descriptor_pool();
+    fs::write(out.join("method_roles.rs"), declared(&pool, ROLE)?)?;
+    fs::write(out.join("method_classes.rs"), declared(&pool, CLASS)?)?;
+    let descriptors = compiler.file_descriptor_set();
+    fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
+    let services = tonic_prost_build::configure().build_client(true).build_server(true);
+    services.out_dir(out).compile_fds(descriptors)?;
+    Ok(())
+}
+
+/// The full name of each method of ours with the number that it declares by an option, in the order of names, as an array of
+/// Rust.
+fn declared(pool: &DescriptorPool, name: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let option = pool.get_extension_by_name(name).ok_or_else(|| format!("the protos define no option {name}"))?;
+    let mut rows = BTreeMap::new();
+    for service in pool.services() {
+        for method in service.methods() {
+            let number = method.options().get_extension(&option).as_enum_number().unwrap_or_default();
+            if number == 0 {
+                return Err(format!("{} lacks an option: add option ({name})", method.full_name()).into());
+            }
+            rows.insert(method.full_name().to_owned(), number);
+        }
+    }
+    let rows: String = rows.iter().map(|(method, number)| format!("    ({method:?}, {number}),\n")).collect();
+    Ok(format!("&[\n{rows}]\n"))
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "proto") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
