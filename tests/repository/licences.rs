@@ -6,6 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::pages::root;
+
 /// Licences that ask for no more than attribution.
 const ALLOWED: &[&str] = &[
     "0BSD",
@@ -56,7 +58,7 @@ fn packages() -> Vec<Value> {
     let version = String::from_utf8(version.stdout).expect("rustc speaks UTF-8");
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc names its host");
     let output = Command::new(env!("CARGO"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(root())
         .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", host])
         .output()
         .expect("cargo runs");

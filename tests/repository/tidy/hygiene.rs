@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::source::{collect, relative, root, sources};
+use super::source::{collect, relative, sources};
 use super::{Except, expect_none, mentions_except, mentions_where};
+use crate::pages::root;
 
 #[test]
 fn nothing_unwraps() {

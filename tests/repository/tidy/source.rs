@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
+use crate::pages::root;
+
 /// One source file.
 pub struct Source {
     /// The path from the root of the repository.
@@ -86,11 +88,6 @@ impl Mention {
     pub fn root(&self) -> &str {
         self.text.split("::").next().expect("split answers at least one piece")
     }
-}
-
-/// The root of the repository.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// All Rust sources of the repository but the build script, read once.
