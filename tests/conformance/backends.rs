@@ -7,31 +7,22 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use scylla::client::session::Session;
-use scylla::statement::Statement;
-use tallystone::adapters::cassandra::{self, Cassandra, RowSettings, SettingsSource, StartupDeadline, schema};
 use tallystone::adapters::embedded::{self, Embedded, Options};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memcached::{self, Cluster};
 use tallystone::adapters::memory::{self, FastTable, MemoryHistory};
 use tallystone::adapters::system::SystemClock;
-use tallystone::domain::counter::NamespaceId;
-use tallystone::domain::namespace::{HotCounter, SeriesSettings, TimePartition};
-use tallystone::ports::{Clock as _, HistoryStore, StoreError, Stores};
+use tallystone::ports::{Clock as _, HistoryStore, Stores};
 use tempfile::TempDir;
 
 use crate::given;
+use crate::keyspaces::{self, Keyspace};
 use crate::servers::Memcached;
 
 /// How long a call of memcached may take on a busy machine.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
-
-/// How long a node may take to drop a keyspace of some hundred tables.
-const DROPPED_WITHIN: Duration = Duration::from_secs(120);
 /// The limit for other processes to let go of a directory that was given up.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(10);
 
@@ -88,80 +79,20 @@ pub struct Bench {
     pub clock: ManualClock,
     /// The store and its directory, where there is one. In this order: it is closed before its directory goes.
     kept: Option<(Embedded, TempDir)>,
-    /// The keyspace, where there is one.
+    /// The keyspace that it borrowed, where there is one.
     keyspace: Option<Keyspace>,
     /// The memcached servers, where there are some.
     servers: Vec<Memcached>,
 }
 
-/// A keyspace of a test's own.
-#[derive(Clone)]
-struct Keyspace {
-    options: cassandra::Options,
-    session: Arc<Session>,
-}
-
-/// Namespaces of which no catalog knows anything: two event buckets, five of the counters that most laws are about and, in
-/// later versions, three; time buckets of a minute, series for a month.
-struct Constant;
-
-#[async_trait]
-impl SettingsSource for Constant {
-    async fn settings(&self, _: NamespaceId, version: u64) -> Result<RowSettings, StoreError> {
-        let keep = Duration::from_secs(30 * 86_400);
-        let series = [10, 60].map(|step_seconds| SeriesSettings { step_seconds, keep }).into();
-        let buckets_per_id = if version == 1 { 5 } else { 3 };
-        let hot = |name| HotCounter { counter_name: given::counter_name(name), buckets_per_id };
-        let hot_counters = given::HOT.map(hot).into_iter().collect();
-        Ok(RowSettings { partition: TimePartition { buckets_per_id: 2, seconds_per_bucket: 60 }, hot_counters, series })
-    }
-}
-
-impl Keyspace {
-    /// Makes a keyspace on the node that all tests share.
-    async fn make() -> Result<Self, String> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let node = crate::servers::cassandra::shared()?;
-        let options = cassandra::Options {
-            servers: vec![node.to_string()],
-            keyspace: format!("laws_{}", NEXT.fetch_add(1, Ordering::Relaxed)),
-            data_center: None,
-            credentials: None,
-            tls: None,
-            timeout: CALL_WITHIN,
-        };
-        let session = cassandra::connect(&options, &patience()).await.map_err(|error| error.to_string())?;
-        let replication = schema::Replication::new(vec![("datacenter1".to_owned(), 1)]);
-        let made = schema::make_keyspace(&session, &options.keyspace, &replication, &SystemClock).await;
-        made.map_err(|fault| fault.why)?;
-        let applied = schema::apply(&session, &options.keyspace, schema::MIGRATIONS, &SystemClock, &|| ()).await;
-        applied.map_err(|fault| fault.why)?;
-        Ok(Self { options, session: Arc::new(session) })
-    }
-
-    async fn open(&self) -> Result<Cassandra, String> {
-        let settings = Some(Arc::new(Constant) as Arc<dyn SettingsSource>);
-        // Boxed, because it is large.
-        let opened = Box::pin(Cassandra::open(&self.options, settings, Arc::new(SystemClock), &patience())).await;
-        opened.map_err(|error| error.to_string())
-    }
-}
-
-/// Longer than a server waits for its start: a machine whose disk pauses must not fail a test.
-fn patience() -> Arc<StartupDeadline> {
-    Arc::new(StartupDeadline::start_within(Arc::new(SystemClock), Duration::from_secs(90)))
-}
-
-/// What a bench leaves behind on a server.
+/// What a bench has of a server that goes on.
 pub struct Leftovers(Option<Keyspace>);
 
 impl Leftovers {
-    /// Removes it, because a node bears hundreds of tables only.
-    pub async fn remove(self) {
-        if let Some(Keyspace { options, session }) = self.0 {
-            let mut dropped = Statement::new(format!("DROP KEYSPACE {}", options.keyspace));
-            dropped.set_request_timeout(Some(DROPPED_WITHIN));
-            session.query_unpaged(dropped, ()).await.expect("a keyspace of ours can be dropped");
+    /// Gives it back for other benches. After a law that failed it is not: something may still use it.
+    pub async fn give_back(self) {
+        if let Some(keyspace) = self.0 {
+            keyspace.give_back().await;
         }
     }
 }
@@ -176,7 +107,7 @@ impl Bench {
                 let history = Some(Arc::new(MemoryHistory::default()) as Arc<dyn HistoryStore>);
                 Self { backend, stores, history, clock, kept: None, keyspace: None, servers: Vec::new() }
             }
-            Backend::Cassandra => Self::open_cassandra(clock, Keyspace::make().await?).await?,
+            Backend::Cassandra => Self::open_cassandra(clock, keyspaces::borrow().await?).await?,
             Backend::Memcached => Self::open_memcached(backend, clock, &[1], 0).await?,
             Backend::MemcachedReplicas => Self::open_memcached(backend, clock, &[2, 2], 0).await?,
             Backend::MemcachedTokens => Self::open_memcached(backend, clock, &[1, 1], 3_600).await?,
@@ -191,7 +122,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// What stays on a server when the bench is gone.
+    /// What the bench has of a server that goes on when it is gone.
     pub fn leftovers(&self) -> Leftovers {
         Leftovers(self.keyspace.clone())
     }
@@ -372,7 +303,7 @@ async fn on_each(backends: &[Backend], law: impl AsyncFn(Bench)) {
                 println!("on {backend:?}");
                 let leftovers = bench.leftovers();
                 law(bench).await;
-                leftovers.remove().await;
+                leftovers.give_back().await;
             }
             Err(why) => not_run(backend, &why),
         }

@@ -21,6 +21,7 @@ mod history_search;
 mod history_store;
 mod hot_counters;
 mod in_doubt;
+mod keyspaces;
 #[allow(dead_code, reason = "each test takes what it needs")]
 #[path = "../linear/mod.rs"]
 mod linear;

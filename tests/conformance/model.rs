@@ -506,7 +506,7 @@ async fn compare(backend: Backend, commands: &[Command]) -> Result<(), TestCaseE
     let subject = Side::open(backend).await.map_err(TestCaseError::fail)?;
     let leftovers = subject.bench.leftovers();
     let compared = compare_sides(oracle, subject, commands).await;
-    leftovers.remove().await;
+    leftovers.give_back().await;
     compared
 }
 
