@@ -20,10 +20,13 @@ use tallystone::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange
 use crate::backends::{BACKENDS, Backend, Bench, Ending, is_selected, not_run};
 use crate::given::{DATASET, OTHER_DATASET, OTHER_NAMESPACE, SLICE, T0, counter, foreign, slice};
 
-/// The least number of sequences; `PROPTEST_CASES` may ask for more.
+/// The number of sequences for every change, unless `PROPTEST_CASES` says another.
 const CASES: u32 = 24;
 /// The same where a sequence takes seconds.
 const CASES_OF_SERVERS: u32 = 6;
+/// The two with `tests/run --long`.
+const CASES_LONG: u32 = 256;
+const CASES_OF_SERVERS_LONG: u32 = 24;
 const RESOLUTIONS: [u32; 2] = [10, 60];
 
 /// A command. Times are milliseconds above or below the limit of its dataset.
@@ -547,11 +550,17 @@ async fn after_restart(oracle: &mut Side, subject: &mut Side, ending: Ending) ->
     Ok(())
 }
 
-/// How many sequences a backend gets; `by_default` is what the test library makes of `PROPTEST_CASES` or of nothing.
-fn cases_of(backend: Backend, by_default: u32) -> u32 {
-    // A server gets a schema of its own for each sequence, which takes seconds.
-    let is_slow = backend == Backend::Cassandra;
-    if is_slow && std::env::var_os("PROPTEST_CASES").is_none() { CASES_OF_SERVERS } else { by_default.max(CASES) }
+/// How many sequences a backend gets; `asked` is what the test library makes of `PROPTEST_CASES`.
+fn cases_of(backend: Backend, asked: u32) -> u32 {
+    let is_asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let is_long = std::env::var_os("TALLYSTONE_LONG_TESTS").is_some();
+    match (is_asked, is_long, backend == Backend::Cassandra) {
+        (true, _, _) => asked,
+        (false, false, false) => CASES,
+        (false, false, true) => CASES_OF_SERVERS,
+        (false, true, false) => CASES_LONG,
+        (false, true, true) => CASES_OF_SERVERS_LONG,
+    }
 }
 
 #[test]

@@ -22,6 +22,10 @@ use crate::servers::redis::Build;
 /// How many transitions a run makes at least; a longer run is asked for by this variable.
 const TRANSITIONS: &str = "TALLYSTONE_REDIS_TRANSITIONS";
 const TRANSITIONS_DEFAULT: u64 = 6_000;
+/// Of each build for every change, with `CI=true`; they meet every refusal below several times.
+const TRANSITIONS_IN_CI: u64 = 20_000;
+/// Of each build with `tests/run --long`.
+const TRANSITIONS_LONG: u64 = 200_000;
 /// The first seed; each run of commands takes the next one.
 const SEED: &str = "TALLYSTONE_REDIS_SEED";
 /// The commands of one shard, which is then dropped.
@@ -108,27 +112,35 @@ fn number_of(variable: &str) -> Option<u64> {
 
 #[tokio::test]
 async fn the_shard_on_redis_answers_as_the_core_does() {
-    answers_as_the_core_does_on(Build::Redis7, 200_000).await;
+    answers_as_the_core_does_on(Build::Redis7).await;
 }
 
 #[tokio::test]
 async fn the_shard_on_redis_8_answers_as_the_core_does() {
-    answers_as_the_core_does_on(Build::Redis8, 20_000).await;
+    answers_as_the_core_does_on(Build::Redis8).await;
 }
 
 #[tokio::test]
 async fn the_shard_on_valkey_answers_as_the_core_does() {
-    answers_as_the_core_does_on(Build::Valkey9, 20_000).await;
+    answers_as_the_core_does_on(Build::Valkey9).await;
 }
 
-/// Runs as many transitions as the variable says, `in_ci` where every change is tested, and a few otherwise.
-async fn answers_as_the_core_does_on(build: Build, in_ci: u64) {
+/// How many transitions are made unless the variable says it.
+fn usual_transitions() -> u64 {
+    if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() {
+        TRANSITIONS_LONG
+    } else if std::env::var("CI").is_ok_and(|value| value == "true") {
+        TRANSITIONS_IN_CI
+    } else {
+        TRANSITIONS_DEFAULT
+    }
+}
+
+async fn answers_as_the_core_does_on(build: Build) {
     let Some(server) = shared(build) else { return };
-    let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    let usual = if is_ci { in_ci } else { TRANSITIONS_DEFAULT };
     let clock = past_clock();
     let (queues, client) = (server.queues(&clock).await, server.client().await);
-    let wanted = number_of(TRANSITIONS).unwrap_or(usual);
+    let wanted = number_of(TRANSITIONS).unwrap_or_else(usual_transitions);
     let (mut seed, mut transitions) = (number_of(SEED).unwrap_or(1), 0);
     let mut refused = BTreeSet::new();
     while transitions < wanted {
