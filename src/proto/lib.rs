@@ -1,6 +1,6 @@
 //! The generated protocol: messages, clients, servers, and the descriptors of all of it.
 //!
-//! `generated/` is made from `proto/` by the test in `generate/`, which also says when it is no longer true.
+//! `generated/` is made from `proto/` by the test in `tests/generated`, which also says when it is no longer true.
 
 /// The encoded descriptor set of all protos, for reflection and for JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tallystone::adapters::files::AdminLogFiles;
-use tallystone::adapters::memory::AdminLogTable;
-use tallystone::domain::Timestamp;
-use tallystone::ports::{AdminAction, AdminLog};
+use tallystone_adapters::files::AdminLogFiles;
+use tallystone_adapters::memory::AdminLogTable;
+use tallystone_domain::Timestamp;
+use tallystone_ports::{AdminAction, AdminLog};
 
 fn act(number: u64) -> AdminAction {
     let text = |what: &str| format!("{what} \"{number}\"\n ü");

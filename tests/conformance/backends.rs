@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::embedded::{self, Embedded, Options};
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::memcached::{self, Cluster};
-use tallystone::adapters::memory::{self, FastTable, MemoryHistory};
-use tallystone::adapters::system::SystemClock;
-use tallystone::ports::{Clock as _, HistoryStore, Stores};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_adapters::memcached::{self, Cluster};
+use tallystone_adapters::memory::{self, FastTable, MemoryHistory};
+use tallystone_adapters::system::SystemClock;
+use tallystone_embedded::{Embedded, Options};
+use tallystone_ports::{Clock as _, HistoryStore, Stores};
 use tempfile::TempDir;
 
 use crate::given;
@@ -230,11 +230,13 @@ impl Bench {
 
 /// Opens a store. A process that another test is just starting has copies of the open files of this one until it runs, the lock
 /// of a directory included. So a directory that was given up may be in use for a moment.
-pub fn open_store(options: &Options) -> Result<Embedded, embedded::OpenError> {
+pub fn open_store(options: &Options) -> Result<Embedded, tallystone_embedded::OpenError> {
     let deadline = SystemClock.elapsed() + GIVEN_UP_WITHIN;
     loop {
-        match embedded::open(options.clone()) {
-            Err(embedded::OpenError::InUse(_)) if SystemClock.elapsed() < deadline => std::thread::yield_now(),
+        match tallystone_embedded::open(options.clone()) {
+            Err(tallystone_embedded::OpenError::InUse(_)) if SystemClock.elapsed() < deadline => {
+                std::thread::yield_now()
+            }
             outcome => return outcome,
         }
     }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::domain::access::{
+use tallystone_domain::access::{
     AccessKey, AccessKeySecret, AccessKeySpec, Grant, GrantEffect, KeyId, KeyQuota, PrincipalName, SecretHash,
 };
-use tallystone::domain::counter::{DatasetId, NamespaceId, NamespaceName};
-use tallystone::domain::experiment::{
+use tallystone_domain::counter::{DatasetId, NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{Namespace, NamespaceSpec, SeriesSettings};
+use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName};
+use tallystone_experiments::{
     ArmWeights, CatalogExperiment, ExperimentDesign, ExperimentId, ExperimentMode, ExperimentSettings, ExperimentSpec,
     ExperimentUnit, ExperimentWord, FallenCounter, SignificanceLevel,
 };
-use tallystone::domain::namespace::{Namespace, NamespaceSpec, SeriesSettings};
-use tallystone::domain::queue::{CatalogQueue, QueueId, QueueName};
-use tallystone::ports::{
+use tallystone_ports::{
     Catalog, CatalogChange, CatalogEntry, CatalogRecord, CatalogState, EffectOutcome, QueueDeletion, StoreError,
     StoreErrorKind,
 };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tallystone::adapters::manual::{ManualClock, SeededEntropy};
-use tallystone::adapters::system::{SystemClock, SystemEntropy};
-use tallystone::ports::{Clock, Entropy};
+use tallystone_adapters::manual::{ManualClock, SeededEntropy};
+use tallystone_adapters::system::{SystemClock, SystemEntropy};
+use tallystone_ports::{Clock, Entropy};
 use tokio::task::JoinSet;
 
 use crate::given::{T0, at};

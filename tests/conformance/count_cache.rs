@@ -1,9 +1,9 @@
 //! The laws of `CountCache`. A cache may forget at any time, so every law also allows "nothing".
 
-use tallystone::domain::counter::{Change, Counter};
-use tallystone::domain::rollup::CachedCount;
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::Stores;
+use tallystone_domain::counter::{Change, Counter};
+use tallystone_domain::rollup::CachedCount;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::Stores;
 
 use crate::backends::on_every_cache_backend;
 use crate::given::{DATASET, append, at, checkpoint, counter, event, roll};

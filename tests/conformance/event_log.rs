@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use tallystone::domain::counter::{Change, EventId, EventKey, NamespaceId};
-use tallystone::domain::limits::STEP;
-use tallystone::domain::rollup::{SliceStatus, TailLookup, TailSum};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{
+use tallystone_domain::counter::{Change, EventId, EventKey, NamespaceId};
+use tallystone_domain::limits::STEP;
+use tallystone_domain::rollup::{SliceStatus, TailLookup, TailSum};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     AppendOutcome, EffectOutcome, ScanOrder, ScanRange, SliceRow, StoreErrorKind, Stores, VerdictOutcome,
 };
 use tokio::sync::oneshot;
@@ -20,7 +20,7 @@ use crate::given::{
 };
 
 /// Law 1 for one acknowledged event.
-async fn check_known(stores: &Stores, counter: &tallystone::domain::counter::Counter, time: Timestamp) {
+async fn check_known(stores: &Stores, counter: &tallystone_domain::counter::Counter, time: Timestamp) {
     let step = time.floor_to(STEP);
     let shard = counter.touch_shard();
     let touched = stores.touches.touched(DATASET, shard, step, step, None, 10).await.expect("touches");
@@ -343,7 +343,7 @@ async fn event_log_law_5_a_scan_answers_the_range_in_order_in_either_direction_a
 }
 
 /// Reads a range page by page; every page but the last must be full.
-async fn scan_pages(stores: &Stores, mut range: ScanRange) -> Vec<tallystone::domain::counter::Event> {
+async fn scan_pages(stores: &Stores, mut range: ScanRange) -> Vec<tallystone_domain::counter::Event> {
     let mut all = Vec::new();
     loop {
         let page = stores.log.scan(DATASET, &counter("views"), range.clone()).await.expect("a scan");
@@ -615,7 +615,7 @@ async fn event_log_a_slice_is_scanned_counter_by_counter_in_the_order_of_keys() 
         for namespace in [1, 2, 300] {
             for name in names {
                 for millis in [0, 5, 599_999] {
-                    let counter = tallystone::domain::counter::Counter::new(
+                    let counter = tallystone_domain::counter::Counter::new(
                         NamespaceId(namespace),
                         crate::given::counter_name(name),
                     );

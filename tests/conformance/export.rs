@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use tallystone::adapters::files::Exports;
-use tallystone::domain::counter::{Change, EventId, EventKey, NamespaceName, Provenance};
-use tallystone::ports::{ExportSink, SliceRow};
+use tallystone_adapters::files::Exports;
+use tallystone_domain::counter::{Change, EventId, EventKey, NamespaceName, Provenance};
+use tallystone_ports::{ExportSink, SliceRow};
 
 use crate::given::{at, counter, event, foreign, namespace_name};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use futures_util::poll;
-use tallystone::ports::{EffectOutcome, Expiry, FastAdd, FastAddOutcome, Overflow, StoreError, Stores};
+use tallystone_ports::{EffectOutcome, Expiry, FastAdd, FastAddOutcome, Overflow, StoreError, Stores};
 
 use crate::backends::{on_every_durable_backend, on_every_fast_backend};
 use crate::given::{NAMESPACE, OTHER_NAMESPACE, counter, counter_name, foreign};

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tallystone::adapters::memory;
-use tallystone::domain::counter::{Change, Counter};
-use tallystone::domain::fleet::{FleetSecret, Heartbeat, MemberId, Roles, SECRET_BYTES};
-use tallystone::domain::limits::STEP;
-use tallystone::domain::rollup::{BucketRecord, Checkpoint, VerifiedBase};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{FleetStore, Membership, ReadReplicas, Stores};
+use tallystone_adapters::memory;
+use tallystone_domain::counter::{Change, Counter};
+use tallystone_domain::fleet::{FleetSecret, Heartbeat, MemberId, Roles, SECRET_BYTES};
+use tallystone_domain::limits::STEP;
+use tallystone_domain::rollup::{BucketRecord, Checkpoint, VerifiedBase};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{FleetStore, Membership, ReadReplicas, Stores};
 use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;

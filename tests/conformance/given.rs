@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tallystone::domain::counter::{
+use tallystone_domain::counter::{
     Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, NamespaceName, Provenance,
 };
-use tallystone::domain::rollup::{Checkpoint, SliceStatus, TimeSlice};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores};
+use tallystone_domain::rollup::{Checkpoint, SliceStatus, TimeSlice};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores};
 
 /// The dataset.
 pub const DATASET: DatasetId = DatasetId(1);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use scylla::client::session::Session;
-use tallystone::adapters::cassandra::{self as adapter, Options, StartupDeadline, connect, schema};
-use tallystone::adapters::system::SystemClock;
-use tallystone::domain::history::{HistoryCursor, HistoryTerm};
-use tallystone::domain::queue::messages::message::MessageKey;
-use tallystone::domain::queue::transition::HistoryRow;
-use tallystone::ports::{HistoryBatch, HistoryStore};
+use tallystone_adapters::system::SystemClock;
+use tallystone_cassandra::{self as adapter, Options, StartupDeadline, connect, schema};
+use tallystone_domain::history::{HistoryCursor, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::transition::HistoryRow;
+use tallystone_ports::{HistoryBatch, HistoryStore};
 use tokio::sync::watch;
 
 use crate::backends::{Backend, is_selected, not_run};
@@ -78,7 +78,7 @@ async fn every_row_expires_and_carries_its_own_time() {
         // The clock of the next epoch is an hour behind.
         extended(
             message(0, 1),
-            tallystone::domain::queue::transition::RowPosition { epoch: 2, position: 2 },
+            tallystone_domain::queue::transition::RowPosition { epoch: 2, position: 2 },
             -3_600_000,
         ),
     ];

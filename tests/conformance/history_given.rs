@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use tallystone::domain::queue::messages::message::{AttemptError, Fence, MessageKey, Metadata, SessionId};
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
-use tallystone::domain::queue::{MessageState, QueueId, ShardId, Trigger};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{HistoryBatch, HistoryStore, QueueShards};
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::{AttemptError, Fence, MessageKey, Metadata, SessionId};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
+use tallystone_domain::queue::{MessageState, QueueId, ShardId, Trigger};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{HistoryBatch, HistoryStore, QueueShards};
 
 use crate::backends::{Bench, on_every_backend};
 use crate::given::at;

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use tallystone::domain::queue::messages::message::MessageKey;
-use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
-use tallystone::domain::queue::{QueueId, ShardId};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{HistoryBatch, HistoryStore, QueueShards};
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{HistoryBatch, HistoryStore, QueueShards};
 
 use crate::given::at;
 use crate::history_given::{

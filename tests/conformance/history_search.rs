@@ -1,8 +1,8 @@
 //! Searches of the history over rows far apart, many rows of one time, and a shard that lived through the same time twice.
 
-use tallystone::domain::history::{HistoryHit, HistoryTerm};
-use tallystone::domain::queue::messages::message::MessageKey;
-use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::history::{HistoryHit, HistoryTerm};
+use tallystone_domain::queue::messages::message::MessageKey;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
 
 use crate::history_given::{
     PlainHistory, QUEUE, WHOLE, append, batch, enqueued, failed, message, on_every_history, position, shard,

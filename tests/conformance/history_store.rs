@@ -1,9 +1,9 @@
 //! The laws of `HistoryStore`, on every backend that keeps a history.
 
-use tallystone::domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
-use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
-use tallystone::domain::queue::{MessageState, QueueId, ShardId};
-use tallystone::ports::{HistoryBatch, HistoryStore};
+use tallystone_domain::history::{HistoryCursor, HistoryGap, HistoryHit, HistoryTerm};
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{MessageState, QueueId, ShardId};
+use tallystone_ports::{HistoryBatch, HistoryStore};
 
 use crate::backends::on_every_durable_backend;
 use crate::given::at;
@@ -261,7 +261,7 @@ async fn history_store_law_5_a_clock_that_went_back_loses_no_row_of_a_search() {
             (1..=6).map(|n| enqueued(message(0, n), position(n), 60 * n as i64, &format!("o-{n}"), "acme")).collect();
         let back: Vec<HistoryRow> = (4..=8)
             .map(|n| {
-                let key = tallystone::domain::queue::messages::message::MessageKey { epoch: 2, ..message(0, n) };
+                let key = tallystone_domain::queue::messages::message::MessageKey { epoch: 2, ..message(0, n) };
                 enqueued(key, of_epoch(2, n), 50 * n as i64 - 30, &format!("n-{n}"), "acme")
             })
             .collect();
@@ -372,7 +372,7 @@ async fn history_store_law_9_queues_do_not_see_each_other() {
             assert_eq!(whole_trace(history, queue, message(0, 1)).await, []);
             assert_eq!(history.last(queue, vec![message(0, 1)]).await.expect("rows"), [None]);
             assert_eq!(history.lives(queue, &id("a"), 9).await.expect("lives"), []);
-            let whole = tallystone::ports::QueueShards { queue, ..WHOLE };
+            let whole = tallystone_ports::QueueShards { queue, ..WHOLE };
             assert_eq!(find_all(history, whole, &HistoryTerm::Enqueued).await, []);
             assert_eq!(history.gaps(whole, 9).await.expect("gaps"), []);
             assert_eq!(cursor_of(history, ShardId { queue, number: 0 }).await, None);
@@ -435,7 +435,7 @@ async fn the_store_counts_the_rows_that_it_writes() {
 /// A batch of as many rows as a relay sends at once.
 #[tokio::test]
 async fn history_store_law_1_the_largest_batch_is_written_as_a_whole() {
-    const ROWS: u64 = tallystone::domain::limits::HISTORY_BATCH_ROWS_MAX as u64;
+    const ROWS: u64 = tallystone_domain::limits::HISTORY_BATCH_ROWS_MAX as u64;
     on_every_history(async |history| {
         let rows: Vec<HistoryRow> = (1..=ROWS)
             .map(|n| {

@@ -1,9 +1,9 @@
 //! Laws of the event log over slices that froze different settings of one namespace: its hot counters have other event
 //! buckets in one than in the other, where a store has event buckets.
 
-use tallystone::domain::counter::{Change, Counter, Event};
-use tallystone::domain::rollup::TimeSlice;
-use tallystone::ports::{AppendOutcome, ScanOrder, ScanRange, Stores, VerdictOutcome};
+use tallystone_domain::counter::{Change, Counter, Event};
+use tallystone_domain::rollup::TimeSlice;
+use tallystone_ports::{AppendOutcome, ScanOrder, ScanRange, Stores, VerdictOutcome};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{DATASET, HOT, all_events, append, counter, event, everything, key, slice_of_version};

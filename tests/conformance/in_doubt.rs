@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use memcache::exp::{Error, Op};
-use tallystone::adapters::memcached::wire::{BatchResponse, Network, ServerConnection, Tcp};
-use tallystone::adapters::memcached::{Cluster, Options};
-use tallystone::adapters::system::SystemClock;
-use tallystone::domain::fleet::ProtocolRules;
-use tallystone::ports::{EffectOutcome, FastCounts as _};
+use tallystone_adapters::memcached::wire::{BatchResponse, Network, ServerConnection, Tcp};
+use tallystone_adapters::memcached::{Cluster, Options};
+use tallystone_adapters::system::SystemClock;
+use tallystone_domain::fleet::ProtocolRules;
+use tallystone_ports::{EffectOutcome, FastCounts as _};
 
 use crate::backends::{Backend, not_run};
 use crate::given::counter;

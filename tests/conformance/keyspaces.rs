@@ -15,13 +15,13 @@ use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use scylla::client::session::Session;
 use scylla::statement::Statement;
-use tallystone::adapters::cassandra::{self, Cassandra, RowSettings, SettingsSource, StartupDeadline, schema};
-use tallystone::adapters::memory::FastTable;
-use tallystone::adapters::system::SystemClock;
-use tallystone::domain::counter::{Change, NamespaceId};
-use tallystone::domain::namespace::{HotCounter, SeriesSettings, TimePartition};
-use tallystone::domain::rollup::SliceStatus;
-use tallystone::ports::StoreError;
+use tallystone_adapters::memory::FastTable;
+use tallystone_adapters::system::SystemClock;
+use tallystone_cassandra::{Cassandra, RowSettings, SettingsSource, StartupDeadline, schema};
+use tallystone_domain::counter::{Change, NamespaceId};
+use tallystone_domain::namespace::{HotCounter, SeriesSettings, TimePartition};
+use tallystone_domain::rollup::SliceStatus;
+use tallystone_ports::StoreError;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 
@@ -41,7 +41,7 @@ const MIGRATED: &str = "schema_migrations";
 /// A keyspace that a test has to itself.
 #[derive(Clone)]
 pub struct Keyspace {
-    options: cassandra::Options,
+    options: tallystone_cassandra::Options,
     /// The tables that it was made with.
     tables: Arc<BTreeSet<String>>,
 }
@@ -124,7 +124,7 @@ impl Pool {
     async fn start() -> Result<Self, String> {
         let node = crate::servers::cassandra::shared()?.to_string();
         let options = options(&node, "system");
-        let connected = runtime().spawn(async move { cassandra::connect(&options, &patience()).await });
+        let connected = runtime().spawn(async move { tallystone_cassandra::connect(&options, &patience()).await });
         let session = connected.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         Ok(Self { session, node, free: Mutex::default() })
     }
@@ -185,8 +185,8 @@ impl Pool {
     }
 }
 
-fn options(node: &str, keyspace: &str) -> cassandra::Options {
-    cassandra::Options {
+fn options(node: &str, keyspace: &str) -> tallystone_cassandra::Options {
+    tallystone_cassandra::Options {
         servers: vec![node.to_owned()],
         keyspace: keyspace.to_owned(),
         data_center: None,

@@ -11,11 +11,11 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tallystone::domain::counter::{Change, Counter, DatasetId, Event, EventId, EventKey, Provenance};
-use tallystone::domain::limits::{STEP, TOUCH_SHARDS};
-use tallystone::domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailLookup, TailSum, fold};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores};
+use tallystone_domain::counter::{Change, Counter, DatasetId, Event, EventId, EventKey, Provenance};
+use tallystone_domain::limits::{STEP, TOUCH_SHARDS};
+use tallystone_domain::rollup::{Checkpoint, FoldRules, SliceStatus, TailLookup, TailSum, fold};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{AppendOutcome, NewEvent, RollWrite, ScanOrder, ScanRange, StoreError, Stores};
 
 use crate::backends::{BACKENDS, Backend, Bench, Ending, is_selected, not_run};
 use crate::given::{DATASET, OTHER_DATASET, OTHER_NAMESPACE, SLICE, T0, counter, foreign, slice};

@@ -1,8 +1,8 @@
 //! The laws of `NamespaceStore`, beyond those of `Catalog`.
 
-use tallystone::domain::counter::{DatasetId, NamespaceId};
-use tallystone::domain::namespace::{Dataset, DatasetSettings, Namespace};
-use tallystone::ports::{NamespaceRecord, StoreError, Stores};
+use tallystone_domain::counter::{DatasetId, NamespaceId};
+use tallystone_domain::namespace::{Dataset, DatasetSettings, Namespace};
+use tallystone_ports::{NamespaceRecord, StoreError, Stores};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::catalog::{TriedEntry, check_conflict, namespace_spec as spec};

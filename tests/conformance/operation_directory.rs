@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tallystone::adapters::memory;
-use tallystone::domain::fleet::MemberId;
-use tallystone::domain::limits::OPERATIONS_MAX;
-use tallystone::domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
-use tallystone::domain::queue::{Filter, QueueId, QueueName};
-use tallystone::ports::{
+use tallystone_adapters::memory;
+use tallystone_domain::fleet::MemberId;
+use tallystone_domain::limits::OPERATIONS_MAX;
+use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
+use tallystone_domain::queue::{Filter, QueueId, QueueName};
+use tallystone_ports::{
     EffectOutcome, OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreErrorKind,
 };
 use tokio::task::JoinSet;
@@ -50,7 +50,7 @@ pub fn row(id: &str, version: u64) -> OperationRow {
 
 /// The same once it has ended, so many milliseconds after the beginning.
 pub fn ended(id: &str, version: u64, millis: i64) -> OperationRow {
-    let outcome = OperationOutcome::Failed { reason: tallystone::domain::Reason::QueueNotFound, text: "gone".into() };
+    let outcome = OperationOutcome::Failed { reason: tallystone_domain::Reason::QueueNotFound, text: "gone".into() };
     OperationRow { runner: None, end: Some(OperationEnd { at: at(millis), outcome }), ..row(id, version) }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use tallystone::domain::time::Timestamp;
+use tallystone_domain::time::Timestamp;
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};

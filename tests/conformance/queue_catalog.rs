@@ -1,8 +1,8 @@
 //! The laws of `QueueCatalog`, beyond those of `Catalog`.
 
-use tallystone::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
-use tallystone::domain::queue::{CatalogQueue, QueueId};
-use tallystone::ports::QueueRequest;
+use tallystone_domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
+use tallystone_domain::queue::{CatalogQueue, QueueId};
+use tallystone_ports::QueueRequest;
 
 use crate::catalog::TriedEntry;
 use crate::given::at;

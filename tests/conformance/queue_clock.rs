@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::MessageUpdate;
-use tallystone::domain::queue::invalid_command::InvalidCommandPart;
-use tallystone::domain::queue::messages::message::MessageRef;
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::{Command, Refusal, Reply, Settings};
-use tallystone::ports::{Clock, EffectOutcome, ShardCommand, StoreErrorKind};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::command::MessageUpdate;
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::{Command, Refusal, Reply, Settings};
+use tallystone_ports::{Clock, EffectOutcome, ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
 use crate::given::T0;

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use tallystone::domain::Timestamp;
-use tallystone::domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageRef, Metadata, RoutingValue};
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::Exclusivity;
-use tallystone::domain::queue::{Command, Durability, MessageState, QueueId, Refusal, Reply, Settings, Shard};
-use tallystone::ports::{CreatedQueue, ShardCommand, StoreErrorKind};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
+use tallystone_domain::queue::messages::message::{LeaseToken, MessageRef, Metadata, RoutingValue};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::setup::settings::Exclusivity;
+use tallystone_domain::queue::{Command, Durability, MessageState, QueueId, Refusal, Reply, Settings, Shard};
+use tallystone_ports::{CreatedQueue, ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
 use crate::given::{T0, at};
@@ -124,7 +124,7 @@ async fn queue_store_law_2_no_step_of_the_wall_and_no_restart_moves_a_lease() {
         for (id, step) in [("forward", 3_600_i64), ("back", -3_600)] {
             bench.one(SHARD, enqueue(id, 0, b"")).await;
             let (lease, _) = bench.dequeue(SHARD, 1).await.remove(0);
-            let wall = tallystone::ports::Clock::now(&bench.clock).micros() + step * 1_000_000;
+            let wall = tallystone_ports::Clock::now(&bench.clock).micros() + step * 1_000_000;
             bench.clock.set_wall(Timestamp::from_micros(wall));
             bench.clock.advance(Duration::from_secs(20));
             assert_eq!(state_of(&bench, id).await, Some(MessageState::Running));
@@ -230,7 +230,7 @@ async fn queue_store_laws_5_and_6_what_was_created_stays_and_what_was_dropped_st
     on_every_durable_queue_store(async |bench, ending| {
         let gone = QueueId(9);
         bench.stores.shards.create(gone, 4, settings().into()).await.expect("a new queue");
-        let shard = tallystone::domain::queue::ShardId { queue: gone, number: 3 };
+        let shard = tallystone_domain::queue::ShardId { queue: gone, number: 3 };
         for number in 0..50 {
             bench.one(shard, enqueue(&format!("g-{number}"), 0, b"gone")).await;
         }

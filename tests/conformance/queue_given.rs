@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tallystone::adapters::embedded::{Embedded, Options};
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::memory;
-use tallystone::adapters::system::SystemClock;
-use tallystone::domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageKey, Metadata};
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::{MessageRetryPolicy, Retention};
-use tallystone::domain::queue::{
+use tallystone_adapters::manual::ManualClock;
+use tallystone_adapters::memory;
+use tallystone_adapters::system::SystemClock;
+use tallystone_domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
+use tallystone_domain::queue::messages::message::{LeaseToken, MessageKey, Metadata};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::setup::settings::{MessageRetryPolicy, Retention};
+use tallystone_domain::queue::{
     Command, Durability, QueueId, QueueName, QueueSpec, Refusal, Reply, Settings, ShardId, ShardSettings,
 };
-use tallystone::ports::{
+use tallystone_embedded::{Embedded, Options};
+use tallystone_ports::{
     Clock as _, MessageBody, QueueListener, QueueStores, ShardAnswer, ShardCapabilities, ShardCommand, ShardStatus,
     StoreError, StoredMessage,
 };

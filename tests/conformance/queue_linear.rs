@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tallystone::domain::queue::command::FailureReport;
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageRef};
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction as Ends;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
-use tallystone::ports::{QueueStores, ShardCommand};
+use tallystone_domain::queue::command::FailureReport;
+use tallystone_domain::queue::messages::message::{LeaseToken, MessageRef};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction as Ends;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
+use tallystone_ports::{QueueStores, ShardCommand};
 use tokio::task::JoinSet;
 
 use crate::linear::history::History;

@@ -1,13 +1,13 @@
 //! The laws of the counts and outboxes of shards: `ShardOutbox`.
 
-use tallystone::domain::limits::OUTBOX_PAGE_ROWS_MAX;
-use tallystone::domain::queue::counter_names::CountedValue;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::HistoryKept;
-use tallystone::domain::queue::tally::flows::Flow;
-use tallystone::domain::queue::transition::{HistoryRow, RowPosition};
-use tallystone::domain::queue::{MessageState, QueueId, Settings, ShardId, Transition, Trigger};
-use tallystone::ports::StoreErrorKind;
+use tallystone_domain::limits::OUTBOX_PAGE_ROWS_MAX;
+use tallystone_domain::queue::counter_names::CountedValue;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::setup::settings::HistoryKept;
+use tallystone_domain::queue::tally::flows::Flow;
+use tallystone_domain::queue::transition::{HistoryRow, RowPosition};
+use tallystone_domain::queue::{MessageState, QueueId, Settings, ShardId, Transition, Trigger};
+use tallystone_ports::StoreErrorKind;
 
 use crate::queue_given::{
     OTHER_SHARD, QUEUE, QueueBench, SHARD, configure, dequeue, enqueue, on_every_durable_queue_store,
@@ -31,7 +31,7 @@ async fn work(bench: &QueueBench, shard: ShardId, names: &str) -> Vec<Transition
     for (message, action) in leased.messages.iter().zip([SettleAction::Complete, SettleAction::Fail]) {
         let lease = message.head.lease.expect("it is leased");
         let token =
-            tallystone::domain::queue::messages::message::LeaseToken { key: message.head.key, fence: lease.fence };
+            tallystone_domain::queue::messages::message::LeaseToken { key: message.head.key, fence: lease.fence };
         applied.extend(bench.one(shard, settle(token, action)).await.transitions);
     }
     applied

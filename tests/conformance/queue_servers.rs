@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::queue::messages::message::MessageRef;
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
-use tallystone::ports::ShardCommand;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
+use tallystone_ports::ShardCommand;
 
 use crate::queue_given::{
     News, QueueBench, configure_with, enqueue, is_new, on_every_durable_queue_store, on_every_queue_store, settings,

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tallystone::domain::queue::command::{Completeness, Dequeue};
-use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::messages::message::{MessageRef, Metadata, RoutingValue, SessionId};
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::session_records::SessionCall;
-use tallystone::domain::queue::shard::explain::Cause;
-use tallystone::domain::queue::{
+use tallystone_domain::queue::command::{Completeness, Dequeue};
+use tallystone_domain::queue::filter::{Filter, ShapeKeys};
+use tallystone_domain::queue::messages::message::{MessageRef, Metadata, RoutingValue, SessionId};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::shard::explain::Cause;
+use tallystone_domain::queue::{
     Command, MessageState, QueueId, Refusal, Reply, Settings, Shard, ShardId, ShardSettings, Trigger,
 };
-use tallystone::ports::{
+use tallystone_ports::{
     CreatedQueue, EffectOutcome, FinishedBodies, IdScope, MessageBody, ShardCommand, StoreError, StoreErrorKind,
 };
 use tokio::task::JoinSet;
@@ -90,8 +90,7 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
                 3 | 4 => dequeue(1 + usize::try_from(draw % 4).expect("small")),
                 5 => match core.list(MessageState::Running, 0).next().and_then(|held| Some((held.key, held.lease?))) {
                     Some((key, lease)) => {
-                        let token =
-                            tallystone::domain::queue::messages::message::LeaseToken { key, fence: lease.fence };
+                        let token = tallystone_domain::queue::messages::message::LeaseToken { key, fence: lease.fence };
                         settle(token, [SettleAction::Complete, SettleAction::Fail, SettleAction::Release][step % 3])
                     }
                     None => dequeue(1),
@@ -116,7 +115,7 @@ async fn queue_store_law_2_a_shard_answers_as_the_core_does() {
 async fn queue_store_law_2_the_time_of_shards_never_goes_back() {
     on_every_queue_store(async |bench| {
         let first = bench.one(SHARD, enqueue("a", 0, b"")).await.at;
-        bench.clock.set_wall(tallystone::domain::Timestamp::from_secs(0));
+        bench.clock.set_wall(tallystone_domain::Timestamp::from_secs(0));
         let second = bench.one(SHARD, enqueue("b", 0, b"")).await.at;
         assert!(second >= first && first >= T0, "{first:?} then {second:?}");
     })
@@ -245,7 +244,7 @@ async fn queue_store_law_8_reads_see_what_was_answered() {
             bench.one(SHARD, enqueue(id, priority, id.as_bytes())).await;
         }
         let reader = &bench.stores.reader;
-        let ids = |read: tallystone::ports::MessagesAt| {
+        let ids = |read: tallystone_ports::MessagesAt| {
             read.messages.iter().map(|message| message.head.id.to_string()).collect::<String>()
         };
         assert_eq!(ids(reader.peek(SHARD, 2).await.expect("a read")), "ab", "in the order of service");

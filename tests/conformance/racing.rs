@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::domain::counter::{Change, Counter, EventKey};
-use tallystone::domain::rollup::{Checkpoint, FoldRules, TailLookup, fold};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{AppendOutcome, RollWrite, ScanOrder, ScanRange, Stores, VerdictOutcome};
+use tallystone_domain::counter::{Change, Counter, EventKey};
+use tallystone_domain::rollup::{Checkpoint, FoldRules, TailLookup, fold};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{AppendOutcome, RollWrite, ScanOrder, ScanRange, Stores, VerdictOutcome};
 use tokio::task::JoinSet;
 
 use crate::backends::on_every_backend;
@@ -120,12 +120,7 @@ impl House {
         self.stores.rollups.put(DATASET, vec![write]).await.expect("a put");
     }
 
-    async fn scan(
-        &self,
-        counter: &Counter,
-        after: Timestamp,
-        to: Timestamp,
-    ) -> Vec<tallystone::domain::counter::Event> {
+    async fn scan(&self, counter: &Counter, after: Timestamp, to: Timestamp) -> Vec<tallystone_domain::counter::Event> {
         let range = ScanRange { after, to, order: ScanOrder::OldestFirst, beyond: None, limit: usize::MAX };
         self.stores.log.scan(DATASET, counter, range).await.expect("a scan")
     }
@@ -181,7 +176,7 @@ fn named(of: usize) -> Counter {
     counter(&format!("c{of}"))
 }
 
-fn adds(events: &[tallystone::domain::counter::Event]) -> i64 {
+fn adds(events: &[tallystone_domain::counter::Event]) -> i64 {
     events.iter().map(|event| event.change.delta()).sum()
 }
 

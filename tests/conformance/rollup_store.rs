@@ -1,9 +1,9 @@
 //! The laws of `RollupStore`.
 
-use tallystone::domain::counter::{Change, Counter, CounterName, NamespaceId};
-use tallystone::domain::rollup::{BucketRecord, Checkpoint, CountAt, RollupRow, SliceStatus, StepSum};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{RollWrite, Stores, VerdictOutcome};
+use tallystone_domain::counter::{Change, Counter, CounterName, NamespaceId};
+use tallystone_domain::rollup::{BucketRecord, Checkpoint, CountAt, RollupRow, SliceStatus, StepSum};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{RollWrite, Stores, VerdictOutcome};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{
@@ -52,10 +52,10 @@ fn full_checkpoint() -> Checkpoint {
         repairs: 3,
         sources: [(
             "web-1".into(),
-            tallystone::domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3, time: at(7) },
+            tallystone_domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3, time: at(7) },
         )]
         .into(),
-        writer: Some(tallystone::domain::rollup::CheckpointWriter {
+        writer: Some(tallystone_domain::rollup::CheckpointWriter {
             at: at(26_000),
             server: Some("counts-1:7450".into()),
         }),

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use tallystone::domain::counter::{CounterName, EventId, EventKey};
-use tallystone::domain::limits::RULES_MAX;
-use tallystone::domain::queue::QueueName;
-use tallystone::domain::queue::messages::message::Metadata;
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::rules::{
+use tallystone_domain::counter::{CounterName, EventId, EventKey};
+use tallystone_domain::limits::RULES_MAX;
+use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::messages::message::Metadata;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::rules::{
     CrossingClaim, FiredMessage, QueueHome, Rule, RuleCondition, RuleMessage, RuleName, RuleProgress, RuleSpec,
     RuleStamp,
 };
-use tallystone::ports::{EffectOutcome, NewRule, RuleStore, StoreError, StoreErrorKind};
+use tallystone_ports::{EffectOutcome, NewRule, RuleStore, StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};

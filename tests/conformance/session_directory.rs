@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::memory::MemorySessions;
-use tallystone::adapters::redis::RedisSessions;
-use tallystone::domain::limits::{SESSION_ENDS_KEPT_MIN, SESSION_KEPT, SESSION_SHARDS_MAX};
-use tallystone::domain::queue::messages::message::SessionId;
-use tallystone::domain::queue::session_records::Ending;
-use tallystone::domain::queue::session_rows::{CallAttempt, SessionPulse};
-use tallystone::domain::queue::{QueueId, Refusal, ShardId};
-use tallystone::ports::{EffectOutcome, EndedSession, NewSession, SessionDirectory, SignOfLife, StoreErrorKind};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_adapters::memory::MemorySessions;
+use tallystone_domain::limits::{SESSION_ENDS_KEPT_MIN, SESSION_KEPT, SESSION_SHARDS_MAX};
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse};
+use tallystone_domain::queue::{QueueId, Refusal, ShardId};
+use tallystone_ports::{EffectOutcome, EndedSession, NewSession, SessionDirectory, SignOfLife, StoreErrorKind};
+use tallystone_redis::RedisSessions;
 
 use crate::given;
 use crate::queue_redis::server::on_every_redis;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memcache::exp::{Arithmetic, Delete, Get, Meta, Op, Set, Ttl};
-use tallystone::adapters::memcached::wire::{CommandResponse, Network, ServerConnection, Tcp};
+use tallystone_adapters::memcached::wire::{CommandResponse, Network, ServerConnection, Tcp};
 
 use crate::backends::{Backend, not_run};
 use crate::servers::Memcached;

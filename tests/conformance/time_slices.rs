@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tallystone::domain::counter::{Change, NamespaceId};
-use tallystone::domain::rollup::{BucketRecord, SliceStatus};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{ScanRange, StoreErrorKind, Stores, VerdictOutcome};
+use tallystone_domain::counter::{Change, NamespaceId};
+use tallystone_domain::rollup::{BucketRecord, SliceStatus};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{ScanRange, StoreErrorKind, Stores, VerdictOutcome};
 use tokio::task::JoinSet;
 
 use crate::backends::{on_every_backend, on_every_durable_backend};

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tallystone::adapters::jwt::{Jwt, KeyFile, KeyUrl};
-use tallystone::domain::Timestamp;
-use tallystone::domain::access::{
+use tallystone_adapters::jwt::{Jwt, KeyFile, KeyUrl};
+use tallystone_domain::Timestamp;
+use tallystone_domain::access::{
     ClaimValue, GroupGrants, IssuerName, IssuerPolicy, TokenAlgorithm, TokenRefusal, VerifiedToken,
 };
-use tallystone::domain::limits::{ISSUER_KEYS_BYTES_MAX, ISSUER_KEYS_MAX};
-use tallystone::ports::{KeyDocument, SigningKeys, TokenFormat};
+use tallystone_domain::limits::{ISSUER_KEYS_BYTES_MAX, ISSUER_KEYS_MAX};
+use tallystone_ports::{KeyDocument, SigningKeys, TokenFormat};
 
 use crate::servers::issuer::{KeyServer, Served, TokenKey, key_set};
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use tallystone::domain::counter::{Change, Counter};
-use tallystone::domain::limits::{STEP, TOUCH_SHARDS};
-use tallystone::domain::rollup::SliceStatus;
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{Stores, Touch};
+use tallystone_domain::counter::{Change, Counter};
+use tallystone_domain::limits::{STEP, TOUCH_SHARDS};
+use tallystone_domain::rollup::SliceStatus;
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{Stores, Touch};
 
 use crate::backends::{on_every_backend, on_every_durable_backend};
 use crate::given::{DATASET, OTHER_DATASET, append, at, checkpoint, counter, event, foreign, roll};

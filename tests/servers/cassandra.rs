@@ -303,7 +303,8 @@ fn fetch() -> Result<PathBuf, String> {
     }
     let said = |error: std::io::Error| format!("the artifacts of Cassandra cannot be kept: {error}");
     let fresh = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).map_err(said)?;
-    let pom = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/cassandra/pom.xml");
+    let pom = fresh.path().join("pom.xml");
+    fs::write(&pom, include_str!("cassandra/pom.xml")).map_err(said)?;
     let fetched = Command::new("mvn")
         .args(["-q", "-B", "-f"])
         .arg(pom)

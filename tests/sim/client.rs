@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance};
-use tallystone::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
-use tallystone::domain::{Reason, Timestamp};
-use tallystone::engine::counting::{Add, Clear, Counting, CountingError, TokenVerdict, WriteOutcome};
+use tallystone_domain::counter::{ClientToken, CounterName, IdempotencyToken, NamespaceName, Provenance};
+use tallystone_domain::rollup::{CountReading, Exactness, Freshness, ReadOptions};
+use tallystone_domain::{Reason, Timestamp};
+use tallystone_engine::counting::{Add, Clear, Counting, CountingError, TokenVerdict, WriteOutcome};
 
 use crate::chance::Chance;
 use crate::cluster::gather::Gather;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::domain::Timestamp;
-use tallystone::domain::counter::EventKey;
-use tallystone::domain::rollup::{CountReading, Exactness};
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::EventKey;
+use tallystone_domain::rollup::{CountReading, Exactness};
 
 /// The adds that one counter can tell apart.
 pub const ADDS_OF_A_COUNTER: u32 = 60;

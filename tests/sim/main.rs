@@ -30,7 +30,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use run::{Outcome, run};
-use tallystone::domain::fleet::{ProtocolRule, ProtocolRules};
+use tallystone_domain::fleet::{ProtocolRule, ProtocolRules};
 
 /// A run makes and drops many small things.
 #[global_allocator]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tallystone::domain::Timestamp;
-use tallystone::ports::{BootId, Clock};
+use tallystone_domain::Timestamp;
+use tallystone_ports::{BootId, Clock};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::world::{ProcessId, World};

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::adapters::cassandra::schema::MIGRATIONS;
-use tallystone::adapters::manual::ManualClock;
-use tallystone::domain::Timestamp;
-use tallystone::domain::counter::NamespaceName;
-use tallystone::domain::fleet::{ProtocolRules, Roles};
-use tallystone::domain::namespace::NamespaceSpec;
-use tallystone::domain::rollup::{CountReading, Freshness};
-use tallystone::engine::catalog::Author;
-use tallystone::engine::namespaces::NamespaceCatalog;
-use tallystone::ports::{Clock, NamespaceStore};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_cassandra::schema::MIGRATIONS;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::NamespaceName;
+use tallystone_domain::fleet::{ProtocolRules, Roles};
+use tallystone_domain::namespace::NamespaceSpec;
+use tallystone_domain::rollup::{CountReading, Freshness};
+use tallystone_engine::catalog::Author;
+use tallystone_engine::namespaces::NamespaceCatalog;
+use tallystone_ports::{Clock, NamespaceStore};
 
 use crate::caches::Caches;
 use crate::chance::Chance;

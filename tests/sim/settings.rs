@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tallystone::adapters::cassandra::{RowSettings, SettingsSource};
-use tallystone::adapters::memory;
-use tallystone::domain::counter::{NamespaceId, NamespaceName};
-use tallystone::domain::namespace::{Cardinality, HotCounter, Namespace, NamespaceSpec};
-use tallystone::engine::catalog::Author;
-use tallystone::ports::{
+use tallystone_adapters::memory;
+use tallystone_cassandra::{RowSettings, SettingsSource};
+use tallystone_domain::counter::{NamespaceId, NamespaceName};
+use tallystone_domain::namespace::{Cardinality, HotCounter, Namespace, NamespaceSpec};
+use tallystone_engine::catalog::Author;
+use tallystone_ports::{
     Catalog, CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore, StoreError, StoreErrorKind,
 };
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::ports::{CounterSignal, RollupSignal, SignalCounts};
+use tallystone_ports::{CounterSignal, RollupSignal, SignalCounts};
 
 use crate::chance::Chance;
 use crate::cluster::net::{Net, Site};

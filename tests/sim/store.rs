@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tallystone::adapters::cassandra::RequestFailure;
-use tallystone::adapters::cassandra::store::{
+use tallystone_cassandra::RequestFailure;
+use tallystone_cassandra::store::{
     ConditionalResult, ConflictingRow, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,
 };
-use tallystone::adapters::cassandra::value::{CqlRow, CqlValue};
-use tallystone::ports::{EffectOutcome, StoreErrorKind};
+use tallystone_cassandra::value::{CqlRow, CqlValue};
+use tallystone_ports::{EffectOutcome, StoreErrorKind};
 use tokio::sync::oneshot;
 
 use crate::cluster::net::Site;

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use tallystone::adapters::codec;
-use tallystone::domain::Timestamp;
-use tallystone::domain::counter::{Counter, NamespaceId};
+use tallystone_adapters::codec;
+use tallystone_domain::Timestamp;
+use tallystone_domain::counter::{Counter, NamespaceId};
 
 use crate::client::{COUNTERS, name_of};
 use crate::cluster::Cluster;

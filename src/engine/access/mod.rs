@@ -5,7 +5,6 @@
 //! open calls of its callers end too. Invariant: no secret is kept; the hash of a shown one is compared in constant time.
 
 mod accounts;
-mod asked_drafts;
 mod change;
 mod ring;
 mod tokens;

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::namespaces::Clusters;
+use tallystone_domain::access::{AccessDenial, AskedName, CallRights};
 use tallystone_domain::counter::NamespaceName;
 use tallystone_domain::limits::FUTURE_LIMIT_FLOOR;
 use tallystone_domain::namespace::{
@@ -213,4 +214,10 @@ impl From<NamespaceSpec> for NamespaceDraft {
 
 fn cluster(said: Option<NamespaceName>, kept: Option<&NamespaceName>, default: &NamespaceName) -> NamespaceName {
     said.unwrap_or_else(|| kept.unwrap_or(default).clone())
+}
+
+impl AskedName for NamespaceDraft {
+    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
+        self.name.check_rights(rights)
+    }
 }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::catalog::{SettingText, differences_between, duration_text, setting};
+use tallystone_domain::access::{AccessDenial, AccessResource, AskedName, CallRights};
 use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::setup::queue_settings;
 use tallystone_domain::queue::setup::setting_ranges::{self, AllowedRange};
@@ -375,6 +376,19 @@ fn settings_of(spec: &QueueSpec) -> Vec<SettingText> {
 fn class_text(class: &PriorityClass) -> String {
     let tag = class.tag.as_ref().map_or_else(String::new, |(key, value)| format!(" for {key}={value}"));
     format!("{}={}ms{tag}", class.name, class.offset_ms)
+}
+
+impl AskedName for QueueDraft {
+    fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
+        self.name.check_rights(rights)?;
+        // A template says what queues with its prefix are like, so whoever makes one may make them.
+        match &self.template_for {
+            Some(prefix) => rights.require(AccessResource::Queue(prefix), || {
+                rights.lack(format!("queues whose names begin with {prefix}"))
+            }),
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{Completeness, FailureReport, MessageUpdate};
-use tallystone::domain::queue::messages::message::{Fence, LeaseToken, MessageKey, MessageRef};
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
-use tallystone::ports::{Clock, ShardCommand};
+use tallystone_domain::queue::command::{Completeness, FailureReport, MessageUpdate};
+use tallystone_domain::queue::messages::message::{Fence, LeaseToken, MessageKey, MessageRef};
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
+use tallystone_ports::{Clock, ShardCommand};
 use tokio::task::JoinSet;
 
 use super::{by_id, cancel, extend, ms, secs, settled, sweep, update};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate};
-use tallystone::domain::queue::messages::message::{Metadata, RoutingValue};
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::shard_routing::route;
-use tallystone::domain::queue::{CatalogQueue, Command, MessageState, Refusal, Reply, Settings, ShardId};
-use tallystone::ports::{IdScope, ShardCommand};
+use tallystone_domain::queue::command::{BulkRequest, Completeness, Dequeue, MessageUpdate};
+use tallystone_domain::queue::messages::message::{Metadata, RoutingValue};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::shard_routing::route;
+use tallystone_domain::queue::{CatalogQueue, Command, MessageState, Refusal, Reply, Settings, ShardId};
+use tallystone_ports::{IdScope, ShardCommand};
 use tokio::task::JoinSet;
 
 use super::{cancel, extend, ms, routing, secs, sent, settled, sweep, update};

@@ -11,12 +11,12 @@ mod timestone;
 
 use std::time::Duration;
 
-use tallystone::domain::queue::command::{MessageUpdate, NewMessage};
-use tallystone::domain::queue::messages::message::{LeaseToken, MessageRef, Metadata, RoutingValue};
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::setup::settings::Exclusivity;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
-use tallystone::ports::{ShardCommand, StoredMessage};
+use tallystone_domain::queue::command::{MessageUpdate, NewMessage};
+use tallystone_domain::queue::messages::message::{LeaseToken, MessageRef, Metadata, RoutingValue};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::setup::settings::Exclusivity;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId};
+use tallystone_ports::{ShardCommand, StoredMessage};
 
 use crate::queue_given::{QueueBench, SHARD, enqueue, settings};
 

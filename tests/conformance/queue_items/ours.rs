@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{BulkRequest, ShardCapacity};
-use tallystone::domain::queue::messages::message::Metadata;
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::setting_ranges::faults_of_queue;
-use tallystone::domain::queue::shard_routing::{route, shard_of};
-use tallystone::domain::queue::{Command, MessageState, QueueSpec, Refusal, Reply, Settings};
-use tallystone::ports::{Clock, ShardCommand};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::command::{BulkRequest, ShardCapacity};
+use tallystone_domain::queue::messages::message::Metadata;
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::setup::setting_ranges::faults_of_queue;
+use tallystone_domain::queue::shard_routing::{route, shard_of};
+use tallystone_domain::queue::{Command, MessageState, QueueSpec, Refusal, Reply, Settings};
+use tallystone_ports::{Clock, ShardCommand};
 
 use super::{extend, secs, sent, settled, sweep};
 use crate::queue_given::{

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use tallystone::domain::queue::command::{BulkRequest, Completeness, Dequeue, FailureReport, MessageUpdate};
-use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::invalid_command::InvalidCommandPart;
-use tallystone::domain::queue::messages::message::{Fence, LeaseToken, Metadata, SessionId};
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::session_records::SessionCall;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
-use tallystone::ports::ShardCommand;
+use tallystone_domain::queue::command::{BulkRequest, Completeness, Dequeue, FailureReport, MessageUpdate};
+use tallystone_domain::queue::filter::{Filter, ShapeKeys};
+use tallystone_domain::queue::invalid_command::InvalidCommandPart;
+use tallystone_domain::queue::messages::message::{Fence, LeaseToken, Metadata, SessionId};
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
+use tallystone_ports::ShardCommand;
 
 use super::{by_id, cancel, exclusive, extend, of_value, secs, sent, settled, sweep, update};
 use crate::queue_given::{
@@ -299,7 +299,7 @@ async fn item_54_a_dequeue_of_a_session_that_is_tried_again_gets_the_same_leases
 async fn item_55_versions_of_a_message_grow_by_one_and_order_its_history() {
     on_every_queue_store(async |bench| {
         let mut history = BTreeMap::<u64, Vec<_>>::new();
-        let mut note = |rows: Vec<tallystone::domain::queue::Transition>| {
+        let mut note = |rows: Vec<tallystone_domain::queue::Transition>| {
             rows.into_iter().for_each(|row| history.entry(row.key.sequence).or_default().push(row));
         };
         for number in 0..4 {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tallystone::domain::queue::{CatalogQueue, QueueName};
-use tallystone::ports::{EffectOutcome, QueueStores, StoreErrorKind};
+use tallystone_domain::queue::{CatalogQueue, QueueName};
+use tallystone_ports::{EffectOutcome, QueueStores, StoreErrorKind};
 use tokio::task::JoinSet;
 
 use super::server::{QueueServer, on_every_redis};

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
-use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::messages::message::{
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
+use tallystone_domain::queue::filter::{Filter, ShapeKeys};
+use tallystone_domain::queue::messages::message::{
     AttemptError, LeaseToken, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
 };
-use tallystone::domain::queue::messages::message_id::MessageId;
-use tallystone::domain::queue::messages::settlement::{SettleAction, UpdateToken};
-use tallystone::domain::queue::session_records::{Ending, SessionCall};
-use tallystone::domain::queue::{Command, Settings, ShardSettings};
+use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::messages::settlement::{SettleAction, UpdateToken};
+use tallystone_domain::queue::session_records::{Ending, SessionCall};
+use tallystone_domain::queue::{Command, Settings, ShardSettings};
 
 const SETTLE_ACTIONS: [SettleAction; 4] =
     [SettleAction::Complete, SettleAction::Fail, SettleAction::Release, SettleAction::Cancel];

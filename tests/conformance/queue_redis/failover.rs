@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::redis::client::Deployment;
-use tallystone::adapters::redis::{ClientWire, RedisQueues};
-use tallystone::domain::queue::messages::message::{MessageKey, SessionId};
-use tallystone::domain::queue::session_records::SessionCall;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Reply, Settings, ShardId};
-use tallystone::ports::{ShardCommand, ShardReader, ShardStore};
+use tallystone_domain::queue::messages::message::{MessageKey, SessionId};
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Reply, Settings, ShardId};
+use tallystone_ports::{ShardCommand, ShardReader, ShardStore};
+use tallystone_redis::client::Deployment;
+use tallystone_redis::{ClientWire, RedisQueues};
 
 use super::server::{client_at, eventually, next_queue, past_clock, queues_over};
 use crate::queue_given::{dequeue, enqueue, settings};

@@ -4,19 +4,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::RedisSessions;
-use tallystone::adapters::redis::client::RedisCommand;
-use tallystone::domain::fleet::MemberId;
-use tallystone::domain::limits::SESSION_KEPT;
-use tallystone::domain::queue::messages::message::SessionId;
-use tallystone::domain::queue::session_records::Ending;
-use tallystone::domain::queue::session_rows::CallAttempt;
-use tallystone::domain::queue::{CatalogQueue, QueueId, ShardId};
-use tallystone::domain::time::Timestamp;
-use tallystone::ports::{
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::fleet::MemberId;
+use tallystone_domain::limits::SESSION_KEPT;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::session_records::Ending;
+use tallystone_domain::queue::session_rows::CallAttempt;
+use tallystone_domain::queue::{CatalogQueue, QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
+use tallystone_ports::{
     NewSession, QueueStores, SessionDirectory, SharedQueues, SignOfLife, StoreError, StoreErrorKind,
 };
+use tallystone_redis::RedisSessions;
+use tallystone_redis::client::RedisCommand;
 
 use super::injected_errors::{FAULT, faulty_library};
 use super::keys::{ShardKeys, Snapshot};

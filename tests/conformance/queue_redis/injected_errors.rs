@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::client::RedisCommand;
-use tallystone::adapters::redis::{QueueLibrary, RedisQueues};
-use tallystone::domain::queue::{Command, QueueId, Shard, ShardId};
-use tallystone::ports::{
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::queue::{Command, QueueId, Shard, ShardId};
+use tallystone_ports::{
     Clock, EffectOutcome, MessageBody, ShardCommand, ShardOutbox, ShardReader, ShardStore, StoreErrorKind,
 };
+use tallystone_redis::client::RedisCommand;
+use tallystone_redis::{QueueLibrary, RedisQueues};
 
 use super::commands::{Chance, Past};
 use super::keys::{ShardKeys, Snapshot, data_of};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tallystone::adapters::redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
+use tallystone_redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
 
 /// The commands of one call.
 const AT_ONCE: usize = 32;

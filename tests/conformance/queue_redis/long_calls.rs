@@ -2,11 +2,11 @@
 
 use std::task::Poll;
 
-use tallystone::domain::queue::counter_names::CountedValue;
-use tallystone::domain::queue::messages::message::Metadata;
-use tallystone::domain::queue::transition::RowPosition;
-use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId, ShardSettings};
-use tallystone::ports::{Clock as _, ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardStore};
+use tallystone_domain::queue::counter_names::CountedValue;
+use tallystone_domain::queue::messages::message::Metadata;
+use tallystone_domain::queue::transition::RowPosition;
+use tallystone_domain::queue::{Command, QueueId, Reply, Settings, ShardId, ShardSettings};
+use tallystone_ports::{Clock as _, ShardAnswer, ShardCommand, ShardOutbox, ShardReader, ShardStore};
 
 use super::server::{QueueServer, eventually, next_queue, past_clock, shared};
 use crate::queue_given::{dequeue, enqueue, settings};
@@ -73,7 +73,7 @@ async fn all_runs_of_a_call_are_repeated_if_the_settings_were_stale() {
     assert_eq!(configured.expect("the store takes it").reply, Ok(Reply::Configured));
     let answers = other.apply(shard, [enqueues(1..100), vec![dequeue(2)], enqueues(100..101)].concat()).await;
     assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.reply.is_ok())));
-    let page = other.list(shard, tallystone::domain::queue::MessageState::Pending, 1, 200).await.expect("a list");
+    let page = other.list(shard, tallystone_domain::queue::MessageState::Pending, 1, 200).await.expect("a list");
     assert!(page.messages.iter().all(|message| message.head.max_attempts == 7), "all have the new default");
     assert_eq!(other.totals(shard).await.expect("totals").sequence, 101, "each once");
 }
@@ -104,7 +104,7 @@ async fn a_report_of_many_values_is_read_in_pages() {
         let report = queues.report(shard, None).await.expect("a report");
         assert_eq!(report.position, RowPosition { epoch: 1, position: VALUES as u64 });
         assert_eq!(report.values.len(), VALUES + 1, "each tenant, and no zone");
-        let once = |own: &tallystone::domain::queue::tally::values::ValueCounts| own.depth.iter().sum::<u64>() == 1;
+        let once = |own: &tallystone_domain::queue::tally::values::ValueCounts| own.depth.iter().sum::<u64>() == 1;
         assert!(report.values.iter().filter(|(key, ..)| &**key == "tenant").all(|(_, _, own)| once(own)));
         queues.apply(shard, vec![of_tenant(VALUES, 5)]).await.remove(0).expect("the store takes it");
         let news = queues.report(shard, Some(VALUES as u64)).await.expect("a report");
@@ -120,7 +120,7 @@ async fn the_fill_of_outboxes_is_what_the_server_keeps() {
     let empty = queues.outbox_usage();
     assert!(empty.bytes == 0 && empty.capacity > 0, "{empty:?}");
     let shard = new_shard();
-    let kept = Settings { history: tallystone::domain::queue::setup::settings::HistoryKept::All, ..settings() };
+    let kept = Settings { history: tallystone_domain::queue::setup::settings::HistoryKept::All, ..settings() };
     queues.create(shard.queue, 1, kept.into()).await.expect("a new queue");
     queues.apply(shard, enqueues(0..50)).await.remove(0).expect("the store takes it");
     assert!(queues.outboxes().await.expect("a list").contains(&shard));

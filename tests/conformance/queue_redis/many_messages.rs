@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::Retention;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Reply, Settings, ShardId};
-use tallystone::ports::{ShardCommand, ShardReader, ShardStore};
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::setup::settings::Retention;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Reply, Settings, ShardId};
+use tallystone_ports::{ShardCommand, ShardReader, ShardStore};
 
 use super::random::keys;
 use super::server::{next_queue, past_clock, shared};

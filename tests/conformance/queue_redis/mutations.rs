@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tallystone::adapters::redis::QueueLibrary;
-use tallystone::adapters::redis::client::RedisCommand;
+use tallystone_redis::QueueLibrary;
+use tallystone_redis::client::RedisCommand;
 use tokio::task::JoinSet;
 
 use super::keys::ShardKeys;

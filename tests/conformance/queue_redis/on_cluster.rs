@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tallystone::adapters::redis::client::{Deployment, Slot};
-use tallystone::adapters::redis::{ClientWire, RedisQueues};
-use tallystone::adapters::system::SystemClock;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::{MessageState, QueueId, Reply, Settings, ShardId};
-use tallystone::ports::{Clock as _, EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError};
+use tallystone_adapters::system::SystemClock;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::{MessageState, QueueId, Reply, Settings, ShardId};
+use tallystone_ports::{Clock as _, EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError};
+use tallystone_redis::client::{Deployment, Slot};
+use tallystone_redis::{ClientWire, RedisQueues};
 
 use super::server::{client_at, eventually, next_queue, past_clock, queues_over};
 use crate::queue_given::{dequeue, enqueue, settings, settle};

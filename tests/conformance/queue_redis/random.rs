@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tallystone::adapters::redis::RedisQueues;
-use tallystone::adapters::redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
-use tallystone::domain::Timestamp;
-use tallystone::domain::queue::command::{NewMessage, Refusal};
-use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::messages::message::MessageRef;
-use tallystone::domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, Retention};
-use tallystone::domain::queue::{Command, MessageHead, MessageState, QueueId, Reply, Settings, Shard, ShardId};
-use tallystone::ports::{Clock, MessageBody, ShardCommand, ShardOutbox, ShardReader, ShardStore};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::command::{NewMessage, Refusal};
+use tallystone_domain::queue::filter::{Filter, ShapeKeys};
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, Retention};
+use tallystone_domain::queue::{Command, MessageHead, MessageState, QueueId, Reply, Settings, Shard, ShardId};
+use tallystone_ports::{Clock, MessageBody, ShardCommand, ShardOutbox, ShardReader, ShardStore};
+use tallystone_redis::RedisQueues;
+use tallystone_redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
 
 use super::commands::{Chance, Past};
 use super::server::{next_queue, past_clock, shared};
@@ -155,7 +155,7 @@ async fn answers_as_the_core_does_on(build: Build) {
 /// Runs the commands of a seed on both shards; returns how many transitions they made.
 pub async fn run(
     (queues, client): (&RedisQueues, &RedisClient),
-    clock: &tallystone::adapters::manual::ManualClock,
+    clock: &tallystone_adapters::manual::ManualClock,
     seed: u64,
     refused: &mut BTreeSet<String>,
 ) -> u64 {
@@ -256,7 +256,7 @@ async fn audit(queues: &RedisQueues, shard: ShardId, core: &Shard, now: Timestam
     let ids: Vec<_> = sessions.iter().map(|(id, _)| *id).collect();
     assert_eq!(queues.leases_of(shard, ids.clone()).await.expect("counts"), core.lease_counts(&ids), "{told}");
     let report = queues.report(shard, None).await.expect("a report");
-    let expected = tallystone::ports::ShardReport::of(core, None, now);
+    let expected = tallystone_ports::ShardReport::of(core, None, now);
     assert_eq!(report.counts, expected.counts, "{told}");
     assert_eq!(report.values, expected.values, "{told}");
     assert_eq!(report.signatures, expected.signatures, "{told}");

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::client::{RedisClient, RedisCommand};
-use tallystone::adapters::redis::wire::{RedisWire, WireCommand, WireFailure, WireReply};
-use tallystone::adapters::redis::{AskedOfServers, ClientWire, RedisQueues, ServerWatch};
-use tallystone::domain::queue::{QueueId, ShardId};
-use tallystone::ports::{EffectOutcome, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_ports::{EffectOutcome, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind};
+use tallystone_redis::client::{RedisClient, RedisCommand};
+use tallystone_redis::wire::{RedisWire, WireCommand, WireFailure, WireReply};
+use tallystone_redis::{AskedOfServers, ClientWire, RedisQueues, ServerWatch};
 use tokio::sync::Semaphore;
 
 use super::keys::ShardKeys;

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::client::Deployment;
-use tallystone::adapters::redis::{ClientWire, RedisQueues};
-use tallystone::domain::queue::command::LeaseGrant;
-use tallystone::domain::queue::messages::message::SessionId;
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::session_records::SessionCall;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
-use tallystone::ports::{
-    EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind,
-};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::queue::command::LeaseGrant;
+use tallystone_domain::queue::messages::message::SessionId;
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::session_records::SessionCall;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Refusal, Reply, ShardId};
+use tallystone_ports::{EffectOutcome, ShardAnswer, ShardCommand, ShardReader, ShardStore, StoreError, StoreErrorKind};
+use tallystone_redis::client::Deployment;
+use tallystone_redis::{ClientWire, RedisQueues};
 
 use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_over, until_answered};
 use crate::queue_given::{dequeue, enqueue, is_new, settings, settle};

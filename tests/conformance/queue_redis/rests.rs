@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::client::Deployment;
-use tallystone::adapters::redis::{ClientWire, RedisQueues};
-use tallystone::domain::queue::setup::queue_spec::Durability;
-use tallystone::domain::queue::setup::settings::Exclusivity;
-use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
-use tallystone::ports::{ShardAnswer, ShardCommand, ShardReader, ShardStore};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_domain::queue::setup::queue_spec::Durability;
+use tallystone_domain::queue::setup::settings::Exclusivity;
+use tallystone_domain::queue::{Command, QueueId, Reply, Settings, ShardId};
+use tallystone_ports::{ShardAnswer, ShardCommand, ShardReader, ShardStore};
+use tallystone_redis::client::Deployment;
+use tallystone_redis::{ClientWire, RedisQueues};
 
 use super::server::{QueueServer, client_at, eventually, next_queue, past_clock, queues_of, until_answered};
 use super::values::of_value;

@@ -6,14 +6,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::client::{ClientOptions, Deployment, FunctionLibrary, RedisClient};
-use tallystone::adapters::redis::{ClientWire, QueueLibrary, RedisQueueOptions, RedisQueues, RedisStores};
-use tallystone::adapters::system::{SystemClock, SystemEntropy};
-use tallystone::domain::Timestamp;
-use tallystone::domain::queue::ShardId;
-use tallystone::domain::queue::setup::queue_spec::Durability;
-use tallystone::ports::{Clock, Entropy, QueueStores, ShardReader as _, SharedQueues, StoreErrorKind};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_adapters::system::{SystemClock, SystemEntropy};
+use tallystone_domain::Timestamp;
+use tallystone_domain::queue::ShardId;
+use tallystone_domain::queue::setup::queue_spec::Durability;
+use tallystone_ports::{Clock, Entropy, QueueStores, ShardReader as _, SharedQueues, StoreErrorKind};
+use tallystone_redis::client::{ClientOptions, Deployment, FunctionLibrary, RedisClient};
+use tallystone_redis::{ClientWire, QueueLibrary, RedisQueueOptions, RedisQueues, RedisStores};
 
 use crate::given;
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tallystone::adapters::redis::RedisQueues;
-use tallystone::adapters::redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
-use tallystone::domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
-use tallystone::ports::{Clock, EffectOutcome, ShardCommand, ShardReader, ShardStore, StoreErrorKind};
+use tallystone_domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
+use tallystone_ports::{Clock, EffectOutcome, ShardCommand, ShardReader, ShardStore, StoreErrorKind};
+use tallystone_redis::RedisQueues;
+use tallystone_redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
 
 use super::server::{QueueServer, next_queue, past_clock, shared};
 use crate::queue_given::{dequeue, enqueue, is_new, settings};
@@ -45,7 +45,7 @@ async fn what_one_server_enqueues_another_leases_and_a_third_completes() {
     let answer = servers[1].apply(shard, vec![dequeue(5)]).await.remove(0).expect("the store takes it");
     let Ok(Reply::Leases { leases, .. }) = &answer.reply else { panic!("leases: {:?}", answer.reply) };
     assert_eq!((leases.len(), &answer.messages[0].body.payload[..]), (1, &b"payload"[..]));
-    let complete = tallystone::domain::queue::messages::settlement::SettleAction::Complete;
+    let complete = tallystone_domain::queue::messages::settlement::SettleAction::Complete;
     let settled = one(&servers[2], shard, crate::queue_given::settle(leases[0].token, complete)).await;
     assert!(matches!(settled, Ok(Reply::Settled(now)) if now.state == MessageState::Completed), "{settled:?}");
 }
@@ -90,7 +90,7 @@ async fn a_full_server_refuses_enqueues_and_goes_on_giving_messages_out() {
     assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied), "{refused}");
     let answer = queues.apply(shard, vec![dequeue(1)]).await.remove(0).expect("the store takes it");
     let Ok(Reply::Leases { leases, .. }) = &answer.reply else { panic!("leases: {:?}", answer.reply) };
-    let complete = tallystone::domain::queue::messages::settlement::SettleAction::Complete;
+    let complete = tallystone_domain::queue::messages::settlement::SettleAction::Complete;
     let settled = one(&queues, shard, crate::queue_given::settle(leases[0].token, complete)).await;
     assert!(matches!(settled, Ok(Reply::Settled(now)) if now.state == MessageState::Completed), "{settled:?}");
 }
@@ -142,7 +142,7 @@ async fn a_late_completion_is_taken_until_the_next_lease() {
     clock.advance(Duration::from_secs(31));
     let swept = one(&queues, shard, ShardCommand::of(Command::Sweep { max: 9 })).await;
     assert!(matches!(swept, Ok(Reply::Touched { count: 1, .. })), "{swept:?}");
-    let complete = tallystone::domain::queue::messages::settlement::SettleAction::Complete;
+    let complete = tallystone_domain::queue::messages::settlement::SettleAction::Complete;
     let settled = one(&queues, shard, crate::queue_given::settle(leases[0].token, complete)).await;
     assert!(matches!(settled, Ok(Reply::Settled(now)) if now.state == MessageState::Completed), "{settled:?}");
 }

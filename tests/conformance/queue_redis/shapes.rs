@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tallystone::adapters::redis::RedisQueues;
-use tallystone::domain::queue::command::{Completeness, Dequeue, Refusal};
-use tallystone::domain::queue::filter::{Filter, ShapeKeys};
-use tallystone::domain::queue::messages::message::{LeaseToken, Metadata, RoutingValue};
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::Exclusivity;
-use tallystone::domain::queue::{Command, MessageState, QueueId, Reply, Settings, Shard, ShardId, ShardSettings};
-use tallystone::ports::{ShardCommand, ShardReader, ShardStore};
+use tallystone_domain::queue::command::{Completeness, Dequeue, Refusal};
+use tallystone_domain::queue::filter::{Filter, ShapeKeys};
+use tallystone_domain::queue::messages::message::{LeaseToken, Metadata, RoutingValue};
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::setup::settings::Exclusivity;
+use tallystone_domain::queue::{Command, MessageState, QueueId, Reply, Settings, Shard, ShardId, ShardSettings};
+use tallystone_ports::{ShardCommand, ShardReader, ShardStore};
+use tallystone_redis::RedisQueues;
 
 use super::random::keys;
 use super::server::{next_queue, past_clock, shared};

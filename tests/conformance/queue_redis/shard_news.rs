@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tallystone::adapters::manual::ManualClock;
-use tallystone::adapters::redis::QueueLibrary;
-use tallystone::adapters::redis::client::{ClientOptions, Deployment, FunctionLibrary, Login, RedisClient};
-use tallystone::adapters::system::SystemClock;
-use tallystone::domain::queue::ShardId;
-use tallystone::ports::{QueueListener, ShardStatus};
+use tallystone_adapters::manual::ManualClock;
+use tallystone_adapters::system::SystemClock;
+use tallystone_domain::queue::ShardId;
+use tallystone_ports::{QueueListener, ShardStatus};
+use tallystone_redis::QueueLibrary;
+use tallystone_redis::client::{ClientOptions, Deployment, FunctionLibrary, Login, RedisClient};
 
 use super::server::QueueServer;
 use crate::given;

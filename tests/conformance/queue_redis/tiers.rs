@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::redis::{AskedOfServers, ClientWire, RedisQueues, ServerReport, ServerWatch};
-use tallystone::adapters::system::SystemClock;
-use tallystone::domain::queue::{Durability, QueueId, Refusal, Reply, ShardId};
-use tallystone::ports::{EffectOutcome, ShardCommand, ShardStore, StoreError, StoreErrorKind};
+use tallystone_adapters::system::SystemClock;
+use tallystone_domain::queue::{Durability, QueueId, Refusal, Reply, ShardId};
+use tallystone_ports::{EffectOutcome, ShardCommand, ShardStore, StoreError, StoreErrorKind};
+use tallystone_redis::{AskedOfServers, ClientWire, RedisQueues, ServerReport, ServerWatch};
 
 use super::server::{QueueServer, client_of, eventually, next_queue, past_clock, queues_over};
 use crate::queue_given::{dequeue, enqueue, is_new, settings};

@@ -1,13 +1,13 @@
 //! Exclusivity values on Redis: messages that wait behind their value cost a dequeue nothing.
 
 use bytes::Bytes;
-use tallystone::adapters::redis::RedisQueues;
-use tallystone::adapters::redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
-use tallystone::domain::queue::messages::message::{Metadata, RoutingValue};
-use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::Exclusivity;
-use tallystone::domain::queue::{Command, QueueId, Reply, Settings, ShardId};
-use tallystone::ports::{ShardCommand, ShardStore};
+use tallystone_domain::queue::messages::message::{Metadata, RoutingValue};
+use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::setup::settings::Exclusivity;
+use tallystone_domain::queue::{Command, QueueId, Reply, Settings, ShardId};
+use tallystone_ports::{ShardCommand, ShardStore};
+use tallystone_redis::RedisQueues;
+use tallystone_redis::client::{RedisClient, RedisCommand, RedisReply, Slot};
 
 use super::server::{QueueServer, next_queue, past_clock};
 use crate::queue_given::{dequeue, enqueue, is_new, settings, settle};
@@ -42,7 +42,7 @@ async fn commands_run(client: &RedisClient) -> u64 {
 async fn lease_one(
     (queues, client): (&RedisQueues, &RedisClient),
     shard: ShardId,
-) -> (String, tallystone::domain::queue::messages::message::LeaseToken, u64) {
+) -> (String, tallystone_domain::queue::messages::message::LeaseToken, u64) {
     let before = commands_run(client).await;
     let answer = queues.apply(shard, vec![dequeue(1)]).await.remove(0).expect("the store takes it");
     let after = commands_run(client).await;

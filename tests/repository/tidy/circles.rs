@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::expect_none;
-use super::source::{Mention, Source, sources};
+use super::source::{Mention, Source, crates, sources};
 
 /// The path of a module from the root of the library.
 type ModulePath<'s> = Vec<&'s str>;
@@ -54,7 +54,8 @@ impl<'s> Modules<'s> {
         let segments: Vec<&str> = mention.text.split("::").filter(|segment| *segment != "self").collect();
         let ups = segments.iter().take_while(|segment| **segment == "super").count();
         match segments.first()? {
-            &"crate" | &"tallystone" => Some(segments[1..].to_vec()),
+            &"crate" => Some([crate_of(module), &segments[1..]].concat()),
+            first if layer(first).is_some() => Some([&layer(first)?[..], &segments[1..]].concat()),
             &"super" => {
                 let left = (module.len() + mention.depth).checked_sub(ups)?.min(module.len());
                 Some([&module[..left], &segments[ups..]].concat())
@@ -111,9 +112,24 @@ impl<'s> Modules<'s> {
 fn path_of(source: &Source) -> Option<ModulePath<'_>> {
     let below = source.path.strip_prefix("src/")?.strip_suffix(".rs")?;
     let mut path: ModulePath<'_> = below.split('/').collect();
-    path.pop_if(|last| *last == "mod");
-    let is_root = ["lib", "main"].contains(path.first()?);
-    (!is_root).then_some(path)
+    path.pop_if(|last| ["mod", "lib", "main"].contains(last));
+    (!path.is_empty()).then_some(path)
+}
+
+/// The module of the crate that a module belongs to.
+fn crate_of<'m, 's>(module: &'m [&'s str]) -> &'m [&'s str] {
+    let folders = crates().iter().map(|one| one.folder.split('/').count());
+    let inside = crates()
+        .iter()
+        .zip(folders)
+        .filter(|(one, length)| module.len() >= *length && one.folder.split('/').eq(module[..*length].iter().copied()));
+    &module[..inside.map(|(_, length)| length).max().unwrap_or(0)]
+}
+
+/// The module of a crate by its name in paths.
+fn layer(name: &str) -> Option<ModulePath<'static>> {
+    let found = crates().iter().find(|one| one.package.replace('-', "_") == name)?;
+    Some(found.folder.split('/').collect())
 }
 
 /// The modules that a file declares for tests only.
@@ -181,6 +197,16 @@ mod tests {
         let user = ("src/a/b.rs", "use crate::a::Renamed; pub fn call() {}");
         assert_eq!(found(&[folder, ("src/a/c/mod.rs", "mod deep;"), lower, user]), [""; 0]);
         assert_eq!(found(&[folder, ("src/a/c/mod.rs", "mod deep;"), upward, user]), ["src/a: b, c"]);
+    }
+
+    #[test]
+    fn crates_are_folders() {
+        let lower = ("src/domain/lib.rs", "pub struct Own; use tallystone_engine::deep::Upper;");
+        let upper = ("src/engine/deep.rs", "use tallystone_domain::Own; pub struct Upper;");
+        assert_eq!(found(&[("src/engine/lib.rs", "pub mod deep;"), lower, upper]), ["src: domain, engine"]);
+        let inside = ("src/engine/mine.rs", "use crate::deep::Upper;");
+        let back = ("src/engine/deep.rs", "use super::mine; pub struct Upper;");
+        assert_eq!(found(&[("src/engine/lib.rs", "mod deep; mod mine;"), inside, back]), ["src/engine: deep, mine"]);
     }
 
     #[test]

@@ -1,19 +1,45 @@
-//! The arrow: a layer uses only the layers below it, and no vendor's type crosses a port.
+//! The arrow: a crate lists only those below it, and no vendor's type crosses a port.
+//!
+//! The compiler holds sources to their manifests, so these rules read manifests.
 
-use super::source::{Mention, Source, sources};
+use super::source::{crates, sources};
 use super::{Except, expect_none, mentions_except, mentions_where, names_any};
 
-/// Each layer and what of ours it may use, itself apart.
+/// Each crate and what of ours it may list. The crates of stores stand in a folder of `adapters`, and none uses another.
 const ARROW: &[(&str, &[&str])] = &[
-    ("domain", &[]),
-    ("coalesce", &[]),
-    ("ports", &["domain"]),
-    ("engine", &["coalesce", "domain", "ports"]),
-    ("adapters", &["coalesce", "domain", "ports", "proto"]),
-    ("api", &["domain", "ports", "engine", "proto"]),
-    ("client", &["proto"]),
-    ("proto", &[]),
-    ("app", &["domain", "ports", "engine", "adapters", "api", "client", "proto"]),
+    ("tallystone-proto", &[]),
+    ("tallystone-client", &["proto"]),
+    ("tallystone-domain", &[]),
+    ("tallystone-experiments", &["domain"]),
+    ("tallystone-coalesce", &[]),
+    ("tallystone-ports", &["domain", "experiments"]),
+    ("tallystone-engine", &["coalesce", "domain", "experiments", "ports"]),
+    ("tallystone-adapters", &["coalesce", "domain", "experiments", "ports", "proto"]),
+    ("tallystone-embedded", &["adapters", "coalesce", "domain", "experiments", "ports", "proto"]),
+    ("tallystone-redis", &["adapters", "coalesce", "domain", "ports"]),
+    ("tallystone-cassandra", &["adapters", "coalesce", "domain", "experiments", "ports"]),
+    ("tallystone-api", &["domain", "engine", "experiments", "ports", "proto"]),
+    (
+        "tallystone-app",
+        &["adapters", "api", "cassandra", "domain", "embedded", "engine", "experiments", "ports", "proto", "redis"],
+    ),
+    (
+        "tallystone-cli",
+        &[
+            "adapters",
+            "api",
+            "app",
+            "cassandra",
+            "client",
+            "domain",
+            "embedded",
+            "engine",
+            "experiments",
+            "ports",
+            "proto",
+            "redis",
+        ],
+    ),
 ];
 
 /// Crates of vendors: stores, wires, formats. Inner layers speak their own words.
@@ -23,66 +49,48 @@ const VENDORS: &[&str] = &[
     "fjall",
     "http",
     "hyper",
-    "hyper_rustls",
+    "hyper-rustls",
     "json5",
     "jsonwebtoken",
-    "lsm_tree",
+    "lsm-tree",
     "memcache",
-    "prometheus_client",
+    "prometheus-client",
     "prost",
-    "prost_reflect",
-    "prost_types",
+    "prost-reflect",
+    "prost-types",
     "redis",
     "rustls",
     "scylla",
     "toml",
     "tonic",
     "tower",
-    "tower_http",
+    "tower-http",
 ];
 
 #[test]
-fn every_file_of_the_library_belongs_to_a_layer() {
-    let known = |layer: &str| ["lib", "main"].contains(&layer) || ARROW.iter().any(|(name, _)| *name == layer);
-    let strangers = sources().iter().filter(|source| source.layer().is_some_and(|layer| !known(layer)));
-    expect_none("put the file into a layer, or give the new layer its place in ARROW", paths(strangers));
-}
-
-#[test]
-fn a_layer_uses_only_the_layers_below_it() {
-    let upward = mentions_where(|source, mention| {
-        let Some((layer, below)) = source.layer().and_then(|layer| ARROW.iter().find(|(name, _)| *name == layer))
-        else {
-            return false;
+fn a_crate_lists_only_the_crates_below_it() {
+    let mut found = Vec::new();
+    for one in crates() {
+        let Some((_, below)) = ARROW.iter().find(|(package, _)| *package == one.package) else {
+            found.push(format!("{} has no place in ARROW", one.package));
+            continue;
         };
-        let used = used_layer(source, mention);
-        used.is_some_and(|used| {
-            used != *layer && ARROW.iter().any(|(name, _)| *name == used) && !below.contains(&used.as_str())
-        })
-    });
-    expect_none("a lower layer answers a value, pushes to a port or wakes a loop; it never calls upward", upward);
-}
-
-/// The layer that a path leads to: `crate::domain::…` or enough `super::` to leave the own one.
-fn used_layer(source: &Source, mention: &Mention) -> Option<String> {
-    let segments: Vec<&str> = mention.text.split("::").collect();
-    if ["crate", "tallystone"].contains(&segments[0]) {
-        return segments.get(1).map(|&layer| layer.to_owned());
+        let ours = one.uses.iter().filter_map(|used| used.strip_prefix("tallystone-"));
+        found.extend(ours.filter(|used| !below.contains(used)).map(|used| format!("{} lists {used}", one.package)));
     }
-    let ups = segments.iter().take_while(|&&segment| segment == "super").count();
-    let folders = source.path.strip_suffix(".rs")?.strip_suffix("/mod").unwrap_or(source.path.strip_suffix(".rs")?);
-    let modules = folders.split('/').count() - 1 + mention.depth;
-    (ups > 0 && ups == modules).then(|| segments.get(ups).map(|&layer| layer.to_owned()))?
+    let gone = ARROW.iter().filter(|(package, _)| !crates().iter().any(|one| one.package == *package));
+    found.extend(gone.map(|(package, _)| format!("{package} is not there any more")));
+    expect_none("a lower layer answers a value, pushes to a port or wakes a loop; it never calls upward", found);
 }
 
 #[test]
 fn no_vendor_type_crosses_a_port() {
-    let inner = ["domain", "ports", "engine"];
-    let found = mentions_where(|source, mention| {
-        source.layer().is_some_and(|layer| inner.contains(&layer))
-            && mention.text.contains("::")
-            && VENDORS.contains(&mention.root())
-    });
+    let inner = ["domain", "experiments", "coalesce", "ports", "engine"].map(|name| format!("tallystone-{name}"));
+    let mut found = Vec::new();
+    for one in crates().iter().filter(|one| inner.contains(&one.package)) {
+        let vendors = one.uses.iter().filter(|used| VENDORS.contains(&used.as_str()));
+        found.extend(vendors.map(|vendor| format!("{} lists {vendor}", one.package)));
+    }
     expect_none("keep clients, wires and formats in adapters, api and app; give the port a type of ours", found);
 }
 
@@ -127,19 +135,12 @@ fn the_service_leaves_no_rule_of_the_fleet_out() {
 }
 
 #[test]
-fn features_are_asked_for_at_the_door_only() {
+fn no_code_asks_for_a_feature() {
     let mut found = Vec::new();
     for source in sources().iter().filter(|source| source.path.starts_with("src/")) {
         let asks = |line: &String| line.contains("cfg(") && line.contains("feature");
-        for (index, _) in source.lines.iter().enumerate().filter(|(_, line)| asks(line)) {
-            if source.path != "src/lib.rs" {
-                found.push(format!("{}:{}", source.path, index + 1));
-            }
-        }
+        let lines = source.lines.iter().enumerate().filter(|(_, line)| asks(line));
+        found.extend(lines.map(|(index, _)| format!("{}:{}", source.path, index + 1)));
     }
-    expect_none("cfg(feature) belongs on module declarations of src/lib.rs, never into logic", found);
-}
-
-fn paths<'a>(sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
-    sources.map(|source| source.path.clone()).collect()
+    expect_none("what some users leave out is a crate of its own, never a condition in the logic", found);
 }

@@ -90,7 +90,45 @@ impl Mention {
     }
 }
 
-/// All Rust sources of the repository but the build script, read once.
+/// A crate of the library: a folder below `src` with a manifest.
+pub struct Crate {
+    /// `tallystone-engine`
+    pub package: String,
+    /// The folder below `src`.
+    pub folder: String,
+    /// What its manifest lists, for tests apart.
+    pub uses: Vec<String>,
+}
+
+/// The crates of the library, read once.
+pub fn crates() -> &'static [Crate] {
+    static CRATES: OnceLock<Vec<Crate>> = OnceLock::new();
+    CRATES.get_or_init(|| {
+        let mut manifests = Vec::new();
+        collect(&root().join("src"), "toml", &mut manifests);
+        manifests.retain(|path| path.ends_with("Cargo.toml"));
+        manifests.sort();
+        manifests.iter().map(|path| manifest(&relative(path), &fs::read_to_string(path).expect("text"))).collect()
+    })
+}
+
+/// Reads a manifest whose dependencies are all those of the workspace, one a line.
+fn manifest(path: &str, text: &str) -> Crate {
+    let mut uses = Vec::new();
+    let mut lists_uses = false;
+    for line in text.lines() {
+        if line.starts_with('[') {
+            lists_uses = line == "[dependencies]" || line.ends_with(".dependencies]");
+        } else if let (true, Some((name, _))) = (lists_uses, line.split_once(".workspace = true")) {
+            uses.push(name.to_owned());
+        }
+    }
+    let package = text.split("name = \"").nth(1).and_then(|rest| rest.split('"').next()).expect("a package has a name");
+    let folder = path.trim_start_matches("src/").trim_end_matches("/Cargo.toml").to_owned();
+    Crate { package: package.to_owned(), folder, uses }
+}
+
+/// All Rust sources of the repository but generated ones, read once.
 pub fn sources() -> &'static [Source] {
     static SOURCES: OnceLock<Vec<Source>> = OnceLock::new();
     SOURCES.get_or_init(|| {
@@ -98,6 +136,7 @@ pub fn sources() -> &'static [Source] {
         for folder in ["src", "tests", "loadtest"] {
             collect(&root().join(folder), "rs", &mut paths);
         }
+        paths.retain(|path| !relative(path).starts_with("src/proto/generated/"));
         assert!(paths.len() > 20, "the sources are where this test looks for them");
         paths.sort();
         let read = |path: &PathBuf| parse(&relative(path), &fs::read_to_string(path).expect("a source is text"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memcache::exp::{MutationStatus, Op, SetMode, Ttl};
-use tallystone::adapters::memcached::wire::CommandResponse;
+use tallystone_adapters::memcached::wire::CommandResponse;
 
 /// The longest TTL that is sent, in seconds.
 const TTL_MAX: u32 = 60;

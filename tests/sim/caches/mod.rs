@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use memcache::exp::{Error, Op};
 use parking_lot::Mutex;
-use tallystone::adapters::memcached::Options;
-use tallystone::adapters::memcached::wire::{BatchResponse, CommandResponse, Network, ServerConnection};
+use tallystone_adapters::memcached::Options;
+use tallystone_adapters::memcached::wire::{BatchResponse, CommandResponse, Network, ServerConnection};
 use tokio::sync::oneshot;
 
 use crate::chance::Chance;
