@@ -2,6 +2,8 @@
 //! with a deadline, and a second attempt beside a slow one where that cannot count twice.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tonic::{Code, Request, Response, Status};
@@ -19,23 +21,66 @@ pub(super) enum Hedge {
     Never,
 }
 
+/// One call that is under way. It leaves its answer in an `AnswerSlot`.
+type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + Send + 'a>>;
+
+/// Sends a call to a server with this metadata. It names neither the request nor the answer, so that all calls share one
+/// compiled retry loop.
+type SendCall<'a> = dyn Fn(Connection, Request<()>) -> Sending<'a> + Sync + 'a;
+
+/// The answer of a call, from its attempt that succeeded. No attempt goes on after one has.
+struct AnswerSlot<A>(Mutex<Option<A>>);
+
+impl<A: Send> AnswerSlot<A> {
+    fn empty() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// A way to send this request as often as necessary.
+    fn sender<'a, Q, F>(
+        &'a self,
+        message: &'a Q,
+        call: &'a (impl Fn(Connection, Request<Q>) -> F + Sync),
+    ) -> impl Fn(Connection, Request<()>) -> Sending<'a> + Sync + 'a
+    where
+        Q: Clone + Sync,
+        F: Future<Output = Result<Response<A>, Status>> + Send + 'a,
+    {
+        move |channel, metadata| {
+            let answer = call(channel, metadata.map(|()| message.clone()));
+            Box::pin(async move {
+                let answer = answer.await?.into_inner();
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+                Ok(())
+            })
+        }
+    }
+
+    fn into_answer(self) -> A {
+        let answer = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        answer.expect("an attempt that succeeds leaves its answer")
+    }
+}
+
 impl Client {
     /// Makes a read until it succeeds, is refused for good, or the budget is spent. `call` is called for each attempt, and gets
     /// `counters()` or `namespaces()` again, because another server may be preferred by then.
-    pub async fn asked<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
+    pub async fn asked<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F + Sync) -> Result<A, CallError>
     where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
+        Q: Clone + Sync,
+        A: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
     {
         self.call_with_retries(CallKind::Read, request, |_, request| call(request)).await
     }
 
     /// Makes an idempotent call until it succeeds, is refused for good, or the budget is spent. `call` as for
     /// `asked`.
-    pub async fn retried<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F) -> Result<A, CallError>
+    pub async fn retried<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F + Sync) -> Result<A, CallError>
     where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
+        Q: Clone + Sync,
+        A: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
     {
         self.call_with_retries(CallKind::Change, request, |_, request| call(request)).await
     }
@@ -45,11 +90,12 @@ impl Client {
         &self,
         work: CallKind,
         request: &Q,
-        call: impl Fn(Connection, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F + Sync,
     ) -> Result<A, CallError>
     where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
+        Q: Clone + Sync,
+        A: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
     {
         let hedge = if work == CallKind::Read { Hedge::May } else { Hedge::Never };
         self.call_with_progress(RetryProgress::begin(self.policy, work), hedge, request, call).await
@@ -58,21 +104,19 @@ impl Client {
     /// The same within a budget of its own.
     pub(super) async fn call_with_progress<Q, A, F>(
         &self,
-        mut progress: RetryProgress,
+        progress: RetryProgress,
         hedge: Hedge,
         request: &Q,
-        call: impl Fn(Connection, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F + Sync,
     ) -> Result<A, CallError>
     where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
+        Q: Clone + Sync,
+        A: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
     {
-        loop {
-            match self.attempt(&mut progress, hedge, request, &call).await {
-                Ok(answer) => return Ok(answer),
-                Err((status, pause)) => progress.wait_for_retry(status, pause, &self.budget).await?,
-            }
-        }
+        let slot = AnswerSlot::empty();
+        self.send_until_done(progress, hedge, &slot.sender(request, &call)).await?;
+        Ok(slot.into_answer())
     }
 
     /// One attempt. An error says how soon the next may begin.
@@ -81,22 +125,66 @@ impl Client {
         progress: &mut RetryProgress,
         hedge: Hedge,
         message: &Q,
-        call: impl Fn(Connection, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F + Sync,
     ) -> Result<A, (Status, Pause)>
     where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
+        Q: Clone + Sync,
+        A: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
     {
+        let slot = AnswerSlot::empty();
+        self.send_attempt(progress, hedge, &slot.sender(message, &call)).await?;
+        Ok(slot.into_answer())
+    }
+
+    /// One attempt on one server.
+    pub(super) async fn send_once<Q, A, F>(
+        &self,
+        at: usize,
+        time: Duration,
+        message: &Q,
+        call: impl Fn(Connection, Request<Q>) -> F + Sync,
+    ) -> Result<A, Status>
+    where
+        Q: Clone + Sync,
+        A: Send,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
+    {
+        let slot = AnswerSlot::empty();
+        self.send_to(at, time, &slot.sender(message, &call)).await?;
+        Ok(slot.into_answer())
+    }
+
+    async fn send_until_done(
+        &self,
+        mut progress: RetryProgress,
+        hedge: Hedge,
+        call: &SendCall<'_>,
+    ) -> Result<(), CallError> {
+        loop {
+            match self.send_attempt(&mut progress, hedge, call).await {
+                Ok(()) => return Ok(()),
+                Err((status, pause)) => progress.wait_for_retry(status, pause, &self.budget).await?,
+            }
+        }
+    }
+
+    async fn send_attempt(
+        &self,
+        progress: &mut RetryProgress,
+        hedge: Hedge,
+        call: &SendCall<'_>,
+    ) -> Result<(), (Status, Pause)> {
         let at = self.endpoints.preferred();
         let time = progress.time_left().min(self.policy.attempt_max);
         let answer = match (hedge, self.policy.hedge_after) {
-            (Hedge::May, Some(after)) => self.hedged(at, time, after, message, &call).await,
-            (Hedge::May, None) | (Hedge::Never, _) => self.send_once(at, time, message, &call).await,
+            (Hedge::May, Some(after)) => self.send_hedged(at, time, after, call).await,
+            (Hedge::May, None) | (Hedge::Never, _) => self.send_to(at, time, call).await,
         };
         match answer {
-            Ok(answer) => {
+            Ok(()) => {
                 self.budget.earn();
-                Ok(answer)
+                Ok(())
             }
             Err(status) => {
                 // If the caller's deadline is too near for any server, this one is not at fault.
@@ -111,19 +199,8 @@ impl Client {
     }
 
     /// Sends a second call to the next server if the first one has no answer yet; the first answer counts.
-    async fn hedged<Q, A, F>(
-        &self,
-        at: usize,
-        time: Duration,
-        after: Duration,
-        message: &Q,
-        call: impl Fn(Connection, Request<Q>) -> F,
-    ) -> Result<A, Status>
-    where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
-    {
-        let first = std::pin::pin!(self.send_once(at, time, message, &call));
+    async fn send_hedged(&self, at: usize, time: Duration, after: Duration, call: &SendCall<'_>) -> Result<(), Status> {
+        let first = std::pin::pin!(self.send_to(at, time, call));
         let first = match futures_util::future::select(first, std::pin::pin!(tokio::time::sleep(after))).await {
             futures_util::future::Either::Left((answer, _)) => return answer,
             futures_util::future::Either::Right(((), first)) => first,
@@ -131,29 +208,18 @@ impl Client {
         if after >= time || !self.budget.spend() {
             return first.await;
         }
-        let second = std::pin::pin!(self.send_once(self.endpoints.after(at), time - after, message, &call));
+        let second = std::pin::pin!(self.send_to(self.endpoints.after(at), time - after, call));
         match futures_util::future::select(first, second).await {
             futures_util::future::Either::Left((answer, second)) => better_of(answer, second).await,
             futures_util::future::Either::Right((answer, first)) => better_of(answer, first).await,
         }
     }
 
-    /// One attempt on one server.
-    pub(super) async fn send_once<Q, A, F>(
-        &self,
-        at: usize,
-        time: Duration,
-        message: &Q,
-        call: impl Fn(Connection, Request<Q>) -> F,
-    ) -> Result<A, Status>
-    where
-        Q: Clone,
-        F: Future<Output = Result<Response<A>, Status>>,
-    {
+    async fn send_to(&self, at: usize, time: Duration, call: &SendCall<'_>) -> Result<(), Status> {
         if time < DEADLINE_LEAST {
             return Err(no_time_left(time));
         }
-        let mut request = Request::new(message.clone());
+        let mut request = Request::new(());
         request.set_timeout(time);
         if let Some(actor) = &self.actor {
             request.metadata_mut().insert(ACTOR_METADATA, actor.clone());
@@ -165,20 +231,23 @@ impl Client {
         match tokio::time::timeout(time, call(self.endpoints.channel(at), request)).await {
             // The transport enforces the deadline as well, and reports a cancellation.
             Ok(Err(status)) if status.code() == Code::Cancelled && status.message() == "Timeout expired" => Err(late()),
-            Ok(answer) => answer.map(Response::into_inner),
+            Ok(answer) => answer,
             Err(_) => Err(late()),
         }
     }
 }
 
 /// The better of two results, at least one of which exists: a success, else a final one, else one that may have had an effect.
-async fn better_of<A>(answer: Result<A, Status>, other: impl Future<Output = Result<A, Status>>) -> Result<A, Status> {
+async fn better_of(
+    answer: Result<(), Status>,
+    other: Pin<&mut (impl Future<Output = Result<(), Status>> + Send)>,
+) -> Result<(), Status> {
     let one = match answer {
-        Ok(answer) => return Ok(answer),
+        Ok(()) => return Ok(()),
         Err(status) => status,
     };
     let two = match other.await {
-        Ok(answer) => return Ok(answer),
+        Ok(()) => return Ok(()),
         Err(status) => status,
     };
     let says_more = match (is_retryable(&one), is_retryable(&two)) {

@@ -17,13 +17,13 @@ use tallystone_proto::counter::v1::{
 };
 
 /// A write that carries an idempotency token.
-trait WriteRequest: Clone {
+trait WriteRequest: Clone + Sync {
     fn token_mut(&mut self) -> &mut Option<IdempotencyToken>;
     fn namespace(&self) -> &str;
 }
 
 /// The response to such a write.
-trait WriteResponse {
+trait WriteResponse: Send {
     /// Whether a repeat of its token would be recognized.
     fn is_idempotent(&self) -> bool;
 }
@@ -57,10 +57,10 @@ impl Client {
     async fn write<Q: WriteRequest, A: WriteResponse, F>(
         &self,
         mut request: Q,
-        call: impl Fn(Connection, Request<Q>) -> F,
+        call: impl Fn(Connection, Request<Q>) -> F + Sync,
     ) -> Result<A, WriteError>
     where
-        F: Future<Output = Result<Response<A>, Status>>,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
     {
         let mut may_replace = request.token_mut().is_none();
         let work = if may_replace { CallKind::NewChange } else { CallKind::Change };

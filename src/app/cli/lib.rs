@@ -54,6 +54,7 @@ mod usage;
 mod work;
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -376,6 +377,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Runs a client on one thread. Ctrl-c ends the process; the token of a change settles its outcome.
 fn on_a_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    // Its own function, not generic: the library compiles what it runs several times over, which would be every command.
+    block_on(Box::pin(work))
+}
+
+fn block_on(work: Pin<Box<dyn Future<Output = Result<(), Failure>> + '_>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::other(format!("cannot start a runtime: {error}")))?.block_on(work)
 }

@@ -103,11 +103,12 @@ pub(super) async fn call_once<Q, A, F>(
     client: &Client,
     time: Duration,
     request: &Q,
-    call: impl Fn(Connection, Request<Q>) -> F,
+    call: impl Fn(Connection, Request<Q>) -> F + Sync,
 ) -> Result<A, CallError>
 where
-    Q: Clone,
-    F: Future<Output = Result<Response<A>, Status>>,
+    Q: Clone + Sync,
+    A: Send,
+    F: Future<Output = Result<Response<A>, Status>> + Send,
 {
     let at = client.endpoints.preferred();
     let answer = client.send_once(at, time, request, call).await;
