@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod log_filter;
+mod log_targets;
 pub mod notices;
 pub mod server;
 pub mod suggestions;

@@ -1,5 +1,6 @@
 //! Structured logs on standard error, and traces to a collector. Neither contains payloads or tokens.
 
+mod json_lines;
 mod repeated_lines;
 
 use std::io::IsTerminal;
@@ -21,6 +22,7 @@ use tracing_subscriber::{Layer, Registry};
 
 use crate::config::{LogConfig, LogFormat, TracesConfig};
 use crate::log_filter::{TRACES, filter};
+use crate::telemetry::json_lines::JsonLines;
 use crate::telemetry::repeated_lines::{RepeatedLineFilter, SuppressionReporter};
 
 /// The time that process exit waits for unsent traces.
@@ -69,7 +71,7 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
     let lines = layer().with_writer(std::io::stderr).log_internal_errors(false);
     match format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).map_event_format(JsonLines).boxed(),
     }
 }
 
