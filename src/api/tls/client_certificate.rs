@@ -1,9 +1,8 @@
 //! What the certificate of a client says. It was verified during the handshake, so it is of an authority that the server trusts.
 
 use rustls::pki_types::CertificateDer;
-use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::GeneralName;
 
+use crate::tls::CertificateFields;
 use tallystone_domain::Timestamp;
 use tallystone_domain::access::PrincipalName;
 
@@ -20,25 +19,10 @@ pub struct ClientCertificate {
 impl ClientCertificate {
     /// Reads a certificate; none if it cannot be read.
     pub fn read(certificate: &CertificateDer<'_>) -> Option<Self> {
-        let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-        let names = parsed.subject_alternative_name().ok()?;
-        let names = names.as_ref().map_or(&[][..], |names| &names.value.general_names);
-        let uri = names.iter().find_map(|name| match name {
-            GeneralName::URI(uri) => Some(*uri),
-            _ => None, // other kinds of names name no principal
-        });
-        let dns = names.iter().find_map(|name| match name {
-            GeneralName::DNSName(dns) => Some(*dns),
-            _ => None, // the same
-        });
-        let name = uri.or(dns).and_then(|name| PrincipalName::new(name).ok());
-        Some(Self { name, expires: end_of_validity(&parsed) })
+        let CertificateFields { expires, names, public_key: _ } = CertificateFields::read(certificate).ok()?;
+        let name = names.uri.or(names.dns).and_then(|name| PrincipalName::new(&name).ok());
+        Some(Self { name, expires })
     }
-}
-
-/// When a certificate is not valid any more. The last second that it names is part of its validity.
-pub fn end_of_validity(certificate: &X509Certificate<'_>) -> Timestamp {
-    Timestamp::from_secs(certificate.validity().not_after.timestamp() + 1)
 }
 
 #[cfg(test)]

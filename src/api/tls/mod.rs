@@ -3,6 +3,7 @@
 //! The certificate can be replaced at any time. A connection keeps what it began with; new ones begin with the new one.
 //! Invariant: a failed handshake costs its connection only. It is counted, and logged at the level debug.
 
+mod certificate;
 mod client_certificate;
 mod metrics;
 mod plain_request;
@@ -19,7 +20,8 @@ use tokio_rustls::server::TlsStream;
 
 use tallystone_domain::limits::TLS_HANDSHAKE_WITHIN;
 
-pub use client_certificate::{ClientCertificate, end_of_validity};
+pub use certificate::CertificateFields;
+pub use client_certificate::ClientCertificate;
 pub use metrics::{HandshakeOutcome, TlsMetrics};
 
 /// HTTP/2 and HTTP/1.1, as ALPN names them.

@@ -13,9 +13,9 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use sha2::{Digest as _, Sha256};
 
-use crate::config::{ClientAuth, TlsConfig};
 use tallystone_adapters::pem;
-use tallystone_api::tls::end_of_validity;
+use tallystone_api::tls::CertificateFields;
+use crate::config::{ClientAuth, TlsConfig};
 use tallystone_domain::Timestamp;
 
 const CERT_FILE: &str = "tls.cert_file";
@@ -204,7 +204,7 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsFileError> {
 }
 
 fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {
-    let parsed = x509_parser::parse_x509_certificate(certificate);
-    let (_, parsed) = parsed.map_err(|error| format!("has a certificate that cannot be read: {error}"))?;
-    Ok(end_of_validity(&parsed))
+    let fields = CertificateFields::read(certificate);
+    let fields = fields.map_err(|error| format!("has a certificate that cannot be read: {error}"))?;
+    Ok(fields.expires)
 }

@@ -16,8 +16,9 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::config::TlsConfig;
 use tallystone_adapters::system::SystemEntropy;
+use tallystone_api::tls::CertificateFields;
+use crate::config::TlsConfig;
 use tallystone_domain::Timestamp;
 use tallystone_ports::Entropy as _;
 
@@ -76,9 +77,9 @@ pub fn make(folder: &Path, names: &[String], now: Timestamp) -> Result<TlsConfig
 fn kept_authority(certificate: &Path, key: &Path, now: Timestamp) -> Option<KeyPair> {
     let key = KeyPair::from_pem(&fs::read_to_string(key).ok()?).ok()?;
     let certificate = CertificateDer::from_pem_slice(&fs::read(certificate).ok()?).ok()?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).ok()?;
-    let is_of_key = *parsed.public_key().subject_public_key.data == *key.public_key_raw();
-    let seconds_left = parsed.validity().not_after.timestamp() - now.micros() / 1_000_000;
+    let fields = CertificateFields::read(&certificate).ok()?;
+    let is_of_key = fields.public_key == key.public_key_raw();
+    let seconds_left = (fields.expires.micros() - now.micros()) / 1_000_000;
     (is_of_key && seconds_left > AUTHORITY_DAYS_LEAST * 86_400).then_some(key)
 }
 
