@@ -68,11 +68,10 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = tonic::transport::Server::builder()
-            .add_service(CounterServiceServer::new(script.clone()))
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
-                let _ = stopped.await; // dropping the sender stops it too
-            });
+        let (service, incoming) = (CounterServiceServer::new(script.clone()), TcpListenerStream::new(listener));
+        let server = tonic::transport::Server::builder().serve_with_incoming_shutdown(service, incoming, async {
+            let _ = stopped.await; // dropping the sender stops it too
+        });
         let task = tokio::spawn(async { server.await.expect("the server runs") });
         Self { script, address, stop, task }
     }

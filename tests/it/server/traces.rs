@@ -41,8 +41,9 @@ impl Collector {
     async fn start(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let server = tonic::transport::Server::builder().add_service(TraceServiceServer::new(self.clone()));
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let service = TraceServiceServer::new(self.clone());
+        let server = tonic::transport::Server::builder();
+        tokio::spawn(server.serve_with_incoming(service, TcpListenerStream::new(listener)));
         format!("http://{address}")
     }
 
