@@ -70,10 +70,8 @@ fn only_the_system_adapter_and_the_wire_wait_on_a_timer() {
 
 #[test]
 fn no_test_sleeps() {
-    const EXCEPT: &[Except] = &[
-        Except("tests/it/support/harness", "polls a process of ours until it is ready or a deadline has passed"),
-        Except("loadtest/src/load.rs", "its tests run on paused time"),
-    ];
+    const EXCEPT: &[Except] =
+        &[Except("tests/it/support/harness", "polls a process of ours until it is ready or a deadline has passed")];
     let found = mentions_except(EXCEPT, |source, mention| {
         source.in_test(mention)
             && names_any(mention, &["time::sleep", "time::sleep_until", "thread::sleep", "libc::usleep"])
