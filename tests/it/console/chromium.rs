@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use thirtyfour::LoggingPrefsLogLevel;
 use thirtyfour::prelude::*;
 
+use crate::console::driver_calls::DriverCalls;
 use crate::servers::chromedriver::Chromedriver;
 use crate::support::harness::Server;
 
@@ -39,7 +40,7 @@ const TOO_WIDE: &str = r#"
 /// tests, and each takes seconds to start alone.
 pub const WAIT: Duration = Duration::from_secs(60);
 /// How long a script of a test may take; longer than what it waits for.
-const SCRIPT_WAIT: Duration = Duration::from_secs(120);
+pub const SCRIPT_WAIT: Duration = Duration::from_secs(120);
 pub const POLL: Duration = Duration::from_millis(50);
 
 /// The screens: a desk, a tablet and a phone.
@@ -64,7 +65,8 @@ impl Browser {
             wanted.add_arg(argument).expect("an argument");
         }
         wanted.set_browser_log_level(LoggingPrefsLogLevel::All).expect("a level");
-        let session = WebDriver::new(driver.url(), wanted).await.expect("a browser starts");
+        let session = WebDriver::builder(driver.url(), wanted).client(DriverCalls::new());
+        let session = session.connect().await.expect("a browser starts");
         session.set_script_timeout(SCRIPT_WAIT).await.expect("a limit");
         Self { session, _driver: driver, _profile: profile }
     }

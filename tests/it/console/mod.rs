@@ -4,6 +4,7 @@ mod actions;
 mod away;
 mod browser;
 mod chromium;
+mod driver_calls;
 mod experiments;
 mod keyboard;
 mod live_pages;
