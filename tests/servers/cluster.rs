@@ -1,10 +1,12 @@
 //! Three Cassandra nodes that are one cluster, on loopback addresses of their own, for faults and never for figures.
 //!
 //! The tests of a process share it, one after the other: whoever has it may kill, stop and start its nodes. The next one
-//! finds all of them up. Each node ends with the test process.
+//! finds all of them up. It ends with the last test that has it or waits for it, because three idle nodes take a part of a core
+//! from all tests that follow. A later one starts it again; tests run in the order of their names, so neighbours share it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,14 +34,64 @@ enum Node {
     Changing,
 }
 
+/// The cluster while a test has it.
+pub struct Lent {
+    /// There until it is given back.
+    cluster: Option<Cluster>,
+    home: Arc<Home>,
+}
+
+/// Where the cluster is between two tests. Whoever has it or waits for it has a part in this.
+struct Home {
+    cluster: Mutex<Option<Cluster>>,
+    is_back: Condvar,
+}
+
 /// The cluster that the tests of this process share, for one of them at a time, with all nodes up.
-pub fn lent() -> Result<MutexGuard<'static, Cluster>, String> {
-    static LENT: OnceLock<Result<Mutex<Cluster>, String>> = OnceLock::new();
-    let cluster = LENT.get_or_init(|| Cluster::start().map(Mutex::new)).as_ref().map_err(Clone::clone)?;
+pub fn lent() -> Result<Lent, String> {
+    static HOME: Mutex<Weak<Home>> = Mutex::new(Weak::new());
+    let home = {
+        let mut shared = HOME.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.upgrade() {
+            Some(home) => home,
+            None => {
+                let cluster = Mutex::new(Some(Cluster::start()?));
+                let home = Arc::new(Home { cluster, is_back: Condvar::new() });
+                *shared = Arc::downgrade(&home);
+                home
+            }
+        }
+    };
+    let cluster = {
+        let at_home = home.cluster.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = home.is_back.wait_while(at_home, |cluster| cluster.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).take()
+    };
+    let mut lent = Lent { cluster, home };
     // A test that failed has left it as it was in the middle of its fault.
-    let mut cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
-    cluster.heal()?;
-    Ok(cluster)
+    lent.heal()?;
+    Ok(lent)
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        *self.home.cluster.lock().unwrap_or_else(PoisonError::into_inner) = self.cluster.take();
+        self.home.is_back.notify_one();
+    }
+}
+
+impl Deref for Lent {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        self.cluster.as_ref().expect("it was not given back yet")
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        self.cluster.as_mut().expect("it was not given back yet")
+    }
 }
 
 impl Cluster {
