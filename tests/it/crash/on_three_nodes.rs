@@ -12,6 +12,12 @@ use crate::engines::cassandra::{run, settings};
 use crate::servers::cluster::{Cluster, NODES, lent};
 use crate::support::harness::{Launch, Server, eventually, http};
 
+/// Faults of one node for every change: it is killed once, and stopped once.
+const ROUNDS_OF_ONE: u32 = 2;
+const ROUNDS_OF_ONE_LONG: u32 = 30;
+/// How often two nodes are down for every change, and with `tests/run --long`.
+const ROUNDS_OF_TWO: u32 = 1;
+const ROUNDS_OF_TWO_LONG: u32 = 15;
 const WORKERS: usize = 5;
 /// What adds may take to be refused, or to come back, on a busy machine.
 const WITHIN: Duration = Duration::from_secs(120);
@@ -47,7 +53,7 @@ fn no_fault_of_one_cassandra_node_loses_or_doubles_an_add() {
     let mut test = CrashTest::new("no_fault_of_one_cassandra_node_loses_or_doubles_an_add");
     keyspace(&cluster, "one_node");
     let servers = [(); 2].map(|()| start(&cluster, "one_node"));
-    for round in 0..rounds(2, 30) {
+    for round in 0..rounds(ROUNDS_OF_ONE, ROUNDS_OF_ONE_LONG) {
         test.round = round;
         let fault = if round % 2 == 0 { Fault::Killed } else { Fault::Paused };
         let at = test.rng.index(NODES);
@@ -75,7 +81,7 @@ fn while_two_of_three_nodes_are_down_nothing_is_acknowledged_by_half() {
     let mut test = CrashTest::new("while_two_of_three_nodes_are_down_nothing_is_acknowledged_by_half");
     keyspace(&cluster, "two_nodes");
     let servers = [(); 2].map(|()| start(&cluster, "two_nodes"));
-    for round in 0..rounds(1, 15) {
+    for round in 0..rounds(ROUNDS_OF_TWO, ROUNDS_OF_TWO_LONG) {
         test.round = round;
         let left = test.rng.index(NODES);
         let plan = plan(&mut test);

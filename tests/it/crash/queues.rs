@@ -26,6 +26,10 @@ use super::{CrashTest, Rng, rounds, start_under};
 use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::Moment;
 
+/// Crashes in each test for every change.
+const ROUNDS: u32 = 10;
+/// The same with `tests/run --long`.
+const ROUNDS_LONG: u32 = 100;
 const QUEUE: &str = "crash";
 const PRODUCERS: u64 = 4;
 const WORKERS: u64 = 8;
@@ -55,7 +59,7 @@ type Ledger = Arc<Mutex<BTreeMap<String, Known>>>;
 fn no_kill_loses_a_message_or_serves_a_completed_one() {
     let mut test = CrashTest::new("no_kill_loses_a_message_or_serves_a_completed_one");
     let ledger = Ledger::default();
-    for round in 0..rounds(20, 100) {
+    for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         if round % 5 == 4 {
             test.kill_in_recovery();
@@ -80,7 +84,7 @@ fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
     let mut test = CrashTest::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
     let ledger = Ledger::default();
     let mut cuts = 0;
-    for round in 0..rounds(20, 100) {
+    for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         let cut = test.power_cut();
         cuts += 1;

@@ -32,6 +32,10 @@ use super::{CrashTest, Rng, rounds, start_under};
 use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::Moment;
 
+/// Crashes in each test for every change.
+const ROUNDS: u32 = 10;
+/// The same with `tests/run --long`.
+const ROUNDS_LONG: u32 = 100;
 const QUEUE: &str = "values";
 const VALUES: u64 = 5;
 const PRODUCERS: u64 = 2;
@@ -47,7 +51,7 @@ const HALF_A_DAY: prost_types::Duration = prost_types::Duration { seconds: 43_20
 fn no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
     let mut test = CrashTest::new("no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order");
     let mut story = Story::new(&mut test.rng);
-    for round in 0..rounds(20, 100) {
+    for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         if round % 3 == 2 {
             test.kill_in_recovery();
@@ -61,7 +65,7 @@ fn no_kill_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
 fn no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
     let mut test = CrashTest::new("no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order");
     let mut story = Story::new(&mut test.rng);
-    for round in 0..rounds(20, 100) {
+    for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         let cut = test.power_cut();
         let Some(mut server) = start_under(&test.data, &cut) else {
