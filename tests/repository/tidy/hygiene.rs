@@ -43,15 +43,8 @@ fn no_file_knows_a_machine() {
     for folder in ["src", "tests", "loadtest", "docs", "proto", ".ci"] {
         collect(&root().join(folder), "", &mut files);
     }
-    let at_root = [
-        "README.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "Cargo.toml",
-        "buf.yaml",
-        "Dockerfile",
-    ];
+    let at_root =
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Cargo.toml", "buf.yaml", "Dockerfile"];
     files.extend(at_root.map(|name| root().join(name)));
     let mut found = Vec::new();
     for file in files {

@@ -13,9 +13,9 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use sha2::{Digest as _, Sha256};
 
+use crate::config::{ClientAuth, TlsConfig};
 use tallystone_adapters::pem;
 use tallystone_api::tls::CertificateFields;
-use crate::config::{ClientAuth, TlsConfig};
 use tallystone_domain::Timestamp;
 
 const CERT_FILE: &str = "tls.cert_file";

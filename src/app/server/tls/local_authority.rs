@@ -16,9 +16,9 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
+use crate::config::TlsConfig;
 use tallystone_adapters::system::SystemEntropy;
 use tallystone_api::tls::CertificateFields;
-use crate::config::TlsConfig;
 use tallystone_domain::Timestamp;
 use tallystone_ports::Entropy as _;
 
