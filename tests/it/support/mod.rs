@@ -9,3 +9,14 @@ pub mod harness;
 pub mod judging;
 #[allow(dead_code, reason = "each test takes what it needs")]
 pub mod powerloss;
+pub mod yardstick;
+
+use harness::{Server, http};
+use yardstick::Yardstick;
+
+/// A yardstick beside a server: its `/healthz` asks no store. A server with TLS refuses it, which takes as long.
+pub fn beside(server: &Server) -> Yardstick {
+    let address = server.address;
+    // Whatever comes, it took its time.
+    Yardstick::of_process(server.pid(), move || drop(http(address, "GET", "/healthz", &[], "")))
+}
