@@ -21,9 +21,10 @@ use tokio::task::JoinSet;
 
 use super::{COUNTERS, Wire, item, reason};
 use crate::support::harness::{Launch, eventually, http};
+use crate::support::patience::{PatientChannel, patient_channel};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
-const WITHIN: Duration = Duration::from_secs(30);
+const WITHIN: Duration = Duration::from_secs(60);
 
 /// A raw HTTP/2 connection; its tasks end with the set.
 pub(super) async fn raw(address: SocketAddr, window: u32, tasks: &mut JoinSet<()>) -> SendRequest<Bytes> {
@@ -142,8 +143,8 @@ async fn an_unknown_name_of_4_mib_is_not_repeated_nor_compared() {
 }
 
 /// 100 messages of 30 KiB in a queue.
-async fn with_large_messages(address: SocketAddr) -> QueueServiceClient<tonic::transport::Channel> {
-    let mut queues = QueueServiceClient::connect(format!("http://{address}")).await.expect("the server is there");
+async fn with_large_messages(address: SocketAddr) -> QueueServiceClient<PatientChannel> {
+    let mut queues = QueueServiceClient::new(patient_channel(&format!("http://{address}")).await);
     queues
         .create_queue(queue::CreateQueueRequest {
             queue: Some(queue::Queue { name: "large".to_owned(), ..Default::default() }),
@@ -339,9 +340,8 @@ async fn connections_leave_the_store_its_descriptors() {
     let script = "ulimit -Sn 512 && ulimit -Hn 1024 && exec \"$0\" dev --listen 127.0.0.1:0 --data \"$1\"";
     command.args(["-c", script, env!("CARGO_BIN_EXE_tallystone")]).arg(data.path());
     let server = tokio::task::spawn_blocking(move || Launch::of(command).start()).await.expect("no panic");
-    let channel = tonic::transport::Endpoint::from_shared(server.url()).expect("an address").connect().await;
     let mut counters = tallystone::proto::counter::v1::counter_service_client::CounterServiceClient::new(
-        channel.expect("a connection"),
+        patient_channel(&server.url()).await,
     );
     let _mine = idle([127, 0, 0, 1], server.address, 600).await;
     let address = server.address;
@@ -360,9 +360,7 @@ async fn connections_leave_the_store_its_descriptors() {
     for round in 0..20 {
         let items = (0..1_000).map(|at| item(&format!("c-{round}-{at}"), 1, &format!("{round}-{at}"))).collect();
         let message = tallystone::proto::counter::v1::BatchAddCountsRequest { namespace: "default".to_owned(), items };
-        let mut request = tonic::Request::new(message);
-        request.set_timeout(WITHIN * 2);
-        let results = counters.batch_add_counts(request).await.expect("the store works on").into_inner().results;
+        let results = counters.batch_add_counts(message).await.expect("the store works on").into_inner().results;
         assert_eq!(results.len(), 1_000);
         let is_error = |result: &tallystone::proto::counter::v1::AddResult| format!("{result:?}").contains("ItemError");
         assert!(!results.iter().any(is_error), "{:?}", results.iter().find(|result| is_error(result)));

@@ -33,7 +33,7 @@ async fn a_plan_answers_the_published_sizes() {
     let width = plan["widthRatio"].as_f64().expect("a number");
     assert!((width - 1.5486).abs() < 0.000_05, "{plan}");
     let asked = PlanExperimentRequest { baseline: 0.2, effect: 0.05, arms: 4, ..Default::default() };
-    let mut client = ExperimentServiceClient::new(server.channel().await);
+    let mut client = ExperimentServiceClient::new(server.patient_channel().await);
     let four = client.plan_experiment(asked).await.expect("a plan").into_inner();
     assert!(four.fixed_exposures_per_arm > 1_030, "four arms share alpha: {four:?}");
     assert_eq!(four.fixed_exposures, 4 * four.fixed_exposures_per_arm);
@@ -234,7 +234,7 @@ async fn an_experiment_that_begins_with_counts_says_so_at_each_look() {
 #[tokio::test]
 async fn the_history_has_the_address_of_a_caller_that_names_no_actor() {
     let server = Wire::start().await;
-    let mut client = ExperimentServiceClient::new(server.channel().await);
+    let mut client = ExperimentServiceClient::new(server.patient_channel().await);
     let arms = ["A", "B"].map(|name| ExperimentArm { name: name.to_owned(), weight: 1 });
     let experiment = Experiment {
         name: "checkout".to_owned(),

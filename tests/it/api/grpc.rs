@@ -13,6 +13,7 @@ use tonic_types::StatusExt;
 
 use super::stores::TRAP;
 use super::{COUNTERS, Wire, at, item, reason};
+use crate::support::harness::{PATIENCE, http_within};
 
 fn add(counter: &str, token: &str) -> wire::AddCountRequest {
     let item = item(counter, 1, token);
@@ -50,7 +51,7 @@ async fn an_error_carries_its_reason_its_field_and_its_delay() {
 #[tokio::test]
 async fn a_method_that_does_not_exist_is_unimplemented_with_a_reason() {
     let server = Wire::start().await;
-    let mut grpc = tonic::client::Grpc::new(server.channel().await);
+    let mut grpc = tonic::client::Grpc::new(server.patient_channel().await);
     // Nobody shares the store of this server, so it hears signals of nobody.
     let signals = "/tallystone.internal.v1.RollupSignalService/SignalRollups";
     for path in ["/tallystone.counter.v1.CounterService/AddCounts", "/nobody.v1.Nothing/Do", signals] {
@@ -66,7 +67,7 @@ async fn a_method_that_does_not_exist_is_unimplemented_with_a_reason() {
 #[tokio::test]
 async fn a_message_of_another_method_is_refused_and_the_server_goes_on() {
     let server = Wire::start().await;
-    let mut grpc = tonic::client::Grpc::new(server.channel().await);
+    let mut grpc = tonic::client::Grpc::new(server.patient_channel().await);
     grpc.ready().await.expect("the channel is ready");
     // A page size where AddCount has its idempotency token, which is a message.
     let codec: tonic_prost::ProstCodec<wire::ListCountEventsRequest, wire::AddCountResponse> =
@@ -112,8 +113,18 @@ fn as_json(message: &wire::AddCountRequest) -> String {
 async fn a_call_without_a_deadline_gets_the_default_one() {
     let server = Wire::start().await;
     server.gate.close();
-    let (status, answer) = server.post("AddCount", r#"{"namespace": "exact", "counter_name": "a", "delta": 1}"#).await;
-    assert_eq!((status, &answer["details"][0]["reason"]), (504, &json!("DEADLINE_EXCEEDED")), "{answer}");
+    let (address, path) = (server.address, format!("{COUNTERS}/AddCount"));
+    let call = tokio::task::spawn_blocking(move || {
+        let body = r#"{"namespace": "exact", "counter_name": "a", "delta": 1}"#;
+        http_within(PATIENCE, address, ("POST", &path), &[("content-type", "application/json")], body)
+    });
+    let answer = call.await.expect("no panic").expect("the server answers");
+    assert_eq!(
+        (answer.status, &answer.json()["details"][0]["reason"]),
+        (504, &json!("DEADLINE_EXCEEDED")),
+        "{}",
+        answer.body
+    );
     server.gate.open();
 }
 
@@ -187,7 +198,7 @@ async fn a_watch_shows_the_present_value_and_then_each_change() {
     let first = watch.next().await.expect("the present value").expect("a reading");
     assert_eq!((first.counter_name.as_str(), first.reading.map(|reading| reading.count)), ("views", Some(0)));
     client.add_count(add("views", "t")).await.expect("an add");
-    let seen = tokio::time::timeout(Duration::from_secs(20), async {
+    let seen = tokio::time::timeout(Duration::from_secs(60), async {
         loop {
             let next = watch.next().await.expect("a change").expect("a reading");
             if next.reading.is_some_and(|reading| reading.count == 1) {
@@ -234,7 +245,7 @@ async fn a_stream_ends_at_the_deadline_that_its_caller_set() {
 }
 
 async fn health(server: &Wire, service: &str) -> Result<ServingStatus, Status> {
-    let mut client = HealthClient::new(server.channel().await);
+    let mut client = HealthClient::new(server.patient_channel().await);
     let answer = client.check(HealthCheckRequest { service: service.to_owned() }).await?;
     Ok(answer.into_inner().status())
 }

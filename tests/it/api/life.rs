@@ -32,7 +32,7 @@ async fn the_health_of_the_whole_server_is_that_of_its_services() {
     use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, Serving};
     use tonic_health::pb::health_client::HealthClient;
     let mut server = Wire::bind(memory::stores(), DRAIN_DEADLINE).await;
-    let mut client = HealthClient::new(server.channel().await);
+    let mut client = HealthClient::new(server.patient_channel().await);
     let mut check = async |status: ServingStatus| {
         for service in ["", "tallystone.counter.v1.CounterService", "tallystone.admin.v1.NamespaceService"] {
             let answer = client.check(HealthCheckRequest { service: service.to_owned() }).await.expect("an answer");
@@ -127,7 +127,7 @@ async fn a_stop_ends_streams_of_health_as_well() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
     let server = Wire::start().await;
-    let mut client = HealthClient::new(server.channel().await);
+    let mut client = HealthClient::new(server.patient_channel().await);
     let mut watch = client.watch(HealthCheckRequest::default()).await.expect("a stream").into_inner();
     watch.next().await.expect("the present status").expect("a status");
     server.stop.cancel();
@@ -156,7 +156,7 @@ async fn a_call_that_does_not_end_is_cut_off_and_its_write_goes_on() {
     server.gate.open();
     let (exact, views) = (NamespaceName::new("exact"), CounterName::new("views"));
     let options = ReadOptions::default();
-    let counted = tokio::time::timeout(Duration::from_secs(20), async {
+    let counted = tokio::time::timeout(Duration::from_secs(60), async {
         loop {
             let (exact, views) = (exact.as_ref().expect("a name"), views.clone().expect("a name"));
             if server.engine.counting().get(exact, views, options).await.expect("a reading").count == 5 {

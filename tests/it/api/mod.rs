@@ -48,6 +48,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
 
 use crate::support::harness::{HttpAnswer, http};
+use crate::support::patience::{PatientChannel, patient_channel};
 use partner::Partner;
 use stores::{Gate, gated};
 
@@ -193,8 +194,12 @@ impl Wire {
         here + self.partner.as_ref().map_or(0, |partner| partner.server.waiting_dequeues())
     }
 
-    async fn counters(&self) -> CounterServiceClient<Channel> {
-        CounterServiceClient::new(self.channel().await)
+    async fn patient_channel(&self) -> PatientChannel {
+        patient_channel(&format!("http://{}", self.next_address())).await
+    }
+
+    async fn counters(&self) -> CounterServiceClient<PatientChannel> {
+        CounterServiceClient::new(self.patient_channel().await)
     }
 
     async fn http(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpAnswer {

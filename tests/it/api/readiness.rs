@@ -15,6 +15,7 @@ use super::{DRAIN_DEADLINE, Wire};
 use crate::engines::cassandra::{patience, run, settings};
 use crate::server::readiness::{AWAY_WITHIN, BACK_WITHIN, COUNTERS, QUEUES, Watched, health};
 use crate::servers::cassandra;
+use crate::support::harness::PATIENCE;
 
 const COUNTERS_ALONE: ServicesOfStore = ServicesOfStore { counters: true, queues: false };
 const QUEUES_ALONE: ServicesOfStore = ServicesOfStore { counters: false, queues: true };
@@ -57,7 +58,7 @@ async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away()
     server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
     let mut counters = Watched::of(server.address, COUNTERS).await;
     let mut queues = Watched::of(server.address, QUEUES).await;
-    assert_eq!((counters.next(BACK_WITHIN).await, queues.next(BACK_WITHIN).await), (Some(Serving), Some(Serving)));
+    assert_eq!((counters.next(PATIENCE).await, queues.next(PATIENCE).await), (Some(Serving), Some(Serving)));
 
     node.pause();
     assert_eq!(counters.next(AWAY_WITHIN).await, Some(NotServing));

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::bounds::{call, framed, metric, raw};
 use super::{COUNTERS, Wire};
 
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_secs(60);
 
 fn audited(server: &Wire) -> Audit {
     let audit = Audit::new(Arc::new(AdminLogTable::default()), Arc::clone(server.gateway.clock()));

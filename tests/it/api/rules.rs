@@ -20,7 +20,7 @@ const DUE_WITHIN_SECONDS: u32 = 60;
 
 impl Wire {
     async fn rule(&self, method: &str, body: &Value) -> (u16, Value) {
-        let headers = [("content-type", "application/json"), ("grpc-timeout", "60S")];
+        let headers = [("content-type", "application/json")];
         let answer = self.http("POST", &format!("{RULES}/{method}"), &headers, &body.to_string()).await;
         (answer.status, super::json(&answer.body))
     }

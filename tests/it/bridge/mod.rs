@@ -21,11 +21,12 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::str::FromStr as _;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use prost_types::Timestamp;
 use serde_json::{Value, json};
 
+use crate::support::beside;
 use crate::support::harness::{HttpAnswer, Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -50,7 +51,7 @@ type Counts = BTreeMap<String, i64>;
 
 /// Sends a call with a JSON body.
 fn answer(server: &Server, service: &str, method: &str, body: &Value) -> HttpAnswer {
-    server.post_patiently(&format!("{service}/{method}"), &body.to_string())
+    server.post(&format!("{service}/{method}"), &body.to_string())
 }
 
 /// Calls a method; the call must be taken.
@@ -125,7 +126,7 @@ fn complete_all(server: &Server) -> i64 {
 /// A reading of one counter of the queue; none while its store does not answer.
 fn reading(server: &Server, counter: &str) -> Option<Value> {
     let body = json!({"namespace": NAMESPACE, "counter_name": format!("{QUEUE}~{counter}")});
-    let answer = server.post(&format!("{COUNTERS}/GetCount"), &body.to_string());
+    let answer = server.post_briefly(&format!("{COUNTERS}/GetCount"), &body.to_string());
     (answer.status == 200).then(|| answer.json())
 }
 
@@ -139,11 +140,16 @@ fn reported_to(reading: &Value) -> Option<SystemTime> {
     Some(SystemTime::try_from(time).expect("after 1970"))
 }
 
+/// Waits until it is so. A look that begins after the limit must find it, on a machine that keeps nothing from the server.
+fn comes_within(server: &Server, limit: Duration, what: &str, is_so: impl FnMut() -> bool) {
+    beside(server).comes(Instant::now(), limit, what, is_so);
+}
+
 /// Waits until everything that was answered before this call is reported.
 fn wait_until_reported(server: &Server, within: Duration) {
     let now = SystemTime::now();
     let is_reported = || reading(server, "enqueued").is_some_and(|reading| reported_to(&reading) >= Some(now));
-    assert!(eventually(within, is_reported), "not reported within {within:?}:\n{}", server.printed());
+    comes_within(server, within, "what was answered is reported", is_reported);
 }
 
 /// The counts of these counters.
@@ -202,7 +208,7 @@ fn sums(server: &Server, key: &str) -> BTreeMap<&'static str, (i64, i64)> {
 fn check_sums(server: &Server, keys: &[&str]) {
     for key in keys {
         let equal = || sums(server, key).values().all(|(sum, whole)| sum == whole);
-        assert!(eventually(GIVEN_WAY_WITHIN, equal), "{key}: (sum over values, whole) {:?}", sums(server, key));
+        comes_within(server, GIVEN_WAY_WITHIN, &format!("the sums of {key} are whole"), equal);
     }
 }
 

@@ -27,7 +27,7 @@ fn desk_with_errors() -> Desk {
         let row = &called(&desk)["queues"][0];
         (&row["pending"], &row["errored"]) == (&"2".into(), &"1".into())
     };
-    assert!(eventually(Duration::from_secs(20), is_read), "{}", called(&desk));
+    assert!(eventually(Duration::from_secs(60), is_read), "{}", called(&desk));
     desk
 }
 
@@ -68,7 +68,7 @@ fn the_activity_of_queues_is_that_of_the_call_and_the_status_names_what_needs_at
         row.split_whitespace().nth(8).unwrap_or_default().to_owned()
     };
     let is_seconds = |age: String| age.strip_suffix('s').is_some_and(|seconds| seconds.parse::<u64>().is_ok());
-    assert!(eventually(Duration::from_secs(20), || is_seconds(age())), "{:?}", age());
+    assert!(eventually(Duration::from_secs(60), || is_seconds(age())), "{:?}", age());
     assert!(is_seconds(age()), "from then on always: {:?}", age());
 
     let text = called(&desk)["queues"][0]["attention"][0]["text"].as_str().expect("a sentence").to_owned();

@@ -78,7 +78,7 @@ fn json_is_what_the_http_api_answers() {
     ] {
         desk.run(&["counter", "add", "views"]).ok();
         let cli: Value = serde_json::from_str(&desk.run(&[arguments, &["-o", "json"]].concat()).ok()).expect("JSON");
-        let http = desk.server.post_patiently(&format!("/{path}"), body);
+        let http = desk.server.post(&format!("/{path}"), body);
         assert_eq!(http.status, 200, "{}", http.body);
         let http: Value = serde_json::from_str(&http.body).expect("JSON");
         assert_eq!(cli, http, "{arguments:?}");
@@ -104,7 +104,7 @@ fn an_export_holds_every_event_of_every_counter_over_many_pages() {
         format!(r#"{{"namespace": "default", "items": [{}]}}"#, items.collect::<Vec<_>>().join(","))
     };
     for from in [0, 1_000, 2_000, 3_000] {
-        let answer = desk.server.post_patiently("/tallystone.counter.v1.CounterService/BatchAddCounts", &items(from));
+        let answer = desk.server.post("/tallystone.counter.v1.CounterService/BatchAddCounts", &items(from));
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
     let exported = desk.run(&["counter", "events", "--all", "-o", "jsonl"]).ok();

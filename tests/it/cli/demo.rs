@@ -22,7 +22,7 @@ fn played(desk: &Desk, arguments: &[&str]) -> (Value, String) {
 
 /// A call of the server as JSON.
 fn called(desk: &Desk, method: &str, body: &Value) -> Value {
-    let answer = desk.server.post_patiently(&format!("/tallystone.{method}"), &body.to_string());
+    let answer = desk.server.post(&format!("/tallystone.{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method}: {}", answer.body);
     serde_json::from_str(&answer.body).expect("JSON")
 }
@@ -54,14 +54,14 @@ fn the_ledger_of_the_demo_and_the_activity_of_its_queues_agree() {
         queues.iter().map(numbers).collect::<Vec<_>>()
     };
     let expected: Vec<_> = queues.iter().map(counted).collect();
-    let is_shown = eventually(Duration::from_secs(20), || shown() == expected);
+    let is_shown = eventually(Duration::from_secs(60), || shown() == expected);
     assert!(is_shown, "{:?}\n{expected:?}", shown());
     let on_page = || {
         let page = get(&desk.server, "/console/?filter=demo%2F", &[]).body;
         queues.iter().map(|queue| depths_on(&page, queue)).collect::<Vec<_>>()
     };
     let expected: Vec<_> = queues.iter().map(|queue| DEPTHS.map(|state| queue[state].to_string())).collect();
-    let is_on_page = eventually(Duration::from_secs(20), || on_page() == expected);
+    let is_on_page = eventually(Duration::from_secs(60), || on_page() == expected);
     assert!(is_on_page, "the page: {:?}\n{expected:?}", on_page());
     for experiment in ledger["experiments"].as_array().expect("experiments") {
         for (counter, added) in experiment["counters"].as_object().expect("counters") {

@@ -8,7 +8,7 @@ use super::{Desk, Ran};
 use crate::support::harness::eventually;
 
 /// Longer than the history and the counters need on a busy machine.
-const TOLD_WITHIN: Duration = Duration::from_secs(30);
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 fn json(desk: &Desk, line: &str) -> Value {
     serde_json::from_str(&desk.shell(&format!("tallystone {line} -o json")).ok()).expect("one JSON document")

@@ -84,7 +84,7 @@ fn text(output: &Output) -> String {
 }
 
 fn done(server: &Server, method: &str, body: &Value) -> Value {
-    let answer = server.post_patiently(&format!("/tallystone.{method}"), &body.to_string());
+    let answer = server.post(&format!("/tallystone.{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method} {body}: {answer:?}");
     answer.json()
 }

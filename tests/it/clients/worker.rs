@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use crate::servers::proxy::{Fault, Proxy, Wire};
-use crate::support::harness::{Launch, Server};
+use crate::support::harness::{Launch, PATIENCE, Server};
 
 #[allow(dead_code, reason = "its main is not run here")]
 #[path = "../../../examples/worker.rs"]
@@ -39,14 +39,19 @@ impl House {
     }
 
     fn client(&self) -> Client {
-        let policy = RetryPolicy { attempts_max: 20, pause_first: Duration::from_millis(5), ..RetryPolicy::default() };
+        let policy = RetryPolicy {
+            attempts_max: 20,
+            total: PATIENCE,
+            pause_first: Duration::from_millis(5),
+            ..RetryPolicy::default()
+        };
         Client::new(&self.way.address().to_string(), policy).expect("a valid address")
     }
 
     /// A call past the proxy.
     fn ask(&self, method: &str, body: &Value) -> Value {
         let path = format!("/tallystone.queue.v1.QueueService/{method}");
-        let answer = self.server.post_patiently(&path, &body.to_string());
+        let answer = self.server.post(&path, &body.to_string());
         assert_eq!(answer.status, 200, "{method} {body}: {}", answer.body);
         serde_json::from_str(&answer.body).expect("JSON")
     }

@@ -6,7 +6,7 @@ use super::{done, fill, get, header, hidden, post, status_under, text_of, used_s
 use crate::support::harness::{Launch, Server, eventually};
 
 /// How long a busy machine may take for an operation.
-const WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
+const WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn form(page: &str, more: &str) -> String {
     let fields =

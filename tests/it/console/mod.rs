@@ -48,13 +48,13 @@ fn fill(server: &Server) {
     done(server, "Fail", &json!({"queue": "mail", "leaseToken": lease, "error": error}));
     for name in ["views", "odd/name=50%"] {
         let add = json!({"namespace": "default", "counterName": name, "delta": 5});
-        let added = server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", &add.to_string());
+        let added = server.post("/tallystone.counter.v1.CounterService/AddCount", &add.to_string());
         assert_eq!(added.status, 200, "{}", added.body);
     }
 }
 
 fn done(server: &Server, method: &str, body: &Value) -> Value {
-    let answer = server.post_patiently(&format!("{QUEUES}/{method}"), &body.to_string());
+    let answer = server.post(&format!("{QUEUES}/{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method}: {}", answer.body);
     answer.json()
 }

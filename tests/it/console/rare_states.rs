@@ -52,18 +52,14 @@ async fn experiments_that_are_kept_or_not_trusted_are_clean() {
     let server = shown_server(data.path());
     for (counter, delta) in [("A/exposures", 12_000), ("A/bought", 600), ("B/exposures", 8_000), ("B/bought", 600)] {
         let add = json!({"namespace": "default", "counterName": format!("exp/button/{counter}"), "delta": delta});
-        assert_eq!(
-            server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", &add.to_string()).status,
-            200
-        );
+        assert_eq!(server.post("/tallystone.counter.v1.CounterService/AddCount", &add.to_string()).status, 200);
     }
     for name in ["checkout", "button"] {
         let experiment = json!({
             "name": name, "namespace": "default", "arms": [{"name": "A"}, {"name": "B"}], "metric": "bought",
             "plannedExposures": "60000", "description": "The new form of the checkout, with fewer fields.",
         });
-        let made = server
-            .post_patiently(&format!("{SERVICE}/CreateExperiment"), &json!({"experiment": experiment}).to_string());
+        let made = server.post(&format!("{SERVICE}/CreateExperiment"), &json!({"experiment": experiment}).to_string());
         assert_eq!(made.status, 200, "{}", made.body);
     }
     let page = || get(&server, "/console/experiment?name=checkout", &[]).body;

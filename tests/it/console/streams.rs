@@ -16,7 +16,7 @@ const STREAMS_MAX: usize = 256;
 
 fn stream(server: &Server, place: &str) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(server.address).expect("the server takes connections");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
     let request =
         format!("GET /console/{place} HTTP/1.1\r\nhost: {}\r\naccept: text/event-stream\r\n\r\n", server.address);
     stream.write_all(request.as_bytes()).expect("the server reads");

@@ -87,7 +87,7 @@ fn message(id: &str) -> serde_json::Value {
 }
 
 fn post(server: &Server, method: &str, body: &serde_json::Value) -> (u16, String) {
-    let answer = server.post_patiently(&format!("/tallystone.queue.v1.QueueService/{method}"), &body.to_string());
+    let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), &body.to_string());
     (answer.status, answer.body)
 }
 

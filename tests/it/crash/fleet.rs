@@ -26,7 +26,7 @@ const FAULTS: [Fault; 5] =
     [Fault::Ended, Fault::Paused("36"), Fault::Killed, Fault::Paused("0.7"), Fault::Paused("12")];
 
 /// How soon a server that goes on is ready again.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 
 fn start(node: SocketAddr) -> Server {
     let keyspace = "clusters.cassandra.keyspace=crash_of_a_fleet";

@@ -35,7 +35,7 @@ fn never_ms() -> u64 {
 }
 
 fn call(server: &Server, method: &str, body: &Value) -> Value {
-    let answer = server.post_patiently(&format!("/tallystone.{method}"), &body.to_string());
+    let answer = server.post(&format!("/tallystone.{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method}: {}\n{}", answer.body, server.printed());
     serde_json::from_str(&answer.body).expect("JSON")
 }

@@ -10,7 +10,7 @@ use super::load::{self, Load, Plan, WhenGone};
 use super::{CrashTest, rounds};
 use crate::engines::cassandra::{run, settings};
 use crate::servers::cluster::{Cluster, NODES, lent};
-use crate::support::harness::{Launch, Server, eventually, http};
+use crate::support::harness::{Launch, Server, eventually};
 
 /// Faults of one node for every change: it is killed once, and stopped once.
 const ROUNDS_OF_ONE: u32 = 2;
@@ -110,8 +110,7 @@ fn is_flagged(server: &Server, counter: &str) {
     for freshness in ["UP_TO_DATE", "ROLLED_UP"] {
         let body = format!(r#"{{"namespace": "default", "counter_name": "{counter}", "freshness": "{freshness}"}}"#);
         let path = "/tallystone.counter.v1.CounterService/GetCount";
-        let answer = http(server.address, "POST", path, &[("content-type", "application/json")], &body);
-        let answer = answer.expect("the server answers, whatever Cassandra does");
+        let answer = server.post_briefly(path, &body); // the server answers, whatever Cassandra does
         if answer.status == 200 {
             let read: Value = serde_json::from_str(&answer.body).expect("JSON");
             assert_eq!(read["exactness"], "EXACTNESS_EXACT_AS_OF", "{freshness}: {read}");

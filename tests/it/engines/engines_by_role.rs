@@ -16,7 +16,7 @@ const NAMESPACES: &str = "/tallystone.admin.v1.NamespaceService/";
 const STATUS: &str = "/tallystone.admin.v1.StatusService/GetStatus";
 
 fn done(server: &Server, path: &str, body: &Value) -> Value {
-    let answer = server.post_patiently(path, &body.to_string());
+    let answer = server.post(path, &body.to_string());
     assert_eq!(answer.status, 200, "{path} {body}: {}", answer.body);
     answer.json()
 }

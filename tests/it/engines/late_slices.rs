@@ -31,7 +31,7 @@ fn make_namespace(server: &Server, name: &str) {
     let namespace =
         json!({"name": name, "storage": {"dataset": "tight"}, "dataset": dataset, "time_partition": partition});
     let body = json!({"namespace": namespace}).to_string();
-    let created = server.post_patiently("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
+    let created = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
     assert_eq!(created.status, 200, "{}", created.body);
 }
 

@@ -43,10 +43,10 @@ fn a_server_keeps_counters_on_a_cassandra_with_tls_and_trusts_its_authority_only
     assert_eq!(code, 0, "{printed}");
     let server = Launch::of(tallystone(&["server", "start"], &good)).start();
     let create = r#"{"namespace": {"name": "default"}}"#;
-    let answer = server.post_patiently("/tallystone.admin.v1.NamespaceService/CreateNamespace", create);
+    let answer = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", create);
     assert_eq!(answer.status, 200, "{}", answer.body);
     let add = r#"{"namespace": "default", "counter_name": "views", "delta": 5}"#;
-    let answer = server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", add);
+    let answer = server.post("/tallystone.counter.v1.CounterService/AddCount", add);
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert!(server.stop().success());
     let (code, printed) = run(&["server", "start"], &of(&stranger, &identity));

@@ -1,7 +1,7 @@
 //! Several servers on one Cassandra keyspace, in good times; `crash/fleet.rs` has the bad ones.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tallystone::adapters::cassandra::{Cassandra, Options};
@@ -17,7 +17,9 @@ use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient
 use uuid::Uuid;
 
 use crate::servers::cassandra;
+use crate::support::beside;
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
+use crate::support::patience::patient_channel;
 
 const WITHIN: Duration = Duration::from_secs(90);
 /// How often an event is written until the answer says that it is there.
@@ -113,7 +115,7 @@ fn two_servers_on_one_keyspace_count_together() {
     assert!(one.stop().success());
     add(&other, "views", 10_000);
     let rolled_up = || count(&reading(&other, "views", "ROLLED_UP")) == 13_020;
-    assert!(eventually(Duration::from_secs(25), rolled_up), "{}", other.printed());
+    beside(&other).comes(Instant::now(), Duration::from_secs(25), "what it left is rolled up", rolled_up);
     assert_eq!(metric(&other, "tallystone_fleet_members"), 1.0);
     for round in 0..20 {
         assert_eq!(count(&reading(&other, &format!("c{round}"), "UP_TO_DATE")), 7);
@@ -246,8 +248,7 @@ fn a_watch_sees_what_other_servers_write_and_roll_up() {
     add(&one, "views", 1);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let endpoint = tonic::transport::Endpoint::from_shared(one.url()).expect("a valid address");
-        let mut client = CounterServiceClient::new(endpoint.connect().await.expect("it takes connections"));
+        let mut client = CounterServiceClient::new(patient_channel(&one.url()).await);
         let request = WatchCountsRequest { namespace: "default".to_owned(), counter_names: vec!["views".to_owned()] };
         let mut shown = client.watch_counts(request).await.expect("a watch begins").into_inner();
         let mut next = async || {
@@ -422,7 +423,7 @@ fn make_namespace(server: &Server, name: &str, (slice, delete_after): (u32, u32)
             "time_partition": {{"buckets_per_id": 2, "seconds_per_bucket": 10}}, "rollup": {{"coalesce_ms": 500}}}}}}"#,
         slice + 1
     );
-    let created = server.post_patiently("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
+    let created = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
     assert_eq!(created.status, 200, "{}", created.body);
 }
 

@@ -177,7 +177,7 @@ fn a_killed_memcached_raises_its_alert() {
     let address = memcached.address().to_string();
     let server = Launch::dev(&folder.path().join("data")).arg("--memcached").arg(&address).start();
     let namespace = r#"{"namespace": {"name": "fast", "counterType": "BEST_EFFORT"}}"#;
-    let made = server.post_patiently("/tallystone.admin.v1.NamespaceService/CreateNamespace", namespace);
+    let made = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", namespace);
     assert_eq!(made.status, 200, "{}", made.body);
     let seen = Seen::well("a", settled(&server));
     drop(memcached);
@@ -213,7 +213,7 @@ fn messages_out_of_attempts_raise_their_alert() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::dev(&folder.path().join("data")).start();
     let call = |method: &str, body: &str| {
-        let answer = server.post_patiently(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
+        let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
         assert_eq!(answer.status, 200, "{method}: {}", answer.body);
         answer.json()
     };
@@ -329,7 +329,7 @@ fn a_stopped_store_raises_its_alerts() {
     node.pause();
     // Queues go on. What they do now reaches neither their counters nor the history.
     let message = format!(r#"{{"queue": "{QUEUE}", "message": {{"payload": "Zm9v"}}}}"#);
-    let answer = server.post_patiently("/tallystone.queue.v1.QueueService/Enqueue", &message);
+    let answer = server.post("/tallystone.queue.v1.QueueService/Enqueue", &message);
     assert_eq!(answer.status, 200, "{}", answer.body);
     let mut last = Instant::now();
     let mut lags = Vec::new();

@@ -170,7 +170,7 @@ pub fn used_server(folder: &Path) -> Server {
 /// Adds to a counter, reads it, and enqueues a message that is leased.
 pub fn use_it(server: &Server) {
     let call = |service: &str, method: &str, body: &str| {
-        let answer = server.post_patiently(&format!("/tallystone.{service}/{method}"), body);
+        let answer = server.post(&format!("/tallystone.{service}/{method}"), body);
         assert_eq!(answer.status, 200, "{method}: {}", answer.body);
     };
     let counter = r#""namespace": "default", "counterName": "views""#;

@@ -12,7 +12,7 @@ use crate::support::harness::{Launch, Server, eventually};
 const WITHIN: Duration = Duration::from_secs(60);
 
 fn done(server: &Server, method: &str, body: &str) {
-    let answer = server.post_patiently(&format!("/tallystone.{method}"), body);
+    let answer = server.post(&format!("/tallystone.{method}"), body);
     assert_eq!(answer.status, 200, "{method} {body}: {}", answer.body);
 }
 

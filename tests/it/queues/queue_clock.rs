@@ -14,7 +14,7 @@ fn start(data: &std::path::Path, clock: &Clock) -> Server {
 }
 
 fn called(server: &Server, method: &str, body: &Value) -> Value {
-    let answer = server.post_patiently(&format!("/tallystone.queue.v1.QueueService/{method}"), &body.to_string());
+    let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method} {body}: {}", answer.body);
     answer.json()
 }

@@ -3,7 +3,7 @@
 use crate::support::harness::{Launch, Server};
 
 fn ask(server: &Server, method: &str, body: &str) {
-    let answer = server.post_patiently(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
+    let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
     assert_eq!(answer.status, 200, "{method}: {}", answer.body);
 }
 

@@ -28,7 +28,7 @@ fn start(redis: &RedisServer) -> Server {
 }
 
 fn call(server: &Server, method: &str, body: &Value) -> Value {
-    let answer = server.post_patiently(&format!("{QUEUES}/{method}"), &body.to_string());
+    let answer = server.post(&format!("{QUEUES}/{method}"), &body.to_string());
     assert_eq!(answer.status, 200, "{method} {body}: {}", answer.body);
     answer.json()
 }
@@ -244,7 +244,7 @@ fn a_right_that_is_taken_away_stops_every_change_and_damages_nothing() {
         call(&server, "CreateQueue", &json!({"queue": {"name": "mail"}}));
         let enqueue = |id: &str| {
             let body = json!({"queue": "mail", "message": {"message_id": id, "payload": "aGVsbG8="}});
-            server.post_patiently(&format!("{QUEUES}/Enqueue"), &body.to_string())
+            server.post(&format!("{QUEUES}/Enqueue"), &body.to_string())
         };
         assert_eq!(enqueue("first").status, 200);
         for (number, right) in ["zadd", "bitfield", "hset", "set"].into_iter().enumerate() {

@@ -148,7 +148,7 @@ fn a_server_keeps_queues_on_a_redis_with_tls() {
     }
     let server = Launch::of(command).start();
     let message = r#"{"queue": "timed/hello", "message": {"payload": "aGVsbG8="}}"#;
-    let answer = server.post_patiently("/tallystone.queue.v1.QueueService/Enqueue", message);
+    let answer = server.post("/tallystone.queue.v1.QueueService/Enqueue", message);
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_ne!(redis.cli(&["DBSIZE"]), "0", "it is there");
     assert!(server.stop().success());

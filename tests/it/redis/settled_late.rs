@@ -32,10 +32,8 @@ async fn work_that_was_done_during_an_outage_is_settled_after_the_session_of_its
     let settings = RedisSettings::of(&["appendonly yes", "appendfsync always"]);
     let Some(redis) = or_skip(RedisServer::start_with(Build::Redis7, settings)) else { return };
     let server = dev_on(&redis).start();
-    let created = server.post_patiently(
-        "/tallystone.queue.v1.QueueService/CreateQueue",
-        &json!({"queue": {"name": "mail"}}).to_string(),
-    );
+    let created =
+        server.post("/tallystone.queue.v1.QueueService/CreateQueue", &json!({"queue": {"name": "mail"}}).to_string());
     assert_eq!(created.status, 200, "{}", created.body);
     let client = Client::new(&server.address.to_string(), ONCE).expect("a valid address");
     let queue: Queue<u32> = client.queue("mail");

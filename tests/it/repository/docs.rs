@@ -199,7 +199,7 @@ fn the_metrics_that_documents_name_exist_and_those_that_exist_are_named() {
     server.post("/tallystone.counter.v1.CounterService/GetCount", "{}"); // a call, so that calls are measured
     // A call is measured after its answer.
     let is_measured = || server.get("/metrics").body.contains("\ntallystone_call_duration_seconds_count");
-    assert!(eventually(Duration::from_secs(30), is_measured), "the call is measured");
+    assert!(eventually(Duration::from_secs(60), is_measured), "the call is measured");
     let metrics = server.get("/metrics").body;
     let mut pages = Vec::new();
     collect(&root().join("docs"), "md", &mut pages);

@@ -77,7 +77,7 @@ fn commands() -> Vec<String> {
 fn curl(server: &Server, command: &str) -> Value {
     let url = command.split_whitespace().find(|word| word.starts_with(ADDRESS)).expect("a call has a URL");
     let body = command.split("-d '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a call has a body");
-    let answer = server.post_patiently(url.strip_prefix(ADDRESS).expect("it begins so"), body);
+    let answer = server.post(url.strip_prefix(ADDRESS).expect("it begins so"), body);
     assert_eq!(answer.status, 200, "{command}\n{answer:?}");
     serde_json::from_str(&answer.body).expect("an answer is JSON")
 }

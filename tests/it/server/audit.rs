@@ -23,7 +23,7 @@ fn call(server: &Server, path: &str, actor: &str, body: &Value) -> HttpAnswer {
 }
 
 fn acts(server: &Server, ask: &Value) -> Vec<Value> {
-    let answer = server.post_patiently("/tallystone.admin.v1.AuditService/ListAdminActions", &ask.to_string());
+    let answer = server.post("/tallystone.admin.v1.AuditService/ListAdminActions", &ask.to_string());
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.json()["actions"].as_array().expect("a list").clone()
 }

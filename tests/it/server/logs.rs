@@ -33,7 +33,7 @@ fn a_line_a_second_and_all_counted(server: &Server, says: &str, all: u64, second
 
 fn add(server: &Server, counter: &str) {
     let body = format!(r#"{{"namespace": "default", "counterName": "{counter}", "delta": 1}}"#);
-    let answer = server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", &body);
+    let answer = server.post("/tallystone.counter.v1.CounterService/AddCount", &body);
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
@@ -129,7 +129,7 @@ fn lines_about_changes_that_callers_make_are_a_line_a_second_and_all_are_counted
     // With `default` and `tallystone.queues`.
     for number in 2..MADE {
         let body = format!(r#"{{"namespace": {{"name": "n{number}"}}}}"#);
-        let made = server.post_patiently("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
+        let made = server.post("/tallystone.admin.v1.NamespaceService/CreateNamespace", &body);
         assert_eq!(made.status, 200, "{}", made.body);
     }
     let seconds = began.elapsed().as_secs();

@@ -37,14 +37,14 @@ fn nobody_else_may_read_the_data_also_of_an_earlier_build() {
     let data = folder.path().join("data");
     let add = r#"{"namespace": "default", "counterName": "views", "delta": 1}"#;
     let server = Launch::dev(&data).start();
-    assert_eq!(server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", add).status, 200);
+    assert_eq!(server.post("/tallystone.counter.v1.CounterService/AddCount", add).status, 200);
     assert_private(&data);
     assert!(server.stop().success());
     for (path, mode) in modes(&data) {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode | 0o055)).expect("a mode");
     }
     let server = Launch::dev(&data).start();
-    assert_eq!(server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", add).status, 200);
+    assert_eq!(server.post("/tallystone.counter.v1.CounterService/AddCount", add).status, 200);
     assert_private(&data);
 
     let (backup, restored) = (folder.path().join("backup"), folder.path().join("restored"));
@@ -85,7 +85,7 @@ fn an_answer_of_no_leaves_everything_as_it_is_and_is_no_error() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::dev(&folder.path().join("data")).start();
     let add = r#"{"namespace": "default", "counterName": "views", "delta": 7}"#;
-    assert_eq!(server.post_patiently("/tallystone.counter.v1.CounterService/AddCount", add).status, 200);
+    assert_eq!(server.post("/tallystone.counter.v1.CounterService/AddCount", add).status, 200);
     let line = format!("{} counter clear views --server {}", env!("CARGO_BIN_EXE_tallystone"), server.address);
     // `script` gives the command a terminal, without which it does not ask.
     let command = format!("echo n | script -qec '{line}' /dev/null");

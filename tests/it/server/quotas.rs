@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tallystone::client::{Client, RetryPolicy};
 use tallystone::proto::counter::v1::{AddCountRequest, WatchCountsRequest, WatchCountsResponse};
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
 use super::keys::{call, command_with, first_key, keyed, post, start};
-use crate::support::harness::{HttpAnswer, Server, eventually, http};
+use crate::support::beside;
+use crate::support::harness::{HttpAnswer, PATIENCE, Server, eventually, http};
+use crate::support::patience::{PatientChannel, patient_channel};
 
 const LIST_KEYS: &str = "/tallystone.admin.v1.KeyService/ListKeys";
 const CREATE_NAMESPACE: &str = "/tallystone.admin.v1.NamespaceService/CreateNamespace";
@@ -20,7 +21,7 @@ const ADD: &str = "/tallystone.counter.v1.CounterService/AddCount";
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 /// A change counts on an open server within this time.
 const CHANGED_WITHIN: Duration = Duration::from_secs(2);
-const WITHIN: Duration = Duration::from_secs(30);
+const WITHIN: Duration = PATIENCE;
 /// The size of a payload in its JSON, below what a message may have.
 const LARGE_BYTES: usize = 40_000;
 
@@ -79,7 +80,8 @@ impl Tenants {
     }
 
     fn client(&self, key: &str) -> Client {
-        Client::new(&self.server.url(), RetryPolicy::default()).expect("an address").with_key(key).expect("a key")
+        let policy = RetryPolicy { total: PATIENCE, attempt_max: PATIENCE, ..RetryPolicy::default() };
+        Client::new(&self.server.url(), policy).expect("an address").with_key(key).expect("a key")
     }
 
     async fn watch(&self, client: &Client) -> Result<Streaming<WatchCountsResponse>, Status> {
@@ -89,9 +91,8 @@ impl Tenants {
         Ok(stream)
     }
 
-    async fn connection(&self) -> Channel {
-        let endpoint = Endpoint::from_shared(self.server.url()).expect("an address");
-        endpoint.connect().await.expect("the server listens")
+    async fn connection(&self) -> PatientChannel {
+        patient_channel(&self.server.url()).await
     }
 }
 
@@ -361,9 +362,8 @@ fn a_change_of_quotas_counts_at_once_and_ends_no_call() {
     let tenants = Tenants::with("sessions=1");
     let open = || tenants.ask(&tenants.greedy, "OpenSession", &json!({})).status;
     assert_eq!([open(), open()], [200, 429]);
-    let changed = Instant::now();
     tenants.update(&["--quota", "sessions=2", "--quota", "streams=7"]);
-    assert!(eventually(WITHIN, || open() == 200) && changed.elapsed() < CHANGED_WITHIN);
+    beside(&tenants.server).comes(Instant::now(), CHANGED_WITHIN, "the quota counts", || open() == 200);
     assert_eq!(open(), 429, "the first session still counts");
     let listed = |format: &[&str]| {
         let (code, out, told) = command_with(&tenants.server, &tenants.admin, &[&["key", "ls"], format].concat());

@@ -12,7 +12,8 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::fleet::several_servers::{add_to, metric, metric_of};
 use crate::servers::cassandra::Cassandra;
-use crate::support::harness::{Launch, Server, eventually};
+use crate::support::beside;
+use crate::support::harness::{Launch, PATIENCE, Server, eventually};
 
 pub const COUNTERS: &str = "tallystone.counter.v1.CounterService";
 pub const NAMESPACES: &str = "tallystone.admin.v1.NamespaceService";
@@ -23,7 +24,7 @@ const ADD_ONE: &str = r#"{"namespace": "default", "counter_name": "views", "delt
 pub const AWAY_WITHIN: Duration = Duration::from_secs(15);
 pub const BACK_WITHIN: Duration = Duration::from_secs(10);
 /// A lease and what is needed to see that it has lapsed.
-const LAPSED_WITHIN: Duration = Duration::from_secs(45);
+const LAPSED_WITHIN: Duration = Duration::from_secs(90);
 
 /// What gRPC health says of a service, again and again as it changes.
 pub struct Watched {
@@ -47,7 +48,7 @@ impl Watched {
 
 /// What gRPC health says of a service at this moment.
 pub async fn health(address: SocketAddr, service: &str) -> ServingStatus {
-    Watched::of(address, service).await.next(BACK_WITHIN).await.expect("the present status")
+    Watched::of(address, service).await.next(PATIENCE).await.expect("the present status")
 }
 
 /// Runs a command on a server; answers its exit code and what it printed to stderr.
@@ -78,18 +79,19 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
         [COUNTERS, "", QUEUES].map(|service| runtime.block_on(Watched::of(address, service)));
     let next = |watched: &mut Watched, within| runtime.block_on(watched.next(within));
     for watched in [&mut counters, &mut whole, &mut queues] {
-        assert_eq!(next(watched, BACK_WITHIN), Some(Serving));
+        assert_eq!(next(watched, PATIENCE), Some(Serving));
     }
 
     node.pause();
     let paused = Instant::now();
-    assert!(eventually(AWAY_WITHIN, || !is_ready(&server)), "{}", server.printed());
+    let yardstick = beside(&server);
+    yardstick.comes(paused, AWAY_WITHIN, "it is not ready", || !is_ready(&server));
     let said = server.get("/readyz").body;
     assert!(said.contains("keyspace tallystone_dev of Cassandra at 127.0.0.1:"), "{said}");
     assert!(said.contains("has not answered since 20"), "{said}");
     for watched in [&mut counters, &mut whole] {
-        let left = AWAY_WITHIN.saturating_sub(paused.elapsed());
-        assert_eq!(next(watched, left), Some(NotServing), "it is pushed, after {:?}", paused.elapsed());
+        assert_eq!(next(watched, PATIENCE), Some(NotServing));
+        yardstick.holds(paused, AWAY_WITHIN, "it is pushed");
     }
     assert_eq!(runtime.block_on(health(address, NAMESPACES)), NotServing);
     // A server on Cassandra keeps no queues, and tells all who ask for one, whether Cassandra answers or not.
@@ -103,13 +105,15 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     assert_eq!((ready(&server, COUNTERS), ready(&server, QUEUES)), (0.0, 1.0));
     assert!(metric_of(&server, "tallystone_store_silent_seconds", "store=\"tallystone_dev\"") >= 8.0);
     // What is not ready is asked all the same.
-    let tried = server.post(ADD, ADD_ONE);
+    let tried = server.post_briefly(ADD, ADD_ONE);
     assert!(tried.status >= 500, "{} {}", tried.status, tried.body);
 
     node.resume();
-    assert!(eventually(BACK_WITHIN, || is_ready(&server)), "{}", server.get("/readyz").body);
-    assert_eq!(next(&mut counters, BACK_WITHIN), Some(Serving));
-    assert_eq!(next(&mut whole, BACK_WITHIN), Some(Serving));
+    let resumed = Instant::now();
+    yardstick.comes(resumed, BACK_WITHIN, "it is ready again", || is_ready(&server));
+    for watched in [&mut counters, &mut whole] {
+        assert_eq!(next(watched, PATIENCE), Some(Serving));
+    }
     assert_eq!(wait_ready(&server, "10s"), (0, String::new()));
     let all_is_well = || run(&server, &["status"]).0 == 0;
     assert!(eventually(LAPSED_WITHIN, all_is_well), "{:?}", run(&server, &["status"]));
@@ -131,12 +135,12 @@ fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_on
     for lag in [staleness, closed_lag] {
         let before = metric(&server, lag);
         assert!(before >= 28.0, "{lag} {before}");
-        assert!(eventually(BACK_WITHIN, || metric(&server, lag) >= before + 1.0), "{lag} grows beyond {before}");
+        assert!(eventually(PATIENCE, || metric(&server, lag) >= before + 1.0), "{lag} grows beyond {before}");
     }
     assert_eq!(metric(&server, "tallystone_fleet_members"), 0.0, "nobody here knows how many there are");
     assert_eq!(metric(&server, "tallystone_fleet_lease_seconds"), 0.0);
     node.resume();
-    assert!(eventually(BACK_WITHIN, || is_ready(&server)), "{}", server.get("/readyz").body);
+    beside(&server).comes(Instant::now(), BACK_WITHIN, "it is ready again", || is_ready(&server));
     let tried = server.post(ADD, ADD_ONE).body;
     assert!(!tried.contains("member") && !tried.contains("still joining"), "it writes again when it says so: {tried}");
     add_to(&server, "default", "views", 1);

@@ -4,11 +4,11 @@ use serde_json::json;
 use tallystone::domain::access::AccessRole;
 use tallystone::proto::METHOD_ROLES;
 use tonic::Code;
-use tonic::transport::Endpoint;
 use tonic_types::StatusExt;
 
 use super::keys::{call, command_with, keyed, methods, post};
 use crate::support::harness::{Server, http};
+use crate::support::patience::patient_channel;
 
 const REASON: &str = "ROLE_MISSING";
 
@@ -31,7 +31,7 @@ fn is_refused_on_the_web(server: &Server, path: &str, bearer: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_method_takes_its_role_and_admin_and_refuses_all_others_on_every_protocol() {
     let (server, admin, _folder) = keyed();
-    let channel = Endpoint::from_shared(server.url()).expect("an address").connect().await.expect("the server listens");
+    let channel = patient_channel(&server.url()).await;
     let declared = methods();
     let ours = METHOD_ROLES.iter().filter(|(name, _)| !name.starts_with("tallystone.internal."));
     let ours: Vec<_> = ours.map(|(name, role)| (*name, AccessRole::from_number(*role).expect("a role"))).collect();

@@ -9,7 +9,7 @@ use crate::support::harness::{Launch, Server, eventually};
 const COUNTERS: &str = "/tallystone.counter.v1.CounterService";
 
 fn call(server: &Server, method: &str, body: &str) -> serde_json::Value {
-    let answer = server.post_patiently(&format!("{COUNTERS}/{method}"), body);
+    let answer = server.post(&format!("{COUNTERS}/{method}"), body);
     assert_eq!(answer.status, 200, "{method}: {}", answer.body);
     serde_json::from_str(&answer.body).expect("JSON")
 }
@@ -17,7 +17,7 @@ fn call(server: &Server, method: &str, body: &str) -> serde_json::Value {
 /// Two messages are taken in, and one of them is completed, twice.
 fn work_on_two_messages(server: &Server) {
     let ask = |method: &str, body: &str| -> serde_json::Value {
-        let answer = server.post_patiently(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
+        let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
         assert_eq!(answer.status, 200, "{method}: {}", answer.body);
         serde_json::from_str(&answer.body).expect("JSON")
     };
@@ -65,7 +65,7 @@ fn a_stop_ends_the_dequeues_that_wait_and_leases_nothing_more() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut server = start(folder.path());
     let queues = |method: &str| format!("/tallystone.queue.v1.QueueService/{method}");
-    let created = server.post_patiently(&queues("CreateQueue"), r#"{"queue": {"name": "mail"}}"#);
+    let created = server.post(&queues("CreateQueue"), r#"{"queue": {"name": "mail"}}"#);
     assert_eq!(created.status, 200, "{}", created.body);
     let answer = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| server.post(&queues("Dequeue"), r#"{"queue": "mail", "wait": "20s"}"#));

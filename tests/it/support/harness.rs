@@ -16,11 +16,15 @@ use std::time::{Duration, Instant};
 /// The exit code of a server whose engines do not answer.
 const UNAVAILABLE: i32 = 5;
 /// How long a debug build on a busy machine may take to get ready.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const READY_WITHIN: Duration = Duration::from_secs(180);
 /// How long a stopped server may take to end.
-const ENDED_WITHIN: Duration = Duration::from_secs(30);
-/// How long one plain HTTP call may take.
-const CALL_WITHIN: Duration = Duration::from_secs(30);
+const ENDED_WITHIN: Duration = PATIENCE;
+/// How long a test waits for what is no law about time.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The header that says so to a server.
+pub const DEADLINE: (&str, &str) = ("grpc-timeout", "60S");
+/// How long one plain HTTP call may take. A server that gives it up at its deadline still has its say.
+const CALL_WITHIN: Duration = Duration::from_secs(90);
 const POLL_EVERY: Duration = Duration::from_millis(5);
 /// The lines of a server's output that are kept for messages.
 const LINES_KEPT: usize = 400;
@@ -259,15 +263,15 @@ impl Server {
         found(&lines).unwrap_or_else(|| panic!("no line with `{text}` in:\n{}", lines.join("\n")))
     }
 
-    /// Calls a path with a JSON body. The usual deadline of a call would pass on a machine that stands still for seconds.
-    pub fn post_patiently(&self, path: &str, body: &str) -> HttpAnswer {
-        let headers = [("content-type", "application/json"), ("grpc-timeout", "25S")];
-        http(self.address, "POST", path, &headers, body).expect("the server answers")
-    }
-
     /// Calls a path with a JSON body.
     pub fn post(&self, path: &str, body: &str) -> HttpAnswer {
         http(self.address, "POST", path, &[("content-type", "application/json")], body).expect("the server answers")
+    }
+
+    /// The same with the deadline of a caller who sets none, for one whose store may be away.
+    pub fn post_briefly(&self, path: &str, body: &str) -> HttpAnswer {
+        let headers = [("content-type", "application/json"), ("grpc-timeout", "2S")];
+        http(self.address, "POST", path, &headers, body).expect("the server answers")
     }
 
     /// Reads a path.
@@ -320,7 +324,7 @@ impl Printed {
     }
 }
 
-/// One call over plain HTTP/1.1 on a connection of its own.
+/// One call over plain HTTP/1.1 on a connection of its own. A call of a method is patient unless it says otherwise.
 pub fn http(
     address: SocketAddr,
     method: &str,
@@ -328,10 +332,14 @@ pub fn http(
     headers: &[(&str, &str)],
     body: &str,
 ) -> std::io::Result<HttpAnswer> {
-    http_within(CALL_WITHIN, address, (method, path), headers, body)
+    let is_method = |kind: &str| ["application/json", "application/grpc"].iter().any(|of| kind.starts_with(of));
+    let is_of_method = headers.iter().any(|(name, value)| *name == "content-type" && is_method(value));
+    let has_deadline = headers.iter().any(|(name, _)| *name == DEADLINE.0);
+    let deadline: &[_] = if is_of_method && !has_deadline { &[DEADLINE] } else { &[] };
+    http_within(CALL_WITHIN, address, (method, path), &[headers, deadline].concat(), body)
 }
 
-/// The same, with a time of its own for each read and write.
+/// The same as it stands, with a time of its own for each read and write.
 pub fn http_within(
     within: Duration,
     address: SocketAddr,

@@ -7,6 +7,7 @@ pub mod golden;
 #[allow(dead_code, reason = "each test takes what it needs")]
 pub mod harness;
 pub mod judging;
+pub mod patience;
 #[allow(dead_code, reason = "each test takes what it needs")]
 pub mod powerloss;
 pub mod yardstick;

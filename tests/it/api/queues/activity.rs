@@ -114,7 +114,7 @@ async fn the_list_has_every_queue_once_in_the_asked_order_with_the_sums_of_all()
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(names("ACTIVITY_ORDER_PENDING")));
         listed.1.iter().all(|sums| *sums == (json!("3"), json!("7"))) && listed.0 == ["a/2", "a/1", "a/3"]
     };
-    assert!(eventually(Duration::from_secs(20), is_read));
+    assert!(eventually(Duration::from_secs(60), is_read));
     assert_eq!(names("ACTIVITY_ORDER_NAME").await.0, ["a/1", "a/2", "a/3"]);
     let refused = server
         .http(

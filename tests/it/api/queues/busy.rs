@@ -20,6 +20,7 @@ use tallystone::engine::stats::Stats;
 use tokio::sync::watch;
 
 use super::super::{DRAIN_DEADLINE, Wire};
+use crate::support::harness::PATIENCE;
 use crate::support::judging::{Judged, Judging};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -50,7 +51,7 @@ async fn with_busy_store(refusals: u32) -> (Wire, Worker, watch::Receiver<u32>) 
     let queue = json!({"name": "mail", "default_lease": "3600s", "default_max_attempts": 1});
     server.done("CreateQueue", json!({"queue": queue})).await;
     server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": "a"}})).await;
-    let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };
+    let policy = RetryPolicy { attempts_max: 1, total: PATIENCE, attempt_max: PATIENCE, ..RetryPolicy::default() };
     let client = Client::new(&server.address.to_string(), policy).expect("a valid address");
     (server, client.worker("mail").session_lease(HOUR), seen)
 }

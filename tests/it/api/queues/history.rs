@@ -19,7 +19,7 @@ const HISTORY: &str = "/tallystone.history.v1.HistoryService";
 
 impl Wire {
     async fn ask_history(&self, method: &str, body: Value) -> (u16, Value) {
-        let headers = [("content-type", "application/json"), ("grpc-timeout", "60S")];
+        let headers = [("content-type", "application/json")];
         let answer = self.http("POST", &format!("{HISTORY}/{method}"), &headers, &body.to_string()).await;
         (answer.status, super::super::json(&answer.body))
     }
@@ -422,7 +422,7 @@ async fn the_history_answers_over_grpc_too() {
     let server = with_orders(&clock).await;
     push(&server, "a", "acme", "north").await;
     server.relay(&[]).await;
-    let mut client = HistoryServiceClient::new(server.channel().await);
+    let mut client = HistoryServiceClient::new(server.patient_channel().await);
     let message = Some(pb::get_message_trace_request::Message::MessageId("a".into()));
     let request = pb::GetMessageTraceRequest { queue: "orders".into(), message, ..Default::default() };
     let trace = client.get_message_trace(request).await.expect("a trace").into_inner();

@@ -26,10 +26,10 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::ports::Clock;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
-use tonic::transport::Channel;
 
 use super::partner::alternates;
 use super::{Wire, at};
+use crate::support::patience::PatientChannel;
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 
@@ -37,9 +37,7 @@ impl Wire {
     /// Calls a method of the queue service with a JSON body.
     async fn ask(&self, method: &str, body: Value) -> (u16, Value) {
         let path = format!("{QUEUES}/{method}");
-        // The usual deadline of a call would pass on a machine that stands still for seconds.
-        let headers = [("content-type", "application/json"), ("grpc-timeout", "60S")];
-        let answer = self.http("POST", &path, &headers, &body.to_string()).await;
+        let answer = self.http("POST", &path, &[("content-type", "application/json")], &body.to_string()).await;
         (answer.status, super::json(&answer.body))
     }
 
@@ -59,8 +57,8 @@ impl Wire {
         answer
     }
 
-    async fn queues(&self) -> QueueServiceClient<Channel> {
-        QueueServiceClient::new(self.channel().await)
+    async fn queues(&self) -> QueueServiceClient<PatientChannel> {
+        QueueServiceClient::new(self.patient_channel().await)
     }
 }
 

@@ -13,6 +13,7 @@ use tonic::Streaming;
 
 use super::waiting::{comes_to_hold, until};
 use super::{Wire, clock, enqueue, with_mail, with_mail_at};
+use crate::support::patience::PatientChannel;
 
 struct Worker {
     requests: mpsc::Sender<wire::WorkRequest>,
@@ -21,7 +22,7 @@ struct Worker {
 
 impl Worker {
     /// Opens a stream with this first message.
-    async fn open(mut client: QueueServiceClient<tonic::transport::Channel>, first: wire::WorkRequest) -> Self {
+    async fn open(mut client: QueueServiceClient<PatientChannel>, first: wire::WorkRequest) -> Self {
         let (requests, sent) = mpsc::channel(16);
         requests.send(first).await.expect("room");
         let answers = client.work(ReceiverStream::new(sent)).await.expect("a stream").into_inner();
@@ -211,7 +212,7 @@ async fn workers_that_wait_cost_the_store_nothing_and_one_message_wakes_one() {
     server.done("Enqueue", enqueue("a", 1)).await;
     let mut firsts: Vec<_> = workers.iter_mut().map(|worker| Box::pin(worker.leases(1))).collect();
     let any = futures_util::future::select_all(firsts.iter_mut());
-    let (leases, _, _) = tokio::time::timeout(Duration::from_secs(30), any).await.expect("one of them gets it");
+    let (leases, _, _) = tokio::time::timeout(Duration::from_secs(60), any).await.expect("one of them gets it");
     assert_eq!(leases.len(), 1);
     assert_eq!(server.engine.stats().queue_commands.get() - before, 2, "the enqueue, and the dequeue of one worker");
 }

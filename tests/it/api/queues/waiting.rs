@@ -37,7 +37,7 @@ pub async fn comes_to_hold(holds: impl AsyncFn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), all).await.expect("it comes to hold");
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("it comes to hold");
 }
 
 #[tokio::test]

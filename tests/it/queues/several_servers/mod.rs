@@ -112,5 +112,5 @@ pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), so).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(Duration::from_secs(60), so).await.unwrap_or_else(|_| panic!("never: {what}"));
 }

@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 use tallystone::proto::counter::v1::AddCountRequest;
 
 use super::{client, curl, handshake, in_memory, metric, run, trusting, url};
+use crate::support::beside;
 use crate::support::certificates::Authority;
-use crate::support::harness::{Launch, eventually, http};
+use crate::support::harness::{Launch, PATIENCE, eventually, http};
+
+/// The tries of what a machine that stands still for seconds keeps from being judged.
+const TRIES: usize = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_versions_of_http_and_grpc_are_spoken_over_tls() {
@@ -63,20 +67,23 @@ fn a_handshake_that_does_not_end_is_cut_off_after_ten_seconds() {
     let server = in_memory(&authority.local("server")).start();
     // Nothing at all, and the beginning of a first message.
     let began: [&[u8]; 2] = [b"", &[22, 3, 1, 2, 0, 1]];
+    let yardstick = beside(&server);
     thread::scope(|scope| {
         for bytes in began {
             scope.spawn(|| {
                 let since = Instant::now();
                 let mut stream = TcpStream::connect(server.address).expect("it takes connections");
-                stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a time");
                 stream.write_all(bytes).expect("it reads");
                 let ended = stream.read_to_end(&mut Vec::new());
                 let took = since.elapsed();
                 assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
-                assert!((Duration::from_secs(9)..Duration::from_secs(25)).contains(&took), "{took:?}");
+                assert!(took >= Duration::from_secs(9), "{took:?}");
+                yardstick.holds(since, Duration::from_secs(25), "the handshake is cut off");
             });
         }
     });
+    drop(yardstick);
     assert_eq!(metric(&server, &authority.file, "tallystone_tls_handshakes_total{outcome=\"TimedOut\"}"), 2.0);
 }
 
@@ -92,16 +99,17 @@ fn health_is_read_by_tls_when_all_connections_of_an_address_are_taken() {
     command.arg("--set").arg(format!("tls.cert_file={}", pair.cert.display()));
     command.arg("--set").arg(format!("tls.key_file={}", pair.key.display()));
     let server = Launch::of(command).start();
-    // Each holds a connection for as long as a handshake may take.
-    let since = Instant::now();
-    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(server.address).expect("it listens")).collect();
-    server.wait_for_line("its address has its maximum of connections");
     let page = format!("{}/healthz", url(&server));
     let ca = authority.file.to_str().expect("UTF-8");
     let is_read = || curl(&["--cacert", ca, &page]) == (0, "ok\n".to_owned());
-    assert!(eventually(Duration::from_secs(8), is_read), "{}", server.printed());
-    assert!(since.elapsed() < Duration::from_secs(10), "nothing was given back yet: {:?}", since.elapsed());
-    drop(silent);
+    let is_read_beside = |_| {
+        // Each holds a connection for as long as a handshake may take. Only before that it is known that all are taken.
+        let since = Instant::now();
+        let _silent: Vec<_> = (0..100).map(|_| TcpStream::connect(server.address).expect("it listens")).collect();
+        server.wait_for_line("its address has its maximum of connections");
+        eventually(Duration::from_secs(8), is_read) && since.elapsed() < Duration::from_secs(10)
+    };
+    assert!((0..TRIES).any(is_read_beside), "{}", server.printed());
 }
 
 #[test]

@@ -19,10 +19,10 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tallystone::client::{Client, ClientTls, RetryPolicy};
 
 use crate::support::certificates::Pair;
-use crate::support::harness::{Launch, Server};
+use crate::support::harness::{Launch, PATIENCE, Server};
 
 /// How long a handshake of a test may take.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(30);
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a handshake showed.
 struct Session {
@@ -93,7 +93,7 @@ fn trusting(authority: &Path) -> ClientTls {
 
 /// A client that tries each call once.
 fn client(server: &Server, tls: &ClientTls) -> Client {
-    let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };
+    let policy = RetryPolicy { attempts_max: 1, total: PATIENCE, attempt_max: PATIENCE, ..RetryPolicy::default() };
     Client::of_tls(&[&url(server)], tls, policy).expect("an address")
 }
 
