@@ -16,7 +16,7 @@ use crate::support::harness::{Launch, Server, eventually};
 
 const PAGE: &str = include_str!("../../../docs/python.md");
 /// How long a program of the page may take on a busy machine.
-const ENDED_WITHIN: Duration = Duration::from_secs(120);
+const ENDED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The code blocks of the page in one language, without their fences.
 fn blocks(language: &str) -> Vec<&'static str> {
