@@ -7,10 +7,10 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use super::{
-    Counts, QUEUE, SLOW_WITHIN, WITHIN, check_levels, check_series, counts, counts_of, create, enqueue, lease_all,
-    names, number, queue_call, reading, reported_to, reports, settle, wait_until_reported,
+    Counts, QUEUE, SLOW_WITHIN, WITHIN, check_levels, check_series, comes_within, counts, counts_of, create, enqueue,
+    lease_all, names, number, queue_call, reading, reported_to, reports, settle, wait_until_reported,
 };
-use crate::support::harness::{Launch, Server, eventually};
+use crate::support::harness::{Launch, Server};
 
 /// The leases of the messages with these numbers.
 fn of(leases: &BTreeMap<String, String>, numbers: std::ops::Range<usize>) -> Vec<String> {
@@ -110,7 +110,7 @@ fn every_counter_of_a_queue_is_as_the_ledger_says_within_three_seconds() {
     let slow = expected_slow();
     let are_reported =
         || counts_of(&server, slow.keys().map(String::as_str)) == slow && names(&server, "run.") != [""; 0];
-    assert!(eventually(SLOW_WITHIN, are_reported), "{:?}", counts_of(&server, slow.keys().map(String::as_str)));
+    comes_within(&server, SLOW_WITHIN, "the slow counters are reported", are_reported);
     check_all(&server);
     for flow in ["enqueued", "dequeued", "completed", "failed", "canceled"] {
         check_series(&server, flow);
@@ -121,7 +121,7 @@ fn every_counter_of_a_queue_is_as_the_ledger_says_within_three_seconds() {
         let operation = &queue_call(&server, "DiscardMessages", discard.clone())["operation"];
         operation["state"] == json!("OPERATION_STATE_DONE") && operation["done"] == json!("50")
     };
-    assert!(eventually(WITHIN, discarded), "{}", queue_call(&server, "DiscardMessages", discard.clone()));
+    comes_within(&server, WITHIN, "all are discarded", discarded);
     wait_until_reported(&server, WITHIN);
     assert_eq!(check_levels(&server)["depth.errored"], 0);
     assert_eq!(

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::engines::cassandra::node;
 use crate::servers::cassandra::Cassandra;
+use crate::support::beside;
 use crate::support::harness::{Launch, Server, eventually};
 
 /// The limit for a cluster and the server's sessions to come back, on a busy machine.
@@ -101,20 +102,21 @@ fn while_the_counter_store_hangs_queues_go_on_and_then_counters_and_history_catc
     under_load(&server, &ledger, pace, || {
         ledger.wait_for_more(200);
         wait_until_reported(&server, BACK_WITHIN);
+        let yardstick = beside(&server);
         node.pause();
         let (hung, before) = (Instant::now(), ledger.mutations());
         // The signal is on its way.
         let stands = SystemTime::now() + Duration::from_secs(1);
         let is_over = || {
             assert!(reading(&server, "enqueued").is_none_or(|reading| reported_to(&reading) <= Some(stands)));
-            hung.elapsed() >= lasts
+            hung.elapsed() >= lasts && ledger.mutations() - before > 1_000
         };
-        assert!(eventually(2 * lasts, is_over));
+        assert!(eventually(lasts + BACK_WITHIN, is_over), "queues go on: {} mutations", ledger.mutations() - before);
         let (mutations, seconds) = (ledger.mutations() - before, hung.elapsed().as_secs_f64());
         node.resume();
         println!("{:.0} mutations a second, the slowest call {:?}", mutations as f64 / seconds, ledger.slowest());
-        assert!(mutations > 1_000, "queues go on: {mutations} mutations");
-        assert!(ledger.slowest() < lasts / 2, "no call waits for the counters: {:?}", ledger.slowest());
+        let allowed = lasts / 2 + yardstick.kept(hung);
+        assert!(ledger.slowest() < allowed, "no call waits for the counters: {:?}", ledger.slowest());
         let resumed = SystemTime::now();
         let has_caught_up =
             || reading(&server, "enqueued").is_some_and(|reading| reported_to(&reading) > Some(resumed));

@@ -11,8 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::histories::{check_finds_nothing, found};
 use super::{
-    CAUGHT_UP_WITHIN, Counts, GIVEN_WAY_WITHIN, NAMESPACE, QUEUE, WITHIN, check_levels, check_sums, complete_all,
-    count, counts, counts_of, create, depths, enqueue, lease_all, queue_call, settle, sum, wait_until_reported,
+    CAUGHT_UP_WITHIN, Counts, GIVEN_WAY_WITHIN, NAMESPACE, QUEUE, WITHIN, check_levels, check_sums, comes_within,
+    complete_all, count, counts, counts_of, create, depths, enqueue, lease_all, queue_call, settle, sum,
+    wait_until_reported,
 };
 use crate::support::harness::{EndsWith, Launch, Server, eventually};
 
@@ -50,12 +51,12 @@ fn the_depths_of_fifty_tenants_are_listed_and_add_up_to_the_depth_of_the_queue()
     }
     enqueue(&server, &messages);
     let prefix = format!("{QUEUE}~depth.pending~tenant=");
-    assert!(eventually(WITHIN, || listed(&server, &prefix) == expected), "{:?}", listed(&server, &prefix));
+    comes_within(&server, WITHIN, "all are listed", || listed(&server, &prefix) == expected);
     assert_eq!(expected.len(), 50);
     assert_eq!(expected.values().sum::<i64>(), depths(&server)["depth.pending"]);
     assert_eq!(complete_all(&server), i64::try_from(messages.len()).expect("few"));
     let all_gone = || listed(&server, &prefix).values().all(|count| *count == 0);
-    assert!(eventually(WITHIN, all_gone), "{:?}", listed(&server, &prefix));
+    comes_within(&server, WITHIN, "all are gone", all_gone);
     wait_until_reported(&server, WITHIN);
     check_sums(&server, &["tenant"]);
 }
@@ -114,7 +115,7 @@ fn odd_values_have_the_names_that_the_rules_say_and_count_apart() {
     let found = counts_of(&server, expected.keys().map(String::as_str));
     assert_eq!(found, expected);
     let all_listed = || counts(&server, "depth.pending~") == expected;
-    assert!(eventually(WITHIN, all_listed), "{:?}", counts(&server, "depth.pending~"));
+    comes_within(&server, WITHIN, "all are listed", all_listed);
     complete_all(&server);
     server.kill();
     let server = Launch::dev(data.path()).start();
@@ -155,13 +156,13 @@ fn values_that_find_no_room_are_other_those_that_gave_way_are_gone_and_the_sums_
         ["t0", "t1", "t2", "t10", "t11", "t12", "~gone", "~other"].map(|value| format!("enqueued~tenant={value}"));
     let counted = || names.iter().map(|name| count(&server, name)).collect::<Vec<_>>();
     let expected = [0, 0, 0, 1, 1, 1, 3, 7];
-    assert!(eventually(GIVEN_WAY_WITHIN, || counted() == expected), "{names:?}: {:?}", counted());
+    comes_within(&server, GIVEN_WAY_WITHIN, "those that gave way are gone", || counted() == expected);
 
     // A value that comes back begins anew, and what it was before stays with those that are gone.
     assert_eq!(complete_all(&server), 3);
     enqueue(&server, &[tagged("again".to_owned(), "tenant", "t0")]);
     let expected = [1, 0, 0, 0, 1, 1, 4, 7];
-    assert!(eventually(GIVEN_WAY_WITHIN, || counted() == expected), "{names:?}: {:?}", counted());
+    comes_within(&server, GIVEN_WAY_WITHIN, "those that gave way are gone", || counted() == expected);
     check_sums(&server, &["tenant"]);
     server.kill();
     let server = Launch::dev(data.path()).start();

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::{POLICY, get, header, hidden};
-use crate::support::harness::{HttpAnswer, Launch, Server, eventually, http};
+use crate::support::beside;
+use crate::support::harness::{HttpAnswer, Launch, Server, http};
 
 fn binary(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
@@ -76,7 +77,7 @@ fn a_key_opens_the_console_until_it_ends() {
     let gone = call(&server, &other, "/tallystone.admin.v1.KeyService/DeleteKey", &json!({"name": "ann"}));
     assert_eq!(gone.status, 200, "{}", gone.body);
     let is_out = || get(&server, "/console/", &[("cookie", &cookie)]).status == 303;
-    assert!(eventually(Duration::from_secs(10), is_out), "the key ended");
+    beside(&server).comes(Instant::now(), Duration::from_secs(10), "the key ended", is_out);
 }
 
 #[test]

@@ -19,6 +19,8 @@ mod servers;
 mod settled_late;
 mod two_servers;
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,7 @@ use tallystone::ports::{Clock, EffectOutcome};
 
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
 use crate::support::harness::Launch;
+use crate::support::yardstick::Yardstick;
 
 /// How long anything may take to come back on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
@@ -81,6 +84,19 @@ fn options(deployment: Deployment) -> ClientOptions {
 
 fn single(server: &RedisServer) -> Deployment {
     Deployment::Single { address: server.address().to_string() }
+}
+
+/// A yardstick beside a server of Redis.
+fn beside(server: &RedisServer) -> Yardstick {
+    let address = server.address();
+    // Whatever comes, it took its time.
+    Yardstick::of(move || drop(ping(address)))
+}
+
+fn ping(address: SocketAddr) -> std::io::Result<()> {
+    let mut connection = TcpStream::connect(address)?;
+    connection.write_all(b"PING\r\n")?;
+    connection.read_exact(&mut [0; 1])
 }
 
 async fn open(deployment: Deployment) -> Arc<RedisClient> {

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{add, add_to_many, count, data_directory};
+use crate::support::beside;
 use crate::support::clockskew::Clock;
-use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
+use crate::support::harness::{HttpAnswer, Launch, Server};
 
 const MIB: u64 = 1024 * 1024;
 const NOTICED_WITHIN: Duration = Duration::from_secs(20);
@@ -102,10 +103,12 @@ fn writes_stop_before_the_disk_is_full_and_return_with_the_space() {
     // Somebody else fills the disk.
     let filler = inside(&server, &data).join("filler");
     fs::write(&filler, vec![1; usize::try_from(DISK - RESERVE).expect("small")]).expect("there is room for it");
-    assert!(eventually(NOTICED_WITHIN, || is_full(&add(&server, "other", 1))), "adds are refused");
+    let yardstick = beside(&server);
+    yardstick.comes(Instant::now(), NOTICED_WITHIN, "adds are refused", || is_full(&add(&server, "other", 1)));
     assert_eq!(count(&server, "views"), Ok(1), "reads go on");
     fs::remove_file(&filler).expect("the filler can go");
-    assert!(eventually(NOTICED_WITHIN, || add(&server, "views", 1).status == 200), "adds return with the space");
+    yardstick
+        .comes(Instant::now(), NOTICED_WITHIN, "adds return with the space", || add(&server, "views", 1).status == 200);
     assert_eq!(count(&server, "views"), Ok(2), "what was refused does not count");
 
     // The server fills the disk itself.
