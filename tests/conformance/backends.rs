@@ -235,7 +235,7 @@ pub fn open_store(options: &Options) -> Result<Embedded, tallystone_embedded::Op
     loop {
         match tallystone_embedded::open(options.clone()) {
             Err(tallystone_embedded::OpenError::InUse(_)) if SystemClock.elapsed() < deadline => {
-                std::thread::yield_now()
+                std::thread::yield_now();
             }
             outcome => return outcome,
         }

@@ -33,11 +33,11 @@ fn every_command_of_the_readme_works() {
     assert_eq!(repeated["outcome"], "OUTCOME_ALREADY_APPLIED", "as the README says: {repeated}");
 
     let lines: Vec<&String> =
-        commands.iter().filter(|command| command.starts_with("target/release/tallystone ")).collect();
+        commands.iter().filter(|command| command.starts_with("target/debug/tallystone ")).collect();
     assert!(lines.len() >= 2, "the README shows the command line: {commands:?}");
     for line in lines {
         let output = Command::new("sh")
-            .args(["-c", &line.replacen("target/release/tallystone", "\"$TALLYSTONE\"", 1)])
+            .args(["-c", &line.replacen("target/debug/tallystone", "\"$TALLYSTONE\"", 1)])
             .env("TALLYSTONE", env!("CARGO_BIN_EXE_tallystone"))
             .env("TALLYSTONE_SERVER", server.address.to_string())
             .output()
