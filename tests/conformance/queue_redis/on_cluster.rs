@@ -1,9 +1,15 @@
 //! A shard on a cluster whose slot moves and whose primary dies, under load: what was answered is there, once.
 
+#[allow(dead_code, reason = "each test binary takes what it needs")]
+#[path = "../../it/support/yardstick.rs"]
+mod yardstick;
+
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tallystone_adapters::system::SystemClock;
 use tallystone_domain::queue::messages::settlement::SettleAction;
@@ -15,6 +21,7 @@ use tallystone_redis::{ClientWire, RedisQueues};
 use super::server::{client_at, eventually, next_queue, past_clock, queues_over};
 use crate::queue_given::{dequeue, enqueue, settings, settle};
 use crate::servers::redis::{Build, RedisCluster, or_skip};
+use yardstick::Yardstick;
 
 /// The messages that are there before anything happens.
 const BEFORE: usize = 1_000;
@@ -32,6 +39,8 @@ struct OnCluster {
 struct LoadedQueue {
     queues: Arc<RedisQueues>,
     shard: ShardId,
+    /// A node to which nothing happens.
+    still: SocketAddr,
 }
 
 /// What a load was answered.
@@ -41,6 +50,7 @@ struct Load {
     completed: BTreeSet<String>,
     /// Calls without an answer that may have been done.
     unknown: usize,
+    /// The longest call, without what the machine kept from it.
     longest: Duration,
 }
 
@@ -51,14 +61,14 @@ impl OnCluster {
         let client = client_at(Deployment::Cluster { seeds: cluster.addresses() }).await;
         let queues = queues_over(ClientWire::new(client), &past_clock());
         let shard = ShardId { queue: QueueId(next_queue()), number: 0 };
-        let queue = LoadedQueue { queues, shard };
         let room = Settings { quota_messages: 1 << 20, quota_bytes: 1 << 30, ..settings() };
-        queue.queues.create(shard.queue, 1, room.into()).await.expect("a new queue");
+        queues.create(shard.queue, 1, room.into()).await.expect("a new queue");
         let sent = (0..BEFORE).map(|number| enqueue(&format!("before-{number}"), 1, b"payload")).collect();
-        assert!(queue.queues.apply(shard, sent).await.iter().all(Result::is_ok));
+        assert!(queues.apply(shard, sent).await.iter().all(Result::is_ok));
         let header = cluster.nodes.iter().map(|node| node.cli(&["KEYS", "*}m"])).find(|keys| !keys.trim().is_empty());
         let slot = Slot::of(header.expect("the shard is on one of the nodes").trim().as_bytes()).number();
-        Some(Self { cluster, slot, queue })
+        let still = cluster.nodes[(cluster.owner_of(slot, 0) + 2) % 3].address();
+        Some(Self { queue: LoadedQueue { queues, shard, still }, cluster, slot })
     }
 
     fn owner(&self) -> usize {
@@ -86,16 +96,18 @@ impl OnCluster {
 impl LoadedQueue {
     /// Enqueues, leases and completes messages until the flag is set, each call until it is answered.
     async fn load(&self, ends: &AtomicBool) -> Load {
-        let mut load = Load::default();
+        let (mut load, still) = (Load::default(), self.still);
+        // Whatever comes, it took its time.
+        let yardstick = Yardstick::of(move || drop(ping(still)));
         while !ends.load(Ordering::Relaxed) {
             let id = format!("new-{}", load.enqueued.len());
-            let answer = self.until_answered(&mut load, enqueue(&id, 1, b"payload")).await;
+            let answer = self.until_answered(&mut load, &yardstick, enqueue(&id, 1, b"payload")).await;
             assert!(matches!(answer.reply, Ok(Reply::Enqueued { .. })), "{:?}", answer.reply);
             load.enqueued.insert(id);
-            let answer = self.until_answered(&mut load, dequeue(1)).await;
+            let answer = self.until_answered(&mut load, &yardstick, dequeue(1)).await;
             let Ok(Reply::Leases { leases, .. }) = &answer.reply else { panic!("leases: {:?}", answer.reply) };
             let [lease] = &leases[..] else { panic!("one of a thousand messages: {leases:?}") };
-            let settled = self.until_answered(&mut load, settle(lease.token, SettleAction::Complete)).await;
+            let settled = self.until_answered(&mut load, &yardstick, settle(lease.token, SettleAction::Complete)).await;
             assert!(matches!(settled.reply, Ok(Reply::Settled(_))), "{:?}", settled.reply);
             let id = answer.messages[0].head.id.to_string();
             assert!(load.completed.insert(id.clone()), "{id} was completed twice");
@@ -104,15 +116,15 @@ impl LoadedQueue {
     }
 
     /// Makes one call until it is answered.
-    async fn until_answered(&self, load: &mut Load, command: ShardCommand) -> ShardAnswer {
-        let began = SystemClock.elapsed();
+    async fn until_answered(&self, load: &mut Load, beside: &Yardstick, command: ShardCommand) -> ShardAnswer {
+        let began = Instant::now();
         loop {
             match self.queues.apply(self.shard, vec![command.clone()]).await.remove(0) {
                 Ok(answer) => {
-                    load.longest = load.longest.max(SystemClock.elapsed() - began);
+                    load.longest = load.longest.max(began.elapsed().saturating_sub(beside.kept(began)));
                     return answer;
                 }
-                Err(error) => self.note(load, &error, SystemClock.elapsed() - began),
+                Err(error) => self.note(load, &error, began.elapsed()),
             }
         }
     }
@@ -145,11 +157,19 @@ impl LoadedQueue {
     }
 }
 
+/// An empty call of a server of Redis.
+fn ping(address: SocketAddr) -> std::io::Result<()> {
+    let mut connection = TcpStream::connect(address)?;
+    connection.write_all(b"PING\r\n")?;
+    connection.read_exact(&mut [0; 1])
+}
+
 /// Runs a load while something happens to the cluster.
 async fn under_load(given: OnCluster, happens: impl FnOnce(&mut OnCluster) + Send + 'static) -> (OnCluster, Load) {
     let ends = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&ends);
-    let queue = LoadedQueue { queues: Arc::clone(&given.queue.queues), shard: given.queue.shard };
+    let queue =
+        LoadedQueue { queues: Arc::clone(&given.queue.queues), shard: given.queue.shard, still: given.queue.still };
     let mut given = given;
     let act = tokio::task::spawn_blocking(move || {
         happens(&mut given);
