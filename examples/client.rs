@@ -1,8 +1,8 @@
 //! Counts with the client library: adds that count once, a read that never goes back, and what to do when an add fails.
 //!
 //! ```text
-//! cargo run --release -- dev                                   # in one terminal
-//! cargo run --release --example client -- 127.0.0.1:7450       # in another; name more servers of the service if there are any
+//! cargo run -- dev                                                            # in one terminal
+//! cargo run --package tallystone-client --example client -- 127.0.0.1:7450    # in another; name more servers if there are any
 //! ```
 
 use std::error::Error;

@@ -1,8 +1,8 @@
 //! A queue with the client library: typed messages in, a worker that works them off, and an end in two phases.
 //!
 //! ```text
-//! cargo run --release -- dev                                   # in one terminal
-//! cargo run --release --example worker -- 127.0.0.1:7450       # in another
+//! cargo run -- dev                                                            # in one terminal
+//! cargo run --package tallystone-client --example worker -- 127.0.0.1:7450    # in another
 //! ```
 
 use std::error::Error;

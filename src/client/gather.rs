@@ -83,8 +83,8 @@ impl Client {
     /// Gathers single adds of many callers into batches for a namespace.
     ///
     /// ```no_run
-    /// # async fn of(client: tallystone::client::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use tallystone::proto::counter::v1::AddItem;
+    /// # async fn of(client: tallystone_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use tallystone_client::proto::counter::v1::AddItem;
     ///
     /// let views = client.gathering("default");
     /// let add = |name: &str| AddItem { counter_name: name.to_owned(), delta: 1, ..AddItem::default() };

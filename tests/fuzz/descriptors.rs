@@ -10,7 +10,8 @@ use super::driver::Rng;
 
 /// All messages of the protocol and of the stores.
 pub static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(tallystone::proto::DESCRIPTORS).expect("the descriptors were encoded by this crate's build")
+    DescriptorPool::decode(tallystone::proto::DESCRIPTORS)
+        .expect("the descriptors are those that tests/generated keeps")
 });
 
 const DEPTH_MAX: usize = 6;

@@ -1,7 +1,7 @@
 //! The generated protocol in `src/proto/generated` is that of the protos in `proto/`.
 //!
 //! It is made here without `protoc`, and kept in the repository, so that no build of the service needs a compiler of protos.
-//! `TALLYSTONE_BLESS=1 cargo test --package tallystone-generated` renews it. Also makes the tables of the roles that methods
+//! `TALLYSTONE_BLESS=1 cargo test --workspace --test generated` renews it. Also makes the tables of the roles that methods
 //! need and of their classes; a method that does not declare both fails.
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn the_generated_protocol_is_that_of_the_protos() {
     assert!(
         changed.is_empty(),
         "src/proto/generated is not that of proto/: {changed:?}; renew it with \
-        TALLYSTONE_BLESS=1 cargo test --package tallystone-generated"
+        TALLYSTONE_BLESS=1 cargo test --workspace --test generated"
     );
 }
 

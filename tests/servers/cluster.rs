@@ -47,9 +47,11 @@ struct Home {
     is_back: Condvar,
 }
 
+/// The home of the cluster that runs. Whoever holds its lock may start one or end it, so that there are never two.
+static HOME: Mutex<Weak<Home>> = Mutex::new(Weak::new());
+
 /// The cluster that the tests of this process share, for one of them at a time, with all nodes up.
 pub fn lent() -> Result<Lent, String> {
-    static HOME: Mutex<Weak<Home>> = Mutex::new(Weak::new());
     let home = {
         let mut shared = HOME.lock().unwrap_or_else(PoisonError::into_inner);
         match shared.upgrade() {
@@ -75,7 +77,15 @@ pub fn lent() -> Result<Lent, String> {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        *self.home.cluster.lock().unwrap_or_else(PoisonError::into_inner) = self.cluster.take();
+        let mut shared = HOME.lock().unwrap_or_else(PoisonError::into_inner);
+        let cluster = self.cluster.take();
+        if Arc::strong_count(&self.home) == 1 {
+            // Nobody waits, and nobody starts another before this one has ended.
+            *shared = Weak::new();
+            drop(cluster);
+            return;
+        }
+        *self.home.cluster.lock().unwrap_or_else(PoisonError::into_inner) = cluster;
         self.home.is_back.notify_one();
     }
 }

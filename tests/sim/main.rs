@@ -4,7 +4,7 @@
 //! `world` is time and processes, `cluster` the replicas with the statements of `cql/` on them, `store` the seam of the
 //! adapter, `caches` memcached servers, `server` and `client` those who use it, `weather` what goes wrong, `ledger` the laws, `run` one run.
 //!
-//! A failing seed is printed; `TALLYSTONE_SEED=N cargo test --package tallystone-simulation one_seed` runs it alone and
+//! A failing seed is printed; `TALLYSTONE_SEED=N cargo test --workspace --test simulation one_seed` runs it alone and
 //! prints what was broken. `tests/run --seeds N` runs so many.
 
 mod caches;
@@ -78,7 +78,7 @@ fn every_law_holds_over_all_seeds() {
     let first = number_of("TALLYSTONE_SEED").unwrap_or(0);
     if let Some((seed, outcome)) = search(first, count, ProtocolRules::default()) {
         panic!(
-            "seed {seed} breaks {} laws; TALLYSTONE_SEED={seed} cargo test --package tallystone-simulation one_seed runs it alone:\n{}",
+            "seed {seed} breaks {} laws; TALLYSTONE_SEED={seed} cargo test --workspace --test simulation one_seed runs it alone:\n{}",
             outcome.broken.len(),
             outcome.broken.join("\n")
         );

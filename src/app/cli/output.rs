@@ -59,7 +59,7 @@ pub struct Output {
 
 /// The descriptors of the protocol.
 pub static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("the descriptors were encoded by this crate's build")
+    DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("the descriptors are those that tests/generated keeps")
 });
 
 const JSON: SerializeOptions = SerializeOptions::new().skip_default_fields(false);

@@ -3,13 +3,14 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::checks::{self, CheckError};
 use super::load::{self, Plan};
 use super::{CrashTest, rounds};
 use crate::servers::cassandra;
-use crate::support::harness::{Launch, Server, eventually};
+use crate::support::beside;
+use crate::support::harness::{Launch, Server};
 
 /// What happens to one of the two servers.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ const FAULTS: [Fault; 5] =
     [Fault::Ended, Fault::Paused("36"), Fault::Killed, Fault::Paused("0.7"), Fault::Paused("12")];
 
 /// How soon a server that goes on is ready again.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const READY_WITHIN: Duration = Duration::from_secs(10);
 
 fn start(node: SocketAddr) -> Server {
     let keyspace = "clusters.cassandra.keyspace=crash_of_a_fleet";
@@ -94,7 +95,7 @@ fn end(fault: Fault, pause: Option<Child>, mut server: Server, another: impl Fn(
             assert!(ended.is_ok_and(|status| status.success()), "the server goes on");
             // One that was stopped for longer than its lease joins the fleet first.
             let is_ready = || server.get("/readyz").status == 200;
-            assert!(eventually(READY_WITHIN, is_ready), "{}", server.get("/readyz").body);
+            beside(&server).comes(Instant::now(), READY_WITHIN, "a server that goes on is ready", is_ready);
             server
         }
     }

@@ -421,11 +421,13 @@ fn a_stranger_is_refused_before_the_body_of_the_request() {
             "POST {CREATE_NAMESPACE} HTTP/1.1\r\nhost: {}\r\ncontent-type: {kind}\r\ncontent-length: 1000000\r\n\r\n",
             server.address
         );
+        let (began, yardstick) = (Instant::now(), beside(&server));
         let mut stream = TcpStream::connect(server.address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time");
         stream.write_all(head.as_bytes()).expect("it is sent");
         let mut answer = [0; 1_024];
         let bytes = stream.read(&mut answer).expect("an answer, though no body came");
+        yardstick.holds(began, Duration::from_secs(1), "an answer, though no body came");
         let answer = String::from_utf8_lossy(&answer[..bytes]).to_ascii_lowercase().replace(": ", ":");
         let is_told = answer.starts_with("http/1.1 401 ") || answer.contains("grpc-status:16");
         assert!(is_told, "{kind}: {answer}");

@@ -109,7 +109,7 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     assert!(tried.status >= 500, "{} {}", tried.status, tried.body);
 
     node.resume();
-    let resumed = Instant::now();
+    let (resumed, yardstick) = (Instant::now(), beside(&server));
     yardstick.comes(resumed, BACK_WITHIN, "it is ready again", || is_ready(&server));
     for watched in [&mut counters, &mut whole] {
         assert_eq!(next(watched, PATIENCE), Some(Serving));

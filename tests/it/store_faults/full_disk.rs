@@ -107,6 +107,7 @@ fn writes_stop_before_the_disk_is_full_and_return_with_the_space() {
     yardstick.comes(Instant::now(), NOTICED_WITHIN, "adds are refused", || is_full(&add(&server, "other", 1)));
     assert_eq!(count(&server, "views"), Ok(1), "reads go on");
     fs::remove_file(&filler).expect("the filler can go");
+    let yardstick = beside(&server);
     yardstick
         .comes(Instant::now(), NOTICED_WITHIN, "adds return with the space", || add(&server, "views", 1).status == 200);
     assert_eq!(count(&server, "views"), Ok(2), "what was refused does not count");
