@@ -27,10 +27,12 @@ use crate::transport::{AgreedHttp, Transport};
 use crate::yield_before_write::YieldBeforeWrite;
 use tallystone_domain::limits::{
     ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT, CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX,
-    HEADERS_BYTES_MAX, HEADERS_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, SPARE_CONNECTION_TIME,
-    SPARE_CONNECTIONS_MAX, STREAM_WINDOW_BYTES,
+    HEADERS_BYTES_MAX, HEADERS_TIMEOUT, HEADERS_WIRE_BYTES_MAX, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT,
+    SPARE_CONNECTION_TIME, SPARE_CONNECTIONS_MAX, STREAM_WINDOW_BYTES,
 };
 
+/// The least that a header counts: the 32 bytes of each, and a name of one.
+const HEADER_BYTES_LEAST: usize = 33;
 /// The pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -208,14 +210,16 @@ async fn drain_connections(mut connections: JoinSet<()>, deadline: Duration) -> 
 
 fn builder(streams: CallExecutor) -> Builder<CallExecutor> {
     let mut builder = Builder::new(streams);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+    // As many as fit into the limit, or their number would be a limit of its own.
+    let headers = HEADERS_BYTES_MAX as usize / HEADER_BYTES_LEAST;
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT).max_headers(headers);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(CONNECTION_CALLS_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(HEADERS_BYTES_MAX)
+        .max_header_list_size(HEADERS_WIRE_BYTES_MAX)
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
     builder

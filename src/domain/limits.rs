@@ -255,8 +255,10 @@ pub const CONNECTION_BEGINS_MAX: usize = 4;
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// The flow-control window of one HTTP/2 connection, in bytes.
 pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
-/// The headers of one request, in bytes.
+/// The path and the headers of one request, in bytes, with 32 for each header. Beyond it, INVALID_HEADERS_TOO_LARGE.
 pub const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+/// The headers of one request that are read, so that it can be refused with a reason, in bytes.
+pub const HEADERS_WIRE_BYTES_MAX: u32 = 64 * 1024;
 /// A connection must send its first byte, and an HTTP/1.1 request its headers, within this time.
 pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection to a port with TLS must finish its handshake within this time.

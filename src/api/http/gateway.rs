@@ -43,7 +43,7 @@ use crate::http::metered_body::ByteMeter;
 use crate::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::http::metrics::CallMetrics;
 use crate::http::recorded_calls::RecordedCalls;
-use crate::http::{audit, json, pages, unread_body};
+use crate::http::{audit, headers, json, pages, unread_body};
 use tallystone_domain::Reason;
 use tallystone_domain::access::AccessResource;
 use tallystone_domain::call_limit::CallLimitSettings;
@@ -246,6 +246,11 @@ impl Gateway {
 
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
         let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
+        if let Some(refusal) = headers::too_large(&request) {
+            let refusal = Status::from(refusal);
+            unread_body::discard(request.into_body()).await;
+            return if protocol == Protocol::Grpc { refusal.into_http() } else { json::refused(&refusal) };
+        }
         if protocol != Protocol::Grpc
             && let Some(host) = self.hosts.rejected_host(&request)
         {

@@ -13,6 +13,7 @@ mod call;
 mod call_start_queue;
 mod console;
 mod gateway;
+mod headers;
 mod health;
 mod hosts;
 mod identity;

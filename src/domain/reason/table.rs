@@ -109,6 +109,13 @@ reasons! {
         help: "Correct the argument named in the message. Typical causes: an unknown enum value, a name or id that is missing or too long, or fields that must be sent together.",
         ..INVALID
     },
+    InvalidHeadersTooLarge => ReasonInfo {
+        name: "INVALID_HEADERS_TOO_LARGE",
+        http: 431,
+        advice: Some("send fewer headers"),
+        help: "Send a path and headers of at most 16 KiB together, with 32 bytes for each header. Cookies and tokens are the usual causes.",
+        ..INVALID
+    },
     UnknownMethod => ReasonInfo {
         name: "UNKNOWN_METHOD",
         code: Code::Unimplemented,

@@ -62,6 +62,8 @@ pub enum Reason {
     InvalidBodyTooLarge = 17,
     /// Any other argument is malformed. Nothing was applied.
     InvalidArgument = 18,
+    /// The path and the headers are larger than 16 KiB together. Nothing was applied.
+    InvalidHeadersTooLarge = 19,
     /// The method or path does not exist. Nothing was applied.
     UnknownMethod = 30,
     /// The path accepts POST only. Nothing was applied.
@@ -213,6 +215,7 @@ impl Reason {
             Self::InvalidContentType => "REASON_INVALID_CONTENT_TYPE",
             Self::InvalidBodyTooLarge => "REASON_INVALID_BODY_TOO_LARGE",
             Self::InvalidArgument => "REASON_INVALID_ARGUMENT",
+            Self::InvalidHeadersTooLarge => "REASON_INVALID_HEADERS_TOO_LARGE",
             Self::UnknownMethod => "REASON_UNKNOWN_METHOD",
             Self::MethodNotAllowed => "REASON_METHOD_NOT_ALLOWED",
             Self::NamespaceNotFound => "REASON_NAMESPACE_NOT_FOUND",
@@ -297,6 +300,7 @@ impl Reason {
             "REASON_INVALID_CONTENT_TYPE" => Some(Self::InvalidContentType),
             "REASON_INVALID_BODY_TOO_LARGE" => Some(Self::InvalidBodyTooLarge),
             "REASON_INVALID_ARGUMENT" => Some(Self::InvalidArgument),
+            "REASON_INVALID_HEADERS_TOO_LARGE" => Some(Self::InvalidHeadersTooLarge),
             "REASON_UNKNOWN_METHOD" => Some(Self::UnknownMethod),
             "REASON_METHOD_NOT_ALLOWED" => Some(Self::MethodNotAllowed),
             "REASON_NAMESPACE_NOT_FOUND" => Some(Self::NamespaceNotFound),

@@ -15,7 +15,7 @@ mod history;
 mod ledger;
 mod linear;
 mod linear_on_redis;
-mod load;
+pub mod load;
 mod lost_answers;
 mod not_rolled_up;
 mod on_cassandra;

@@ -4,6 +4,7 @@ mod audit;
 mod call_limits;
 pub mod granted_requests;
 mod grants;
+mod headers;
 mod hosts;
 mod jwt;
 pub mod keys;

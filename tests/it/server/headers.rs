@@ -1,0 +1,58 @@
+//! The limit of a request's headers is the same over HTTP/1.1 and HTTP/2, and whoever exceeds it is told why.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use tallystone::proto::counter::v1::GetCountRequest;
+use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
+use tonic::Request;
+
+use crate::crash::load::reason;
+use crate::support::harness::{Launch, Server};
+use crate::support::patience::patient_channel;
+
+/// What a JSON call over HTTP/1.1 with more headers is answered with.
+fn answer_over_http_1(server: &Server, headers: &str) -> String {
+    let body = r#"{"namespace": "default", "counterName": "views"}"#;
+    let mut stream = TcpStream::connect(server.address).expect("it takes connections");
+    let head =
+        "POST /tallystone.counter.v1.CounterService/GetCount HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    write!(stream, "{head}content-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
+        .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+/// The reason that a gRPC call with a header of a size is refused with; none if it was answered.
+async fn refusal_over_http_2(server: &Server, bytes: usize) -> Option<String> {
+    let channel = patient_channel(&format!("http://{}", server.address)).await;
+    let mut request = Request::new(GetCountRequest {
+        namespace: "default".to_owned(),
+        counter_name: "views".to_owned(),
+        ..Default::default()
+    });
+    request.metadata_mut().insert("x-long", "x".repeat(bytes).parse().expect("a header"));
+    CounterServiceClient::new(channel).get_count(request).await.err().map(|status| reason(&status))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_above_the_limit_are_refused_with_a_reason_over_both_versions_of_http() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    let one = |bytes: usize| format!("x-long: {}\r\n", "x".repeat(bytes));
+    let many = |count: usize| (0..count).map(|at| format!("x-{at}: v\r\n")).collect::<String>();
+    for small in [one(15_000), many(300)] {
+        let answer = answer_over_http_1(&server, &small);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    for large in [one(17_000), one(40_000), many(450)] {
+        let answer = answer_over_http_1(&server, &large);
+        assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+        assert!(answer.contains("INVALID_HEADERS_TOO_LARGE") && answer.contains("at most 16384"), "{answer}");
+    }
+    assert_eq!(refusal_over_http_2(&server, 15_000).await, None);
+    for bytes in [17_000, 40_000] {
+        assert_eq!(refusal_over_http_2(&server, bytes).await.as_deref(), Some("INVALID_HEADERS_TOO_LARGE"), "{bytes}");
+    }
+}
