@@ -1,7 +1,7 @@
 //! What a reader relies on: doubts withhold a verdict, and looking often decides no more than it may.
 
 use super::*;
-use ExperimentVerdict::{Higher, Lower, NoDifferenceYet, NotTrusted, TooEarly};
+use ExperimentVerdict::{Higher, Lower, NoDifferenceYet, NotTrusted, TooEarly, TooFewOutcomes};
 use tallystone_domain::Timestamp;
 
 fn design(weights: &[u32], mode: ExperimentMode, planned: u64) -> ExperimentDesign {
@@ -29,12 +29,26 @@ fn an_arm_is_higher_or_lower_where_the_interval_excludes_zero() {
 
 #[test]
 fn fifty_of_both_outcomes_are_needed_in_both_arms() {
-    let always = design(&[1, 1], ExperimentMode::AlwaysValid, 2_000);
+    let always = design(&[1, 1], ExperimentMode::AlwaysValid, 2_001);
     assert_eq!(verdicts(&always, &[(49, 1_000), (300, 1_000)]), [TooEarly]);
     assert_eq!(verdicts(&always, &[(50, 1_000), (300, 1_000)]), [Higher]);
     assert_eq!(verdicts(&always, &[(300, 1_000), (951, 1_000)]), [TooEarly]);
     assert_eq!(verdicts(&always, &[(300, 1_000), (950, 1_000)]), [Higher]);
     assert_eq!(verdicts(&always, &[(0, 0), (0, 0)]), [TooEarly]);
+}
+
+#[test]
+fn a_control_that_never_converts_is_not_too_early_for_ever() {
+    let totals = [(0, 1_000), (300, 1_000)];
+    let always = |planned| design(&[1, 1], ExperimentMode::AlwaysValid, planned);
+    assert_eq!(verdicts(&always(2_001), &totals), [TooEarly]);
+    assert_eq!(verdicts(&always(2_000), &totals), [TooFewOutcomes]);
+    let fixed = design(&[1, 1], ExperimentMode::Fixed, 2_000);
+    assert_eq!(verdicts(&fixed, &totals), [Higher]);
+    assert_eq!(verdicts(&fixed, &[totals[1], totals[0]]), [Lower]);
+    assert_eq!(verdicts(&fixed, &[(0, 1_000), (5, 1_000)]), [NoDifferenceYet], "p is 0.06");
+    assert_eq!(verdicts(&fixed, &[(1_000, 1_000), (700, 1_000)]), [Lower], "outcomes without conversion are as rare");
+    assert_eq!(verdicts(&design(&[1, 1], ExperimentMode::Fixed, 2_001), &totals), [TooEarly]);
 }
 
 #[test]

@@ -41,6 +41,11 @@ impl Proportion {
         self.conversions.min(self.exposures - self.conversions)
     }
 
+    /// The exposures that converted.
+    pub fn conversions(self) -> u64 {
+        self.conversions
+    }
+
     /// The exposures.
     pub fn exposures(self) -> u64 {
         self.exposures

@@ -1,6 +1,7 @@
 //! What may be said about an experiment at a look.
 
 use super::always_valid::always_valid_interval;
+use super::exact::exact_p;
 use super::level::SignificanceLevel;
 use super::proportion::{Interval, Proportion, newcombe_interval, real};
 use super::sample_ratio::{ArmWeights, SampleRatio};
@@ -71,8 +72,11 @@ pub enum ExperimentDoubt {
 /// What may be said of an arm against the control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExperimentVerdict {
-    /// Too few conversions or non-conversions in one of both arms; in FIXED mode also before the planned size.
+    /// Before the planned size: too few conversions or non-conversions in one of both arms, or FIXED mode.
     TooEarly,
+    /// The planned size is reached, and one of both arms has too few conversions or non-conversions for an interval that holds at
+    /// every look.
+    TooFewOutcomes,
     /// The interval contains 0.
     NoDifferenceYet,
     /// The rate is higher than that of the control.
@@ -90,7 +94,7 @@ pub struct ArmContrast {
     pub arm: usize,
     /// Its rate less that of the control; none where one of both has no rate.
     pub difference: Option<f64>,
-    /// Where the true difference lies; none while it is too early to say.
+    /// Where the true difference lies; none where it is too early to say, or an outcome is too rare.
     pub interval: Option<Interval>,
     /// What may be said.
     pub verdict: ExperimentVerdict,
@@ -145,10 +149,18 @@ fn contrast(design: &ExperimentDesign, totals: &[ArmTotals], arm: usize, planned
         return too_early(None);
     };
     let difference = treated.rate() - control.rate();
-    if treated.rarer_outcome().min(control.rarer_outcome()) < OUTCOMES_MIN {
-        return too_early(Some(difference));
-    }
     let level = design.level.split(totals.len() - 1);
+    if treated.rarer_outcome().min(control.rarer_outcome()) < OUTCOMES_MIN {
+        let verdict = match design.mode {
+            _ if !planned_size_is_reached => ExperimentVerdict::TooEarly,
+            // Valid for one look only.
+            ExperimentMode::Fixed if exact_p(treated, control) >= level.value() => ExperimentVerdict::NoDifferenceYet,
+            ExperimentMode::Fixed if difference > 0.0 => ExperimentVerdict::Higher,
+            ExperimentMode::Fixed => ExperimentVerdict::Lower,
+            ExperimentMode::AlwaysValid => ExperimentVerdict::TooFewOutcomes,
+        };
+        return ArmContrast { arm, difference: Some(difference), interval: None, verdict };
+    }
     let interval = match design.mode {
         ExperimentMode::Fixed if !planned_size_is_reached => return too_early(Some(difference)),
         ExperimentMode::Fixed => newcombe_interval(treated, control, level),

@@ -510,7 +510,7 @@ impl ExperimentMode {
 pub enum ExperimentVerdict {
     /// Never answered.
     Unspecified = 0,
-    /// Below 50 conversions or 50 exposures without conversion in one of both arms. In FIXED mode also before the planned size.
+    /// Before the planned size: below 50 conversions or 50 exposures without conversion in one of both arms, or FIXED mode.
     TooEarly = 1,
     /// The interval of the difference contains 0.
     NoDifferenceYet = 2,
@@ -520,6 +520,9 @@ pub enum ExperimentVerdict {
     Lower = 4,
     /// A doubt stands; `doubts` names it.
     NotTrusted = 5,
+    /// The planned size is reached, and one of both arms has below 50 conversions or 50 exposures without conversion: no interval
+    /// holds at every look. In FIXED mode an exact test decides instead.
+    TooFewOutcomes = 6,
 }
 impl ExperimentVerdict {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -534,6 +537,7 @@ impl ExperimentVerdict {
             Self::Higher => "EXPERIMENT_VERDICT_HIGHER",
             Self::Lower => "EXPERIMENT_VERDICT_LOWER",
             Self::NotTrusted => "EXPERIMENT_VERDICT_NOT_TRUSTED",
+            Self::TooFewOutcomes => "EXPERIMENT_VERDICT_TOO_FEW_OUTCOMES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -545,6 +549,7 @@ impl ExperimentVerdict {
             "EXPERIMENT_VERDICT_HIGHER" => Some(Self::Higher),
             "EXPERIMENT_VERDICT_LOWER" => Some(Self::Lower),
             "EXPERIMENT_VERDICT_NOT_TRUSTED" => Some(Self::NotTrusted),
+            "EXPERIMENT_VERDICT_TOO_FEW_OUTCOMES" => Some(Self::TooFewOutcomes),
             _ => None,
         }
     }

@@ -235,6 +235,7 @@ fn sample_ratio(judgement: &Judgement) -> wire::ExperimentSampleRatio {
 fn verdict(verdict: ExperimentVerdict) -> wire::ExperimentVerdict {
     match verdict {
         ExperimentVerdict::TooEarly => wire::ExperimentVerdict::TooEarly,
+        ExperimentVerdict::TooFewOutcomes => wire::ExperimentVerdict::TooFewOutcomes,
         ExperimentVerdict::NoDifferenceYet => wire::ExperimentVerdict::NoDifferenceYet,
         ExperimentVerdict::Higher => wire::ExperimentVerdict::Higher,
         ExperimentVerdict::Lower => wire::ExperimentVerdict::Lower,

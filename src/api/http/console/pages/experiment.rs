@@ -253,6 +253,7 @@ fn verdict_of(verdict: i32) -> (&'static str, &'static str) {
     let words = match verdict {
         pb::ExperimentVerdict::Unspecified => UNKNOWN,
         pb::ExperimentVerdict::TooEarly => "Too early to say",
+        pb::ExperimentVerdict::TooFewOutcomes => "Too few conversions to say",
         pb::ExperimentVerdict::NoDifferenceYet => "No difference yet",
         pb::ExperimentVerdict::Higher => "Higher",
         pb::ExperimentVerdict::Lower => "Lower",
