@@ -94,6 +94,8 @@ pub const CALLER_WATCHES_MAX: usize = 4_096;
 pub const SERIES_ROWS_MAX: usize = 10_000;
 /// The most counters whose series are read in one call. Together they have at most `SERIES_ROWS_MAX` rows.
 pub const SERIES_COUNTERS_MAX: usize = 200;
+/// The longest name of a time zone of a series, in bytes.
+pub const TIME_ZONE_BYTES_MAX: usize = 64;
 /// The counters that `counter series` shows. Beyond it, it says that there are more.
 pub const SERIES_SHOWN_MAX: usize = 1_000;
 /// The most resolutions of series a namespace keeps.

@@ -32,7 +32,7 @@ pub async fn series_sum(client: &mut Counters, name: &str, from: SystemTime) -> 
         counter_name: name.to_owned(),
         from: Some(Timestamp::from(from)),
         to: Some(Timestamp::from(SystemTime::now() + Duration::from_secs(60))),
-        step: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
+        step: "10s".to_owned(),
         ..Default::default()
     };
     let rows = client.get_count_series(request).await?.into_inner().rows;

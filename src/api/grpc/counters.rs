@@ -197,8 +197,11 @@ impl CounterService for CountersApi {
         let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         let name = decode::counter(&namespace, &request.counter_name).map_err(ApiError::from)?;
         let range = (request.from.as_ref(), request.to.as_ref());
-        let question =
-            decode::series_query(range, request.step.as_ref(), self.counting.with(&namespace).server_time())?;
+        let question = decode::series_query(
+            range,
+            (&request.step, &request.time_zone),
+            self.counting.with(&namespace).server_time(),
+        )?;
         let answer = self.counting.with(&namespace).series(&namespace, name, question).await.map_err(ApiError::from)?;
         Ok(Response::new(encode::series(&answer, request.cumulative)))
     }
@@ -212,8 +215,11 @@ impl CounterService for CountersApi {
         let namespace = decode::namespace(&rights, &request.namespace).map_err(ApiError::from)?;
         decode::series_size("counter_names", request.counter_names.len())?;
         let range = (request.from.as_ref(), request.to.as_ref());
-        let question =
-            decode::series_query(range, request.step.as_ref(), self.counting.with(&namespace).server_time())?;
+        let question = decode::series_query(
+            range,
+            (&request.step, &request.time_zone),
+            self.counting.with(&namespace).server_time(),
+        )?;
         let names = request.counter_names.iter().map(|name| decode::counter(&namespace, name)).collect();
         let answers =
             self.counting.with(&namespace).batch_series(&namespace, names, question).await.map_err(ApiError::from)?;

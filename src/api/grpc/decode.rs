@@ -10,6 +10,7 @@ use tallystone_domain::limits::{
     BATCH_ITEMS_MAX, EXPLAIN_ROWS_DEFAULT, EXPLAIN_ROWS_MAX, SERIES_COUNTERS_MAX, TOP_COUNTERS_DEFAULT,
     TOP_COUNTERS_MAX, WATCH_COUNTERS_MAX,
 };
+use tallystone_domain::rollup::series_step::SeriesStep;
 use tallystone_domain::rollup::{Freshness, ReadOptions};
 use tallystone_domain::{Reason, Reject, Timestamp};
 use tallystone_engine::counting::{Add, Clear, Report, SeriesQuery};
@@ -112,17 +113,17 @@ pub fn series_size(field: &str, counters: usize) -> Result<(), ApiError> {
     sized(field, counters, SERIES_COUNTERS_MAX)
 }
 
-/// Decodes the range and the step of a question about series; `now` is the end if none was sent.
+/// Decodes the range and the step, with its time zone, of a question about series; `now` is the end if none was sent.
 pub fn series_query(
     (from, to): (Option<&prost_types::Timestamp>, Option<&prost_types::Timestamp>),
-    step: Option<&prost_types::Duration>,
+    (step, time_zone): (&str, &str),
     now: Timestamp,
 ) -> Result<SeriesQuery, ApiError> {
     let from = moment("from", from)?.ok_or_else(|| {
         ApiError::new(Reason::InvalidRange, "from is missing; send the beginning of the range").at("from")
     })?;
     let to = moment("to", to)?.unwrap_or(now);
-    Ok(SeriesQuery { from, to, step: duration("step", step)? })
+    Ok(SeriesQuery { from, to, step: SeriesStep::read(step, time_zone)? })
 }
 
 fn sized(field: &str, items: usize, most: usize) -> Result<(), ApiError> {

@@ -161,7 +161,7 @@ pub fn series(answer: &SeriesResult, cumulative: bool) -> wire::GetCountSeriesRe
     };
     wire::GetCountSeriesResponse {
         rows: answer.rows.iter().map(row).collect(),
-        step: Some(time::write_duration(answer.step)),
+        step: answer.step.to_string(),
         as_of: time::write_reached(answer.as_of),
         reported_to: answer.reported_to.map(time::write),
     }
@@ -241,6 +241,7 @@ mod tests {
 
     use super::*;
     use tallystone_domain::rollup::BucketRecord;
+    use tallystone_domain::rollup::series_step::SeriesStep;
 
     const BEYOND: i128 = i64::MAX as i128 + 1;
     const START: Timestamp = Timestamp::from_secs(1_795_132_800);
@@ -249,7 +250,8 @@ mod tests {
     fn a_series_says_where_a_number_it_shows_was_clamped() {
         let row = |sum, value| SeriesRow { start: START, sum, value, open: false };
         let rows = vec![row(1, 1), row(BEYOND, 1), row(1, BEYOND), row(-BEYOND - 1, -BEYOND - 1)];
-        let answer = SeriesResult { rows, step: Duration::from_secs(10), as_of: START, reported_to: None };
+        let answer =
+            SeriesResult { rows, step: SeriesStep::Fixed(Duration::from_secs(10)), as_of: START, reported_to: None };
         let shown = |cumulative| -> Vec<(i64, Option<i64>, bool)> {
             let rows = series(&answer, cumulative).rows;
             rows.iter().map(|row| (row.sum, row.value, row.saturated)).collect()

@@ -12,6 +12,7 @@ pub mod repair;
 pub mod rollup_row;
 pub mod sealing;
 pub mod series;
+pub mod series_step;
 pub mod slice_rules;
 
 pub use checkpoint::{BucketRecord, Checkpoint, CheckpointWriter, CountAt, SourceTotal, StepSum};

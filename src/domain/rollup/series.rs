@@ -2,24 +2,22 @@
 
 use std::time::Duration;
 
-use crate::limits::SERIES_ROWS_MAX;
 use crate::namespace::SeriesSettings;
 use crate::reason::{Reason, Reject};
 use crate::rollup::checkpoint::{CountAt, StepSum, is_ttl_expired};
+use crate::rollup::series_step::SeriesStep;
 use crate::rollup::slice_rules::FoldRules;
 use crate::time::Timestamp;
 
 /// A validated query: the resolution to read and the steps to return.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeriesPlan {
     /// The stored resolution to read from.
     pub resolution: SeriesSettings,
-    /// The step of the returned rows, a multiple of the resolution.
-    pub step: Duration,
-    /// The start of the first step.
-    pub from: Timestamp,
-    /// The end of the last step.
-    pub to: Timestamp,
+    /// The step of the returned rows, which consists of whole steps of the resolution.
+    pub step: SeriesStep,
+    /// The starts of the steps, and then the end of the last one: two at least.
+    bounds: Vec<Timestamp>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,62 +39,57 @@ pub fn plan(
     kept: &[SeriesSettings],
     from: Timestamp,
     to: Timestamp,
-    step: Option<Duration>,
+    step: Option<SeriesStep>,
     now: Timestamp,
 ) -> Result<SeriesPlan, Reject> {
     if from >= to {
         return Err(Reject::new(Reason::InvalidRange, "from must be before to"));
     }
     let reaches = |series: &&SeriesSettings| now - series.keep <= from;
-    let resolution = match step {
+    let resolution = match &step {
         None => kept.iter().find(reaches),
-        Some(step) => kept.iter().rev().filter(|series| divides(series, step)).find(reaches),
+        Some(step) => kept.iter().rev().filter(|series| step.consists_of(series.step_seconds)).find(reaches),
     };
     let Some(&resolution) = resolution else {
-        return Err(Reject::new(Reason::SeriesNotKept, not_kept(kept, step)));
+        return Err(Reject::new(Reason::SeriesNotKept, not_kept(kept, step.as_ref())));
     };
-    let step = step.unwrap_or_else(|| seconds(resolution.step_seconds));
-    let (from, to) = (from.floor_to(step), to.ceil_to(step));
-    let plan = SeriesPlan { resolution, step, from, to };
-    let rows = plan.steps();
-    if rows > SERIES_ROWS_MAX {
-        return Err(Reject::new(
-            Reason::InvalidRange,
-            format!("the range has {rows} steps; at most {SERIES_ROWS_MAX} are allowed: use a longer step"),
-        ));
-    }
-    Ok(plan)
+    let step = step.unwrap_or_else(|| SeriesStep::Fixed(Duration::from_secs(u64::from(resolution.step_seconds))));
+    let bounds = step.bounds(from, to)?;
+    Ok(SeriesPlan { resolution, step, bounds })
 }
 
 impl SeriesPlan {
+    /// The start of the first step.
+    pub fn from(&self) -> Timestamp {
+        self.bounds.first().copied().unwrap_or(Timestamp::MIN)
+    }
+
+    /// The end of the last step.
+    pub fn to(&self) -> Timestamp {
+        self.bounds.last().copied().unwrap_or(Timestamp::MIN)
+    }
+
     /// The number of steps, and so of rows at most.
     pub fn steps(&self) -> usize {
-        let steps = self.to.since(self.from).as_micros() / self.step.as_micros().max(1);
-        usize::try_from(steps).unwrap_or(usize::MAX)
+        self.bounds.len().saturating_sub(1)
     }
 }
 
-fn divides(series: &SeriesSettings, step: Duration) -> bool {
-    !step.is_zero() && step.as_micros().is_multiple_of(seconds(series.step_seconds).as_micros())
-}
-
-fn seconds(seconds: u32) -> Duration {
-    Duration::from_secs(u64::from(seconds))
-}
-
-fn not_kept(kept: &[SeriesSettings], step: Option<Duration>) -> String {
+fn not_kept(kept: &[SeriesSettings], step: Option<&SeriesStep>) -> String {
     if kept.is_empty() {
         return "the namespace keeps no series; add the steps to its series setting".to_owned();
     }
     let list: Vec<String> = kept.iter().map(|s| format!("{} s for {} s", s.step_seconds, s.keep.as_secs())).collect();
     let list = list.join(", ");
     match step {
-        Some(step) if !kept.iter().any(|series| divides(series, step)) => {
-            format!("a step of {} s is not a multiple of a kept step; kept steps are: {list}", step.as_secs_f64())
+        Some(step) if kept.iter().any(|series| step.consists_of(series.step_seconds)) => {
+            format!("no series for a step of {step} goes back to from; send a later from, kept steps are: {list}")
         }
-        Some(step) => {
-            let step = step.as_secs_f64();
-            format!("no series for a step of {step} s goes back to from; send a later from, kept steps are: {list}")
+        Some(step @ SeriesStep::Calendar(..)) => {
+            format!("steps of {step} of a time zone need a kept step that divides 15 minutes; kept steps are: {list}")
+        }
+        Some(step @ SeriesStep::Fixed(_)) => {
+            format!("a step of {step} is not a multiple of a kept step; kept steps are: {list}")
         }
         None => format!("no series goes back to from; send a later from, kept steps are: {list}"),
     }
@@ -120,13 +113,14 @@ pub fn rows(
 ) -> Vec<SeriesRow> {
     let history = StepHistory::of(known, newest);
     let mut rows = Vec::new();
-    let mut steps = known.iter().skip_while(|step| step.start < plan.from).peekable();
+    let mut steps = known.iter().skip_while(|step| step.start < plan.from()).peekable();
     let mut counts = history.counts.iter().peekable();
     let mut gaps = history.gaps.iter().peekable();
     let mut count: Option<&CountAt> = None;
-    let mut start = plan.from;
-    while start < plan.to && start <= as_of {
-        let end = start + plan.step;
+    for (start, end) in plan.bounds.iter().copied().zip(plan.bounds.iter().copied().skip(1)) {
+        if start > as_of {
+            break;
+        }
         let mut sum = 0;
         while let Some(step) = steps.next_if(|step| step.start < end) {
             sum += step.sum;
@@ -141,7 +135,6 @@ pub fn rows(
             let value = if silent { 0 } else { count.map_or(0, |count| count.value) };
             rows.push(SeriesRow { start, sum, value, open: end > as_of.just_after() });
         }
-        start = end;
     }
     rows
 }
@@ -239,7 +232,9 @@ mod tests {
     }
 
     fn plan_of(step: u64, from: i64, to: i64) -> SeriesPlan {
-        SeriesPlan { resolution: KEPT[0], step: Duration::from_secs(step), from: at(from), to: at(to) }
+        let step = SeriesStep::Fixed(Duration::from_secs(step));
+        let bounds = step.bounds(at(from), at(to)).expect("a short range");
+        SeriesPlan { resolution: KEPT[0], step, bounds }
     }
 
     fn values(rows: &[SeriesRow]) -> Vec<i128> {
@@ -250,12 +245,14 @@ mod tests {
     fn a_series_that_is_not_kept_is_told_what_is() {
         let now = at(100_000);
         let refused = |kept: &[SeriesSettings], from, step: Option<u64>| {
-            plan(kept, from, now, step.map(Duration::from_secs), now).expect_err("not kept").message
+            plan(kept, from, now, step.map(|step| SeriesStep::Fixed(Duration::from_secs(step))), now)
+                .expect_err("not kept")
+                .message
         };
         assert!(refused(&[], at(99_990), None).contains("keeps no series; add the steps"));
         assert!(refused(&[], at(99_990), Some(60)).contains("keeps no series; add the steps"));
         let step = refused(&KEPT, at(99_990), Some(15));
-        assert!(step.starts_with("a step of 15 s is not a multiple") && step.ends_with("60 s for 10000 s"), "{step}");
+        assert!(step.starts_with("a step of 15s is not a multiple") && step.ends_with("60 s for 10000 s"), "{step}");
         for step in [None, Some(60)] {
             let far = refused(&KEPT, at(0), step);
             assert!(far.contains("goes back to from; send a later from, kept steps are: 10 s for 100 s"), "{far}");
@@ -266,7 +263,7 @@ mod tests {
     fn the_coarsest_resolution_that_divides_the_step_is_read() {
         let now = at(100_000);
         let from = at(99_960);
-        let step = |seconds| Some(Duration::from_secs(seconds));
+        let step = |seconds| Some(SeriesStep::Fixed(Duration::from_secs(seconds)));
         assert_eq!(plan(&KEPT, from, now, step(120), now).expect("60 divides 120").resolution, KEPT[1]);
         assert_eq!(plan(&KEPT, from, now, step(20), now).expect("10 divides 20").resolution, KEPT[0]);
         assert_eq!(plan(&KEPT, from, now, None, now).expect("the finest").resolution, KEPT[0]);
@@ -327,18 +324,18 @@ mod tests {
             quiet in 0_i64..100,
             ttls in vec(option::of(10_u64..200), 1..8),
         ) {
-            let step = Duration::from_secs(10) * width;
+            let step = 10 * u64::from(width);
             let known = steps_of(&adds.into_iter().collect::<Vec<_>>());
             let newest = newest_of(&known);
             let as_of = newest.map_or(at(0), |newest| newest.time) + Duration::from_secs(1) * u32::try_from(quiet).expect("small");
-            let whole = SeriesPlan { resolution: KEPT[0], step, from: at(0), to: at(780).ceil_to(step) };
-            let from = at(0) + step * u32::try_from(cut).expect("a small cut");
-            let part = SeriesPlan { from, to: from + step * u32::try_from(end).expect("a small range"), ..whole };
-            let first = known.partition_point(|step| step.start < part.from).saturating_sub(1);
-            let after = known.partition_point(|step| step.start < part.to);
+            let whole = plan_of(step, 0, 780);
+            let width = i64::try_from(step).expect("small");
+            let part = plan_of(step, cut * width, (cut + end) * width);
+            let first = known.partition_point(|step| step.start < part.from()).saturating_sub(1);
+            let after = known.partition_point(|step| step.start < part.to());
             let rules = rules(&ttls);
             let mut expected = rows(&whole, &known, newest, as_of, &rules);
-            expected.retain(|row| part.from <= row.start && row.start < part.to);
+            expected.retain(|row| part.from() <= row.start && row.start < part.to());
             let newest = newest.filter(|_| after == known.len());
             prop_assert_eq!(rows(&part, &known[first..known.len().min(after + 1)], newest, as_of, &rules), expected);
         }

@@ -73,14 +73,14 @@ impl Counting {
         let as_of = reading.as_of.max(checkpoint.as_of);
         let mut known = self.steps(&counter, plan, &checkpoint).await?;
         let mut newest = checkpoint.newest();
-        if newest.is_some_and(|newest| newest.time >= plan.to)
+        if newest.is_some_and(|newest| newest.time >= plan.to())
             && let Some(next) = self.step_after(&counter, plan, &checkpoint).await?
         {
             known.push(next);
             newest = None;
         }
         let rows = series::rows(plan, &known, newest, as_of, &scope.rules);
-        Ok(SeriesResult { rows, step: plan.step, as_of, reported_to })
+        Ok(SeriesResult { rows, step: plan.step.clone(), as_of, reported_to })
     }
 
     /// The steps of the plan's range and the one before it, finished and open, oldest first.
@@ -92,11 +92,11 @@ impl Counting {
     ) -> Result<Vec<StepSum>, CountingError> {
         let (rollups, resolution) = (&self.scopes.stores.rollups, plan.resolution.step_seconds);
         let mut steps: Vec<StepSum> =
-            rollups.series_before(counter, resolution, plan.from).await?.into_iter().collect();
-        steps.extend(rollups.series(counter, resolution, plan.from, plan.to).await?);
+            rollups.series_before(counter, resolution, plan.from()).await?.into_iter().collect();
+        steps.extend(rollups.series(counter, resolution, plan.from(), plan.to()).await?);
         let newest = steps.last().map_or(Timestamp::MIN, |step| step.start);
         // The last step of a quiet counter stays open in its checkpoint, however old it is.
-        let open = open_step(plan, checkpoint).filter(|step| newest < step.start && step.start < plan.to);
+        let open = open_step(plan, checkpoint).filter(|step| newest < step.start && step.start < plan.to());
         if let Some(open) = open {
             steps.push(open.clone());
         }
@@ -112,7 +112,7 @@ impl Counting {
     ) -> Result<Option<StepSum>, CountingError> {
         let resolution = plan.resolution.step_seconds;
         let newest = checkpoint.last_event_time.unwrap_or(Timestamp::MIN);
-        let (mut from, mut width) = (plan.to, Duration::from_secs(u64::from(resolution)) * STEPS_READ_FIRST);
+        let (mut from, mut width) = (plan.to(), Duration::from_secs(u64::from(resolution)) * STEPS_READ_FIRST);
         while from <= newest {
             let to = from + width;
             let steps = self.scopes.stores.rollups.series(counter, resolution, from, to).await?;
@@ -121,7 +121,7 @@ impl Counting {
             }
             (from, width) = (to, width.saturating_mul(2));
         }
-        Ok(open_step(plan, checkpoint).filter(|step| step.start >= plan.to).cloned())
+        Ok(open_step(plan, checkpoint).filter(|step| step.start >= plan.to()).cloned())
     }
 }
 

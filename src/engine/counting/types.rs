@@ -6,6 +6,7 @@ use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{CounterName, EventKey, IdempotencyToken, Provenance, ReportSource};
 use tallystone_domain::rollup::BucketRecord;
 use tallystone_domain::rollup::series::SeriesRow;
+use tallystone_domain::rollup::series_step::SeriesStep;
 
 /// One addition.
 #[derive(Clone, Debug)]
@@ -75,14 +76,14 @@ pub enum TokenVerdict {
     TooOld,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SeriesQuery {
     /// The beginning.
     pub from: Timestamp,
     /// The end.
     pub to: Timestamp,
     /// The step; none: the finest that reaches back to `from`.
-    pub step: Option<Duration>,
+    pub step: Option<SeriesStep>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,7 +91,7 @@ pub struct SeriesResult {
     /// The rows, oldest first.
     pub rows: Vec<SeriesRow>,
     /// The step of the rows.
-    pub step: Duration,
+    pub step: SeriesStep,
     /// Every event up to here is in the rows.
     pub as_of: Timestamp,
     /// For a counter of queues: all their mutations up to this time are in the log.

@@ -7,6 +7,7 @@ use super::{ExperimentError, Experiments};
 use crate::counting::{CountingError, SeriesQuery, SeriesResult};
 use crate::namespaces::{experiment_namespace, experiment_step};
 use tallystone_domain::limits::SERIES_ROWS_MAX;
+use tallystone_domain::rollup::series_step::SeriesStep;
 use tallystone_domain::{Reason, Reject, Timestamp};
 use tallystone_experiments::{
     ArmTotals, CatalogExperiment, EXPOSURES, ExperimentDoubt, ExperimentWord, Judgement, judge,
@@ -74,7 +75,7 @@ impl Experiments {
         let names: Vec<_> = spec.arms.iter().flat_map(of_arm).collect();
         let limit = u32::try_from(asked.limit.min(SERIES_ROWS_MAX / names.len())).unwrap_or(u32::MAX).max(1);
         let end = until.min(from.floor_to(step) + step.saturating_mul(limit));
-        let query = SeriesQuery { from, to: end, step: Some(step) };
+        let query = SeriesQuery { from, to: end, step: Some(SeriesStep::Fixed(step)) };
         let series = self.counting.batch_series(&experiment_namespace(), names, query).await?;
         let series = series.into_iter().collect::<Result<Vec<SeriesResult>, CountingError>>()?;
         let looks = looks_of(&kept, &series, step);

@@ -434,12 +434,17 @@ pub struct GetCountSeriesRequest {
     /// The end of the range, rounded up to a step.
     #[prost(message, optional, tag = "4")]
     pub to: ::core::option::Option<::prost_types::Timestamp>,
-    /// The step: a multiple of a step that the namespace keeps. If absent, the finest step that reaches back to `from`.
-    #[prost(message, optional, tag = "5")]
-    pub step: ::core::option::Option<::prost_types::Duration>,
+    /// The step: a multiple of a step that the namespace keeps, in seconds, minutes or hours such as `600s`, `15m` or `6h`; or
+    /// `1d`, `1w` (from Monday) or `1mo` of `time_zone`. If absent, the finest kept step that reaches back to `from`.
+    #[prost(string, tag = "8")]
+    pub step: ::prost::alloc::string::String,
     /// Whether to return `value` too, the count at the end of each step.
     #[prost(bool, tag = "6")]
     pub cumulative: bool,
+    /// The IANA name of the zone whose days, weeks or months are wanted, such as `Europe/Berlin`; only with `1d`, `1w` or `1mo`, and
+    /// only where the namespace keeps a step that divides 15 minutes. If absent, UTC.
+    #[prost(string, tag = "9")]
+    pub time_zone: ::prost::alloc::string::String,
 }
 /// GetCountSeriesResponse has one row for each step, oldest first.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -447,9 +452,9 @@ pub struct GetCountSeriesResponse {
     /// The rows. A step is left out if the counter may have changed in it before this series was kept.
     #[prost(message, repeated, tag = "1")]
     pub rows: ::prost::alloc::vec::Vec<SeriesRow>,
-    /// The step of the rows.
-    #[prost(message, optional, tag = "2")]
-    pub step: ::core::option::Option<::prost_types::Duration>,
+    /// The step of the rows, such as `600s`, or `1d`, `1w` or `1mo`.
+    #[prost(string, tag = "5")]
+    pub step: ::prost::alloc::string::String,
     /// The rows contain every event up to this time.
     #[prost(message, optional, tag = "3")]
     pub as_of: ::core::option::Option<::prost_types::Timestamp>,
@@ -473,12 +478,17 @@ pub struct BatchGetCountSeriesRequest {
     /// The end, rounded up to a step.
     #[prost(message, optional, tag = "4")]
     pub to: ::core::option::Option<::prost_types::Timestamp>,
-    /// The step: a multiple of a step that the namespace keeps. Absent: the finest one that reaches back to `from`.
-    #[prost(message, optional, tag = "5")]
-    pub step: ::core::option::Option<::prost_types::Duration>,
+    /// The step: a multiple of a step that the namespace keeps, in seconds, minutes or hours such as `600s`, `15m` or `6h`; or
+    /// `1d`, `1w` (from Monday) or `1mo` of `time_zone`. If absent, the finest kept step that reaches back to `from`.
+    #[prost(string, tag = "8")]
+    pub step: ::prost::alloc::string::String,
     /// Whether `value`, the count at the end of each step, is wanted too.
     #[prost(bool, tag = "6")]
     pub cumulative: bool,
+    /// The IANA name of the zone whose days, weeks or months are wanted, such as `Europe/Berlin`; only with `1d`, `1w` or `1mo`, and
+    /// only where the namespace keeps a step that divides 15 minutes. If absent, UTC.
+    #[prost(string, tag = "9")]
+    pub time_zone: ::prost::alloc::string::String,
 }
 /// BatchGetCountSeriesResponse answers each counter in the order of the request.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -95,6 +95,35 @@ async fn counts_and_series_of_queues_say_in_json_how_far_queues_are_reported() {
 }
 
 #[tokio::test]
+async fn days_weeks_and_months_of_a_time_zone_are_steps_in_json() {
+    let wire = Wire::start().await;
+    wire.post("AddCount", r#"{"namespace": "shop", "counter_name": "seen", "delta": 1}"#).await;
+    let ago = rfc3339(&at(-60.0));
+    let ask = async |rest: &str| {
+        let body = format!(r#"{{"namespace": "shop", "counter_name": "seen", "from": "{ago}", {rest}}}"#);
+        wire.post("GetCountSeries", &body).await
+    };
+    for step in ["1d", "1w", "1mo"] {
+        let (status, answer) = ask(&format!(r#""step": "{step}", "time_zone": "Asia/Kolkata""#)).await;
+        assert_eq!((status, &answer["step"]), (200, &Value::from(step)), "{answer}");
+        let start = answer["rows"][0]["stepStart"].as_str().expect("a row says where it begins");
+        assert!(start.ends_with("T18:30:00Z"), "{start}");
+    }
+    assert_eq!(ask(r#""step": "600s""#).await.1["step"], "600s");
+    assert_eq!(ask(r#""step": "10m""#).await.1["step"], "600s");
+    for (rest, field) in [
+        (r#""step": "1d", "timeZone": "Mars/Olympus""#, "time_zone"),
+        (r#""step": "10s", "timeZone": "Asia/Kolkata""#, "time_zone"),
+        (r#""timeZone": "Asia/Kolkata""#, "time_zone"),
+        (r#""step": "1 day""#, "step"),
+    ] {
+        let (status, answer) = ask(rest).await;
+        assert_eq!(status, 400, "{rest}: {answer}");
+        assert!(answer.to_string().contains("INVALID_RANGE") && answer.to_string().contains(field), "{rest}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn every_unary_method_takes_json() {
     let wire = Wire::start().await;
     let now = rfc3339(&at(0.0));

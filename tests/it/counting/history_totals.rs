@@ -317,7 +317,7 @@ impl History {
         let answer = self.house.drive(call).await.expect("a series");
         let mut before = self.value(name, answer.rows[0].start.just_before());
         for row in answer.rows.iter().filter(|row| !row.open) {
-            let value = self.value(name, (row.start + answer.step).just_before());
+            let value = self.value(name, (row.start + answer.step.shortest()).just_before());
             assert_eq!((row.value, row.sum), (value, value - before), "{name} in the step of {:?}", row.start);
             before = value;
         }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tallystone::domain::counter::CounterName;
 use tallystone::domain::namespace::{CounterType, SeriesSettings};
+use tallystone::domain::rollup::series::SeriesRow;
+use tallystone::domain::rollup::series_step::SeriesStep;
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
-use tallystone::engine::counting::{CounterSummary, EventsQuery, Repair, SeriesQuery};
+use tallystone::engine::counting::{CounterSummary, CountingError, EventsQuery, Repair, SeriesQuery};
 
 use super::{House, SECOND, counter, spec, token};
 
@@ -30,6 +32,46 @@ async fn a_series_has_a_row_for_each_step_and_says_which_is_open() {
 }
 
 #[tokio::test]
+async fn days_of_a_time_zone_hold_what_was_added_between_its_midnights() {
+    let mut kept = spec("shop");
+    let steps = [10, 3_600].map(|step_seconds| SeriesSettings { step_seconds, keep: Duration::from_secs(864_000) });
+    kept.series = steps.into();
+    let house = House::with(kept).await;
+    let from = house.now();
+    // Midnight of the zone is an hour after that of UTC, which is when the house begins.
+    for delta in [1, 2] {
+        house.add("views", delta, None).await.expect("an add that works");
+        house.pass(3_700 * SECOND).await;
+    }
+    let read = async |step: &str, zone: &str| {
+        let step = SeriesStep::read(step, zone).expect("a valid step");
+        let question = SeriesQuery { from, to: house.now(), step };
+        let answer = house.counting.series(&house.shop, counter("views"), question).await?;
+        let row = |row: &SeriesRow| (row.start, row.sum, row.value, row.open);
+        Ok::<Vec<_>, CountingError>(answer.rows.iter().map(row).collect())
+    };
+    let hour = 3_600 * SECOND;
+    let zoned = read("1d", "Atlantic/Cape_Verde").await.expect("a series");
+    assert_eq!(zoned, [(from - 23 * hour, 1, 1, false), (from + hour, 2, 3, true)]);
+    assert_eq!(read("1d", "").await.expect("a series"), [(from, 3, 3, true)]);
+    // The house begins on a Friday.
+    assert_eq!(read("1w", "").await.expect("a series"), [(from - 4 * 24 * hour, 3, 3, true)]);
+    assert_eq!(read("1mo", "").await.expect("a series"), [(from - 19 * 24 * hour, 3, 3, true)]);
+}
+
+#[tokio::test]
+async fn days_of_a_time_zone_are_refused_where_no_step_of_a_quarter_of_an_hour_is_kept() {
+    let mut kept = spec("shop");
+    kept.series = vec![SeriesSettings { step_seconds: 3_600, keep: Duration::from_secs(864_000) }];
+    let house = House::with(kept).await;
+    let step = SeriesStep::read("1d", "Asia/Kolkata").expect("a valid step");
+    let question = SeriesQuery { from: house.now() - SECOND, to: house.now(), step };
+    let refused = house.counting.series(&house.shop, counter("views"), question).await.expect_err("not kept");
+    assert_eq!(refused.reason(), Reason::SeriesNotKept);
+    assert!(refused.to_string().contains("a kept step that divides 15 minutes"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_batch_of_series_answers_each_counter_in_order_and_keeps_to_its_rows() {
     let mut kept = spec("shop");
     kept.series = vec![SeriesSettings { step_seconds: 10, keep: Duration::from_secs(864_000) }];
@@ -42,7 +84,7 @@ async fn a_batch_of_series_answers_each_counter_in_order_and_keeps_to_its_rows()
     let question = SeriesQuery { from, to: house.now(), step: None };
     let bad = CounterName::new("not a name");
     let names = vec![Ok(counter("b")), bad, Ok(counter("a")), Ok(counter("unknown"))];
-    let answers = house.counting.batch_series(&house.shop, names, question).await.expect("answers");
+    let answers = house.counting.batch_series(&house.shop, names, question.clone()).await.expect("answers");
     let sums = |at: usize| answers[at].as_ref().expect("a series").rows.iter().map(|row| row.sum).collect::<Vec<_>>();
     assert_eq!((sums(0)[..3].to_vec(), sums(2)[..3].to_vec()), (vec![0, 2, 0], vec![1, 0, 4]));
     assert_eq!(answers[1].as_ref().expect_err("no name").reason(), Reason::InvalidCounterName);
@@ -67,7 +109,7 @@ async fn an_open_step_shows_what_a_read_of_a_silent_counter_shows() {
     house.add("views", 5, None).await.expect("an add that works");
     house.pass(20 * SECOND).await;
     let question = SeriesQuery { from, to: house.now(), step: None };
-    let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
+    let answer = house.counting.series(&house.shop, counter("views"), question.clone()).await.expect("a series");
     assert_eq!((answer.rows[0].sum, answer.rows[0].value, answer.rows[0].open), (5, 5, true));
     house.pass(100 * SECOND).await;
     let answer = house.counting.series(&house.shop, counter("views"), question).await.expect("a series");
@@ -365,7 +407,7 @@ async fn a_row_ends_with_what_a_read_showed_at_its_end() {
     for _ in 0..40 {
         house.pass(5 * SECOND).await;
         let reading = house.get("views").await;
-        let question = SeriesQuery { from, to: reading.as_of, step: Some(120 * SECOND) };
+        let question = SeriesQuery { from, to: reading.as_of, step: Some(SeriesStep::Fixed(120 * SECOND)) };
         let answer = house.drive(house.counting.series(&house.shop, counter("views"), question)).await;
         let rows = answer.expect("a series").rows;
         shown.push(rows.last().expect("a row").value);

@@ -11,9 +11,9 @@ use crate::counter::{CounterContext, full_name};
 use crate::output::{CliResponse, TableRows, time_cell};
 use crate::{Failure, pages};
 use tallystone_adapters::system::SystemClock;
-use tallystone_api::time::write_duration;
 use tallystone_app::notices::print_notice;
 use tallystone_domain::limits::{SERIES_COUNTERS_MAX, SERIES_ROWS_MAX, SERIES_SHOWN_MAX};
+use tallystone_domain::rollup::series_step::SeriesStep;
 use tallystone_ports::Clock;
 use tallystone_proto::counter::v1 as pb;
 
@@ -31,9 +31,12 @@ pub struct SeriesArgs {
     /// The end: a time, or a duration before now.
     #[arg(long, default_value = "now", value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     to: TimeArg,
-    /// The step [default: the shortest one kept for the whole range].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    step: Option<Duration>,
+    /// The step, such as 10m; or 1d, 1w (from Monday) or 1mo [default: the shortest one kept for the whole range].
+    #[arg(long, value_name = "TIME", value_parser = step)]
+    step: Option<String>,
+    /// The zone whose days, weeks or months are shown, such as Europe/Berlin [default: UTC].
+    #[arg(long, value_name = "ZONE", requires = "step")]
+    time_zone: Option<String>,
     /// Also show the count at the end of each step.
     #[arg(long)]
     cumulative: bool,
@@ -64,8 +67,9 @@ impl CounterContext {
             counter_names: Vec::new(),
             from: Some(args.from.to_proto(now)),
             to: Some(args.to.to_proto(now)),
-            step: args.step.map(write_duration),
+            step: args.step.unwrap_or_default(),
             cumulative: args.cumulative,
+            time_zone: args.time_zone.unwrap_or_default(),
         };
         match (args.names.as_slice(), args.prefix) {
             ([name], None) => self.series_of_one(name.clone(), request, shown).await,
@@ -97,8 +101,8 @@ impl CounterContext {
         range: pb::BatchGetCountSeriesRequest,
         shown: Shown,
     ) -> Result<(), Failure> {
-        let pb::BatchGetCountSeriesRequest { namespace, from, to, step, cumulative, .. } = range;
-        let request = pb::GetCountSeriesRequest { namespace, counter_name, from, to, step, cumulative };
+        let pb::BatchGetCountSeriesRequest { namespace, from, to, step, cumulative, time_zone, .. } = range;
+        let request = pb::GetCountSeriesRequest { namespace, counter_name, from, to, step, cumulative, time_zone };
         let mut series = call!(ask self.session, counters.get_count_series, &request)?;
         shown.reduce(&mut series);
         print_reported(series.reported_to.as_ref());
@@ -156,9 +160,11 @@ impl CounterContext {
             request.counter_names = some.to_vec();
             let read = self.session.client.batch_get_count_series(request.clone()).await;
             let read = read.map_err(|error| self.session.failed(&error))?;
-            if let Some(step) = read.results.iter().find_map(|result| result.series.as_ref()?.step) {
-                request.step = Some(step);
-                at_once = counters_at_once(request.from.as_ref(), request.to.as_ref(), &step);
+            if let Some(series) = read.results.iter().find_map(|result| result.series.as_ref()) {
+                request.step.clone_from(&series.step);
+                let step = SeriesStep::read(&series.step, &request.time_zone).ok().flatten();
+                let shortest = step.map_or(Duration::ZERO, |step| step.shortest());
+                at_once = counters_at_once(request.from.as_ref(), request.to.as_ref(), shortest);
             }
             whole.results.extend(read.results);
             rest = later;
@@ -178,12 +184,20 @@ impl Shown {
     }
 }
 
+/// Reads a step of the calendar, or any duration, into the form that the service takes.
+fn step(text: &str) -> Result<String, String> {
+    match text {
+        "1d" | "1w" | "1mo" => Ok(text.to_owned()),
+        _ => Ok(SeriesStep::Fixed(duration(text)?).to_string()),
+    }
+}
+
 /// The counters whose series over a range fit into one answer.
-fn counters_at_once(from: Option<&ProtoTime>, to: Option<&ProtoTime>, step: &prost_types::Duration) -> usize {
+fn counters_at_once(from: Option<&ProtoTime>, to: Option<&ProtoTime>, step: Duration) -> usize {
     let seconds = |time: Option<&ProtoTime>| time.map_or(0, |time| time.seconds);
     let range = usize::try_from(seconds(to).saturating_sub(seconds(from))).unwrap_or(0);
     // Both ends are rounded to a step.
-    let steps = range / usize::try_from(step.seconds).unwrap_or(1).max(1) + 2;
+    let steps = range / usize::try_from(step.as_secs()).unwrap_or(1).max(1) + 2;
     (SERIES_ROWS_MAX / steps).clamp(1, SERIES_COUNTERS_MAX)
 }
 
@@ -233,8 +247,7 @@ mod tests {
     fn as_many_counters_are_read_at_once_as_fit_into_an_answer() {
         let time = |seconds| Some(ProtoTime { seconds, nanos: 0 });
         let at_once = |range: i64, step| {
-            let step = prost_types::Duration { seconds: step, nanos: 0 };
-            counters_at_once(time(1_000).as_ref(), time(1_000 + range).as_ref(), &step)
+            counters_at_once(time(1_000).as_ref(), time(1_000 + range).as_ref(), Duration::from_secs(step))
         };
         assert_eq!(at_once(60, 10), SERIES_COUNTERS_MAX);
         assert_eq!(at_once(3_600, 10), 10_000 / 362);

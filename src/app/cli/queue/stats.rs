@@ -121,8 +121,8 @@ impl ClientContext {
             counter_names: RATES.iter().map(|flow| counter_name(name, flow.name())).collect(),
             from: Some(tallystone_api::time::write(now - RATE_TIME - RATE_STEP)),
             to: Some(tallystone_api::time::write(now)),
-            step: Some(tallystone_api::time::write_duration(RATE_STEP)),
-            cumulative: false,
+            step: format!("{}s", RATE_STEP.as_secs()),
+            ..counter::BatchGetCountSeriesRequest::default()
         };
         let answer = call!(ask self, counters.batch_get_count_series, &request)?;
         let rate = |(flow, result): (&Flow, counter::GetSeriesResult)| {

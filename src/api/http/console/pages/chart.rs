@@ -11,6 +11,7 @@ use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
 use crate::http::console::words::{self, moment, rate};
 use crate::time;
+use tallystone_domain::rollup::series_step::SeriesStep;
 use tallystone_proto::counter::v1 as pb;
 
 /// The points of a line at most.
@@ -126,7 +127,7 @@ pub async fn sparklines(
         counter_names: names,
         from: Some(from),
         to: Some(time::write(now)),
-        step: Some(prost_types::Duration { seconds: SPARKLINE_STEP, nanos: 0 }),
+        step: format!("{SPARKLINE_STEP}s"),
         ..Default::default()
     };
     let answer = calls.ask_within(BATCH_GET_SERIES, &request, SPARKLINE_WAIT).await;
@@ -146,7 +147,8 @@ fn sparkline(rates: &[Option<f64>]) -> Option<Sparkline> {
 /// How many a second at each point; none where it is not known. Steps that have not ended are left out.
 fn rates(series: Option<&pb::GetCountSeriesResponse>, from: i64, seconds: i64) -> Vec<Option<f64>> {
     let Some(series) = series else { return Vec::new() };
-    let step = series.step.as_ref().map_or(1, |step| step.seconds);
+    let step = SeriesStep::read(&series.step, "").ok().flatten();
+    let step = step.and_then(|step| i64::try_from(step.shortest().as_secs()).ok()).unwrap_or(1);
     let span = (seconds / POINTS).max(step).max(1);
     let points = usize::try_from((seconds / span).clamp(1, POINTS)).unwrap_or(1);
     let mut sums: Vec<Option<f64>> = vec![None; points];
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn steps_are_gathered_into_points_and_those_that_are_missing_are_not_known() {
-        let step = Some(prost_types::Duration { seconds: 60, nanos: 0 });
+        let step = "60s".to_owned();
         let rows = vec![row(1_000, 60, false), row(1_060, 120, false), row(1_180, 600, false), row(1_240, 9, true)];
         let series = pb::GetCountSeriesResponse { rows, step, ..Default::default() };
         let found = rates(Some(&series), 1_000, 300);
@@ -217,7 +219,7 @@ mod tests {
             starts in prop::collection::vec(0_i64..3_600, 0..50),
         ) {
             let rows: Vec<_> = starts.iter().map(|start| row(*start, 30, false)).collect();
-            let step = Some(prost_types::Duration { seconds: 10, nanos: 0 });
+            let step = "10s".to_owned();
             let series = pb::GetCountSeriesResponse { rows, step, ..Default::default() };
             let found = rates(Some(&series), 0, 3_600);
             let sum: f64 = found.iter().flatten().map(|rate| rate * 30.0).sum();
