@@ -85,6 +85,9 @@ pub struct ShardStatus {
     pub arrived: u64,
     /// The best priority among pending messages.
     pub head: Option<i64>,
+    /// Since when the best of them has its place among messages of the same priority: the time of its arrival, by the shard's
+    /// time. It decides between shards whose best messages have equal priorities.
+    pub head_arrived: Option<Timestamp>,
     /// The age of the oldest ready message, to the second.
     pub ready_for: Option<Duration>,
     /// Whether dequeue is blocked.

@@ -158,6 +158,7 @@ impl MemoryShard {
             messages: self.shard.totals().messages(),
             arrived: self.shard.tally().counts().arrivals(),
             head: self.shard.head(),
+            head_arrived: self.shard.head_arrived(),
             ready_for: self.shard.ready_for(at),
             blocked: self.shard.dequeue_blocked().is_some(),
             next_event_in: self.shard.next_event_in(at),

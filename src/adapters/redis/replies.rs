@@ -148,17 +148,20 @@ pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
     let (has_oldest, oldest) = (reader.flag()?, reader.time()?);
     let flags = reader.byte()?;
     let (kind_of_next, next) = (reader.byte()?, reader.duration()?);
+    let (_version, epoch) = (reader.whole()?, reader.whole()?);
+    // News of a server of an earlier release end here: its shard counts as one whose best message has just arrived.
+    let head_arrived = if reader.is_empty() { at } else { reader.time()? };
     let view = ShardStatus {
         step,
         messages,
         arrived,
         head: has_head.then_some(head),
+        head_arrived: has_head.then_some(head_arrived),
         ready_for: has_oldest.then(|| at.since(oldest)),
         blocked: flags & 2 != 0,
         next_event_in: (kind_of_next > 0).then_some(next),
         only_retention: kind_of_next == ONLY_RETENTION,
     };
-    let (_version, epoch) = (reader.whole()?, reader.whole()?);
     let epoch = u32::try_from(epoch).map_err(|_| reader.corrupt("an epoch that is too large"))?;
     Ok(ReadStatus { at, view, epoch })
 }

@@ -29,6 +29,8 @@ pub const QUEUE_MESSAGE_BYTES_MAX: usize = 36 * 1024;
 pub const DEQUEUE_ROUNDS_MAX: usize = 16;
 /// The walks of filters without an index that are remembered for one shard.
 pub const SHARD_WALKS_MAX: usize = 64;
+/// How long a dequeue with a filter goes by what the same filter got of a shard before.
+pub const FILTER_PLACE_KEPT: Duration = Duration::from_secs(1);
 /// A message that becomes ready later than this after its time is counted as late.
 pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
 /// The longest wait of a dequeue inside the server; a longer one is cut to it, and answered empty then.

@@ -208,6 +208,12 @@ impl Shard {
         self.index.best(None).map(|(priority, _)| priority)
     }
 
+    /// When the next message to serve arrived: its place among messages of the same priority, within the shard and beside those
+    /// of other shards. A message that returns, or whose delay is over, has the place of its arrival. O(log n).
+    pub fn head_arrived(&self) -> Option<Timestamp> {
+        self.index.best(None).map(|(_, sequence)| self.message_at(sequence).enqueued_at)
+    }
+
     /// How long the oldest ready message has been ready, with a precision of one second. O(log n).
     pub fn ready_for(&self, now: Timestamp) -> Option<Duration> {
         self.index.ages.oldest().map(|since| now.max(self.clock).since(since))

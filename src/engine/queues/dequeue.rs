@@ -13,6 +13,7 @@ use futures_util::{StreamExt, stream};
 use crate::queues::error::QueueError;
 use crate::queues::lease_batch::LeaseBatch;
 use crate::queues::served_queue::ServedQueue;
+use crate::queues::shard_offers::place_of;
 use crate::queues::sessions::{ActiveSessionCall, SentSessionCall};
 use crate::queues::waiters::WaiterSlot;
 use crate::queues::{Queues, unexpected};
@@ -173,7 +174,7 @@ impl Queues {
             found.leases.iter().for_each(|(given, _)| exhausted[given.lease.token.key.shard as usize] = true);
         }
         while found.leases.len() < ask.max {
-            let mut offers = queue.offers(self.context.engine.clock.elapsed());
+            let mut offers = queue.offers(&ask.filter, self.context.engine.clock.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
             let Some(best) = offers.first() else {
                 if self.may_be_outdated(queue, ask, found) {
@@ -189,6 +190,7 @@ impl Queues {
             }
             let share = (ask.max - found.leases.len()).div_ceil(offers.len()).min(room);
             let shard = best.shard;
+            queue.give_turn(shard);
             let asked = command::Dequeue {
                 max: share,
                 lease: ask.lease,
@@ -275,6 +277,9 @@ impl Queues {
         match (answer.reply, session) {
             (Ok(Reply::Leases { leases, completeness, cursor }), _) => {
                 let count = leases.len();
+                if let Some(last) = answer.messages.iter().map(|message| place_of(&message.head)).max() {
+                    queue.record_reached(shard, &filter, last, self.context.engine.clock.elapsed());
+                }
                 queue.shard(shard).filter_cursors.keep(filter, cursor);
                 self.context.engine.stats.leases_given.add(count as u64);
                 found.add(leases, answer.messages, answer.at);

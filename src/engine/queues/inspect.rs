@@ -13,6 +13,7 @@ use crate::queues::depth::Depth;
 use crate::queues::error::QueueError;
 use crate::queues::registry::QueueContext;
 use crate::queues::served_queue::ServedQueue;
+use crate::queues::shard_offers::place_of;
 use tallystone_domain::Timestamp;
 use tallystone_domain::limits::{LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX};
 use tallystone_domain::queue::command::Refusal;
@@ -85,7 +86,7 @@ impl Queues {
         found.map(|(message, at)| self.context.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
     }
 
-    /// Returns the next messages, best priority first. It reads a few shards at a time and keeps the best messages,
+    /// Returns the next messages in the order in which they would be served: best priority first, then by arrival. It reads a few shards at a time and keeps the best messages,
     /// so a queue of many shards takes no more memory than one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
         let queue = self.queue(name).await?;
@@ -100,8 +101,7 @@ impl Queues {
         while let Some(read) = reads.next().await {
             let MessagesAt { messages, at } = read.map_err(|error| self.context.translate_store_error(queue, error))?;
             best.extend(messages.into_iter().map(|message| self.context.found(message, at)));
-            // The sort is stable, so messages of earlier shards win ties.
-            best.sort_by_key(|found| found.message.head.priority);
+            best.sort_by_key(|found| place_of(&found.message.head));
             best.truncate(limit);
         }
         Ok(best)

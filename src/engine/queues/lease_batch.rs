@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::queues::registry::QueueContext;
 use crate::queues::served_queue::ServedQueue;
+use crate::queues::shard_offers::place_of;
 use tallystone_domain::Timestamp;
 use tallystone_domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use tallystone_domain::queue::command::{Completeness, LeaseGrant};
@@ -84,11 +85,11 @@ impl LeaseBatch {
         self.queue.next_event_in(self.context.engine.clock.elapsed())
     }
 
-    /// Takes the leases for the response, best priority first. Leases of earlier looks have used up part of their time.
+    /// Takes the leases for the response, best priority first, and of equal ones the first to arrive. Leases of earlier looks have used up part of their time.
     pub fn take(mut self) -> Vec<LeasedMessage> {
         let now = self.looked;
         let mut leases = std::mem::take(&mut self.leases);
-        leases.sort_by_key(|(given, _)| given.message.head.priority);
+        leases.sort_by_key(|(given, _)| place_of(&given.message.head));
         let left = |(given, at): (LeasedMessage, Duration)| {
             let expires_in = given.lease.expires_in.saturating_sub(now.saturating_sub(at));
             LeasedMessage { lease: LeaseGrant { expires_in, ..given.lease }, ..given }

@@ -42,6 +42,7 @@ mod settle;
 mod shard_activity;
 mod shard_calls;
 mod shard_commands;
+mod shard_offers;
 mod shared_sessions;
 mod sweeper;
 mod unnamed_shards;

@@ -18,6 +18,7 @@ use crate::queues::depth::DepthCache;
 use crate::queues::replay_sessions::ReplaySessions;
 use crate::queues::shard_activity::ShardActivity;
 use crate::queues::shard_calls::ShardCalls;
+use crate::queues::shard_offers::{FilterPlaces, LastTurn, QueuePlace, ShardOffer, ShardTurns};
 use crate::queues::waiters::Waiters;
 use crate::stats::QueueCounts;
 use tallystone_domain::limits::{ACTIVITY_SHOWN_FOR, SHARD_WALKS_MAX};
@@ -43,6 +44,7 @@ pub struct ServedQueue {
     last_dequeue_micros: AtomicU64,
     /// The time at which its activity was shown last, in the same form.
     shown_micros: AtomicU64,
+    turns: ShardTurns,
     /// The version of the settings that this server applied to all shards last; 0 before the first.
     applied_version: AtomicU64,
     /// The quota permit of the caller whose first enqueue made it.
@@ -54,6 +56,8 @@ pub struct ServedShard {
     pub calls: ShardCalls,
     /// The cursors of filter walks.
     pub filter_cursors: FilterCursors,
+    filter_places: FilterPlaces,
+    last_turn: LastTurn,
     /// The sessions of this server in which dequeues without a session are repeated.
     pub replay_sessions: ReplaySessions,
     /// The last reading of its totals.
@@ -128,14 +132,6 @@ impl Backlog {
     }
 }
 
-/// The possible offer of a shard to a dequeue.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ShardOffer {
-    /// The priority of its best message; the greatest priority if a message may have become ready by time.
-    pub head: i64,
-    pub shard: u32,
-}
-
 impl ServedQueue {
     /// A queue whose shards have not reported a status yet.
     pub fn new(queue: CatalogQueue) -> Self {
@@ -143,6 +139,8 @@ impl ServedQueue {
             id: ShardId { queue: queue.id, number },
             calls: ShardCalls::default(),
             filter_cursors: FilterCursors::default(),
+            filter_places: FilterPlaces::default(),
+            last_turn: LastTurn::default(),
             replay_sessions: ReplaySessions::default(),
             activity: ShardActivity::default(),
             last_view: Mutex::default(),
@@ -155,6 +153,7 @@ impl ServedQueue {
             counts: OnceLock::new(),
             last_dequeue_micros: AtomicU64::new(0),
             shown_micros: AtomicU64::new(0),
+            turns: ShardTurns::default(),
             applied_version: AtomicU64::new(0),
             share: OnceLock::new(),
         }
@@ -232,21 +231,26 @@ impl ServedQueue {
         Some(due)
     }
 
-    /// The shards that may have messages, best first.
-    pub fn offers(&self, now: Duration) -> Vec<ShardOffer> {
+    /// The shards that may have messages for a dequeue with this filter, in the order in which they are asked.
+    pub fn offers(&self, filter: &Filter, now: Duration) -> Vec<ShardOffer> {
         let offer = |live: &ServedShard| {
-            let seen = live.last_view.lock();
-            let is_due = !seen.view.only_retention && seen.next_event_at.is_some_and(|due| due <= now);
-            let head = match seen.view.head {
-                Some(head) => head,
-                None if is_due => i64::MAX,
-                None => return None,
-            };
-            (!seen.view.blocked).then_some(ShardOffer { head, shard: live.id.number })
+            let from = live.filter_places.from(filter, live.head(now)?, now);
+            Some(ShardOffer { from, turn: live.last_turn.number(), shard: live.id.number })
         };
         let mut offers: Vec<ShardOffer> = self.shards.iter().filter_map(offer).collect();
         offers.sort_unstable();
         offers
+    }
+
+    /// Gives a shard its turn: a dequeue asks it next.
+    pub fn give_turn(&self, shard: u32) {
+        self.turns.give(&self.shard(shard).last_turn);
+    }
+
+    /// Notes the last message that a dequeue with a filter got of a shard.
+    pub fn record_reached(&self, shard: u32, filter: &Filter, reached: QueuePlace, now: Duration) {
+        let live = self.shard(shard);
+        live.filter_places.note(filter, live.head(now), reached, now);
     }
 
     /// Whether a status of each shard is known.
@@ -297,10 +301,10 @@ impl ServedQueue {
         if self.shards.len() == 1 || given.peek().is_none() {
             return 0;
         }
-        let offers = self.offers(now);
+        let offers = self.offers(&Filter::default(), now);
         let is_out = |(priority, shard): &(i64, u32)| {
             let other = offers.iter().find(|offer| offer.shard != *shard);
-            other.is_some_and(|other| other.head < *priority)
+            other.is_some_and(|other| other.from.0 < *priority)
         };
         given.filter(is_out).count() as u64
     }
@@ -315,6 +319,15 @@ impl ServedQueue {
     pub fn next_event_in(&self, now: Duration) -> Option<Duration> {
         let dues = self.shards.iter().filter_map(|live| live.last_view.lock().next_event_at);
         dues.min().map(|due| due.saturating_sub(now))
+    }
+}
+
+impl ServedShard {
+    /// The place of the best message that the shard may have at a time.
+    fn head(&self, now: Duration) -> Option<QueuePlace> {
+        let seen = self.last_view.lock();
+        let is_due = !seen.view.only_retention && seen.next_event_at.is_some_and(|due| due <= now);
+        ShardOffer::head_of(&seen.view, is_due)
     }
 }
 
@@ -361,8 +374,8 @@ mod tests {
             Some(Some(now + soon)),
             "a window or a lease ends in time"
         );
-        assert_eq!(queue.offers(now + soon).len(), 1, "a message may be ready");
+        assert_eq!(queue.offers(&Filter::default(), now + soon).len(), 1, "a message may be ready");
         assert_eq!(queue.update_view(0, view(2, true), now), Some(Some(now + soon + ENDS_TOGETHER)));
-        assert_eq!(queue.offers(now + soon), [], "the end of a retention makes no message ready");
+        assert_eq!(queue.offers(&Filter::default(), now + soon), [], "the end of a retention makes no message ready");
     }
 }

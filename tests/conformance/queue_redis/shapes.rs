@@ -68,7 +68,7 @@ impl Both {
             replies.push(answer.reply);
         }
         let view = self.queues.totals(self.shard).await.expect("totals").view;
-        assert_eq!(view.head, self.core.head());
+        assert_eq!((view.head, view.head_arrived), (self.core.head(), self.core.head_arrived()));
         replies
     }
 

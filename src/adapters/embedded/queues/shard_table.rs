@@ -79,6 +79,7 @@ fn view_of(core: &Shard, step: u64, at: Timestamp) -> ShardStatus {
         arrived: core.tally().counts().arrivals(),
         messages: core.totals().messages(),
         head: core.head(),
+        head_arrived: core.head_arrived(),
         ready_for: core.ready_for(at),
         blocked: core.dequeue_blocked().is_some(),
         next_event_in: core.next_event_in(at),

@@ -34,14 +34,18 @@ local function put(command, key, field, value)
   end
 end
 
--- One index that orders members by a score: what it has to change for a message.
-local function reindex(name, member, before, after)
+-- One index that orders members by a score: what it has to change for a message. M: the message, for the index of pending ones.
+local function reindex(name, member, before, after, M)
   if after and after ~= before then
     put('ZADD', S.keys[name], after, member)
     if before then
       F.index_remove(name, before)
     end
-    F.index_add(name, after)
+    if M then
+      F.enter_pending(M)
+    else
+      F.index_add(name, after)
+    end
   elseif before and not after then
     put('ZREM', S.keys[name], member)
     F.index_remove(name, before)
@@ -200,7 +204,7 @@ local function write_new(M)
   local member, due = F.member(M.seq), M.ttl_at
   store_new(M)
   if M.state == STATE.Pending then
-    reindex('p', member, nil, M.priority)
+    reindex('p', member, nil, M.priority, M)
     count_minute(floor(M.visible_at / LIMIT.minute), 1)
   elseif not due or M.visible_at < due then
     due = M.visible_at
@@ -222,7 +226,7 @@ local function write_message(M)
   local state_before, minute_before = was.state, was.minute
   store(M, state_before)
   if was.pending or pending then
-    reindex('p', member, was.pending, pending)
+    reindex('p', member, was.pending, pending, M)
   end
   if was.due or due then
     reindex('d', member, was.due, due)

@@ -40,6 +40,7 @@ for place = 0, NEIGHBOURS - 1 do
   FIELD_H[place], FIELD_S[place], FIELD_B[place] = 'h' .. place, 's' .. place, 'b' .. place
 end
 local RUN_BYTES = 16
+local FIRST_OF = {p = {seq = 'p_seq', arrived = 'p_arrived'}, q = {seq = 'q_seq', arrived = 'q_arrived'}} -- in heads
 local DIGITS = {[-1] = '-1', [0] = '0', '1', '2', '3', '4', '5', '6'} -- what Redis would format if it were a number
 local CALLER = '<ddddddddc16' -- version, epoch, time, slack, entries of the outbox, wall time, rest, seen step, life
 local EPOCH_STEPS = 134217728 -- the steps of an epoch begin there times it; more than a shard makes in a minute
@@ -87,7 +88,8 @@ end
 -- too, with a higher step. So all of it holds for as long as the stored header is the same, whoever wrote in between.
 --
 -- heads has the first score of p, a, d, g, sg and q: false if the index is empty, nil if it has to be read. Who writes to one of
--- them says so: F.index_add, F.index_remove, or S.heads[name] = nil.
+-- them says so: F.index_add, F.index_remove, or S.heads[name] = nil; for p F.enter_pending in place of F.index_add. Of p and q it
+-- has the first message too: its sequence, and when it arrived, nil if it has to be read.
 local KNOWN, KNOWN_COUNT, KNOWN_MAX = {}, 0, 256
 
 -- The keys of a shard by what follows its tag, which is at 1.
@@ -275,11 +277,36 @@ end
 function F.head_of(name)
   local at = S.heads[name]
   if at == nil then
-    local first = call('ZRANGE', S.keys[name], '0', '0', 'WITHSCORES')[2]
-    at = first and tonumber(first) or false
+    local first = call('ZRANGE', S.keys[name], '0', '0', 'WITHSCORES')
+    at = first[2] and tonumber(first[2]) or false
     S.heads[name] = at
+    local of_message = FIRST_OF[name]
+    if at and of_message then
+      S.heads[of_message.seq], S.heads[of_message.arrived] = F.sequence_of(first[1]), nil
+    end
   end
   return at
+end
+
+-- When the first message of an index of pending ones arrived.
+local function head_arrived(name)
+  local heads, of_message = S.heads, FIRST_OF[name]
+  local at = heads[of_message.arrived]
+  if not at then
+    local M = F.message(heads[of_message.seq])
+    at = M and M.enqueued_at or S.now
+    heads[of_message.arrived] = at
+  end
+  return at
+end
+
+-- Says that p has a message that it did not have at this priority.
+function F.enter_pending(M)
+  local heads, of_message = S.heads, FIRST_OF.p
+  local first = heads.p
+  if first == false or first and (M.priority < first or M.priority == first and M.seq <= heads[of_message.seq]) then
+    heads.p, heads[of_message.seq], heads[of_message.arrived] = M.priority, M.seq, M.enqueued_at
+  end
 end
 
 -- Says that an index has a new entry, or one of a lower score than before.
@@ -330,16 +357,17 @@ function F.finish()
 end
 
 -- The status of the shard: time, step, messages by state, arrived, head, ready since, flags, next event (0 none, 1 one, 2 the end
--- of a retention), version, epoch.
+-- of a retention), version, epoch, when the head arrived.
 function F.status()
   local H, now = S.H, S.now
   local ready = H.m1
-  local head = ready > 0 and now >= H.rest_until and F.head_of(S.P.exclusive and 'q' or 'p')
+  local pending = S.P.exclusive and 'q' or 'p'
+  local head = ready > 0 and now >= H.rest_until and F.head_of(pending)
   local oldest, at, only_retention = ready > 0 and F.head_of('a'), F.next_event()
   S.next_event = at
-  return pack('<dddddddddBdBdBBddd', now, H.step, H.m0, ready, H.m2, H.m3, H.m4, H.m5, H.arrived, head and 1 or 0, head or 0,
+  return pack('<dddddddddBdBdBBdddd', now, H.step, H.m0, ready, H.m2, H.m3, H.m4, H.m5, H.arrived, head and 1 or 0, head or 0,
     oldest and 1 or 0, (oldest or 0) * LIMIT.minute, H.flags, only_retention and 2 or at and 1 or 0, at and at > now and at - now or 0,
-    H.version, H.epoch)
+    H.version, H.epoch, head and head_arrived(pending) or 0)
 end
 
 -- Whether a sweep has indexes to go on with.

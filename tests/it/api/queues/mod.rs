@@ -17,6 +17,7 @@ mod refusals;
 mod sessions;
 mod settings;
 mod streams;
+mod ties;
 mod waiting;
 mod work;
 
