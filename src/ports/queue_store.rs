@@ -92,6 +92,8 @@ pub struct ShardStatus {
     pub ready_for: Option<Duration>,
     /// Whether dequeue is blocked.
     pub blocked: bool,
+    /// The version of the settings that the shard has.
+    pub settings_version: u64,
     /// The time until the next change without a command; none if there will be none.
     pub next_event_in: Option<Duration>,
     /// Whether that change is no more than the end of a retention, so that nobody waits for it. A store that does not tell says

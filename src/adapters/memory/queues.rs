@@ -161,6 +161,7 @@ impl MemoryShard {
             head_arrived: self.shard.head_arrived(),
             ready_for: self.shard.ready_for(at),
             blocked: self.shard.dequeue_blocked().is_some(),
+            settings_version: self.shard.settings_version(),
             next_event_in: self.shard.next_event_in(at),
             only_retention: false,
         };

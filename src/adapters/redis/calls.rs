@@ -264,7 +264,7 @@ impl RedisQueues {
             Some(_) => settings.settings.max_run_time.min(REDIS_REST_MAX),
             None => Duration::ZERO,
         };
-        let seen = if self.keeps_all_work() { self.steps.lock().get(&shard).copied().unwrap_or(0) } else { u64::MAX };
+        let seen = if self.keeps_all_work() { self.newest_step(shard) } else { u64::MAX };
         let (epoch, life, outbox_entries) = (self.epoch.get(), self.epoch.life_of(shard), self.options.outbox_entries);
         CallerView { now, wall, slack: self.options.clock_slack, epoch, outbox_entries, rest, seen, life }
     }
@@ -385,6 +385,11 @@ impl RedisQueues {
     /// Reads the settings again at the next call.
     pub(super) fn forget_settings(&self, shard: ShardId) {
         self.settings.lock().remove(&shard);
+    }
+
+    /// The newest step of a shard that this process has seen; 0 before the first.
+    pub(super) fn newest_step(&self, shard: ShardId) -> u64 {
+        self.steps.lock().get(&shard).copied().unwrap_or(0)
     }
 
     /// The last step of a shard that the listeners were told. Other answers may be newer, and told nobody.

@@ -17,7 +17,7 @@ use super::stored_shard::{StoredShardHeader, read_header, read_session_id, read_
 use super::wire::{WireCommand, WireReply};
 use tallystone_adapters::codec::CorruptValue;
 use tallystone_domain::limits::{FILTER_WALK_MAX, SESSIONS_MAX};
-use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::{Command, MessageState};
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::{MessageRef, SessionId};
 use tallystone_domain::queue::name::ShardId;
@@ -25,7 +25,9 @@ use tallystone_domain::queue::session_records::SessionRecord;
 use tallystone_domain::queue::shard::UndeclaredFilter;
 use tallystone_domain::queue::shard::explain::{Cause, DequeuePreview};
 use tallystone_domain::time::Timestamp;
-use tallystone_ports::{FilteredDepth, MessagesAt, ShardReader, ShardTotals, StoreError, StoredMessage};
+use tallystone_ports::{
+    FilteredDepth, MessagesAt, ShardCommand, ShardReader, ShardStore as _, ShardTotals, StoreError, StoredMessage,
+};
 
 const READ: &str = "read queue";
 
@@ -53,8 +55,26 @@ impl RedisQueues {
         ReplyParts::of(reply, shard.number).map_err(|fault| fault.into_store_error(op))
     }
 
-    /// Reads the header of a shard.
+    /// Reads the header of a shard. If the store came back with less than was seen, the shard first makes a step, which it
+    /// begins above all earlier ones: whoever knows a lost state then takes the present one for newer.
     pub(super) async fn header(
+        &self,
+        shard: ShardId,
+        op: &'static str,
+    ) -> Result<(ReadStatus, StoredShardHeader), StoreError> {
+        let seen = self.newest_step(shard);
+        let read = self.read_header(shard, op).await?;
+        if read.0.view.step >= seen {
+            return Ok(read);
+        }
+        let sweep = ShardCommand::of(Command::Sweep { max: 1 });
+        if let Some(Err(error)) = self.apply(shard, vec![sweep]).await.pop() {
+            tracing::debug!(%error, "a shard that came back with an earlier state made no step yet");
+        }
+        self.read_header(shard, op).await
+    }
+
+    async fn read_header(
         &self,
         shard: ShardId,
         op: &'static str,

@@ -148,7 +148,7 @@ pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
     let (has_oldest, oldest) = (reader.flag()?, reader.time()?);
     let flags = reader.byte()?;
     let (kind_of_next, next) = (reader.byte()?, reader.duration()?);
-    let (_version, epoch) = (reader.whole()?, reader.whole()?);
+    let (version, epoch) = (reader.whole()?, reader.whole()?);
     // News of a server of an earlier release end here: its shard counts as one whose best message has just arrived.
     let head_arrived = if reader.is_empty() { at } else { reader.time()? };
     let view = ShardStatus {
@@ -159,6 +159,7 @@ pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
         head_arrived: has_head.then_some(head_arrived),
         ready_for: has_oldest.then(|| at.since(oldest)),
         blocked: flags & 2 != 0,
+        settings_version: version,
         next_event_in: (kind_of_next > 0).then_some(next),
         only_retention: kind_of_next == ONLY_RETENTION,
     };

@@ -282,7 +282,7 @@ impl Queues {
         let queue = live.record.load_full();
         if live.holds_messages() {
             self.context.stores.shards.create(queue.id, queue.spec.shards, queue.shard_settings()).await?;
-            live.record_applied(queue.version);
+            live.record_created(queue.version);
         }
         Ok(())
     }
@@ -305,7 +305,9 @@ impl Queues {
                 refuse_fixed::<CatalogQueue>(&fixed_differences(&before.spec, &spec))?;
                 self.check_durability(&spec)?;
                 self.refuse_type_of_full(&live, &before.spec, &spec).await?;
-                let (version, updated) = (before.version + 1, self.context.engine.now());
+                // Shards never go back, but the store may have lost changes of the catalog that they still have.
+                let version = before.version.max(live.newest_settings()) + 1;
+                let updated = self.context.engine.now();
                 let queue = CatalogQueue { spec, version, updated, ..(*before).clone() };
                 let change = author.change(&queue, updated, lines.clone());
                 let record = record_of(Some(before.version), Some(queue.clone()), change);
@@ -314,7 +316,8 @@ impl Queues {
                 }
                 live.record.store(Arc::new(queue));
             }
-            if live.may_differ() {
+            // Whatever is known of the shards: what was committed reaches them.
+            if (!lines.is_empty() && live.holds_messages()) || live.may_differ() {
                 self.apply_settings(&live).await?;
                 // Waiters must look again: the change may have set or removed a block.
                 live.waiters.wake_all();
@@ -377,9 +380,7 @@ impl Queues {
     /// Applies settings and blocks of the catalog to every shard that has an older version.
     async fn apply_settings(&self, live: &Arc<ServedQueue>) -> Result<(), QueueError> {
         let queue = live.record.load_full();
-        self.on_every_shard(live, &Command::Configure(Box::new(queue.shard_settings()))).await?;
-        live.record_applied(queue.version);
-        Ok(())
+        self.on_every_shard(live, &Command::Configure(Box::new(queue.shard_settings()))).await
     }
 
     /// Applies the settings of queues that other servers created or changed: a server may have died before it did so. The

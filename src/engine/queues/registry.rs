@@ -265,6 +265,10 @@ impl QueueContext {
     pub fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
         if let Some(due) = queue.update_view(shard, view, self.engine.clock.elapsed()) {
             let shard = queue.shard(shard).id;
+            if view.settings_version < queue.record.load().version && self.stores.shared.is_some() {
+                // It missed a change, or the store lost what it had: the next look at the catalog sends it again.
+                self.followed.lock().insert(shard.queue);
+            }
             self.alarms.set(shard, due.map(|due| due + self.sweep_delay(shard)));
         }
     }

@@ -45,8 +45,6 @@ pub struct ServedQueue {
     /// The time at which its activity was shown last, in the same form.
     shown_micros: AtomicU64,
     turns: ShardTurns,
-    /// The version of the settings that this server applied to all shards last; 0 before the first.
-    applied_version: AtomicU64,
     /// The quota permit of the caller whose first enqueue made it.
     share: OnceLock<QuotaPermit>,
 }
@@ -154,7 +152,6 @@ impl ServedQueue {
             last_dequeue_micros: AtomicU64::new(0),
             shown_micros: AtomicU64::new(0),
             turns: ShardTurns::default(),
-            applied_version: AtomicU64::new(0),
             share: OnceLock::new(),
         }
     }
@@ -164,15 +161,22 @@ impl ServedQueue {
         self.share.get_or_init(|| share);
     }
 
-    /// Notes that all shards have the settings of a version.
-    pub fn record_applied(&self, version: u64) {
-        self.applied_version.fetch_max(version, Ordering::Relaxed);
+    /// Notes that all shards were created with the settings of a version.
+    pub fn record_created(&self, version: u64) {
+        self.shards.iter().for_each(|shard| shard.last_view.lock().view.settings_version = version);
     }
 
-    /// Whether a shard may have other settings than the catalog: those of a change that failed half way, or that
-    /// another server made.
+    /// Whether a shard may have other settings than the catalog: those of a change that failed half way, that another server
+    /// made, or that the store has lost. Shards say it, so it is never remembered for longer than it holds. O(n shards).
     pub fn may_differ(&self) -> bool {
-        self.holds_messages() && self.applied_version.load(Ordering::Relaxed) != self.record.load().version
+        let version = self.record.load().version;
+        let differs = |shard: &ServedShard| shard.last_view.lock().view.settings_version != version;
+        self.holds_messages() && self.shards.iter().any(differs)
+    }
+
+    /// The highest version of settings that a shard is known to have; 0 if none is. O(n shards).
+    pub fn newest_settings(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.last_view.lock().view.settings_version).max().unwrap_or(0)
     }
 
     /// The present settings.

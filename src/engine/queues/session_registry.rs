@@ -87,6 +87,8 @@ struct SessionEntry {
     end_token: CancellationToken,
     /// The `touched` of its row in the directory when its shards were read.
     touched: u64,
+    /// Those of its shards that the directory may not have: it came back with an earlier state of the row.
+    unnoted: BTreeSet<ShardId>,
     /// The time of the last sign of life that the directory was sent.
     signed_at: Duration,
     /// Its quota permit; none for a session that was found at startup when the quota was used up.
@@ -250,6 +252,7 @@ impl SessionRegistry {
         let has_room = entry.shards.len() < SESSION_SHARDS_MAX || entry.shards.contains(&shard);
         if has_room {
             entry.shards.insert(shard);
+            entry.unnoted.remove(&shard);
         }
         Ok(has_room)
     }
@@ -395,6 +398,7 @@ impl SessionEntry {
             ended: None,
             end_token: CancellationToken::new(),
             touched: 0,
+            unnoted: BTreeSet::new(),
             signed_at: now,
             _share: share,
         }

@@ -208,7 +208,8 @@ pub async fn run(
         let view = view.expect("a command was applied");
         assert_eq!(view.next_event_in, core.next_event_in(past.now), "{}", told());
         assert_eq!(view.messages, core.totals().messages(), "{}", told());
-        assert_eq!((view.head, view.head_arrived), (core.head(), core.head_arrived()), "{}", told());
+        let of_core = (core.head(), core.head_arrived(), core.settings_version());
+        assert_eq!((view.head, view.head_arrived, view.settings_version), of_core, "{}", told());
         if step % AUDITED_EVERY == AUDITED_EVERY - 1 {
             audit(queues, shard, &core, past.now, &told()).await;
             audit_explanations(queues, shard, &core, past.now, step, &told()).await;

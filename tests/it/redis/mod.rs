@@ -14,6 +14,7 @@ mod opening;
 mod over_tls;
 mod refusals;
 mod replicas;
+mod rewound;
 mod sentinel;
 mod servers;
 mod settled_late;

@@ -82,6 +82,7 @@ fn view_of(core: &Shard, step: u64, at: Timestamp) -> ShardStatus {
         head_arrived: core.head_arrived(),
         ready_for: core.ready_for(at),
         blocked: core.dequeue_blocked().is_some(),
+        settings_version: core.settings_version(),
         next_event_in: core.next_event_in(at),
         only_retention: false,
     }

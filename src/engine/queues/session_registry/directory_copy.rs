@@ -59,16 +59,22 @@ impl SessionRegistry {
         entry.last_heard_at = entry.last_heard_at.max(now);
         entry.touched = entry.touched.max(row.touched);
         entry.shards.extend(&row.shards);
+        entry.unnoted.retain(|shard| !row.shards.contains(shard));
         if let Some((how, _)) = row.ended {
             entry.end(how);
         }
     }
 
-    /// Notes that the directory has heard of a session. Returns whether the shards that it touched are known here.
+    /// Notes that the directory has heard of a session. Returns whether the shards that it touched are known here. If the
+    /// directory knows of less than before, it may have lost shards of the session: each is noted again when it is touched.
     pub fn hear(&self, id: SessionId, pulse: SessionPulse, now: Duration) -> bool {
         let mut known = self.table.lock();
         let Some(entry) = known.sessions.get_mut(&id) else { return false };
         entry.signed_at = now;
+        if pulse.touched < entry.touched {
+            entry.touched = pulse.touched;
+            entry.unnoted = entry.shards.clone();
+        }
         entry.touched >= pulse.touched
     }
 
@@ -109,10 +115,11 @@ impl SessionRegistry {
         }
     }
 
-    /// Whether a session is known to have touched a shard, and has not ended.
+    /// Whether the directory is known to have noted that a session touched a shard, and the session has not ended.
     pub fn has_touched(&self, id: SessionId, shard: ShardId) -> bool {
         let known = self.table.lock();
-        known.sessions.get(&id).is_some_and(|entry| entry.ended.is_none() && entry.shards.contains(&shard))
+        let is_noted = |entry: &SessionEntry| entry.shards.contains(&shard) && !entry.unnoted.contains(&shard);
+        known.sessions.get(&id).is_some_and(|entry| entry.ended.is_none() && is_noted(entry))
     }
 
     /// How a session ended; none if it lives or is not known.
@@ -180,6 +187,20 @@ mod tests {
         assert!(registry.hear(ID, pulse(2), SECOND));
         assert_eq!(registry.shards(ID).len(), 2);
         assert!(!registry.hear(SessionId(9), pulse(0), SECOND), "it is not known");
+    }
+
+    #[test]
+    fn shards_that_the_directory_lost_are_noted_again_and_stay_known_here() {
+        let registry = opened();
+        let shard = |number| ShardId { queue: QueueId(1), number };
+        let pulse = |touched| SessionPulse { newest_call: 0, touched };
+        registry.adopt(&row(2, [1, 3]), SECOND);
+        assert!(registry.hear(ID, pulse(1), SECOND), "the row has lost a shard, no shard is new");
+        assert_eq!([1, 3].map(|number| registry.has_touched(ID, shard(number))), [false, false]);
+        assert_eq!(registry.shards(ID).len(), 2, "the session may hold leases there");
+        assert_eq!(registry.add_shard(ID, shard(3)), Ok(true));
+        registry.adopt(&row(2, [1, 3]), SECOND);
+        assert_eq!([1, 3].map(|number| registry.has_touched(ID, shard(number))), [true, true]);
     }
 
     #[test]
