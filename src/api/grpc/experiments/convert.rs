@@ -297,15 +297,28 @@ fn doubt(spec: &ExperimentSpec, found: &ExperimentComparison, doubt: &Experiment
     wire::ExperimentDoubt { kind: kind.into(), counter_name, text }
 }
 
-/// The shares of the arms in percent, found and declared: `50.9 : 49.1, declared 50.0 : 50.0`.
+/// The shares of the arms in percent, found and declared: `50.9 : 49.1, declared 50.0 : 50.0`. They have as many digits as it
+/// takes to see that they differ.
 fn split(spec: &ExperimentSpec, found: &ExperimentComparison) -> String {
     // Shares of more exposures than a float holds exactly still have their first three digits.
     let exposures: Vec<f64> = found.arms.iter().map(|arm| arm.exposures as f64).collect();
     let total: f64 = exposures.iter().sum();
-    let text =
-        |shares: Vec<f64>| shares.iter().map(|share| format!("{:.1}", share * 100.0)).collect::<Vec<_>>().join(" : ");
-    let declared = (0..spec.arms.len()).map(|arm| spec.design.weights.share(arm)).collect();
-    format!("{}, declared {}", text(exposures.iter().map(|count| count / total).collect()), text(declared))
+    let found: Vec<f64> = exposures.iter().map(|count| count / total).collect();
+    let declared: Vec<f64> = (0..spec.arms.len()).map(|arm| spec.design.weights.share(arm)).collect();
+    split_text(&found, &declared)
+}
+
+/// The most digits of a share in percent behind its point.
+const SHARE_DIGITS_MAX: usize = 9;
+
+fn split_text(found: &[f64], declared: &[f64]) -> String {
+    let text = |shares: &[f64], digits: usize| {
+        shares.iter().map(|share| format!("{:.digits$}", share * 100.0)).collect::<Vec<_>>().join(" : ")
+    };
+    let texts = |digits| (text(found, digits), text(declared, digits));
+    let (found, declared) =
+        (1..=SHARE_DIGITS_MAX).map(texts).find(|(found, declared)| found != declared).unwrap_or_else(|| texts(1));
+    format!("{found}, declared {declared}")
 }
 
 /// What a reader must know beside the numbers.
@@ -322,4 +335,18 @@ fn banners(spec: &ExperimentSpec, found: &ExperimentComparison) -> Vec<String> {
         format!("UNITS REPEAT: {why}, so the intervals are narrower than the truth; {EXPOSURES} are not users")
     });
     [estimate, repeats, nothing_counted(spec, found), without_rate(spec, found)].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_have_as_many_digits_as_it_takes_to_see_that_they_differ() {
+        let half = [0.5, 0.5];
+        assert_eq!(split_text(&[0.478, 0.522], &half), "47.8 : 52.2, declared 50.0 : 50.0");
+        assert_eq!(split_text(&[0.500_1, 0.499_9], &half), "50.01 : 49.99, declared 50.00 : 50.00");
+        assert_eq!(split_text(&[0.500_012, 0.499_988], &half), "50.001 : 49.999, declared 50.000 : 50.000");
+        assert_eq!(split_text(&half, &half), "50.0 : 50.0, declared 50.0 : 50.0", "they are equal");
+    }
 }
