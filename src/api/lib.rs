@@ -13,4 +13,5 @@ pub mod serve;
 pub mod time;
 pub mod tls;
 mod transport;
+pub mod unseen;
 mod yield_before_write;

@@ -2,10 +2,12 @@
 //!
 //! Data goes through `cli::output`, where a failed write is a failure. A failed write of a message here is ignored: the
 //! reader may have exited (`tallystone dev | head -1`), and that must not stop a server with an open store. Invariant:
-//! nothing here panics or fails, and no control character of untrusted text reaches the terminal.
+//! nothing here panics or fails, and no character of untrusted text reaches the terminal that is not seen itself.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+
+use tallystone_api::unseen::is_unseen;
 
 /// Prints a line on stdout.
 pub fn print_line(text: &str) {
@@ -22,15 +24,15 @@ pub fn print_prompt(text: &str) {
     put(io::stderr().lock(), format!("{} ", visible(text)));
 }
 
-/// Escapes the control characters of a text, except line breaks.
+/// Escapes the characters of a text that are not seen themselves, except line breaks.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    written_out(text, |character| character.is_control() && character != '\n')
+    written_out(text, |character| is_unseen(character) && character != '\n')
 }
 
-/// Escapes the control characters of a text within a line, including line breaks, so that foreign text cannot imitate
-/// our lines.
+/// Escapes the characters of a text within a line that are not seen themselves, including line breaks, so that foreign text
+/// cannot imitate our lines.
 pub fn single_line(text: &str) -> Cow<'_, str> {
-    written_out(text, char::is_control)
+    written_out(text, is_unseen)
 }
 
 /// The same, cut to a number of characters; a cut text ends with a mark.
@@ -92,5 +94,11 @@ mod tests {
         assert!(matches!(visible("plain, ä and\ntwo lines"), Cow::Borrowed(_)));
         assert_eq!(visible("a\u{1b}[31mred\u{7}\tb\u{9b}"), "a\\u{1b}[31mred\\u{7}\\tb\\u{9b}");
         assert_eq!(single_line("a\nb\r\u{85}c"), "a\\nb\\r\\u{85}c");
+    }
+
+    #[test]
+    fn characters_that_change_the_order_of_others_are_shown_by_their_numbers() {
+        assert_eq!(visible("pay\u{202e}lib\u{2066}x\nb"), "pay\\u{202e}lib\\u{2066}x\nb");
+        assert_eq!(single_line("\u{61c}a\u{200f}"), "\\u{61c}a\\u{200f}");
     }
 }

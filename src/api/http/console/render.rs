@@ -8,6 +8,7 @@ use super::view::{
     PageNotice, Section, Sparkline, TableCell, TableRow, TableView,
 };
 use super::words::next_link;
+use crate::unseen::is_unseen;
 
 const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
                      <path d=\"M5 4v16M10 4v16M15 4v16M20 4v16M2 17 22 7\" fill=\"none\" stroke=\"currentColor\" \
@@ -37,12 +38,9 @@ fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Whether a character is not seen itself: control characters but line breaks and tabs, and those of the Unicode bidirectional
-/// algorithm (UAX #9).
-fn is_unseen(letter: char) -> bool {
-    let is_bidi =
-        matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    is_bidi || (letter.is_control() && !matches!(letter, '\n' | '\t'))
+/// Whether a page shows a character by its number. Line breaks and tabs have their place in a page.
+fn is_hidden(letter: char) -> bool {
+    is_unseen(letter) && !matches!(letter, '\n' | '\t')
 }
 
 /// Text of a page as it grows.
@@ -58,8 +56,8 @@ impl Html {
     /// Characters that change the order of others, and control characters, are shown by their numbers: a name with them could
     /// look like another one.
     fn text(&mut self, text: &str) {
-        for part in text.split_inclusive(is_unseen) {
-            let seen = part.trim_end_matches(is_unseen);
+        for part in text.split_inclusive(is_hidden) {
+            let seen = part.trim_end_matches(is_hidden);
             self.0.push_str(&escaped(seen));
             if let Some(unseen) = part[seen.len()..].chars().next() {
                 // Writing to a string does not fail.
