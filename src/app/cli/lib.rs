@@ -69,7 +69,7 @@ use tallystone_domain::shell_word::shell_word;
 
 use credentials::KeyText;
 pub use failure::{Exit, Failure};
-use output::{Format, Output};
+use output::{CsvCells, Format, Output};
 use tls::{InheritedTlsArgs, TlsArgs};
 
 /// Distributed counters and priority queues in one binary.
@@ -175,6 +175,9 @@ pub struct OutputArgs {
     /// The output format; json and jsonl match the HTTP API [default: table].
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
+    /// Print CSV cells as they are. Otherwise those that a spreadsheet would take for formulas begin with an apostrophe.
+    #[arg(long, global = true)]
+    raw: bool,
 }
 
 /// What may stand before the noun, for every command that it says something to.
@@ -225,7 +228,8 @@ fn server_of(after: Option<&String>, global: &GlobalArgs) -> String {
 impl OutputArgs {
     /// Prints in the format given after the noun, else in the one given before it.
     pub fn or(self, given: &GlobalFormat) -> Output {
-        Output::new(self.output.or(given.0).unwrap_or(Format::Table))
+        let cells = if self.raw { CsvCells::Raw } else { CsvCells::WithoutFormulas };
+        Output::new(self.output.or(given.0).unwrap_or(Format::Table)).with_cells(cells)
     }
 }
 

@@ -7,6 +7,7 @@ mod fit;
 
 pub use fit::TABLE_WIDTH;
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::sync::LazyLock;
 
@@ -55,6 +56,16 @@ pub struct CliResponse {
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     format: Format,
+    cells: CsvCells,
+}
+
+/// How cells of CSV are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CsvCells {
+    /// None is a formula to a spreadsheet: such a text begins with an apostrophe.
+    WithoutFormulas,
+    /// As they are.
+    Raw,
 }
 
 /// The descriptors of the protocol.
@@ -116,7 +127,13 @@ impl CliResponse {
 impl Output {
     /// Prints in a format.
     pub fn new(format: Format) -> Self {
-        Self { format }
+        Self { format, cells: CsvCells::WithoutFormulas }
+    }
+
+    /// Prints cells of CSV so.
+    #[must_use]
+    pub fn with_cells(self, cells: CsvCells) -> Self {
+        Self { cells, ..self }
     }
 
     /// Prints text unchanged.
@@ -154,7 +171,7 @@ impl Output {
                 writeln!(out)?;
             }
             Format::Jsonl => json_lines(&mut out, &answer.lines())?,
-            Format::Csv => csv(&mut out, rows, PrintHeader::Yes)?,
+            Format::Csv => csv(&mut out, rows, PrintHeader::Yes, self.cells)?,
         }
         Ok(out.flush()?)
     }
@@ -256,7 +273,7 @@ impl IncrementalPrinter {
             Format::Json => Format::Jsonl,
             format => format, // has no brackets to close
         };
-        Self::list(Output::new(format))
+        Self::list(Output { format, ..output })
     }
 
     /// Sets the layout of tables.
@@ -280,7 +297,7 @@ impl IncrementalPrinter {
                 }
             }
             Format::Jsonl => json_lines(&mut out, items)?,
-            Format::Csv => csv(&mut out, rows, header)?,
+            Format::Csv => csv(&mut out, rows, header, self.output.cells)?,
         }
         self.has_printed = true;
         Ok(out.flush()?)
@@ -404,15 +421,26 @@ fn table(rows: &TableRows, header: PrintHeader, layout: &Layout) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn csv(out: &mut impl Write, rows: &TableRows, header: PrintHeader) -> io::Result<()> {
+fn csv(out: &mut impl Write, rows: &TableRows, header: PrintHeader, form: CsvCells) -> io::Result<()> {
     if header == PrintHeader::Yes {
         writeln!(out, "{}", rows.columns.join(","))?;
     }
     for row in &rows.cells {
-        let cells: Vec<_> = row.iter().map(|cell| quoted(cell)).collect();
+        let cells: Vec<_> = row.iter().map(|cell| quoted(&cell_text(cell, form))).collect();
         writeln!(out, "{}", cells.join(","))?;
     }
     Ok(())
+}
+
+/// The text of a cell. A spreadsheet takes what begins with one of some characters for a formula, and would carry it out; with an
+/// apostrophe before it, it is a text. Numbers stay numbers.
+fn cell_text(cell: &str, form: CsvCells) -> Cow<'_, str> {
+    let may_be_formula = cell.starts_with(['=', '+', '-', '@', '\t']);
+    let is_number = || cell.parse::<f64>().is_ok_and(f64::is_finite);
+    match form {
+        CsvCells::WithoutFormulas if may_be_formula && !is_number() => Cow::Owned(format!("'{cell}")),
+        CsvCells::WithoutFormulas | CsvCells::Raw => Cow::Borrowed(cell),
+    }
 }
 
 /// Quotes a cell of CSV (RFC 4180).
@@ -452,6 +480,25 @@ mod tests {
     fn cells_of_csv_are_quoted_where_they_must_be() {
         for (cell, text) in [("a b", "a b"), ("a,b", "\"a,b\""), ("a\"b", "\"a\"\"b\""), ("a\nb", "\"a\nb\"")] {
             assert_eq!(quoted(cell), text);
+        }
+    }
+
+    #[test]
+    fn a_cell_of_csv_is_no_formula_unless_it_is_asked_for_raw() {
+        for (cell, text) in [
+            ("=1+2", "'=1+2"),
+            ("+cmd", "'+cmd"),
+            ("-a", "'-a"),
+            ("@sum", "'@sum"),
+            ("\t=1", "'\t=1"),
+            ("-5", "-5"),
+            ("+1.5e3", "+1.5e3"),
+            ("-inf", "'-inf"),
+            ("a=b", "a=b"),
+            ("", ""),
+        ] {
+            assert_eq!(cell_text(cell, CsvCells::WithoutFormulas), text);
+            assert_eq!(cell_text(cell, CsvCells::Raw), cell);
         }
     }
 
