@@ -8,6 +8,7 @@ pub mod documents;
 pub mod errors;
 pub mod grpc;
 pub mod http;
+pub mod metric_units;
 pub mod paging;
 pub mod serve;
 pub mod time;

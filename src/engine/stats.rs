@@ -1,5 +1,7 @@
 //! Counts of the engine's work, for the metrics page. Plain numbers; the page gives them names and units.
 
+mod histogram;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,6 +16,8 @@ use tallystone_domain::queue::Transition;
 use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::messages::state_machine::{MessageState, Trigger};
 use tallystone_domain::queue::shard::FilterScan;
+
+pub use histogram::DurationHistogram;
 
 /// A number that only grows.
 #[derive(Default, Debug)]
@@ -200,8 +204,8 @@ pub struct Stats {
     pub writes_applied: Count,
     /// Writes whose token had been applied before.
     pub writes_repeated: Count,
-    /// Verdicts given.
-    pub verdicts: Count,
+    /// Verdicts that found the event.
+    pub verdicts_applied: Count,
     /// Verdicts that wrote or found a tombstone.
     pub verdicts_void: Count,
     /// Reads served from the cache.
@@ -261,12 +265,8 @@ pub struct Stats {
     pub dequeues_empty: Count,
     /// Leases given while another shard of the queue had a better message.
     pub leases_out_of_rank: Count,
-    /// Messages that became ready because their invisibility ended.
-    pub messages_promoted: Count,
-    /// Promoted messages that became ready more than a second late.
-    pub promotions_late: Count,
-    /// An upper bound of the delays of promotions, summed, in microseconds.
-    pub promotion_lag_micros: Count,
+    /// An upper bound of how much later than the end of their invisibility messages became ready.
+    pub promotion_lag: DurationHistogram,
     /// Commands sent to shards.
     pub queue_commands: Count,
     /// Store calls that carried them.

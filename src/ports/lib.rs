@@ -59,7 +59,7 @@ pub use history::{HistoryBatch, HistoryStore, HistoryUsage, QueueShards, Registe
 pub use key_catalog::{KeyChange, KeyRecord};
 pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
-pub use metric::{Metric, MetricValue};
+pub use metric::{HistogramReading, LabelledCounts, Metric, MetricValue};
 pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
 pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};

@@ -17,8 +17,8 @@ use crate::target;
 
 /// Of the rate of raw inserts.
 const SHARE: f64 = 1.0 / 20.0;
-const READS: &str = "tallystone_cassandra_reads_total";
-const ROLLS: &str = "tallystone_rolls_written_total";
+const READS: &str = "tallystone_cassandra_requests_total{kind=\"read\"}";
+const ROLLS: &str = "tallystone_rolls_total{outcome=\"written\"}";
 const HOT_RATE: f64 = 2_000.0;
 const HOT_WORKERS: usize = 256;
 /// As `tallystone plan` says for such a counter.

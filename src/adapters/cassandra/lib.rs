@@ -65,8 +65,8 @@ use tallystone_domain::counter::{Counter, DatasetId};
 use tallystone_domain::fleet::ProtocolRules;
 use tallystone_domain::rollup::CachedCount;
 use tallystone_ports::{
-    CacheLease, Clock, CountCache, FastCounts, HistoryStore, Metric, SharedStores, StoreCheck, StoreError, StoreHandle,
-    Stores, metrics,
+    CacheLease, Clock, CountCache, FastCounts, HistoryStore, LabelledCounts, Metric, SharedStores, StoreCheck,
+    StoreError, StoreHandle, Stores, metrics,
 };
 
 pub use catalog::Catalog;
@@ -77,15 +77,14 @@ pub use startup_deadline::StartupDeadline;
 
 /// The metrics of all keyspaces together.
 pub const METRICS: &[Metric<Vec<Arc<Cassandra>>>] = metrics! { all:
-    Count "tallystone_cassandra_reads" = sum(all, |one| one.request_counters.requests().reads),
-        "Reads of the keyspace, counted by page";
-    Count "tallystone_cassandra_writes" = sum(all, |one| one.request_counters.requests().writes),
-        "Plain writes; a batch of rows counts as one";
+    CountBy "tallystone_cassandra_requests" = LabelledCounts::by("kind", [
+        ("read", sum(all, |one| one.request_counters.requests().reads)),
+        ("write", sum(all, |one| one.request_counters.requests().writes)),
+        ("conditional", sum(all, |one| one.request_counters.requests().conditional)),
+    ]), "Requests by kind: reads, counted by page; plain writes, where a batch of rows counts as one; conditional requests";
     Count "tallystone_cassandra_rows_written" = sum(all, |one| one.request_counters.requests().rows),
         "Rows in plain writes";
-    Count "tallystone_cassandra_conditional" = sum(all, |one| one.request_counters.requests().conditional),
-        "Conditional requests";
-    Count "tallystone_cassandra_failed" = sum(all, |one| one.request_counters.requests().failed),
+    Count "tallystone_cassandra_failures" = sum(all, |one| one.request_counters.requests().failed),
         "Failed requests; most of them are retried";
     Count "tallystone_cassandra_wide_counters" = sum(all, |one| one.rollups.wide_rows.warning_count()),
         "Counters with partitions above 10 MiB, counted per slice";

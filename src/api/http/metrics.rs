@@ -1,15 +1,18 @@
 //! Metrics of calls: a latency histogram for each method and code, with handles that need no look-up.
 
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tonic::Code;
+
+use crate::metric_units::register;
 
 /// Upper bounds of the latency buckets, in seconds.
 const LATENCY_BUCKETS: [f64; 15] =
@@ -52,12 +55,21 @@ pub struct CallMetrics {
 }
 
 /// The limit that refused a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ConnectionRefusal {
     /// The server's limit of connections.
     Server,
     /// The limit of connections from one address.
     Address,
+}
+
+impl EncodeLabelValue for ConnectionRefusal {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        encoder.write_str(match self {
+            Self::Server => "server",
+            Self::Address => "address",
+        })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -66,7 +78,7 @@ struct RefusedLabels {
 }
 
 /// Why a call was refused before it was read.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum UnauthenticatedCall {
     /// It shows no key.
     Missing,
@@ -74,6 +86,16 @@ pub enum UnauthenticatedCall {
     Invalid,
     /// It shows a key that was valid.
     Expired,
+}
+
+impl EncodeLabelValue for UnauthenticatedCall {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        encoder.write_str(match self {
+            Self::Missing => "missing",
+            Self::Invalid => "invalid",
+            Self::Expired => "expired",
+        })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -94,39 +116,46 @@ impl CallMetrics {
             refused: Family::default(),
             unauthenticated: Family::default(),
         };
-        registry.register(
+        register(
+            registry,
             "tallystone_call_duration_seconds",
             "Time from the head of a request to its response, by method and gRPC code; for streams, to their end",
             metrics.latencies.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_call_panics",
             "Calls that panicked and returned INTERNAL",
             metrics.panics.clone(),
         );
-        registry.register("tallystone_connections", "Connections accepted", metrics.connections.clone());
-        registry.register("tallystone_connections_open", "Open connections", metrics.connections_open.clone());
-        registry.register(
+        register(registry, "tallystone_connections", "Connections accepted", metrics.connections.clone());
+        register(registry, "tallystone_connections_open", "Open connections", metrics.connections_open.clone());
+        register(
+            registry,
             "tallystone_connections_refused",
             "Connections refused because the server or the address had its maximum of connections",
             metrics.refused.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_request_buffer_bytes",
             "Bytes reserved for requests that have not fully arrived",
             metrics.request_bytes.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_answer_buffer_bytes",
             "Bytes of large responses in progress or not yet read by their clients",
             metrics.answer_bytes.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_answers_reset",
             "Responses reset because their clients stopped reading",
             metrics.answers_reset.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_calls_unauthenticated",
             "Calls refused because they showed no valid API key, by what was wrong",
             metrics.unauthenticated.clone(),
@@ -188,25 +217,25 @@ impl MethodMetrics {
     }
 }
 
-/// The name of a code in the gRPC specification.
+/// The name of a code in the gRPC specification, in lower case as all values of labels.
 fn code_name(code: Code) -> &'static str {
     match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
+        Code::Ok => "ok",
+        Code::Cancelled => "cancelled",
+        Code::Unknown => "unknown",
+        Code::InvalidArgument => "invalid_argument",
+        Code::DeadlineExceeded => "deadline_exceeded",
+        Code::NotFound => "not_found",
+        Code::AlreadyExists => "already_exists",
+        Code::PermissionDenied => "permission_denied",
+        Code::ResourceExhausted => "resource_exhausted",
+        Code::FailedPrecondition => "failed_precondition",
+        Code::Aborted => "aborted",
+        Code::OutOfRange => "out_of_range",
+        Code::Unimplemented => "unimplemented",
+        Code::Internal => "internal",
+        Code::Unavailable => "unavailable",
+        Code::DataLoss => "data_loss",
+        Code::Unauthenticated => "unauthenticated",
     }
 }

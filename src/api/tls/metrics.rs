@@ -1,13 +1,17 @@
 //! The numbers of TLS: handshakes, and the files of the certificate. A server without TLS shows zeros.
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use std::fmt::{self, Write as _};
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::metric_units::register;
+
 /// How a handshake ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HandshakeOutcome {
     /// With a session.
     Done,
@@ -17,6 +21,17 @@ pub enum HandshakeOutcome {
     TimedOut,
     /// The client spoke HTTP without TLS.
     PlainText,
+}
+
+impl EncodeLabelValue for HandshakeOutcome {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        encoder.write_str(match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+            Self::PlainText => "plain_text",
+        })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -48,23 +63,27 @@ impl TlsMetrics {
             certificate_expiry: Gauge::default(),
         };
         metrics.files_usable.set(1);
-        registry.register("tallystone_tls_handshakes", "TLS handshakes by their outcome", metrics.handshakes.clone());
-        registry.register(
+        register(registry, "tallystone_tls_handshakes", "TLS handshakes by their outcome", metrics.handshakes.clone());
+        register(
+            registry,
             "tallystone_tls_reloads",
             "Changes of the TLS files after which the new certificate was served",
             metrics.reloads.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_tls_reload_failures",
             "Changes of the TLS files that could not be used; the certificate of before is still served",
             metrics.reload_failures.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_tls_files_usable",
             "Whether the TLS files hold what is served; 0 after a change that could not be used",
             metrics.files_usable.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "tallystone_tls_certificate_expiry_timestamp_seconds",
             "When the served certificate expires, in seconds since 1970; 0 without TLS",
             metrics.certificate_expiry.clone(),

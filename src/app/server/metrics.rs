@@ -13,12 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
+use tallystone_api::metric_units::split_unit;
 use tallystone_domain::access::KeyQuota;
 use tallystone_domain::call_limit::CallClass;
 use tallystone_domain::history::audit::FindingKind;
@@ -28,7 +31,7 @@ use tallystone_engine::historian::HistorianGauges;
 use tallystone_engine::queues::Queues;
 use tallystone_engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
-use tallystone_ports::{Metric, MetricValue, metrics};
+use tallystone_ports::{HistogramReading, LabelledCounts, Metric, MetricValue, metrics};
 
 pub use process::ProcessMetrics;
 
@@ -61,16 +64,19 @@ impl<T: MetricSource> Collector for MetricCollector<T> {
 }
 
 const COUNTS: &[Metric<Stats>] = metrics! { counts:
-    Count "tallystone_writes_applied" = counts.writes_applied.get(), "Adds, clears and totals applied";
-    Count "tallystone_writes_repeated" = counts.writes_repeated.get(), "Writes with a token that was already applied";
-    Count "tallystone_verdicts" = counts.verdicts.get(), "Token verdicts returned";
-    Count "tallystone_verdicts_void" = counts.verdicts_void.get(), "Token verdicts that wrote or found a void";
-    Count "tallystone_count_cache_hits" = counts.cache_hits.get(), "Reads served from the count cache";
-    Count "tallystone_count_cache_misses" = counts.cache_misses.get(), "Reads that went to the rollup store";
+    CountBy "tallystone_writes" = LabelledCounts::by("outcome", [
+        ("applied", counts.writes_applied.get()), ("repeated", counts.writes_repeated.get()),
+    ]), "Adds, clears and totals by outcome: applied, or repeated with a token that was already applied";
+    CountBy "tallystone_verdicts" = LabelledCounts::by("outcome", [
+        ("applied", counts.verdicts_applied.get()), ("not_applied", counts.verdicts_void.get()),
+    ]), "Token verdicts by outcome: the event was applied, or it was not and never will be";
+    CountBy "tallystone_count_cache_reads" = LabelledCounts::by("outcome", [
+        ("hit", counts.cache_hits.get()), ("miss", counts.cache_misses.get()),
+    ]), "Reads served from the count cache, and reads that went to the rollup store";
     Count "tallystone_inline_rolls" = counts.inline_rolls.get(), "Rolls run by a read";
-    Count "tallystone_rolls_written" = counts.rolls_written.get(), "Rolls that wrote a checkpoint";
-    Count "tallystone_rolls_empty" = counts.rolls_empty.get(), "Rolls that found nothing new";
-    Count "tallystone_rolls_failed" = counts.rolls_failed.get(), "Rolls that failed and are retried";
+    CountBy "tallystone_rolls" = LabelledCounts::by("outcome", [
+        ("written", counts.rolls_written.get()), ("empty", counts.rolls_empty.get()), ("failed", counts.rolls_failed.get()),
+    ]), "Rolls that wrote a checkpoint, that found nothing new, and that failed and are retried";
     Count "tallystone_events_folded" = counts.events_folded.get(), "Events folded by rolls";
     Count "tallystone_rollup_batches" = counts.batches.get(), "Rollup batches";
     Count "tallystone_rollup_signals_lost" = counts.signals_lost.get(), "Signals dropped because a Set was full";
@@ -87,22 +93,17 @@ const COUNTS: &[Metric<Stats>] = metrics! { counts:
         "Buckets read from all replicas and compared after the seal delay";
     Count "tallystone_seals_failed" = counts.seals_failed.get(),
         "Failed comparisons of the buckets of a touch shard; retried";
-    Count "tallystone_leases_lapsed" = counts.leases_lapsed.get(), "Expirations of this server's own fleet lease";
-    Count "tallystone_members_lapsed" = counts.members_lapsed.get(), "Expired fleet leases of other members, seen by this server";
+    Count "tallystone_fleet_leases_lapsed" = counts.leases_lapsed.get(), "Expirations of this server's own fleet lease";
+    Count "tallystone_fleet_members_lapsed" = counts.members_lapsed.get(), "Expired fleet leases of other members, seen by this server";
     Count "tallystone_slices_dropped" = counts.slices_dropped.get(), "Slices dropped";
     Count "tallystone_slices_kept_back" = counts.slices_kept_back.get(), "Failures to drop a slice past its retention";
-    Count "tallystone_messages_enqueued" = counts.messages_enqueued.get(), "Messages enqueued";
-    Count "tallystone_messages_repeated" = counts.messages_repeated.get(), "Enqueues with an id that was already enqueued";
-    Count "tallystone_leases_given" = counts.leases_given.get(), "Leases issued";
-    Count "tallystone_messages_completed" = counts.messages_completed.get(), "Messages completed";
-    Count "tallystone_leases_settled" = counts.leases_settled.get(), "Leases settled, repeats included";
-    Count "tallystone_dequeues_empty" = counts.dequeues_empty.get(), "Dequeue searches that found nothing";
-    Count "tallystone_leases_out_of_rank" = counts.leases_out_of_rank.get(),
+    Count "tallystone_queue_enqueues_repeated" = counts.messages_repeated.get(), "Enqueues with an id that was already enqueued";
+    Count "tallystone_queue_settlements" = counts.leases_settled.get(), "Leases settled, repeats included";
+    Count "tallystone_queue_dequeues_empty" = counts.dequeues_empty.get(), "Dequeue searches that found nothing";
+    Count "tallystone_queue_leases_out_of_rank" = counts.leases_out_of_rank.get(),
         "Leases issued while another shard had a better message";
-    Count "tallystone_messages_promoted" = counts.messages_promoted.get(),
-        "Messages that became ready after their invisibility";
-    Count "tallystone_promotions_late" = counts.promotions_late.get(),
-        "Messages that became ready more than a second late";
+    Histogram "tallystone_queue_promotion_lag_seconds" = counts.promotion_lag.read(),
+        "From the end of the invisibility of messages until they were ready, an upper bound";
     Count "tallystone_queue_commands" = counts.queue_commands.get(), "Commands sent to shards of queues";
     Count "tallystone_queue_store_calls" = counts.queue_store_calls.get(), "Store calls that carried these commands";
     Count "tallystone_queue_panics" = counts.queue_panics.get(), "Store calls of queues that panicked: defects";
@@ -135,8 +136,6 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
         "Time spent in rollup batches";
     Total "tallystone_rollup_pause_seconds" = seconds(engine.stats().pause_micros.get() as f64),
         "Pauses after rollup batches";
-    Total "tallystone_promotion_lag_seconds" = seconds(engine.stats().promotion_lag_micros.get() as f64),
-        "From the time of messages until they were ready";
     Count "tallystone_rollup_signals_sent" = engine.signals().sent, "Signals accepted by other servers";
     Count "tallystone_rollup_signals_dropped" = engine.signals().dropped,
         "Signals for other servers that were dropped: no room, no answer, or no receiver";
@@ -149,7 +148,6 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
     Gauge "tallystone_fleet_lease_seconds" = shared_with(engine).map_or(0.0, |fleet| fleet.lease_left.as_secs_f64()),
         "Remaining fleet lease of this server without a new heartbeat";
     Gauge "tallystone_queues" = of_queues(engine, Queues::count), "Queues and templates";
-    Gauge "tallystone_dequeues_waiting" = of_queues(engine, Queues::waiting), "Waiting dequeues";
     Gauge "tallystone_queue_sessions" = of_queues(engine, Queues::sessions), "Sessions of workers";
     Gauge "tallystone_bridge_active" = f64::from(u8::from(engine.queue_report_lag().is_some())),
         "Whether this server reports queues to counters";
@@ -229,10 +227,9 @@ const DATASETS: &[Metric<DatasetGauges>] = metrics! { dataset:
 };
 
 const NAMESPACES: &[Metric<NamespaceCounts>] = metrics! { counts:
-    Count "tallystone_namespace_writes_applied" = counts.writes_applied.get(),
-        "Adds, clears and totals applied, by namespace";
-    Count "tallystone_namespace_writes_failed" = counts.writes_failed.get(),
-        "Writes refused, failed, or with unknown outcome";
+    CountBy "tallystone_namespace_writes" = LabelledCounts::by("outcome", [
+        ("applied", counts.writes_applied.get()), ("failed", counts.writes_failed.get()),
+    ]), "Adds, clears and totals by namespace: applied, or refused, failed, and with unknown outcome";
     Count "tallystone_namespace_reads" = counts.reads.get(), "Calls that read one or more counts";
 };
 
@@ -252,8 +249,12 @@ impl MetricSource for Arc<Engine> {
         let findings = FindingKind::ALL.map(FindingKind::name).into_iter().zip(&stats.audit_findings);
         encode_each(encoder, FINDINGS, findings.map(|(kind, found)| ([("kind", kind)], found)))?;
         let refusals = self.keys().quota_refusals();
-        let refused = KeyQuota::ALL.map(|quota| (quota.word(), refusals.of(quota)));
-        encode_each(encoder, QUOTA_REFUSALS, refused.iter().map(|(quota, count)| ([("quota", *quota)], count)))?;
+        let refused = KeyQuota::ALL.map(|quota| (quota.word().replace('-', "_"), refusals.of(quota)));
+        encode_each(
+            encoder,
+            QUOTA_REFUSALS,
+            refused.iter().map(|(quota, count)| ([("quota", quota.as_str())], count)),
+        )?;
         let overview = self.queues().as_ref().map(Queues::overview).unwrap_or_default();
         encode_backlogs(encoder, &shown_queues(&overview))?;
         let datasets = bounded_datasets(self.datasets());
@@ -303,7 +304,7 @@ fn bounded_datasets(mut datasets: Vec<DatasetGauges>) -> Vec<DatasetGauges> {
 fn encode<T>(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric<T>], of: &T) -> Result<(), fmt::Error> {
     for (name, help, value) in metrics {
         if !matches!(value, MetricValue::KnownGauge(read) if read(of).is_none()) {
-            encode_value(value, of, encoder.encode_descriptor(name, help, None, metric_type(value))?)?;
+            encode_value(value, of, describe(encoder, (name, help), metric_type(value))?)?;
         }
     }
     Ok(())
@@ -316,9 +317,13 @@ pub fn encode_each<'a, T: 'a>(
     things: impl Iterator<Item = (impl EncodeLabelSet, &'a T)> + Clone,
 ) -> Result<(), fmt::Error> {
     for (name, help, value) in metrics {
-        let mut family = encoder.encode_descriptor(name, help, None, metric_type(value))?;
+        let mut family = describe(encoder, (name, help), metric_type(value))?;
         for (labels, of) in things.clone() {
-            encode_value(value, of, family.encode_family(&labels)?)?;
+            if let MetricValue::CountBy(read) = value {
+                encode_labelled(&read(of), &labels, &mut family)?;
+            } else {
+                encode_value(value, of, family.encode_family(&labels)?)?;
+            }
         }
     }
     Ok(())
@@ -336,9 +341,50 @@ fn encode_counts_by<T: Default, const MOST: usize>(
     encode_each(encoder, metrics, shown.map(|(name, counts)| ([(label, name)], counts)))
 }
 
-fn encode_value<T>(value: &MetricValue<T>, of: &T, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+/// Begins a metric. Its unit stands at the end of its name.
+fn describe<'a>(
+    encoder: &'a mut DescriptorEncoder<'_>,
+    (name, help): (&'a str, &str),
+    kind: MetricType,
+) -> Result<MetricEncoder<'a>, fmt::Error> {
+    let (name, unit) = split_unit(name);
+    encoder.encode_descriptor(name, help, unit, kind)
+}
+
+/// The labels of a metric that has none.
+const NO_LABELS: [(&str, &str); 0] = [];
+
+/// Encodes counts told apart by a label, beside the labels of what they belong to.
+fn encode_labelled(
+    counts: &LabelledCounts,
+    labels: &impl EncodeLabelSet,
+    family: &mut MetricEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    for (value, count) in &counts.counts {
+        let labels = (LabelsOf(labels), [(counts.label, *value)]);
+        ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// Labels that are lent.
+struct LabelsOf<'a, L>(&'a L);
+
+impl<L: EncodeLabelSet> EncodeLabelSet for LabelsOf<'_, L> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), fmt::Error> {
+        self.0.encode(encoder)
+    }
+}
+
+fn encode_value<T>(value: &MetricValue<T>, of: &T, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
     match value {
         MetricValue::Count(read) => ConstCounter::new(read(of)).encode(encoder),
+        MetricValue::CountBy(read) => encode_labelled(&read(of), &NO_LABELS, &mut encoder),
+        MetricValue::Histogram(read) => {
+            let HistogramReading { sum, buckets } = read(of);
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+        }
         MetricValue::Total(read) => ConstCounter::new(read(of)).encode(encoder),
         MetricValue::Gauge(read) => ConstGauge::new(read(of)).encode(encoder),
         MetricValue::KnownGauge(read) => read(of).map_or(Ok(()), |value| ConstGauge::new(value).encode(encoder)),
@@ -347,7 +393,8 @@ fn encode_value<T>(value: &MetricValue<T>, of: &T, encoder: MetricEncoder<'_>) -
 
 fn metric_type<T>(value: &MetricValue<T>) -> MetricType {
     match value {
-        MetricValue::Count(_) | MetricValue::Total(_) => MetricType::Counter,
+        MetricValue::Count(_) | MetricValue::CountBy(_) | MetricValue::Total(_) => MetricType::Counter,
+        MetricValue::Histogram(_) => MetricType::Histogram,
         MetricValue::Gauge(_) | MetricValue::KnownGauge(_) => MetricType::Gauge,
     }
 }

@@ -31,8 +31,6 @@ pub const DEQUEUE_ROUNDS_MAX: usize = 16;
 pub const SHARD_WALKS_MAX: usize = 64;
 /// How long a dequeue with a filter goes by what the same filter got of a shard before.
 pub const FILTER_PLACE_KEPT: Duration = Duration::from_secs(1);
-/// A message that becomes ready later than this after its time is counted as late.
-pub const PROMOTION_LATE: Duration = Duration::from_secs(1);
 /// The longest wait of a dequeue inside the server; a longer one is cut to it, and answered empty then.
 pub const DEQUEUE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// A dequeue that waits at least this long relies on the news of other servers. News takes milliseconds. Where it was lost, the

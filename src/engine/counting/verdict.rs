@@ -132,12 +132,12 @@ impl Counting {
                 return Ok(TokenState::AboveLimit);
             }
         }
-        self.context.stats.verdicts.increment();
         if !scope.dataset.slices.has(key.time) {
             self.scopes.ensure_slices(&scope.dataset, key.time).await?;
         }
         match self.scopes.stores.log.settle(scope.dataset.id(), counter, key).await {
             Ok(VerdictOutcome::Found(event)) => {
+                self.context.stats.verdicts_applied.increment();
                 self.roller.put_recheck_mark(scope, counter, key).await?;
                 if event.change == Change::Clear {
                     // The server of the clear may have ended before it reached the cache. An entry lives only for seconds.

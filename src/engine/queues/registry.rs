@@ -25,8 +25,8 @@ use crate::queues::session_registry::SessionRegistry;
 use tallystone_domain::access::KeyQuota;
 use tallystone_domain::hex::hex_digits;
 use tallystone_domain::limits::{
-    CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, PROMOTION_LATE,
-    QUEUE_WATCHES_MAX, QUEUES_MAX, WORK_STREAMS_MAX,
+    CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, QUEUE_WATCHES_MAX,
+    QUEUES_MAX, WORK_STREAMS_MAX,
 };
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
 use tallystone_domain::queue::messages::message::{MessageKey, SessionId};
@@ -254,9 +254,7 @@ impl QueueContext {
             // The first of them was due at that time and the others later, so this is the greatest lag.
             let now = self.engine.clock.elapsed();
             let lag = now.saturating_sub(queue.next_event_at(shard).unwrap_or(now));
-            self.engine.stats.messages_promoted.add(promoted);
-            self.engine.stats.promotion_lag_micros.add(promoted * u64::try_from(lag.as_micros()).unwrap_or(0));
-            self.engine.stats.promotions_late.add(if lag > PROMOTION_LATE { promoted } else { 0 });
+            self.engine.stats.promotion_lag.observe_times(lag, promoted);
         }
         view.inspect(|view| self.update_view(queue, shard, *view));
     }

@@ -377,7 +377,7 @@ async fn connections_leave_the_store_its_descriptors() {
         page
     });
     let page = page.await.expect("no panic");
-    for full in ["Address", "Server"] {
+    for full in ["address", "server"] {
         let name = format!("tallystone_connections_refused_total{{full=\"{full}\"}} ");
         let refused = page.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok());
         assert!(refused.is_some_and(|refused| refused > 0), "{full}: {page}");

@@ -76,8 +76,8 @@ async fn calls_are_measured_by_method_and_code() {
     assert!(page.head.to_ascii_lowercase().contains("content-type: application/openmetrics-text"), "{}", page.head);
     let method = "tallystone.counter.v1.CounterService/AddCount";
     for line in [
-        format!("tallystone_call_duration_seconds_count{{method=\"{method}\",code=\"OK\"}} 2"),
-        format!("tallystone_call_duration_seconds_count{{method=\"{method}\",code=\"INVALID_ARGUMENT\"}} 1"),
+        format!("tallystone_call_duration_seconds_count{{method=\"{method}\",code=\"ok\"}} 2"),
+        format!("tallystone_call_duration_seconds_count{{method=\"{method}\",code=\"invalid_argument\"}} 1"),
         "# EOF".to_owned(),
     ] {
         assert!(page.body.lines().any(|found| found == line), "{line} is missing in:\n{}", page.body);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::fleet::{nothing_was_told_too_early, settle};
 use super::load::{self, Load, Plan, WhenGone};
 use super::{CrashTest, rounds};
-use crate::fleet::several_servers::metric;
+use crate::fleet::several_servers::{WRITTEN, metric_of};
 use crate::servers::cassandra;
 use crate::support::harness::{Launch, Server, eventually};
 
@@ -82,7 +82,7 @@ fn a_roller_that_is_killed_leaves_its_counters_to_another_one() {
     for round in 0..rounds(1, 10) {
         test.round = round;
         let plan = plan(&mut test);
-        let before = metric(&heir, "tallystone_rolls_written_total");
+        let before = metric_of(&heir, "tallystone_rolls_total", WRITTEN);
         // The rollers refuse the adds that come to them; a reader may have any of the three roll for it.
         load::run_on(&[&writer, &victim, &heir], &mut test.records, plan, |load: &Load| {
             victim.signal(libc::SIGKILL);
@@ -91,7 +91,7 @@ fn a_roller_that_is_killed_leaves_its_counters_to_another_one() {
         });
         victim.kill();
         settle(&mut test, &writer);
-        assert!(metric(&heir, "tallystone_rolls_written_total") > before, "the other one rolls what it left");
+        assert!(metric_of(&heir, "tallystone_rolls_total", WRITTEN) > before, "the other one rolls what it left");
         nothing_was_told_too_early(&writer);
         (victim, heir) = (heir, start("roller"));
     }

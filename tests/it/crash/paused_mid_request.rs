@@ -137,16 +137,16 @@ fn two_rollers_on_one_counter_undo_nothing_of_each_other() {
         let name = format!("rolled-{at}");
         add_to(&writer, "default", &name, 1);
         counts(&writer, &name, 1);
-        let lapsed = metric(&writer, "tallystone_members_lapsed_total");
+        let lapsed = metric(&writer, "tallystone_fleet_members_lapsed_total");
         proxy.keep_back(&name, at);
         add_to(&writer, "default", &name, 10);
         assert!(eventually(WITHIN, || proxy.keeps_back()), "request {at} of the roll is sent");
-        let lapses = metric(&roller, "tallystone_leases_lapsed_total");
+        let lapses = metric(&roller, "tallystone_fleet_leases_lapsed_total");
         roller.signal(libc::SIGSTOP);
         let heir = start("two_rollers", "roller");
         // Whoever sees the lapse first removes the member, so the other one may not count it.
         let is_over = || {
-            [&writer, &heir].map(|server| metric(server, "tallystone_members_lapsed_total")).iter().sum::<f64>()
+            [&writer, &heir].map(|server| metric(server, "tallystone_fleet_members_lapsed_total")).iter().sum::<f64>()
                 > lapsed
         };
         assert!(eventually(WITHIN, is_over), "{}", writer.printed());
@@ -155,7 +155,7 @@ fn two_rollers_on_one_counter_undo_nothing_of_each_other() {
         // The node does what was sent, a write of before its heir's too; then the roll goes on with what it knew.
         proxy.let_go();
         roller.signal(libc::SIGCONT);
-        let is_back = || metric(&roller, "tallystone_leases_lapsed_total") > lapses;
+        let is_back = || metric(&roller, "tallystone_fleet_leases_lapsed_total") > lapses;
         assert!(eventually(WITHIN, is_back), "{}", roller.printed());
         for server in [&writer, &heir, &roller] {
             let after = rolled_up(server, &name);

@@ -119,7 +119,7 @@ fn counts_are_served_from_memcached_and_the_value_there_is_the_one_that_was_roll
         house.add("shared");
     }
     house.until_rolled_up(5);
-    let hits = || house.metric("tallystone_count_cache_hits_total");
+    let hits = || house.metric("tallystone_count_cache_reads_total{outcome=\"hit\"}");
     let before = hits();
     let served = || {
         house.get("shared");

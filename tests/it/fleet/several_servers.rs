@@ -86,6 +86,9 @@ pub fn metric(server: &Server, name: &str) -> f64 {
     metric_of(server, name, "")
 }
 
+/// The label of rolls that wrote a checkpoint.
+pub const WRITTEN: &str = "outcome=\"written\"";
+
 /// The same of the series that has a label, as the page writes it.
 pub fn metric_of(server: &Server, name: &str, label: &str) -> f64 {
     let page = server.get("/metrics").body;
@@ -197,8 +200,8 @@ fn a_writer_and_a_roller_are_one_service() {
         let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 3;
         assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
     }
-    assert_eq!(metric(&writer, "tallystone_rolls_written_total"), 0.0);
-    assert!(metric(&roller, "tallystone_rolls_written_total") >= 1.0);
+    assert_eq!(metric_of(&writer, "tallystone_rolls_total", WRITTEN), 0.0);
+    assert!(metric_of(&roller, "tallystone_rolls_total", WRITTEN) >= 1.0);
     assert!(writer.stop().success());
     assert!(roller.stop().success());
 }
@@ -237,7 +240,7 @@ fn a_roller_is_told_of_the_writes_of_writers_and_does_not_wait_for_the_end_of_th
     let roller = start("roller");
     let rolled_up = || count(&reading(&writer, "gone", "ROLLED_UP")) == expected;
     assert!(eventually(WITHIN, rolled_up), "{}\n{}", roller.printed(), writer.printed());
-    assert_eq!(metric(&writer, "tallystone_rolls_written_total"), 0.0);
+    assert_eq!(metric_of(&writer, "tallystone_rolls_total", WRITTEN), 0.0);
     assert!(writer.stop().success());
     assert!(roller.stop().success());
 }
@@ -406,7 +409,7 @@ fn a_member_of_a_newer_release_is_one_of_the_fleet() {
     let rolled_up = || count(&reading(&server, "views", "ROLLED_UP")) == 5;
     assert!(eventually(WITHIN, rolled_up), "{}", server.printed());
     // It never beats again, so it lapses as any other member does.
-    let lapsed = || metric(&server, "tallystone_members_lapsed_total") == 1.0;
+    let lapsed = || metric(&server, "tallystone_fleet_members_lapsed_total") == 1.0;
     assert!(eventually(WITHIN, lapsed), "{}", server.printed());
     assert_eq!(metric(&server, "tallystone_fleet_members"), 1.0);
     add(&server, "views", 50);
@@ -452,7 +455,11 @@ fn a_row_that_nobody_asks_about_is_counted_when_its_bucket_is_sealed_and_no_slic
     write_late("sealed", (NamespaceId(3), DatasetId(3)), "views", &late, Change::Add(10));
     assert_eq!(metric(&server, "tallystone_buckets_sealed_total"), 0.0, "it was told not to");
     // An add that came too late on a busy machine was settled, which leaves a mark.
-    let settled = metric(&server, "tallystone_verdicts_total");
+    let verdicts = |server: &Server| -> f64 {
+        let of = |outcome: &str| metric_of(server, "tallystone_verdicts_total", &format!("outcome=\"{outcome}\""));
+        of("applied") + of("not_applied")
+    };
+    let settled = verdicts(&server);
     assert!(server.stop().success());
     // Whoever seals begins where nobody has sealed yet.
     let server = start_that_seals_after(2);
@@ -460,7 +467,7 @@ fn a_row_that_nobody_asks_about_is_counted_when_its_bucket_is_sealed_and_no_slic
     assert!(eventually(WITHIN, counted), "{}\n{}", rolled_up_in(&server, "checked"), server.printed());
     assert_eq!(metric(&server, "tallystone_late_rows_total"), 1.0);
     assert_eq!(metric(&server, "tallystone_repairs_total"), 1.0);
-    if settled + metric(&server, "tallystone_verdicts_total") == 0.0 {
+    if settled + verdicts(&server) == 0.0 {
         assert_eq!(metric(&server, "tallystone_buckets_rechecked_total"), 0.0, "nobody asked");
     }
     // The bucket is marked as sealed after its repair, which readers see before.

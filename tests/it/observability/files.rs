@@ -7,9 +7,12 @@ use std::fs;
 use clap::error::ErrorKind;
 use tallystone::app::cli;
 use tallystone::domain::queue::activity::AttentionReason;
+use yaml_rust2::YamlLoader;
 
 use super::firing::settled;
-use super::{QUEUE, alerts, dashboards, metrics_in, read_board, root, samples, targets, text, used_server, variables};
+use super::{
+    Alert, QUEUE, alerts, dashboards, metrics_in, read_board, root, samples, targets, text, used_server, variables,
+};
 
 /// What every page of the runbook answers, in this order.
 const HEADINGS: [&str; 4] = ["What you see", "What it means", "What to do", "How you know it is over"];
@@ -28,8 +31,8 @@ fn every_alert_says_how_bad_it_is_what_it_means_and_which_page_says_what_to_do()
             assert!(!said.trim().is_empty(), "{name} has an empty {key}");
         }
         assert!(!alert.expression.contains(" or "), "{name}: one alert for each condition");
-        let page = &alert.annotations["runbook_url"];
-        assert!(page.starts_with("docs/runbook/") && root().join(page).is_file(), "{name}: there is no {page}");
+        let page = &runbook_page(alert);
+        assert!(root().join(page).is_file(), "{name}: there is no {page}");
         assert!(text(page).contains(&format!("`{name}`")), "{page} does not name {name}");
     }
 }
@@ -38,8 +41,7 @@ fn every_alert_says_how_bad_it_is_what_it_means_and_which_page_says_what_to_do()
 fn every_page_of_the_runbook_belongs_to_an_alert_or_a_reason_and_answers_the_four_questions() {
     let alerts = alerts();
     let reasons = AttentionReason::ALL.map(|reason| reason.runbook().to_owned());
-    let named: BTreeSet<String> =
-        alerts.iter().map(|alert| alert.annotations["runbook_url"].clone()).chain(reasons.clone()).collect();
+    let named: BTreeSet<String> = alerts.iter().map(runbook_page).chain(reasons.clone()).collect();
     for page in reasons {
         assert!(root().join(&page).is_file(), "there is no {page}");
     }
@@ -60,6 +62,28 @@ fn every_page_of_the_runbook_belongs_to_an_alert_or_a_reason_and_answers_the_fou
         for metric in text.split('`').filter(|word| word.starts_with("tallystone ")) {
             check_command(&page, metric);
         }
+    }
+}
+
+/// The page of an alert, after the address that a setting of Prometheus gives.
+fn runbook_page(alert: &Alert) -> String {
+    let url = &alert.annotations["runbook_url"];
+    let page = url.strip_prefix("{{ $externalLabels.runbook_base }}/");
+    format!("docs/runbook/{}", page.unwrap_or_else(|| panic!("{}: {url} has no base", alert.name)))
+}
+
+#[test]
+fn a_setting_of_prometheus_gives_the_absolute_base_of_the_runbook() {
+    let settings = YamlLoader::load_from_str(&text("docs/observability/prometheus.yml")).expect("YAML");
+    let base = settings[0]["global"]["external_labels"]["runbook_base"].as_str().expect("it is set");
+    let (_, page) = base.split_once("/console/").expect("the shipped one is the console");
+    assert!(base.starts_with("http://") && !base.ends_with('/'), "{base}");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    for alert in alerts() {
+        let file = runbook_page(&alert).replace("docs/runbook", "");
+        let answer = server.get(&format!("/console/{page}{file}"));
+        assert_eq!(answer.status, 200, "{}: {file}", alert.name);
     }
 }
 

@@ -262,7 +262,7 @@ fn a_killed_member_of_a_fleet_raises_the_alerts_of_both() {
         if age_of_counts(&last) > age_of_counts(&oldest) {
             oldest.clone_from(&last);
         }
-        greatest(&last, "tallystone_members_lapsed_total") > 0.0
+        greatest(&last, "tallystone_fleet_members_lapsed_total") > 0.0
     };
     assert!(eventually(WITHIN, has_seen), "{}", page(&other));
     assert!(age_of_counts(&oldest) > 20.0, "{oldest}");
@@ -271,7 +271,7 @@ fn a_killed_member_of_a_fleet_raises_the_alerts_of_both() {
         if age_of_counts(&shown) > 20.0 {
             expected.push(("CountsStale", "b"));
         }
-        if greatest(&shown, "tallystone_members_lapsed_total") > 0.0 {
+        if greatest(&shown, "tallystone_fleet_members_lapsed_total") > 0.0 {
             expected.extend([("FleetMemberLost", "b"), ("FleetSmaller", "b")]);
         }
         expect_firing(&[killed.clone().then(None, TROUBLE), left.clone().then(Some(shown), TROUBLE)], &expected);
@@ -349,7 +349,7 @@ fn a_stopped_store_raises_its_alerts() {
             last = Instant::now();
         }
         // The store is told of nothing, so what this server has closed stands still, long after its lease is over too.
-        metric(&server, "tallystone_leases_lapsed_total") > 0.0
+        metric(&server, "tallystone_fleet_leases_lapsed_total") > 0.0
             && metric(&server, CLOSED_LAG) > 70.0
             && metric(&server, "tallystone_bridge_report_lag_seconds") > 65.0
             && metric(&server, "tallystone_history_lag_seconds") > 65.0

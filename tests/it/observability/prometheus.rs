@@ -36,6 +36,75 @@ fn promtool_finds_nothing_wrong_with_the_metrics_of_a_server() {
     assert!(found.contains("counter"), "{found}");
 }
 
+#[test]
+fn seconds_and_bytes_are_declared_as_units_and_values_of_labels_are_in_lower_snake_case() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    assert_eq!(server.post("/tallystone.queue.v1.QueueService/Enqueue", "{}").status, 400);
+    let page = server.get("/metrics").body;
+    let mut units = 0;
+    for family in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        let unit = ["seconds", "bytes"].into_iter().find(|unit| family.ends_with(&format!("_{unit}")));
+        let declared =
+            page.lines().find_map(|line| line.strip_prefix("# UNIT ")?.strip_prefix(family)?.strip_prefix(' '));
+        assert_eq!(declared, unit, "{family}");
+        units += usize::from(unit.is_some());
+    }
+    assert!(units > 20, "{units}");
+    // The values of all other labels are names: of queues, methods, services and the like.
+    let told = ["class", "code", "full", "kind", "outcome", "quota", "state", "why"];
+    let mut seen = BTreeSet::new();
+    for series in page.lines().filter(|line| !line.starts_with('#')) {
+        let labels = series.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(labels, _)| labels);
+        for (label, value) in labels.split(',').filter_map(|pair| pair.split_once('=')) {
+            let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '"';
+            if told.contains(&label) {
+                assert!(value.chars().all(is_lower), "{series}");
+                seen.insert(label);
+            }
+        }
+    }
+    assert_eq!(seen, told.into(), "{page}");
+}
+
+#[test]
+fn no_metric_has_a_name_that_an_earlier_build_gave_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let page = used_server(folder.path()).get("/metrics").body;
+    let gone = [
+        "promotion_lag_seconds",
+        "messages_promoted",
+        "promotions_late",
+        "leases_lapsed",
+        "members_lapsed",
+        "messages_enqueued",
+        "messages_completed",
+        "leases_given",
+        "dequeues_waiting",
+        "messages_repeated",
+        "leases_settled",
+        "dequeues_empty",
+        "leases_out_of_rank",
+        "rolls_written",
+        "rolls_empty",
+        "rolls_failed",
+        "verdicts_void",
+        "writes_applied",
+        "writes_repeated",
+        "namespace_writes_applied",
+        "namespace_writes_failed",
+        "count_cache_hits",
+        "count_cache_misses",
+        "cassandra_reads",
+        "cassandra_writes",
+        "cassandra_conditional",
+        "cassandra_failed",
+    ];
+    for name in gone {
+        assert!(!page.contains(&format!("\ntallystone_{name}")), "{name}: {page}");
+    }
+}
+
 /// The page in the older format, which this command reads: there the family of a counter is called as its samples are.
 fn plain(page: &str) -> String {
     let kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));

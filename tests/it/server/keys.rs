@@ -181,7 +181,7 @@ async fn without_a_valid_key_every_method_of_every_protocol_refuses_and_only_the
     }
     let bearer = format!("Bearer {key}");
     let metrics = http(server.address, "GET", "/metrics", &[("authorization", &bearer)], "").expect("an answer").body;
-    for why in ["Missing", "Invalid"] {
+    for why in ["missing", "invalid"] {
         let row = metrics.lines().find(|line| {
             line.starts_with("tallystone_calls_unauthenticated") && line.contains(&format!("why=\"{why}\""))
         });

@@ -145,7 +145,7 @@ fn calls_beyond_the_rate_of_a_key_have_no_effect_and_another_key_goes_on() {
     assert!(both, "{taken} taken, {refused} refused");
     let depth = tenants.done(&tenants.modest, "GetDepth", &json!({"queue": "mail"}));
     assert_eq!(depth["pending"], taken.to_string(), "what was refused had no effect: {depth}");
-    assert_eq!(tenants.refusals("calls-per-second"), refused.to_string());
+    assert_eq!(tenants.refusals("calls_per_second"), refused.to_string());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -416,7 +416,7 @@ async fn the_client_library_makes_a_refused_call_again_after_the_delay() {
         client.add_count(add.clone()).await.unwrap_or_else(|error| panic!("add {number}: {error}"));
     }
     assert!(began.elapsed() >= Duration::from_secs(2), "two are there at once, and four come in two seconds");
-    assert_ne!(tenants.refusals("calls-per-second"), "0");
+    assert_ne!(tenants.refusals("calls_per_second"), "0");
     let add = json!({"namespace": "shop", "counterName": "front", "delta": 1});
     let is_refused = || delay_of_refusal(&tenants.ask(&tenants.greedy, ADD, &add), "calls-per-second").is_some();
     assert!(eventually(WITHIN, is_refused), "both protocols share the rate");

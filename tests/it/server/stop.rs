@@ -69,7 +69,7 @@ fn a_stop_ends_the_dequeues_that_wait_and_leases_nothing_more() {
     assert_eq!(created.status, 200, "{}", created.body);
     let answer = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| server.post(&queues("Dequeue"), r#"{"queue": "mail", "wait": "20s"}"#));
-        let waits = || server.get("/metrics").body.contains("tallystone_dequeues_waiting 1.0\n");
+        let waits = || server.get("/metrics").body.contains("tallystone_queue_dequeues_waiting{queue=\"mail\"} 1.0\n");
         assert!(eventually(Duration::from_secs(60), waits), "{}", server.printed());
         server.signal(libc::SIGTERM);
         // Else the deadline of the stop, half as long as the wait, would cut the connection.

@@ -5,7 +5,6 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{MetricSource, encode, encode_each};
-use tallystone_domain::access::TokenRefusal;
 use tallystone_engine::access::{IssuerGauges, Tokens, TokensInUse};
 use tallystone_ports::{Metric, metrics};
 
@@ -40,8 +39,6 @@ impl MetricSource for Tokens {
         encode_each(encoder, ISSUERS, issuers.iter().map(|(name, issuer)| ([("issuer", name.as_str())], issuer)))?;
         let in_use = self.in_use();
         encode(encoder, TOKENS, &in_use)?;
-        let why = |why: &TokenRefusal| format!("{why:?}");
-        let refused: Vec<_> = in_use.refused.iter().map(|(one, count)| (why(one), *count)).collect();
-        encode_each(encoder, REFUSED, refused.iter().map(|(why, count)| ([("why", why.as_str())], count)))
+        encode_each(encoder, REFUSED, in_use.refused.iter().map(|(one, count)| ([("why", one.word())], count)))
     }
 }

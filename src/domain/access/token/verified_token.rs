@@ -96,6 +96,24 @@ impl TokenRefusal {
         Self::Grants,
     ];
 
+    /// The name in metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::UnknownIssuer => "unknown_issuer",
+            Self::UnknownKey => "unknown_key",
+            Self::KeysUnavailable => "keys_unavailable",
+            Self::Algorithm => "algorithm",
+            Self::Signature => "signature",
+            Self::Audience => "audience",
+            Self::NoExpiry => "no_expiry",
+            Self::Expired => "expired",
+            Self::NotYetValid => "not_yet_valid",
+            Self::Principal => "principal",
+            Self::Grants => "grants",
+        }
+    }
+
     /// Whether keys that are read anew may change the answer.
     pub fn may_pass_with_new_keys(self) -> bool {
         matches!(self, Self::UnknownKey | Self::KeysUnavailable)

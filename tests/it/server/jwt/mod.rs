@@ -299,7 +299,7 @@ fn a_server_with_an_issuer_starts_without_a_key_and_keeps_no_token() {
     let metrics = http(server.address, "GET", "/metrics", &[("authorization", &bearer)], "").expect("an answer").body;
     let row = |name: &str| metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
     assert!(row("tallystone_issuer_keys{issuer=\"sso\"}").ends_with(" 1.0"), "{metrics}");
-    assert!(row("tallystone_tokens_refused_total{why=\"Expired\"}").ends_with(" 1"), "{metrics}");
+    assert!(row("tallystone_tokens_refused_total{why=\"expired\"}").ends_with(" 1"), "{metrics}");
     let signed_in = http(
         server.address,
         "POST",

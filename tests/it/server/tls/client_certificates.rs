@@ -258,7 +258,7 @@ fn a_session_with_a_certificate_is_never_resumed() {
     let launch = in_memory(&authority.local("server")).arg("--set").arg("tls.client_auth=optional");
     let server = launch.arg("--set").arg(&format!("tls.client_ca_file={}", authority.file.display())).start();
     let shown = authority.issue("shown", vec![dns("orders")], None);
-    let done = || metric(&server, &authority.file, "tallystone_tls_handshakes_total{outcome=\"Done\"}");
+    let done = || metric(&server, &authority.file, "tallystone_tls_handshakes_total{outcome=\"done\"}");
     let before = done();
     handshake(server.address, &authority.pem, &["h2"], Some(&shown)).expect("a session");
     assert!(eventually(PATIENCE, || done() >= before + 2.0));

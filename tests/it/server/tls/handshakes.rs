@@ -51,7 +51,7 @@ fn http_without_tls_is_told_what_the_port_speaks() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let authority = Authority::new(folder.path(), "one");
     let server = in_memory(&authority.local("server")).start();
-    let name = "tallystone_tls_handshakes_total{outcome=\"PlainText\"}";
+    let name = "tallystone_tls_handshakes_total{outcome=\"plain_text\"}";
     let before = metric(&server, &authority.file, name);
     let answer = http(server.address, "POST", "/healthz", &[], "body").expect("an answer");
     assert_eq!(answer.status, 400, "{answer:?}");
@@ -84,7 +84,7 @@ fn a_handshake_that_does_not_end_is_cut_off_after_ten_seconds() {
         }
     });
     drop(yardstick);
-    assert_eq!(metric(&server, &authority.file, "tallystone_tls_handshakes_total{outcome=\"TimedOut\"}"), 2.0);
+    assert_eq!(metric(&server, &authority.file, "tallystone_tls_handshakes_total{outcome=\"timed_out\"}"), 2.0);
 }
 
 #[test]

@@ -81,7 +81,7 @@ async fn a_certificate_replaced_under_load_is_shown_within_15_s_and_no_call_fail
         caller.await.expect("no call failed");
     }
     assert_eq!(metric(&server, &authority.file, "tallystone_tls_reloads_total"), 1.0);
-    assert_eq!(metric(&server, &authority.file, "tallystone_tls_handshakes_total{outcome=\"Failed\"}"), 0.0);
+    assert_eq!(metric(&server, &authority.file, "tallystone_tls_handshakes_total{outcome=\"failed\"}"), 0.0);
 }
 
 #[test]

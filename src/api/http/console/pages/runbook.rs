@@ -1,4 +1,4 @@
-//! The pages of the runbook that reasons for attention name, as they are in the source, and those that these lead to.
+//! The pages of the runbook, which alerts and reasons for attention name, as they are in the source.
 
 use tonic::Status;
 
@@ -9,15 +9,42 @@ use crate::http::console::words::next_link;
 /// Where the pages are in the source.
 const FOLDER: &str = "docs/runbook/";
 
-const PAGES: [(&str, &str); 8] = [
-    ("docs/runbook/nobody-dequeues.md", include_str!("../../../../../docs/runbook/nobody-dequeues.md")),
-    ("docs/runbook/queue-blocked.md", include_str!("../../../../../docs/runbook/queue-blocked.md")),
-    ("docs/runbook/oldest-age-grows.md", include_str!("../../../../../docs/runbook/oldest-age-grows.md")),
-    ("docs/runbook/messages-errored.md", include_str!("../../../../../docs/runbook/messages-errored.md")),
-    ("docs/runbook/attempts-fail.md", include_str!("../../../../../docs/runbook/attempts-fail.md")),
-    ("docs/runbook/store-away.md", include_str!("../../../../../docs/runbook/store-away.md")),
-    ("docs/runbook/redis.md", include_str!("../../../../../docs/runbook/redis.md")),
-    ("docs/runbook/queue-counters-behind.md", include_str!("../../../../../docs/runbook/queue-counters-behind.md")),
+/// A page by the name of its file.
+macro_rules! page {
+    ($name:literal) => {
+        (concat!("docs/runbook/", $name, ".md"), include_str!(concat!("../../../../../docs/runbook/", $name, ".md")))
+    };
+}
+
+const PAGES: [(&str, &str); 28] = [
+    page!("attempts-fail"),
+    page!("audit-finding"),
+    page!("background-work-fails"),
+    page!("calls-fail"),
+    page!("calls-take-too-long"),
+    page!("connections-refused"),
+    page!("counts-fall-behind"),
+    page!("counts-may-be-wrong"),
+    page!("counts-stand-still"),
+    page!("history-behind"),
+    page!("history-gap"),
+    page!("issuer-keys"),
+    page!("memcached-down"),
+    page!("messages-errored"),
+    page!("nobody-dequeues"),
+    page!("oldest-age-grows"),
+    page!("queue-blocked"),
+    page!("queue-counters-behind"),
+    page!("queue-not-worked-off"),
+    page!("redis"),
+    page!("sealing-falls-behind"),
+    page!("server-down"),
+    page!("server-lost"),
+    page!("slices-kept-back"),
+    page!("store-away"),
+    page!("store-failed"),
+    page!("store-full"),
+    page!("tls-certificate"),
 ];
 
 /// The page: a section for each heading, its text as it is written. Without a name, the list of all pages.
@@ -43,7 +70,7 @@ pub fn page(query: &PageQuery) -> Result<Page, PageFailure> {
 
 fn contents() -> Page {
     let mut page = Page::new("", "Runbook");
-    page.lead = "What to do about each reason for attention. The source has a page for each alert.".to_owned();
+    page.lead = "What to do about each alert, and about each reason for attention.".to_owned();
     let row = |(path, text): (&str, &str)| {
         let title = text.lines().next().unwrap_or(path).trim_start_matches("# ").to_owned();
         let name = TableCell { href: link("runbook", &[("page", path)]), ..cell("Page", title) };
