@@ -292,6 +292,8 @@ pub const WATERMARK_INTERVAL: Duration = Duration::from_secs(10);
 pub const METRIC_DATASETS_MAX: usize = 100;
 /// The queues with a label of their own in the metrics, by name. The others share one.
 pub const METRIC_QUEUES_MAX: usize = 100;
+/// The queues with a label of their own in the histograms of the metrics, in the order of their first lease. The others share one.
+pub const METRIC_QUEUE_TIMES_MAX: usize = 10;
 /// The namespaces with a label of their own in the metrics, in the order of their first use. The others share one.
 pub const METRIC_NAMESPACES_MAX: usize = 100;
 /// The filters without an index with a label of their own in the metrics, by their keys. The others share one.

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use tallystone_domain::history::audit::FindingKind;
-use tallystone_domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
+use tallystone_domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUE_TIMES_MAX, METRIC_QUEUES_MAX, METRIC_SHAPES_MAX};
 use tallystone_domain::queue::Transition;
 use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::messages::state_machine::{MessageState, Trigger};
@@ -122,6 +122,28 @@ impl QueueCounts {
         if row.to == Some(MessageState::Errored) && row.from != Some(MessageState::Errored) {
             self.errored.increment();
         }
+    }
+}
+
+/// How long one queue's messages waited and ran since this server gave its first lease.
+#[derive(Default, Debug)]
+pub struct QueueTimes {
+    /// From when a message was ready to its lease; one for each lease.
+    pub wait: DurationHistogram,
+    /// From a lease to its settlement. A completion after the end of the lease is not among them.
+    pub run: DurationHistogram,
+}
+
+impl QueueTimes {
+    /// Whether a transition gives or settles a lease, so that it has a time.
+    pub fn has_time(row: &Transition) -> bool {
+        matches!(row.trigger, Trigger::Dequeue | Trigger::Complete | Trigger::Cancel | Trigger::Fail | Trigger::Release)
+    }
+
+    /// Observes one applied transition that has a time. O(1).
+    pub fn record_transition(&self, row: &Transition) {
+        let lasted = row.detail.since.map_or(Duration::ZERO, |since| row.at.since(since));
+        if row.trigger == Trigger::Dequeue { self.wait.observe(lasted) } else { self.run.observe(lasted) }
     }
 }
 
@@ -283,6 +305,8 @@ pub struct Stats {
     pub undeclared_filters: UndeclaredFilters,
     /// Events of messages, by queue.
     pub by_queue: CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
+    /// Times of messages, by queue.
+    pub times_by_queue: CountsBy<QueueTimes, METRIC_QUEUE_TIMES_MAX>,
     /// Calls on counters, by namespace.
     pub by_namespace: CountsBy<NamespaceCounts, METRIC_NAMESPACES_MAX>,
     /// Rows carried to the history, repeats included.

@@ -336,8 +336,9 @@ pub fn read_row(reader: &mut PackedReader<'_>, shard: u32) -> Result<HistoryRow,
     } else {
         None
     };
+    let since = if has & 64 != 0 { Some(reader.time()?) } else { None };
     let enqueued = if has & 32 != 0 { Some(Box::new(read_enqueued(reader)?)) } else { None };
-    let detail = TransitionDetail { position, attempt, fence, session, worker, reason, error };
+    let detail = TransitionDetail { position, attempt, since, fence, session, worker, reason, error };
     Ok(HistoryRow { transition: Transition { key, version, trigger, from, to, at, detail }, enqueued })
 }
 

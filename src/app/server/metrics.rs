@@ -20,7 +20,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::server::metrics::queues::{encode_backlogs, encode_counts, encode_undeclared, shown_queues};
+use crate::server::metrics::queues::{encode_backlogs, encode_counts, encode_times, encode_undeclared, shown_queues};
 use tallystone_api::metric_units::split_unit;
 use tallystone_domain::access::KeyQuota;
 use tallystone_domain::call_limit::CallClass;
@@ -242,6 +242,7 @@ impl MetricSource for Arc<Engine> {
         encode(encoder, COUNTS, stats)?;
         encode_undeclared(encoder, &stats.undeclared_filters)?;
         encode_counts(encoder, &stats.by_queue)?;
+        encode_times(encoder, &stats.times_by_queue)?;
         encode_counts_by(encoder, ("namespace", OTHER_NAMESPACES), NAMESPACES, &stats.by_namespace)?;
         encode(encoder, ENGINE, self)?;
         let historian = self.historian().map(|historian| historian.gauges()).unwrap_or_default();

@@ -34,6 +34,8 @@ pub struct TransitionDetail {
     pub position: RowPosition,
     /// The number of the attempt that the row begins or ends; 0 before the first.
     pub attempt: u32,
+    /// In rows that give a lease, since when the message was ready; in rows that end one, since when it was leased.
+    pub since: Option<Timestamp>,
     /// The lease that the row gives, extends or ends.
     pub fence: Option<Fence>,
     /// The session of that lease.

@@ -22,6 +22,7 @@ use crate::queues::operations::Operations;
 use crate::queues::overview::OverviewCache;
 use crate::queues::served_queue::ServedQueue;
 use crate::queues::session_registry::SessionRegistry;
+use crate::stats::QueueTimes;
 use tallystone_domain::access::KeyQuota;
 use tallystone_domain::hex::hex_digits;
 use tallystone_domain::limits::{
@@ -30,7 +31,7 @@ use tallystone_domain::limits::{
 };
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
 use tallystone_domain::queue::messages::message::{MessageKey, SessionId};
-use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Trigger};
+use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Transition, Trigger};
 use tallystone_ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
 
 /// The bytes of the alias of a session.
@@ -191,7 +192,9 @@ impl QueueContext {
     /// Stops serving a queue.
     pub fn remove(&self, queue: &ServedQueue) {
         self.directory.remove(queue);
-        self.engine.stats.by_queue.forget(queue.record.load().spec.name.as_str());
+        let name = queue.record.load().spec.name.clone();
+        self.engine.stats.by_queue.forget(name.as_str());
+        self.engine.stats.times_by_queue.forget(name.as_str());
         for number in 0..queue.shards() {
             self.alarms.set(queue.shard(number).id, None);
         }
@@ -245,6 +248,7 @@ impl QueueContext {
         for answer in answers {
             if let Some(counts) = queue.counts.get() {
                 answer.transitions.iter().for_each(|row| counts.record_transition(row));
+                self.record_times(queue, &answer.transitions);
             }
             answer.walked.iter().for_each(|walked| self.engine.stats.undeclared_filters.record_scan(walked));
             promoted += answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
@@ -257,6 +261,15 @@ impl QueueContext {
             self.engine.stats.promotion_lag.observe_times(lag, promoted);
         }
         view.inspect(|view| self.update_view(queue, shard, *view));
+    }
+
+    /// Observes how long messages waited and ran.
+    fn record_times(&self, queue: &ServedQueue, transitions: &[Transition]) {
+        for row in transitions.iter().filter(|row| QueueTimes::has_time(row)) {
+            let by_queue = &self.engine.stats.times_by_queue;
+            let times = queue.times.get_or_init(|| by_queue.of(queue.record.load().spec.name.as_str()));
+            times.record_transition(row);
+        }
     }
 
     /// Takes in the status of a shard that was read.

@@ -20,7 +20,7 @@ use crate::queues::shard_activity::ShardActivity;
 use crate::queues::shard_calls::ShardCalls;
 use crate::queues::shard_offers::{FilterPlaces, LastTurn, QueuePlace, ShardOffer, ShardTurns};
 use crate::queues::waiters::Waiters;
-use crate::stats::QueueCounts;
+use crate::stats::{QueueCounts, QueueTimes};
 use tallystone_domain::limits::{ACTIVITY_SHOWN_FOR, SHARD_WALKS_MAX};
 use tallystone_domain::queue::command::Cursor;
 use tallystone_domain::queue::filter::Filter;
@@ -39,6 +39,8 @@ pub struct ServedQueue {
     pub depth_cache: DepthCache,
     /// The metrics of its messages; none before it is served.
     pub counts: OnceLock<Arc<QueueCounts>>,
+    /// The histograms of its messages; none before its first lease.
+    pub times: OnceLock<Arc<QueueTimes>>,
     shards: Box<[ServedShard]>,
     /// The time of the last dequeue, in microseconds of elapsed time above 0; 0 before the first.
     last_dequeue_micros: AtomicU64,
@@ -149,6 +151,7 @@ impl ServedQueue {
             waiters: Waiters::default(),
             depth_cache: DepthCache::default(),
             counts: OnceLock::new(),
+            times: OnceLock::new(),
             last_dequeue_micros: AtomicU64::new(0),
             shown_micros: AtomicU64::new(0),
             turns: ShardTurns::default(),

@@ -1561,6 +1561,10 @@ pub struct StoredTransition {
     /// The message as it was enqueued; in enqueue rows only.
     #[prost(message, optional, tag = "16")]
     pub enqueued: ::core::option::Option<StoredEnqueuedMessage>,
+    /// In rows that give a lease, since when the message was ready; in rows that end one, since when it was leased. Absent in
+    /// other rows, and in rows of builds before it was recorded.
+    #[prost(sint64, optional, tag = "17")]
+    pub since: ::core::option::Option<i64>,
 }
 /// StoredEnqueuedMessage has the parts of a new message that the history keeps.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -167,6 +167,51 @@ pub fn used_server(folder: &Path) -> Server {
     server
 }
 
+/// Enqueues three messages into a new queue, leases them, and settles each in another way. Then its histograms have as many waits
+/// as leases, and as many runs as settlements.
+pub fn expect_times_of_leases(server: &Server) {
+    let queues = "/tallystone.queue.v1.QueueService";
+    let call = |method: &str, body: &str| {
+        let answer = server.post(&format!("{queues}/{method}"), body);
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+        answer.json()
+    };
+    call("CreateQueue", r#"{"queue": {"name": "timed-work", "shards": 2}}"#);
+    for number in 0..3 {
+        let message = format!(r#"{{"messageId": "m{number}", "payload": "Zm9v"}}"#);
+        call("Enqueue", &format!(r#"{{"queue": "timed-work", "message": {message}}}"#));
+    }
+    let leased = call("Dequeue", r#"{"queue": "timed-work", "maxMessages": 3, "wait": "10s", "minMessages": 3}"#);
+    let times = |family: &str, end: &str| {
+        let le = if end == "bucket" { "le=\"+Inf\"," } else { "" };
+        let series = format!("tallystone_queue_{family}_{end}{{{le}queue=\"timed-work\"}} ");
+        let page = server.get("/metrics").body;
+        let value = page.lines().find_map(|line| line.strip_prefix(&series)?.parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("no {series} in\n{page}"))
+    };
+    assert_eq!(
+        (times("leased", "total"), times("wait_seconds", "count"), times("run_seconds", "count")),
+        (3.0, 3.0, 0.0)
+    );
+    for (lease, method) in leased["leases"].as_array().expect("leases").iter().zip(["Complete", "Fail", "Release"]) {
+        let token = lease["leaseToken"].as_str().expect("a token");
+        for _ in 0..2 {
+            call(method, &format!(r#"{{"queue": "timed-work", "leaseToken": "{token}"}}"#));
+        }
+    }
+    call("Dequeue", r#"{"queue": "timed-work", "maxMessages": 3, "wait": "10s"}"#);
+    assert_eq!(times("wait_seconds", "count"), times("leased", "total"));
+    assert_eq!(
+        (times("run_seconds", "count"), times("run_seconds", "bucket")),
+        (3.0, 3.0),
+        "a repeat is not counted twice"
+    );
+    // It was a matter of seconds, on whatever clock the store has.
+    for family in ["wait_seconds", "run_seconds"] {
+        assert!((0.0..600.0).contains(&times(family, "sum")), "{family}: {}", times(family, "sum"));
+    }
+}
+
 /// Adds to a counter, reads it, and enqueues a message that is leased.
 pub fn use_it(server: &Server) {
     let call = |service: &str, method: &str, body: &str| {

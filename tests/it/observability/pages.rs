@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tallystone::domain::limits::METRIC_NAMESPACES_MAX;
+use tallystone::domain::limits::{METRIC_NAMESPACES_MAX, METRIC_QUEUE_TIMES_MAX};
 
-use super::{QUEUE, use_it, used_server};
+use super::{QUEUE, expect_times_of_leases, use_it, used_server};
 use crate::fleet::several_servers::{metric, metric_of};
 use crate::support::harness::{Launch, Server, eventually};
 
@@ -98,6 +98,52 @@ fn the_reports_of_queues_and_the_flow_of_each_queue_are_told() {
     done(&server, "queue.v1.QueueService/Complete", &format!(r#"{{"queue": "{QUEUE}", "leaseToken": "{token}"}}"#));
     assert_eq!((flow("leased"), flow("completed")), (2.0, 1.0));
     assert!(eventually(WITHIN, || bridge("reports_total") > reports), "{}", server.get("/metrics").body);
+}
+
+#[test]
+fn there_are_as_many_waits_as_leases_and_as_many_runs_as_settlements() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    expect_times_of_leases(&Launch::dev(&folder.path().join("data")).start());
+}
+
+#[test]
+fn histograms_of_queues_have_the_bounds_from_hundredths_of_a_second_to_a_week() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let page = used_server(folder.path()).get("/metrics").body;
+    let wanted = "0.01 0.03 0.1 0.3 1.0 3.0 10.0 30.0 60.0 300.0 900.0 3600.0 21600.0 86400.0 604800.0 +Inf";
+    for family in ["wait", "run"] {
+        let series = format!("tallystone_queue_{family}_seconds_bucket{{le=\"");
+        let of_queue = page.lines().filter(|line| line.contains(&format!("queue=\"{QUEUE}\"")));
+        let bounds: Vec<&str> = of_queue.filter_map(|line| line.strip_prefix(&series)?.split('"').next()).collect();
+        assert_eq!(bounds.join(" "), wanted, "{family}: {page}");
+    }
+}
+
+/// The part of a page that is about how long messages waited and ran.
+fn lines_of_times(page: &str) -> impl Iterator<Item = &str> {
+    let names = ["tallystone_queue_wait_seconds", "tallystone_queue_run_seconds"];
+    page.lines().filter(move |line| names.iter().any(|name| line.contains(name)))
+}
+
+#[test]
+fn the_histograms_of_100_queues_are_less_than_three_tenths_of_the_rest_of_the_page() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    for number in 0..100 {
+        let queue = format!("queue-{number:03}");
+        done(&server, "queue.v1.QueueService/CreateQueue", &format!(r#"{{"queue": {{"name": "{queue}"}}}}"#));
+        let message = format!(r#"{{"queue": "{queue}", "message": {{"payload": "Zm9v"}}}}"#);
+        done(&server, "queue.v1.QueueService/Enqueue", &message);
+        done(&server, "queue.v1.QueueService/Dequeue", &format!(r#"{{"queue": "{queue}", "wait": "10s"}}"#));
+    }
+    let page = server.get("/metrics").body;
+    let times: usize = lines_of_times(&page).map(|line| line.len() + 1).sum();
+    assert!(times * 10 <= (page.len() - times) * 3, "{times} of {}", page.len());
+    let waits = |line: &&str| line.starts_with("tallystone_queue_wait_seconds_count");
+    let waits: Vec<&str> = lines_of_times(&page).filter(waits).collect();
+    assert_eq!(waits.len(), METRIC_QUEUE_TIMES_MAX + 1, "{waits:?}");
+    let sum: f64 = waits.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
+    assert_eq!(sum, 100.0, "nothing is left out: {waits:?}");
 }
 
 #[test]

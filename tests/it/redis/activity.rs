@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::fleet::several_servers::metric;
+use crate::observability::expect_times_of_leases;
 use crate::support::harness::{Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -42,6 +43,12 @@ fn the_sessions_of_all_servers_are_listed_at_each_of_them() {
         assert_eq!(of_queue.as_array().map(Vec::len), Some(1), "{of_queue}");
         assert_eq!(of_queue[0]["label"], json!("busy"));
     }
+}
+
+#[test]
+fn there_are_as_many_waits_as_leases_and_as_many_runs_as_settlements() {
+    let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    expect_times_of_leases(&dev_on(&redis).start());
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn decode_row(shard: u32, bytes: &[u8]) -> Result<HistoryRow, CorruptValue> 
 fn stored_row(HistoryRow { transition, enqueued }: &HistoryRow) -> StoredTransition {
     let Transition { key: MessageKey { shard: _, epoch, sequence }, version, trigger, from, to, at, detail } =
         transition;
-    let TransitionDetail { position, attempt, fence, session, worker, reason, error } = detail;
+    let TransitionDetail { position, attempt, since, fence, session, worker, reason, error } = detail;
     StoredTransition {
         epoch: *epoch,
         sequence: *sequence,
@@ -49,6 +49,7 @@ fn stored_row(HistoryRow { transition, enqueued }: &HistoryRow) -> StoredTransit
         shard_epoch: position.epoch,
         position: position.position,
         attempt: *attempt,
+        since: since.map(Timestamp::micros),
         fence: fence.map(fence_of),
         session: session.map(|SessionId(id)| id.to_be_bytes().to_vec()),
         worker: worker.as_deref().map(str::to_owned),
@@ -71,6 +72,7 @@ fn row_from(shard: u32, row: StoredTransition) -> Result<HistoryRow, CorruptValu
     let detail = TransitionDetail {
         position: RowPosition { epoch: row.shard_epoch, position: row.position },
         attempt: row.attempt,
+        since: row.since.map(Timestamp::from_micros),
         fence: row.fence.map(fence_from),
         session: row.session.map(session).transpose()?,
         worker: row.worker.map(Into::into),
@@ -189,6 +191,7 @@ mod tests {
             detail: TransitionDetail {
                 position: RowPosition { epoch: 2, position: 1 << 40 },
                 attempt: 2,
+                since: Some(Timestamp::from_secs(4)),
                 fence: Some(Fence { epoch: 1, serial: 8 }),
                 session: Some(SessionId(u128::MAX)),
                 worker: Some("w".into()),

@@ -53,14 +53,14 @@ local function time_step(micros)
   return #TIME_STEP
 end
 
-local ROW_FENCE, ROW_SESSION, ROW_WORKER, ROW_REASON, ROW_ERROR, ROW_ENQUEUED = 1, 2, 4, 8, 16, 32
+local ROW_FENCE, ROW_SESSION, ROW_WORKER, ROW_REASON, ROW_ERROR, ROW_ENQUEUED, ROW_SINCE = 1, 2, 4, 8, 16, 32, 64
 
 local function size_text(value)
   return pack('<H', #value) .. value
 end
 
 -- The row for the outbox and for the answer: fixed part, then what its flags say.
-local function row_of(M, row, trigger, from, lease, attempt)
+local function row_of(M, row, trigger, from, lease, attempt, since)
   local H, to, rows = S.H, row.to, S.rows
   local flags, parts = 0, ''
   lease = lease or M.lease
@@ -78,6 +78,9 @@ local function row_of(M, row, trigger, from, lease, attempt)
   end
   if M.error_signature and (trigger == TRIGGER.Fail or to == STATE.Errored) then
     flags, parts = flags + ROW_ERROR, parts .. size_text(M.error_signature) .. size_text(M.error_text)
+  end
+  if trigger == TRIGGER.Dequeue or from == STATE.Running and to ~= from then
+    flags, parts = flags + ROW_SINCE, parts .. pack('<d', since)
   end
   local packed = pack('<BBBBI4dI5dI4dH', flags, trigger, from or NONE, to, M.epoch, M.seq,
     to == NONE and M.version + 1 or M.version, S.now, H.epoch, H.position, attempt) .. parts
@@ -135,7 +138,7 @@ function F.record(M, row, trigger, from, lease, attempt, visible_at)
   if M.key_set ~= 0 then
     F.count_values(M, trigger, from, to)
   end
-  row_of(M, row, trigger, from, lease, attempt)
+  row_of(M, row, trigger, from, lease, attempt, since)
 end
 
 -- Signatures: a field is = and the signature, ~none or ~other.

@@ -5,10 +5,10 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::server::metrics::{encode_counts_by, encode_each};
-use tallystone_domain::limits::METRIC_QUEUES_MAX;
+use tallystone_domain::limits::{METRIC_QUEUE_TIMES_MAX, METRIC_QUEUES_MAX};
 use tallystone_domain::queue::MessageState;
 use tallystone_engine::queues::{Backlog, Overview};
-use tallystone_engine::stats::{CountsBy, QueueCounts, UndeclaredFilters};
+use tallystone_engine::stats::{CountsBy, QueueCounts, QueueTimes, UndeclaredFilters};
 use tallystone_ports::{Metric, metrics};
 
 /// The label of all filters that are not shown one by one.
@@ -61,6 +61,19 @@ const COUNTS: &[Metric<QueueCounts>] = metrics! { counts:
         "Messages canceled because their TTL was over";
     Count "tallystone_queue_redriven" = counts.redriven.get(), "Messages redriven after they ran out of attempts";
 };
+
+const TIMES: &[Metric<QueueTimes>] = metrics! { times:
+    Histogram "tallystone_queue_wait_seconds" = times.wait.read(), "From when messages were ready to their leases, by queue";
+    Histogram "tallystone_queue_run_seconds" = times.run.read(), "From leases to their settlements, by queue";
+};
+
+/// How long messages waited and ran since the server started, by queue.
+pub fn encode_times(
+    encoder: &mut DescriptorEncoder<'_>,
+    by_queue: &CountsBy<QueueTimes, METRIC_QUEUE_TIMES_MAX>,
+) -> Result<(), fmt::Error> {
+    encode_counts_by(encoder, ("queue", OTHER_QUEUES), TIMES, by_queue)
+}
 
 /// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.
 pub fn encode_counts(

@@ -46,9 +46,11 @@ pub(super) fn record_row(
     let from = before.map(|before| before.state);
     tally.count(&TalliedRow { number: row.number, trigger, from, to, message, attempt, since, now });
     let (reason, error) = causes(message, trigger, to);
+    let ends_lease = from == Some(MessageState::Running) && to != from;
     let detail = TransitionDetail {
         position: RowPosition { epoch, position: tally.counts().position },
         attempt,
+        since: (trigger == Trigger::Dequeue || ends_lease).then_some(since),
         fence: lease.map(|lease| lease.fence),
         session: lease.and_then(|lease| lease.worker_session()).map(|own| own.id),
         worker: None, // a dequeue adds it

@@ -32,6 +32,7 @@ impl CountsOracle {
     /// Takes the rows of a command, directly after it.
     pub fn take(&mut self, shard: &Shard, rows: &[Transition]) -> Result<(), TestCaseError> {
         for row in rows {
+            prop_assert_eq!(row.detail.since, self.since(row), "since when it was ready or leased: {:?}", row);
             self.rows.push(row.clone());
             let position = row.detail.position;
             prop_assert_eq!((position.epoch, position.position), (1, self.rows.len() as u64), "positions are gapless");
@@ -43,6 +44,17 @@ impl CountsOracle {
             }
         }
         Ok(())
+    }
+
+    /// Since when the message of a row was ready, if the row gives a lease; since when it was leased, if the row ends one.
+    fn since(&self, row: &Transition) -> Option<Timestamp> {
+        let ends = row.from == Some(MessageState::Running) && row.to != row.from;
+        let begins = |before: &Transition| {
+            let is_ready = row.trigger == Trigger::Dequeue && before.to == Some(MessageState::Pending);
+            is_ready || ends && before.trigger == Trigger::Dequeue
+        };
+        let of_message = |before: &&Transition| before.key == row.key && begins(before);
+        self.rows.iter().rev().find(of_message).map(|before| before.at)
     }
 
     pub fn check(&self, shard: &Shard) -> Result<(), TestCaseError> {
