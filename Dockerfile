@@ -19,4 +19,5 @@ EXPOSE 7450
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["tallystone", "server", "wait-ready", "--timeout", "3s"]
 ENTRYPOINT ["tallystone"]
-CMD ["server", "start", "--listen", "0.0.0.0:7450", "--data", "/data"]
+# The namespace of the first calls in README.md. A start changes nothing where it exists.
+CMD ["server", "start", "--listen", "0.0.0.0:7450", "--data", "/data", "--namespace", "default"]

@@ -107,6 +107,9 @@ pub struct ServerConfig {
     pub buffer_bytes: u64,
     /// What the server does, where several share a store.
     pub roles: ServerRoles,
+    /// The namespaces that a start makes where they are absent. Not a setting: the command line names them.
+    #[serde(skip)]
+    pub namespaces: Vec<NamespaceName>,
 }
 
 impl ServerConfig {

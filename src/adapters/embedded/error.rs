@@ -15,6 +15,30 @@ pub enum OpenError {
     /// The restore of a backup was not finished.
     #[error("the restore into {0} was interrupted; delete the directory and restore the backup again")]
     HalfRestored(PathBuf),
+    /// Somebody else owns the directory, and people outside its group could enter it.
+    #[error(
+        "the data directory {path} belongs to another user, and its mode {mode:04o} lets people outside its group in: take \
+         their permissions away (chmod o-rwx), or name a folder below it, which the server makes for itself alone"
+    )]
+    OpenToOthers {
+        /// The directory.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The volume of a new store is smaller than the reserve.
+    #[error(
+        "the store is full before it begins: the volume of {path} has {total_bytes} bytes in all, and storage.reserve_bytes \
+         keeps {reserve_bytes} of them free; use a larger volume, or lower storage.reserve_bytes"
+    )]
+    VolumeTooSmall {
+        /// The directory.
+        path: PathBuf,
+        /// The size of its volume.
+        total_bytes: u64,
+        /// What has to be free.
+        reserve_bytes: u64,
+    },
     /// A newer release wrote the store.
     #[error(
         "{path} has format {found}, but this release (tallystone {release}) reads format {known}; use the release \

@@ -157,16 +157,38 @@ pub struct Embedded {
     lock: Mutex<Option<File>>,
 }
 
+/// Refuses to make a store on a volume that is smaller than its reserve, before anything is written. A store that exists is
+/// opened even so, for what it holds can be read.
+pub fn refuse_small_volume(options: &Options) -> Result<(), OpenError> {
+    let (dir, reserve_bytes) = (options.dir.as_path(), options.reserve_bytes);
+    if Manifest::path(dir).exists() {
+        return Ok(());
+    }
+    match DiskSpaceMonitor::of(dir, reserve_bytes).total_bytes() {
+        Ok(total_bytes) if total_bytes < reserve_bytes => {
+            Err(OpenError::VolumeTooSmall { path: dir.to_owned(), total_bytes, reserve_bytes })
+        }
+        Ok(_) | Err(_) => Ok(()), // a file system that does not say shows its faults when it is written
+    }
+}
+
 /// Opens the store of a directory, or makes it.
 pub fn open(options: Options) -> Result<Embedded, OpenError> {
     let dir = options.dir.as_path();
     fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
+    refuse_open_volume(dir)?;
     let lock = lock(dir)?;
     if backup::is_unfinished(dir) {
         return Err(OpenError::HalfRestored(dir.to_owned()));
     }
     disk::permissions::restrict_permissions(dir).map_err(|(path, error)| OpenError::io(path)(error))?;
     open_locked(&options, lock)
+}
+
+/// Refuses a directory of somebody else that people outside its group could enter.
+fn refuse_open_volume(dir: &Path) -> Result<(), OpenError> {
+    let checked = disk::permissions::refuse_open_volume(dir).map_err(OpenError::io(dir))?;
+    checked.map_err(|mode| OpenError::OpenToOthers { path: dir.to_owned(), mode })
 }
 
 /// Opens the store of a directory that this process has.

@@ -24,6 +24,7 @@ use tallystone_app::server::tls;
 use tallystone_app::server::tls::local_authority::{self, TemporaryFolder};
 use tallystone_app::telemetry;
 use tallystone_cassandra::OpenError;
+use tallystone_domain::counter::NamespaceName;
 use tallystone_ports::Clock as _;
 
 /// The environment's name of the settings file.
@@ -72,7 +73,7 @@ pub struct DevArgs {
 pub enum ServerCommand {
     /// Run a server.
     #[command(after_help = "Example:\n  tallystone server start --config tallystone.toml")]
-    Start(StartArgs),
+    Start(RunArgs),
     /// Check the settings without starting a server.
     #[command(after_help = "Example:\n  tallystone server check-config --config tallystone.toml")]
     CheckConfig(StartArgs),
@@ -88,6 +89,16 @@ pub struct PrintArgs {
     start: StartArgs,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// A server, and what it makes at its start.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    start: StartArgs,
+    /// A namespace that the start makes with the defaults where it is absent; may be repeated.
+    #[arg(long = "namespace", value_name = "NAME", value_parser = namespace_name)]
+    namespaces: Vec<NamespaceName>,
 }
 
 /// Where a server listens and keeps its data, and its other settings.
@@ -208,7 +219,11 @@ fn local_tls(config: &Config, folder: &mut Option<TemporaryFolder>) -> Result<Tl
 /// Runs a server until it is told to stop, or shows its settings.
 pub fn server(command: &ServerCommand, given: &GlobalFormat) -> Result<(), Failure> {
     match command {
-        ServerCommand::Start(args) => run(complete(args)?, Preset::Server),
+        ServerCommand::Start(args) => {
+            let mut loaded = complete(&args.start)?;
+            loaded.config.server.namespaces.clone_from(&args.namespaces);
+            run(loaded, Preset::Server)
+        }
         ServerCommand::CheckConfig(args) => {
             let loaded = complete(args)?;
             // What a start reads of other files it has to find.
@@ -309,6 +324,10 @@ fn with_directory(loaded: LoadedConfig) -> Result<LoadedConfig, Failure> {
         return Err(Failure::usage(what));
     }
     Ok(loaded)
+}
+
+fn namespace_name(text: &str) -> Result<NamespaceName, String> {
+    NamespaceName::new(text).map_err(|invalid| invalid.to_string())
 }
 
 /// A setting is a value on the command line, wherever it was written.

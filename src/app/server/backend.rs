@@ -260,7 +260,8 @@ async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Resu
             history_bytes,
             ..tallystone_embedded::Options::new(&storage.data_dir)
         };
-        tallystone_embedded::open(options)
+        tallystone_embedded::refuse_small_volume(&options)
+            .and_then(|()| tallystone_embedded::open(options))
             .with_context(|| format!("cannot open the store in {}", storage.data_dir.display()))
     };
     let opened = tokio::task::spawn_blocking(opening).await.context("opening the store panicked")??;

@@ -48,7 +48,7 @@ use tallystone_domain::fleet::ProtocolRules;
 use tallystone_engine::audit::Audit;
 use tallystone_engine::catalog::Author;
 use tallystone_engine::loops::StartupProgress;
-use tallystone_engine::namespaces::{NamespaceCatalog, NamespaceDefaults, NamespaceDraft, NamespaceError};
+use tallystone_engine::namespaces::{NamespaceCatalog, NamespaceDefaults, NamespaceError};
 use tallystone_engine::{Engine, EngineParts, MemberProfile};
 use tallystone_ports::Clock;
 
@@ -341,17 +341,7 @@ async fn start_engine(
     let namespaces = NamespaceCatalog::open_with(Arc::clone(&backend.stores.catalog), Arc::clone(&clock), defaults)
         .await
         .context("cannot read the catalog")?;
-    if preset == Preset::Dev {
-        let name = NamespaceName::new("default").expect("a literal name is valid");
-        let author = Author { actor: "tallystone dev".to_owned(), reason: "the first namespace".to_owned() };
-        namespaces.ensure(NamespaceDraft::of(name), author).await.map_err(|error| {
-            let advice = match error.reason() {
-                Reason::StorageFull => "; free space on the disk of the data, or lower storage.reserve_bytes",
-                _ => "", // the error itself is sufficient
-            };
-            cause(error).context(format!("cannot create namespace default{advice}"))
-        })?;
-    }
+    ensure_named_namespaces(config, preset, &namespaces).await?;
     ensure_queue_namespace(&namespaces).await;
     let parts = EngineParts {
         stores: backend.stores.clone(),
@@ -375,6 +365,25 @@ async fn start_engine(
         ensure_timed_tasks(&queues).await;
     }
     Ok(engine)
+}
+
+/// Makes the namespaces that the start names, where they are absent, and that of a development server.
+async fn ensure_named_namespaces(config: &Config, preset: Preset, namespaces: &NamespaceCatalog) -> anyhow::Result<()> {
+    let (command, of_preset) = match preset {
+        Preset::Dev => ("tallystone dev", Some(NamespaceName::new("default").expect("a literal name is valid"))),
+        Preset::Server => ("tallystone server start", None),
+    };
+    for name in of_preset.iter().chain(&config.server.namespaces) {
+        let author = Author { actor: command.to_owned(), reason: "a namespace that the start names".to_owned() };
+        namespaces.ensure_named(name.clone(), author).await.map_err(|error| {
+            let advice = match error.reason() {
+                Reason::StorageFull => "; free space on the disk of the data, or lower storage.reserve_bytes",
+                _ => "", // the error itself is sufficient
+            };
+            cause(error).context(format!("cannot create namespace {name}{advice}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Unwraps a catalog error into the store error or the rejection that caused it.

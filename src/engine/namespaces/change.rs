@@ -93,6 +93,12 @@ impl NamespaceCatalog {
         Ok(self.change(NamespaceIntent::Ensure(draft.into()), None, DryRun::No, author).await?.namespace)
     }
 
+    /// Creates a namespace with the defaults, unless the name is taken. Names of the service itself are refused.
+    pub async fn ensure_named(&self, name: NamespaceName, author: Author) -> Result<Arc<Namespace>, NamespaceError> {
+        refuse_reserved(&name)?;
+        self.ensure(NamespaceDraft::of(name), author).await
+    }
+
     /// Deletes a namespace; `expected` is the version that the caller read. Its id and its versions are never reused.
     pub async fn delete(
         &self,

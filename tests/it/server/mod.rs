@@ -17,3 +17,4 @@ mod roles;
 mod stop;
 pub mod tls;
 mod traces;
+mod volumes;

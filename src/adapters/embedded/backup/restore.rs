@@ -23,7 +23,7 @@ use crate::disk::writer::{SyncMode, Writer};
 use crate::disk::{library, meta};
 use crate::error::{OpenError, ReadError};
 use crate::limits::COMMIT_BYTES_MAX;
-use crate::{Options, lock, open_locked};
+use crate::{Options, lock, open_locked, refuse_open_volume};
 use tallystone_adapters::codec::queues::settings::{decode_header, encode_header};
 use tallystone_domain::Timestamp;
 
@@ -144,6 +144,7 @@ pub fn restore(path: &Path, options: &Options, now: Timestamp) -> Result<BackupS
 /// Claims an empty directory and marks it as unfinished, durably.
 fn claim(dir: &Path) -> Result<File, RestoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(OpenError::io(dir))?;
+    refuse_open_volume(dir)?;
     if fs::read_dir(dir).map_err(OpenError::io(dir))?.next().is_some() {
         return Err(RestoreError::NotEmpty(dir.to_owned()));
     }

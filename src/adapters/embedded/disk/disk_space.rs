@@ -72,6 +72,13 @@ impl DiskSpaceMonitor {
         (&self.dir, self.reserve_bytes)
     }
 
+    /// Bytes of the whole file system, whether or not the folder is there yet.
+    pub fn total_bytes(&self) -> io::Result<u64> {
+        let there = self.dir.ancestors().find(|folder| folder.exists()).unwrap_or_else(|| Path::new("."));
+        let answer = rustix::fs::statvfs(there)?;
+        Ok(answer.f_blocks.saturating_mul(answer.f_frsize))
+    }
+
     /// Bytes that this process may still write.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let answer = rustix::fs::statvfs(&self.dir)?;

@@ -1,12 +1,13 @@
 //! Makes the data directory readable by its owner only: it holds payloads, names and tokens.
 //!
 //! New files get their mode from the umask of the server. This module tightens a directory that an earlier build or a
-//! copy left open. Invariant: after `restrict_permissions`, no file below the directory is open to the group or to
-//! others.
+//! copy left open. A mounted volume may belong to somebody else, who shares it with the group of the server: only its owner
+//! can change it, so it is refused if people outside its group could enter it, and otherwise left as it is. Invariant: after
+//! `refuse_open_volume` and `restrict_permissions`, nobody outside the group of the directory reaches a file below it.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Mode of a directory.
@@ -14,9 +15,22 @@ const DIRECTORY: u32 = 0o700;
 /// Mode of a file.
 const FILE: u32 = 0o600;
 
-/// Removes the permissions of group and others from a directory and everything below it. Cost: one `stat` per file.
+/// Permissions of people who neither own a file nor are in its group.
+const OTHERS: u32 = 0o007;
+
+/// Refuses a directory that this process does not own, if people outside its group could enter it. Returns its mode then.
+pub fn refuse_open_volume(dir: &Path) -> io::Result<Result<(), u32>> {
+    let found = fs::metadata(dir)?;
+    let mode = found.permissions().mode() & 0o7777;
+    let is_open = !is_own(&found) && mode & OTHERS != 0;
+    Ok(if is_open { Err(mode) } else { Ok(()) })
+}
+
+/// Removes the permissions of group and others from a directory and everything below it, as far as this process owns it. Cost:
+/// one `stat` per file.
 ///
-/// Links are left alone: their targets may not belong to the store. The error names the path that cannot be changed.
+/// Links are left alone: their targets may not belong to the store. So is a folder of somebody else that this process may not
+/// read, such as `lost+found`. The error names the path that cannot be changed.
 pub fn restrict_permissions(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -24,8 +38,15 @@ pub fn restrict_permissions(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
             let path = path.to_owned();
             move |error| (path, error)
         };
-        tighten(&folder, &fs::metadata(&folder).map_err(named(&folder))?, DIRECTORY).map_err(named(&folder))?;
-        for entry in fs::read_dir(&folder).map_err(named(&folder))? {
+        let found = fs::metadata(&folder).map_err(named(&folder))?;
+        tighten(&folder, &found, DIRECTORY).map_err(named(&folder))?;
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_own(&found) && folder != dir => {
+                continue;
+            }
+            entries => entries.map_err(named(&folder))?,
+        };
+        for entry in entries {
             let path = entry.map_err(named(&folder))?.path();
             let found = fs::symlink_metadata(&path).map_err(named(&path))?;
             if found.is_dir() {
@@ -40,7 +61,11 @@ pub fn restrict_permissions(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
 
 fn tighten(path: &Path, found: &Metadata, mode: u32) -> io::Result<()> {
     let is_open = found.permissions().mode() & 0o077 != 0;
-    if is_open { fs::set_permissions(path, Permissions::from_mode(mode)) } else { Ok(()) }
+    if is_open && is_own(found) { fs::set_permissions(path, Permissions::from_mode(mode)) } else { Ok(()) }
+}
+
+fn is_own(found: &Metadata) -> bool {
+    found.uid() == rustix::process::geteuid().as_raw()
 }
 
 #[cfg(test)]
