@@ -121,6 +121,7 @@ fn enqueue(id: u64, payload: usize) -> ShardCommand {
         priority: Some(i64::try_from(id.wrapping_mul(0x9E37_79B9) % 1_000_000).expect("a small number")),
         class: None,
         invisibility: None,
+        visible_at: None,
         lease_duration: None,
         max_attempts: None,
         ttl: None,

@@ -246,6 +246,7 @@ pub fn enqueue(id: &str, priority: i64, payload: &[u8]) -> ShardCommand {
         priority: Some(priority),
         class: None,
         invisibility: None,
+        visible_at: None,
         lease_duration: None,
         max_attempts: None,
         ttl: None,

@@ -89,7 +89,8 @@ pub fn enqueue(sent: &NewMessage, body: &MessageBody, settings: &Settings) -> Fu
         (sent.payload_bytes <= PAYLOAD_BYTES_MAX, InvalidCommandPart::Payload),
         (sent.payload_bytes <= payload_max, InvalidCommandPart::PayloadOfQueue(payload_max)),
         (sent.metadata.bytes() <= metadata_max as usize, InvalidCommandPart::MetadataOfQueue(metadata_max)),
-        (invisibility <= INVISIBILITY_MAX, InvalidCommandPart::Invisibility),
+        // The library knows now, so it judges a time.
+        (sent.visible_at.is_some() || invisibility <= INVISIBILITY_MAX, InvalidCommandPart::Invisibility),
         ((1..=ATTEMPTS_MAX).contains(&attempts), InvalidCommandPart::Attempts),
         (sent.lease_duration.is_none_or(is_lease), InvalidCommandPart::Lease),
         (ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX), InvalidCommandPart::Ttl),
@@ -99,10 +100,20 @@ pub fn enqueue(sent: &NewMessage, body: &MessageBody, settings: &Settings) -> Fu
         (None, Some(_)) => 2,
         (None, None) => 0,
     };
-    let has = flags([sent.token_time.is_some(), sent.priority.is_some(), sent.lease_duration.is_some(), ttl.is_some()]);
+    let has = flags([
+        sent.token_time.is_some(),
+        sent.priority.is_some(),
+        sent.lease_duration.is_some(),
+        ttl.is_some(),
+        sent.visible_at.is_some(),
+    ]);
     let packed = PackedBytes::default().byte(has).byte(when_told).raw(&sent.fingerprint.to_be_bytes());
     let packed = packed.raw(&place_of_id(&sent.id)).time(sent.token_time.unwrap_or_default());
-    let packed = packed.double(priority as f64).duration(invisibility).u16(u16::try_from(attempts).unwrap_or(u16::MAX));
+    let packed = match sent.visible_at {
+        Some(at) => packed.double(priority as f64).time(at),
+        None => packed.double(priority as f64).duration(invisibility),
+    };
+    let packed = packed.u16(u16::try_from(attempts).unwrap_or(u16::MAX));
     let packed = packed.duration(sent.lease_duration.unwrap_or_default()).duration(ttl.unwrap_or_default());
     let arguments = vec![packed.u32(sent.payload_bytes).0, pack_static(sent, body), body.payload.to_vec()];
     FunctionRequest { arguments, invalid: before.or(after) }

@@ -301,6 +301,7 @@ mod tests {
             priority: None,
             class: None,
             invisibility: None,
+            visible_at: None,
             lease_duration: None,
             max_attempts: None,
             ttl: None,

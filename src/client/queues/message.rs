@@ -1,7 +1,7 @@
 //! Messages as an application builds them.
 
 use std::marker::PhantomData;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
@@ -51,7 +51,14 @@ impl<T> Message<T> {
     /// Sets the invisibility, at most 10 years.
     #[must_use]
     pub fn invisible_for(mut self, time: Duration) -> Self {
-        self.wire.invisibility = Some(duration(time));
+        (self.wire.invisibility, self.wire.visible_time) = (Some(duration(time)), None);
+        self
+    }
+
+    /// Sets the time from which the message is visible, at most 10 years from now; the past means at once.
+    #[must_use]
+    pub fn visible_at(mut self, time: SystemTime) -> Self {
+        (self.wire.visible_time, self.wire.invisibility) = (Some(time.into()), None);
         self
     }
 

@@ -133,6 +133,7 @@ impl Run {
             priority: Some(0),
             class: None,
             invisibility,
+            visible_at: None,
             lease_duration: None,
             max_attempts: None,
             ttl: None,

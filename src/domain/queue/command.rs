@@ -36,6 +36,9 @@ pub struct NewMessage {
     pub class: Option<Box<str>>,
     /// How long it is invisible, at most 10 years.
     pub invisibility: Option<Duration>,
+    /// The time from which it may be served, at most 10 years from now; the past means at once. Counts instead of an
+    /// invisibility.
+    pub visible_at: Option<Timestamp>,
     /// The default lease, 1 s to 12 h.
     pub lease_duration: Option<Duration>,
     /// The maximum number of attempts, 1 to 10,000.

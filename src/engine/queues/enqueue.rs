@@ -34,6 +34,8 @@ pub struct SentMessage {
     pub class: Option<Box<str>>,
     pub metadata: Metadata,
     pub invisibility: Option<Duration>,
+    /// The time from which it may be served; the past means at once. Not together with an invisibility.
+    pub visible_at: Option<Timestamp>,
     /// The default lease.
     pub lease_duration: Option<Duration>,
     /// The maximum number of attempts.
@@ -51,6 +53,15 @@ struct EnqueueId {
     id: MessageId,
     /// Whether the caller sent the id.
     idempotent: bool,
+    /// The field that sets the time from which it may be served.
+    time_field: &'static str,
+}
+
+impl EnqueueId {
+    /// The same error at the field that the caller sent.
+    fn about_time(&self, error: QueueError) -> QueueError {
+        error.about(InvalidCommandPart::Invisibility, self.time_field)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -174,13 +185,13 @@ impl Queues {
         let (id, now) = (QueueId(0), step.now);
         let queue = CatalogQueue { id, spec: spec.clone(), version: 1, created: now, updated: now, made_by: None };
         let queue = ServedQueue::new(queue);
-        let (_, (number, ShardCommand { command, .. })) = self.enqueue_command(&queue, sent)?;
+        let (named, (number, ShardCommand { command, .. })) = self.enqueue_command(&queue, sent)?;
         let mut shard = Shard::new(number, 1, spec.shard_settings())?;
         shard
             .apply(command, step)
             .reply
             .map(drop)
-            .map_err(|refusal| refused(&queue, refusal, self.context.engine.now()))
+            .map_err(|refusal| named.about_time(refused(&queue, refusal, self.context.engine.now())))
     }
 
     /// The id of a message, and its enqueue command with the shard.
@@ -190,6 +201,7 @@ impl Queues {
         sent: SentMessage,
     ) -> Result<(EnqueueId, (u32, ShardCommand)), QueueError> {
         let idempotent = sent.id.is_some();
+        let time_field = if sent.visible_at.is_some() { "message.visible_time" } else { "message.invisibility" };
         let id = sent.id.clone().unwrap_or_else(|| self.server_made_id());
         let spec = queue.record.load();
         let route = route(&spec.spec.settings, queue.shards(), &id, sent.shard_key.as_deref(), &sent.metadata);
@@ -207,21 +219,25 @@ impl Queues {
             priority: sent.priority,
             class: sent.class,
             invisibility: sent.invisibility,
+            visible_at: sent.visible_at,
             lease_duration: sent.lease_duration,
             max_attempts: sent.max_attempts,
             ttl: sent.ttl,
         };
         let body = MessageBody { payload: sent.payload, kind: sent.kind, trace_context: sent.trace_context };
-        Ok((EnqueueId { id, idempotent }, (shard, ShardCommand { command: Command::Enqueue(Box::new(message)), body })))
+        let command = ShardCommand { command: Command::Enqueue(Box::new(message)), body };
+        Ok((EnqueueId { id, idempotent, time_field }, (shard, command)))
     }
 
     fn enqueue_outcome(
         &self,
         queue: &ServedQueue,
-        EnqueueId { id, idempotent }: EnqueueId,
+        named: EnqueueId,
         answer: ShardAnswer,
     ) -> Result<EnqueueOutcome, QueueError> {
-        let reply = answer.reply.map_err(|refusal| refused(queue, refusal, self.context.engine.now()))?;
+        let failed = |refusal| named.about_time(refused(queue, refusal, self.context.engine.now()));
+        let reply = answer.reply.map_err(failed)?;
+        let EnqueueId { id, idempotent, .. } = named;
         match reply {
             Reply::Enqueued { key, state, already_enqueued } => {
                 let stats = &self.context.engine.stats;
@@ -282,6 +298,10 @@ fn fingerprint_of(sent: &SentMessage) -> u64 {
     for time in [sent.invisibility, sent.lease_duration, sent.ttl] {
         part(time.map(|time| time.as_micros().to_be_bytes()).as_ref().map(|bytes| &bytes[..]));
     }
+    // Only if it is there: the hash of every other message is as before this field.
+    if let Some(at) = sent.visible_at {
+        part(Some(&at.micros().to_be_bytes()));
+    }
     hash.digest()
 }
 
@@ -298,6 +318,8 @@ mod tests {
             SentMessage { priority: Some(0), ..sent() },
             SentMessage { max_attempts: Some(1), ..sent() },
             SentMessage { invisibility: Some(Duration::ZERO), ..sent() },
+            SentMessage { visible_at: Some(Timestamp::from_secs(1)), ..sent() },
+            SentMessage { visible_at: Some(Timestamp::from_secs(2)), ..sent() },
             SentMessage { ttl: Some(Duration::ZERO), ..sent() },
             SentMessage { class: Some("x".into()), ..sent() },
             SentMessage { kind: Some("x".into()), ..sent() },

@@ -159,6 +159,7 @@ mod tests {
             priority: None,
             class: None,
             invisibility: None,
+            visible_at: None,
             lease_duration: None,
             max_attempts: None,
             ttl: None,

@@ -1494,7 +1494,7 @@ pub struct Namespace {
     /// 1 to 64 bytes, `[A-Za-z0-9][A-Za-z0-9._:/=~%@+-]*`.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Assigned at creation and never reused. Ignored in requests.
+    /// Output only: assigned at creation and never reused.
     #[prost(uint64, tag = "2")]
     pub id: u64,
     /// Changes with each change of the namespace.
@@ -1530,13 +1530,13 @@ pub struct Namespace {
     /// The series that are kept, finest first. Empty for none.
     #[prost(message, repeated, tag = "13")]
     pub series: ::prost::alloc::vec::Vec<SeriesSettings>,
-    /// When it was created. Ignored in requests.
+    /// Output only: when it was created.
     #[prost(message, optional, tag = "14")]
     pub create_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it was last changed. Ignored in requests.
+    /// Output only: when it was last changed.
     #[prost(message, optional, tag = "15")]
     pub update_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// The version of its settings, counted from 1. Ignored in requests.
+    /// Output only: the version of its settings, counted from 1.
     #[prost(uint64, tag = "16")]
     pub version: u64,
     /// The counters with their own number of event buckets. A change takes effect with the next slice that is created.

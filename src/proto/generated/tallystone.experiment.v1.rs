@@ -74,19 +74,19 @@ pub struct Experiment {
     /// What it is about, at most 1,024 bytes.
     #[prost(string, tag = "10")]
     pub description: ::prost::alloc::string::String,
-    /// Whether it goes on. Only answered, as are all fields below but `etag`.
+    /// Output only: whether it goes on.
     #[prost(enumeration = "ExperimentState", tag = "11")]
     pub state: i32,
-    /// When it was created, which is when it began.
+    /// Output only: when it was created, which is when it began.
     #[prost(message, optional, tag = "12")]
     pub create_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it was last changed.
+    /// Output only: when it was last changed.
     #[prost(message, optional, tag = "13")]
     pub update_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it was stopped; absent while it goes on.
+    /// Output only: when it was stopped; absent while it goes on.
     #[prost(message, optional, tag = "14")]
     pub stop_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// The version of the settings, from 1.
+    /// Output only: the version of the settings, from 1.
     #[prost(uint64, tag = "15")]
     pub version: u64,
     /// Changes with each version. UpdateExperiment changes only this version; empty for any.
@@ -106,7 +106,7 @@ pub struct ExperimentArm {
 /// CreateExperimentRequest has the experiment.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateExperimentRequest {
-    /// The experiment. Its fields that are only answered are ignored.
+    /// The experiment. A field that is output only is refused.
     #[prost(message, optional, tag = "1")]
     pub experiment: ::core::option::Option<Experiment>,
     /// Why, for the history.

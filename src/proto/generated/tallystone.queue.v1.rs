@@ -355,7 +355,7 @@ pub struct WorkerError {
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
 }
-/// Message is a message. The caller sets the first fields, and the service adds the output-only fields.
+/// Message is a message. The service sets the output-only fields, and refuses a request that sets one.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Message {
     /// The name of the message and the token of its enqueue, 1 to 64 bytes, not beginning with `m.`. A UUIDv7 contains its
@@ -424,7 +424,8 @@ pub struct Message {
     /// Output only: when it was enqueued.
     #[prost(message, optional, tag = "25")]
     pub enqueue_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// Output only: the time from which it can be served.
+    /// The time from which it can be served. In an enqueue it is set in place of `invisibility`, at most 10 years from now. A
+    /// time in the past means at once.
     #[prost(message, optional, tag = "26")]
     pub visible_time: ::core::option::Option<::prost_types::Timestamp>,
     /// Output only: when it was first leased.

@@ -105,7 +105,7 @@ pub struct PendingCrossings {
 /// CreateRuleRequest creates a rule.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateRuleRequest {
-    /// Its settings; fields that are output only are ignored.
+    /// Its settings; a field that is output only is refused.
     #[prost(message, optional, tag = "1")]
     pub rule: ::core::option::Option<Rule>,
 }

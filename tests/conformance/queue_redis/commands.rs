@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tallystone_domain::Timestamp;
+use tallystone_domain::limits::INVISIBILITY_MAX;
 use tallystone_domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
 use tallystone_domain::queue::filter::{Filter, ShapeKeys};
 use tallystone_domain::queue::messages::message::{
@@ -267,12 +268,21 @@ impl Past {
             priority: chance.pick(&[None, Some(5), Some(5), Some(6), Some(-3), Some(i64::MIN)]),
             class: chance.pick(&[None, None, None, None, None, Some("none")]).map(Into::into),
             invisibility: chance.pick(&[None, None, Some(SECOND / 2), Some(SECOND * 3)]),
+            visible_at: self.visible_at(chance),
             lease_duration: chance.pick(&[None, Some(SECOND * 3), Some(SECOND * 7), Some(SECOND / 3)]),
             max_attempts: chance.pick(&[None, Some(1), Some(2), Some(40), Some(400)]),
             ttl: chance.pick(&[None, None, None, Some(Duration::ZERO), Some(SECOND), Some(SECOND * 4)]),
         };
         self.sent.push(sent.clone());
         sent
+    }
+
+    /// A time to be served from: mostly none; else long past, past, to come, or beyond what is allowed.
+    fn visible_at(&self, chance: &mut Chance) -> Option<Timestamp> {
+        let far = INVISIBILITY_MAX + SECOND;
+        let times = [Timestamp::MIN, self.now - SECOND, self.now + SECOND * 2, self.now + far, Timestamp::MAX];
+        let times = times.map(Some);
+        chance.pick(&[None, None, None, None, None, times[0], times[1], times[2], times[2], times[3], times[4]])
     }
 
     fn metadata(chance: &mut Chance) -> Metadata {

@@ -78,6 +78,7 @@ pub fn enqueue(id: &str) -> ShardCommand {
         priority: Some(1),
         class: None,
         invisibility: None,
+        visible_at: None,
         lease_duration: None,
         max_attempts: None,
         ttl: None,

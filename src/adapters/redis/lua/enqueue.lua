@@ -6,7 +6,7 @@
 -- repeat; or a refusal. O(log n) each.
 
 local REQUEST = '<BBc8c16dddHddI4'
-local HAS_TOKEN_TIME, HAS_OWN_PRIORITY, HAS_OWN_LEASE, HAS_OWN_TTL = 1, 2, 4, 8
+local HAS_TOKEN_TIME, HAS_OWN_PRIORITY, HAS_OWN_LEASE, HAS_OWN_TTL, HAS_VISIBLE_AT = 1, 2, 4, 8, 16
 local BEFORE_PRIORITY = 1 -- when a part that Rust found invalid is told: before the priority, or after it
 
 -- The answer to the first enqueue of an id, if there was one; or nil and a refusal. token_time: of its token, if it has one.
@@ -83,6 +83,12 @@ local function enqueue(raw, static, body)
     return F.refuse(REFUSED.INVALID, INVALID_PRIORITY)
   elseif bad ~= 0 then
     return F.refuse(REFUSED.INVALID)
+  end
+  if flags % 32 >= HAS_VISIBLE_AT then -- what was sent is a time, and the past means at once
+    invisibility = math.max(invisibility - now, 0)
+    if invisibility > LIMIT.invisibility then
+      return F.refuse(REFUSED.INVALID, INVALID_INVISIBILITY)
+    end
   end
   local row = F.find_row(nil, NO_STATE, TRIGGER.Enqueue, invisibility > 0)
   H.sequence = H.sequence + 1

@@ -88,6 +88,11 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
             return Err(field_error(&format!("message.{field}"), Reason::InvalidMessage, what));
         }
     }
+    if sent.visible_time.is_some() && sent.invisibility.is_some() {
+        let what = "visible_time and invisibility set the same value; send only one of them";
+        let reject = Reject::new(Reason::InvalidArgument, what).at("message.invisibility", what);
+        return Err(reject.at("message.visible_time", what).into());
+    }
     Ok(SentMessage {
         id,
         token_time,
@@ -96,6 +101,7 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
         class: text(&sent.priority_class),
         metadata: Metadata::new(sent.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())))?,
         invisibility: duration("message.invisibility", sent.invisibility)?,
+        visible_at: moment("message.visible_time", sent.visible_time)?,
         lease_duration: duration("message.lease_duration", sent.lease_duration)?,
         max_attempts: sent
             .max_attempts

@@ -62,6 +62,10 @@ struct MessageArgs {
     /// The delay before the message is visible.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     invisibility: Option<Duration>,
+    /// The time from which the message is visible, at most 10 years from now, as 2026-01-31T12:00:00Z. A time in the past
+    /// means at once.
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "invisibility")]
+    at: Option<Timestamp>,
     /// The lease duration for a dequeue without its own.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
@@ -88,6 +92,7 @@ impl MessageArgs {
             priority_class: self.class,
             metadata: self.meta.into_iter().collect(),
             invisibility: self.invisibility.map(write_duration),
+            visible_time: self.at.map(tallystone_api::time::write),
             lease_duration: self.lease.map(write_duration),
             max_attempts: self.max_attempts,
             ttl: self.ttl.map(write_duration),

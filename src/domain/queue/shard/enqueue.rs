@@ -111,7 +111,8 @@ impl Shard {
             }
         }
         let priority = self.settings.priority(sent.priority, sent.class.as_deref(), &sent.metadata, now)?;
-        let invisibility = sent.invisibility.unwrap_or(self.settings.default_invisibility);
+        let told = sent.visible_at.map(|at| at.since(now)).or(sent.invisibility);
+        let invisibility = told.unwrap_or(self.settings.default_invisibility);
         let attempts = sent.max_attempts.unwrap_or(self.settings.default_attempts);
         // 0 says never, also in a queue that has a TTL.
         let ttl = sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero());
@@ -120,13 +121,14 @@ impl Shard {
             (sent.payload_bytes <= PAYLOAD_BYTES_MAX, InvalidCommandPart::Payload),
             (sent.payload_bytes <= payload_max, InvalidCommandPart::PayloadOfQueue(payload_max)),
             (sent.metadata.bytes() <= metadata_max as usize, InvalidCommandPart::MetadataOfQueue(metadata_max)),
-            (invisibility <= INVISIBILITY_MAX, InvalidCommandPart::Invisibility),
+            (sent.visible_at.is_some() || invisibility <= INVISIBILITY_MAX, InvalidCommandPart::Invisibility),
             ((1..=ATTEMPTS_MAX).contains(&attempts), InvalidCommandPart::Attempts),
             (
                 sent.lease_duration.is_none_or(|lease| (LEASE_MIN..=LEASE_MAX).contains(&lease)),
                 InvalidCommandPart::Lease,
             ),
             (ttl.is_none_or(|ttl| ttl <= MESSAGE_TTL_MAX), InvalidCommandPart::Ttl),
+            (invisibility <= INVISIBILITY_MAX, InvalidCommandPart::Invisibility),
         ];
         if let Some((_, invalid)) = checks.into_iter().find(|(fits, _)| !fits) {
             return Err(invalid);

@@ -451,6 +451,7 @@ impl Pair {
             priority: draw.pick(&[None, Some(5), Some(5), Some(6), Some(-3)]),
             class: None,
             invisibility: draw.pick(&[None, None, Some(SECOND / 2), Some(SECOND * 3)]),
+            visible_at: draw.pick(&[None, None, None, Some(self.now - SECOND), Some(self.now + SECOND * 2)]),
             lease_duration: draw.pick(&[None, Some(SECOND * 3), Some(SECOND * 7)]),
             max_attempts: draw.pick(&[None, Some(1), Some(2), Some(40)]),
             ttl: draw.pick(&[None, None, None, Some(Duration::ZERO), Some(SECOND), Some(SECOND * 4)]),

@@ -110,6 +110,7 @@ fn message(id: &str, pairs: &[(&str, &str)]) -> NewMessage {
         priority: Some(0),
         class: None,
         invisibility: None,
+        visible_at: None,
         lease_duration: None,
         max_attempts: None,
         ttl: None,

@@ -375,7 +375,10 @@ impl Oracle {
 
     fn append(&mut self, sent: &NewMessage, now: Timestamp) -> MessageState {
         self.sequence += 1;
-        let window = sent.invisibility.unwrap_or(self.settings.default_invisibility);
+        let window = match sent.visible_at {
+            Some(at) => at.since(now),
+            None => sent.invisibility.unwrap_or(self.settings.default_invisibility),
+        };
         let state = if window > Duration::ZERO { Invisible } else { Pending };
         self.items.push(Item {
             sequence: self.sequence,

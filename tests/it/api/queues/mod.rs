@@ -18,6 +18,7 @@ mod sessions;
 mod settings;
 mod streams;
 mod ties;
+mod visible_times;
 mod waiting;
 mod work;
 
@@ -27,6 +28,8 @@ use tallystone::adapters::system::SystemClock;
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::ports::Clock;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
+
+pub(super) use refusals::violations;
 
 use super::partner::alternates;
 use super::{Wire, at};

@@ -238,7 +238,7 @@ async fn a_queue_that_exists_with_other_settings_is_shown_with_the_differences()
 }
 
 /// The fields at fault that a refusal names.
-pub(super) fn violations(refused: &Value) -> Vec<&str> {
+pub fn violations(refused: &Value) -> Vec<&str> {
     let details = refused["details"].as_array().expect("details");
     let all = details.iter().filter_map(|detail| detail["fieldViolations"].as_array()).flatten();
     all.filter_map(|violation| violation["field"].as_str()).collect()

@@ -118,6 +118,7 @@ fn enqueue(number: u32) -> ShardCommand {
         priority: Some(i64::from(number % 7)),
         class: None,
         invisibility: None,
+        visible_at: None,
         lease_duration: None,
         max_attempts: None,
         ttl: None,
