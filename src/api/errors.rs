@@ -27,6 +27,9 @@ use tallystone_proto::error::v1::ItemError;
 /// The domain of every `ErrorInfo`.
 pub const ERROR_DOMAIN: &str = "tallystone";
 
+/// What is wrong with a field of a request that only the service sets.
+pub const SET_BY_SERVICE: &str = "only the service sets this field; leave it out";
+
 /// An error of a call, with all parts of its response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiError {

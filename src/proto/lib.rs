@@ -13,6 +13,37 @@ pub const METHOD_ROLES: &[(&str, u32)] = include!("generated/method_roles.rs");
 /// the order of names.
 pub const METHOD_CLASSES: &[(&str, u32)] = include!("generated/method_classes.rs");
 
+/// The full name of each field that only the service sets, as its comment begins with "Output only", in the order of names.
+pub const OUTPUT_ONLY_FIELDS: &[&str] = include!("generated/output_only_fields.rs");
+
+/// A message of a request in which a caller may set fields that only the service sets.
+pub trait OutputOnly {
+    /// The path of a field that only the service sets, and that has another value than its default here.
+    fn output_only(&self) -> Option<String>;
+}
+
+mod output_only {
+    use super::OutputOnly;
+
+    /// The first field that is set.
+    fn first_set(fields: &[(&str, bool)]) -> Option<String> {
+        fields.iter().find(|(_, is_set)| *is_set).map(|(field, _)| (*field).to_owned())
+    }
+
+    /// The first field that is set within a message.
+    fn within(field: &str, message: Option<&impl OutputOnly>) -> Option<String> {
+        message?.output_only().map(|path| format!("{field}.{path}"))
+    }
+
+    /// The first field that is set within the messages of a list.
+    fn within_each(field: &str, messages: &[impl OutputOnly]) -> Option<String> {
+        let mut paths = messages.iter().enumerate().map(|(at, message)| Some((at, message.output_only()?)));
+        paths.find_map(|path| path).map(|(at, path)| format!("{field}[{at}].{path}"))
+    }
+
+    include!("generated/output_only_checks.rs");
+}
+
 /// The metadata in which a rollup signal shows the secret of the member that sends it.
 pub const SECRET_METADATA: &str = "tallystone-member-secret-bin";
 

@@ -2,7 +2,10 @@
 //!
 //! It is made here without `protoc`, and kept in the repository, so that no build of the service needs a compiler of protos.
 //! `TALLYSTONE_BLESS=1 cargo test --workspace --test generated` renews it. Also makes the tables of the roles that methods
-//! need and of their classes; a method that does not declare both fails.
+//! need and of their classes; a method that does not declare both fails. Also makes the list of the fields that only the
+//! service sets, and their checks.
+
+mod output_only;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,6 +76,8 @@ fn generate(protos: &Path, out: &Path) -> Result<(), Box<dyn std::error::Error>>
     let pool = compiler.descriptor_pool();
     fs::write(out.join("method_roles.rs"), declared(&pool, ROLE)?)?;
     fs::write(out.join("method_classes.rs"), declared(&pool, CLASS)?)?;
+    fs::write(out.join("output_only_fields.rs"), output_only::fields(&pool))?;
+    fs::write(out.join("output_only_checks.rs"), output_only::checks(&pool)?)?;
     let descriptors = compiler.file_descriptor_set();
     fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
     let services = tonic_prost_build::configure().build_client(true).build_server(true);

@@ -1,7 +1,7 @@
 //! Our own form: the fields of `tallystone.admin.v1.Namespace`, one table for each namespace.
 //!
-//! `ns describe -o json` prints such a document. Fields that only answers carry (number, version, times) are recognised
-//! and ignored, as in requests. The etag is used.
+//! `ns describe -o json` prints such a document. Fields that only the service sets (number, version, times) are recognised
+//! and left out of what is asked for. The etag is used.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) const CARDINALITIES: &[(&str, Cardinality)] =
 
 const TEMPORALITIES: &[(&str, Temporality)] = &[("DELTA", Temporality::Delta), ("CUMULATIVE", Temporality::Cumulative)];
 
-/// Fields that are ignored in requests, because the service sets them.
+/// Fields that only the service sets.
 const ANSWERED_ONLY: [&str; 4] = ["id", "version", "create_time", "update_time"];
 
 /// Decodes one namespace.

@@ -21,12 +21,13 @@ use std::sync::Arc;
 
 use tonic::Request;
 
-use crate::errors::ApiError;
+use crate::errors::{ApiError, SET_BY_SERVICE};
 use tallystone_domain::Reason;
 use tallystone_domain::access::{CallRights, Principal};
 use tallystone_engine::access::Identity;
 use tallystone_engine::call_limiter::StreamPlaces;
 use tallystone_engine::caller_quota::CallerId;
+use tallystone_proto::OutputOnly;
 
 /// Converts a number to the signed wire type, capped at its maximum.
 pub fn saturating_i64(number: impl TryInto<i64>) -> i64 {
@@ -57,6 +58,15 @@ pub fn rights_of<T>(request: &Request<T>) -> Result<CallRights, ApiError> {
 fn places_of<T>(request: &Request<T>) -> Result<StreamPlaces, ApiError> {
     let none = || ApiError::new(Reason::Internal, "the stream has no places because of a defect of the service");
     request.extensions().get::<StreamPlaces>().cloned().ok_or_else(none)
+}
+
+/// The body of a request, unless it sets a field that only the service sets.
+fn settable<T: OutputOnly>(request: Request<T>) -> Result<T, ApiError> {
+    let body = request.into_inner();
+    match body.output_only() {
+        None => Ok(body),
+        Some(path) => Err(ApiError::new(Reason::InvalidField, format!("{path}: {SET_BY_SERVICE}")).at(path)),
+    }
 }
 
 /// The caller whose share of resources the call uses: the principal of its key, or else its peer's address.

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::documents::{self, DocumentNamespace};
 use crate::errors::ApiError;
 use crate::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
-use crate::grpc::{caller_of, principal_of, rights_of};
+use crate::grpc::{caller_of, principal_of, rights_of, settable};
 use crate::paging::{self, PagedRequest};
 use tallystone_domain::access::{AccessResource, Asked, CallRights, ListRights, Permitted, Principal, Sealed};
 use tallystone_domain::counter::{NamespaceId, NamespaceName};
@@ -88,7 +88,7 @@ impl NamespaceService for NamespacesApi {
         request: Request<pb::CreateNamespaceRequest>,
     ) -> Result<Response<pb::CreateNamespaceResponse>, Status> {
         let (actor, rights, maker) = (actor_of(&request), rights_of(&request)?, caller_of(&request));
-        let pb::CreateNamespaceRequest { namespace, reason } = request.into_inner();
+        let pb::CreateNamespaceRequest { namespace, reason } = settable(request)?;
         let (draft, _etag) = sent_draft(&rights, namespace)?;
         let namespaces = self.namespaces.with(&draft).of_maker(maker);
         let made = namespaces.create(draft.into_inner(), Author { actor, reason }).await.map_err(ApiError::from)?;
@@ -110,7 +110,7 @@ impl NamespaceService for NamespacesApi {
         request: Request<pb::UpdateNamespaceRequest>,
     ) -> Result<Response<pb::UpdateNamespaceResponse>, Status> {
         let (actor, rights) = (actor_of(&request), rights_of(&request)?);
-        let pb::UpdateNamespaceRequest { namespace, reason } = request.into_inner();
+        let pb::UpdateNamespaceRequest { namespace, reason } = settable(request)?;
         let (draft, etag) = sent_draft(&rights, namespace)?;
         let namespaces = self.namespaces.with(&draft);
         let kept =

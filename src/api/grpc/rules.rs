@@ -19,7 +19,7 @@ use tallystone_proto::rule::v1 as wire;
 use tallystone_proto::rule::v1::rule::Threshold;
 use tallystone_proto::rule::v1::rule_service_server::RuleService;
 
-use super::{rights_of, saturating_i64};
+use super::{rights_of, saturating_i64, settable};
 
 /// The rule service.
 pub struct RulesApi(Sealed<Rules>);
@@ -86,8 +86,8 @@ impl RuleService for RulesApi {
         request: Request<wire::CreateRuleRequest>,
     ) -> Result<Response<wire::CreateRuleResponse>, Status> {
         let rights = rights_of(&request)?;
-        let spec =
-            rights.permit(Asked::new(spec_of(request.into_inner().rule).map_err(refused)?)).map_err(ApiError::from)?;
+        let spec = spec_of(settable(request)?.rule).map_err(refused)?;
+        let spec = rights.permit(Asked::new(spec)).map_err(ApiError::from)?;
         let made = self.create(&rights.listing(), spec).await.map_err(status)?;
         Ok(Response::new(wire::CreateRuleResponse { rule: Some(rule_message(&made)) }))
     }
@@ -142,7 +142,7 @@ fn invalid(field: &str, what: impl Into<String>) -> Reject {
     Reject::new(Reason::InvalidArgument, what.clone()).at(field, what)
 }
 
-/// Decodes the settings of a rule. What is output only is ignored.
+/// Decodes the settings of a rule.
 fn spec_of(sent: Option<wire::Rule>) -> Result<RuleSpec, Reject> {
     let sent = sent.ok_or_else(|| invalid("rule", "rule is missing; send its name, counter, threshold and queue"))?;
     let max_per_minute = match sent.max_per_minute {

@@ -1,7 +1,7 @@
 //! Decodes JSON bodies into messages, by descriptor.
 //!
 //! Field names are accepted in camelCase and snake_case. An unknown or duplicate field is refused; null means an absent
-//! field. Every error names the field by its path (`items[3].delta`) and its position in the text.
+//! field. A field that only the service sets is refused. Every error names the field by its path (`items[3].delta`) and its position in the text.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,7 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescri
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
-use crate::errors::ApiError;
+use crate::errors::{ApiError, SET_BY_SERVICE};
 use crate::http::json_values::{ScalarSeed, duration, timestamp};
 use crate::http::list_limits::{decoded_items_max, items_max, too_many, too_many_in_total};
 use tallystone_domain::Reason;
@@ -211,6 +211,10 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
+        if tallystone_proto::OUTPUT_ONLY_FIELDS.binary_search(&self.field.full_name()).is_ok() {
+            self.trail.reason.set(Reason::InvalidField);
+            return Err(D::Error::custom(SET_BY_SERVICE));
+        }
         let kind = self.field.kind();
         if self.field.is_list() {
             let most = items_max(self.field);

@@ -170,7 +170,8 @@ impl ClientContext {
             if changed == namespace {
                 return self.show_hot(namespace);
             }
-            let request = pb::UpdateNamespaceRequest { namespace: Some(changed), reason: args.reason.clone() };
+            let request =
+                pb::UpdateNamespaceRequest { namespace: Some(settable(changed)), reason: args.reason.clone() };
             let client = self.client.namespaces();
             let updated = self.client.retried(&request, |request| {
                 let mut client = client.clone();
@@ -258,6 +259,11 @@ fn with_hot_counter(mut namespace: pb::Namespace, counter_name: &str, buckets_pe
     // Sorted as stored, so that a change that is already in place is recognised.
     namespace.hot_counters.sort_by(|a, b| a.counter_name.cmp(&b.counter_name));
     namespace
+}
+
+/// A namespace as a request may have it: without what only the service sets.
+fn settable(namespace: pb::Namespace) -> pb::Namespace {
+    pb::Namespace { id: 0, version: 0, create_time: None, update_time: None, ..namespace }
 }
 
 /// Whether an earlier attempt deleted the namespace and its answer was lost.

@@ -6,6 +6,7 @@ mod experiments;
 mod grpc;
 mod json;
 mod life;
+mod output_only;
 mod overload;
 mod partner;
 mod queues;

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 
 use crate::errors::ApiError;
 use crate::grpc::namespaces::actor_of;
-use crate::grpc::{decode, rights_of};
+use crate::grpc::{decode, rights_of, settable};
 use crate::paging::{self, PagedRequest};
 use crate::time;
 use tallystone_domain::access::{AccessDenial, Asked, AskedName, CallRights, Permitted, ResourceKind, Sealed};
@@ -98,7 +98,7 @@ impl ExperimentService for ExperimentsApi {
         request: Request<wire::CompareExperimentRequest>,
     ) -> Result<Response<wire::CompareExperimentResponse>, Status> {
         let rights = rights_of(&request)?;
-        let wire::CompareExperimentRequest { name, experiment } = request.into_inner();
+        let wire::CompareExperimentRequest { name, experiment } = settable(request)?;
         if name.is_empty() {
             let spec = rights
                 .permit(Asked::new(convert::spec(experiment).map_err(ApiError::from)?))
@@ -130,7 +130,7 @@ impl ExperimentService for ExperimentsApi {
         request: Request<wire::CreateExperimentRequest>,
     ) -> Result<Response<wire::CreateExperimentResponse>, Status> {
         let (actor, rights) = (actor_of(&request), rights_of(&request)?);
-        let wire::CreateExperimentRequest { experiment, reason } = request.into_inner();
+        let wire::CreateExperimentRequest { experiment, reason } = settable(request)?;
         let settings = convert::settings(experiment).map_err(ApiError::from)?;
         let namespace = rights.permit(Asked::new(settings.spec.namespace.clone())).map_err(ApiError::from)?;
         let author = Author { actor, reason };
@@ -153,7 +153,7 @@ impl ExperimentService for ExperimentsApi {
         request: Request<wire::UpdateExperimentRequest>,
     ) -> Result<Response<wire::UpdateExperimentResponse>, Status> {
         let (actor, rights) = (actor_of(&request), rights_of(&request)?);
-        let wire::UpdateExperimentRequest { experiment, reason } = request.into_inner();
+        let wire::UpdateExperimentRequest { experiment, reason } = settable(request)?;
         let etag = experiment.as_ref().map_or_else(String::new, |experiment| experiment.etag.clone());
         let settings = convert::settings(experiment).map_err(ApiError::from)?;
         self.check_changeable(&rights, &settings.spec.name)?;

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::errors::ApiError;
 use crate::grpc::namespaces::actor_of;
-use crate::grpc::{CallTime, caller_of, places_of, rights_of, saturating_i64};
+use crate::grpc::{CallTime, caller_of, places_of, rights_of, saturating_i64, settable};
 use crate::time;
 use tallystone_domain::Reason;
 use tallystone_domain::access::ResourceKind;
@@ -62,7 +62,7 @@ impl QueueService for QueuesApi {
         request: Request<wire::CreateQueueRequest>,
     ) -> QueueRpcResult<wire::CreateQueueResponse> {
         let (actor, rights, maker) = (actor_of(&request), rights_of(&request)?, caller_of(&request));
-        let wire::CreateQueueRequest { queue, reason } = request.into_inner();
+        let wire::CreateQueueRequest { queue, reason } = settable(request)?;
         let (draft, _etag) = settings::draft_of(&rights, queue)?;
         let queues = self.queues(&draft)?.of_maker(maker);
         let made = queues.create(draft.into_inner(), Author { actor, reason }).await.map_err(to_status)?;
@@ -81,7 +81,7 @@ impl QueueService for QueuesApi {
         request: Request<wire::UpdateQueueRequest>,
     ) -> QueueRpcResult<wire::UpdateQueueResponse> {
         let (actor, rights) = (actor_of(&request), rights_of(&request)?);
-        let wire::UpdateQueueRequest { queue, reason, reset } = request.into_inner();
+        let wire::UpdateQueueRequest { queue, reason, reset } = settable(request)?;
         let (draft, etag) = settings::draft_of(&rights, queue)?;
         let queues = self.queues(&draft)?;
         let changed =
@@ -135,7 +135,7 @@ impl QueueService for QueuesApi {
     async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> QueueRpcResult<wire::EnqueueResponse> {
         let rights = rights_of(&request)?;
         let caller = caller_of(&request);
-        let wire::EnqueueRequest { queue, message } = request.into_inner();
+        let wire::EnqueueRequest { queue, message } = settable(request)?;
         let name = decode::queue(&rights, &queue)?;
         let sent = decode::message(message).map_err(to_status)?;
         let enqueued = self.enqueuing(&rights, &name)?.enqueue(&caller, &name, sent).await.map_err(to_status)?;
@@ -148,7 +148,7 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::BatchEnqueueResponse> {
         let rights = rights_of(&request)?;
         let caller = caller_of(&request);
-        let wire::BatchEnqueueRequest { queue, messages } = request.into_inner();
+        let wire::BatchEnqueueRequest { queue, messages } = settable(request)?;
         let name = decode::queue(&rights, &queue)?;
         decode::batch_size("messages", messages.len()).map_err(to_status)?;
         let ids: Vec<String> = messages.iter().map(|message| message.message_id.clone()).collect();
