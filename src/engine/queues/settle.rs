@@ -9,7 +9,7 @@ use crate::queues::error::QueueError;
 use crate::queues::operations::check_token;
 use crate::queues::served_queue::ServedQueue;
 use crate::queues::{Queues, unexpected};
-use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX};
+use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX, LEASE_MIN};
 use tallystone_domain::queue::command::{FailureReport, MessageUpdate, Refusal};
 use tallystone_domain::queue::invalid_command::InvalidCommandPart;
 use tallystone_domain::queue::messages::key_syntax::KeyTextError;
@@ -251,7 +251,8 @@ impl Queues {
     ) -> Result<(u32, ShardCommand), QueueError> {
         let token = self.lease_token(queue, token)?;
         let lease = lease.unwrap_or(queue.record.load().spec.settings.default_lease);
-        if lease > LEASE_MAX {
+        // The range of every lease, and 0 ends this one.
+        if !lease.is_zero() && !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
             return Err(InvalidCommandPart::Lease.into());
         }
         Ok((token.key.shard, ShardCommand::of(Command::Extend { token, lease })))
