@@ -34,8 +34,7 @@ local function complete_late(M)
 end
 
 local function cancel(M)
-  local was_asked = M.canceled_by == CANCELED.Request and M.canceled_why ~= ''
-  if not was_asked then
+  if M.canceled_by ~= CANCELED.Request then -- the reason is that of the request; the worker only carries it out
     M.canceled_by, M.canceled_why = CANCELED.Worker, nil
   end
 end

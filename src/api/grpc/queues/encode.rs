@@ -100,6 +100,7 @@ pub fn attempt_error(error: &AttemptError) -> wire::WorkerError {
 fn cancel_reason(head: &MessageHead) -> String {
     match &head.canceled_by {
         Some(CanceledBy::Worker) => "worker".to_owned(),
+        Some(CanceledBy::Request(why)) if why.is_empty() => "request".to_owned(),
         Some(CanceledBy::Request(why)) => why.to_string(),
         Some(CanceledBy::Purge) => "purge".to_owned(),
         Some(CanceledBy::Ttl) => "ttl".to_owned(),

@@ -89,7 +89,7 @@ impl Shard {
             (Ok(_), SettleAction::Cancel) => {
                 self.apply_transition(sequence, Trigger::Cancel, false, now, |message, _| {
                     // The reason is that of the cancel request; the worker only carries it out.
-                    let was_asked = matches!(&message.canceled_by, Some(CanceledBy::Request(why)) if !why.is_empty());
+                    let was_asked = matches!(&message.canceled_by, Some(CanceledBy::Request(_)));
                     if !was_asked {
                         message.canceled_by = Some(CanceledBy::Worker);
                     }

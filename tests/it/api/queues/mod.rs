@@ -31,6 +31,8 @@ use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 
 pub(super) use refusals::violations;
 
+use on_stores::{mail, on_every_store};
+
 use super::partner::alternates;
 use super::{Wire, at};
 use crate::support::patience::PatientChannel;
@@ -277,6 +279,50 @@ async fn a_message_that_nobody_has_is_updated_and_canceled() {
     let late = json!({"queue": "mail", "message_id": "a", "priority": "4"});
     server.refused("UpdateMessage", late, Reason::WrongMessageState).await;
     server.refused("GetMessage", json!({"queue": "mail", "message_id": "nobody"}), Reason::MessageNotFound).await;
+}
+
+#[tokio::test]
+async fn a_cancel_without_a_reason_is_shown_as_requested_also_if_the_worker_carries_it_out() {
+    on_every_store(mail(), async |server| {
+        for (id, expected) in [("", "request"), ("late", "late")] {
+            let name = format!("m{id}");
+            server.done("Enqueue", enqueue(&name, 1)).await;
+            let held = lease(server).await;
+            server.done("CancelMessage", json!({"queue": "mail", "message_id": name, "reason": id})).await;
+            assert_eq!(server.done("Cancel", settle(&held)).await["state"], "MESSAGE_STATE_CANCELED");
+            let found = server.done("GetMessage", json!({"queue": "mail", "message_id": name})).await;
+            assert_eq!(found["message"]["cancelReason"], expected);
+        }
+        server.done("Enqueue", enqueue("own", 1)).await;
+        server.done("Cancel", settle(&lease(server).await)).await;
+        let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "own"})).await;
+        assert_eq!(found["message"]["cancelReason"], "worker");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_is_extended_by_what_a_lease_may_last() {
+    on_every_store(mail(), async |server| {
+        server.done("Enqueue", enqueue("a", 1)).await;
+        let held = lease(server).await;
+        let extend = |time: &str| {
+            let mut extend = settle(&held);
+            extend["lease_duration"] = json!(time);
+            extend
+        };
+        for outside in ["0.5s", "0.999999s", "43200.1s"] {
+            let refused = server.refused("ExtendLease", extend(outside), Reason::InvalidRange).await;
+            assert!(refused["message"].as_str().is_some_and(|text| text.contains("1 s to 12 h")), "{refused}");
+        }
+        let mut item = extend("0.5s");
+        item["verb"] = json!("EXTEND");
+        item.as_object_mut().expect("an object").remove("queue");
+        let settled = server.done("SettleMessages", json!({"queue": "mail", "items": [item]})).await;
+        assert_eq!(settled["results"][0]["error"]["reason"], "INVALID_RANGE", "{settled}");
+        assert_eq!(server.done("ExtendLease", extend("1s")).await["leaseExpiresIn"], "1s");
+    })
+    .await;
 }
 
 #[tokio::test]
