@@ -551,3 +551,19 @@ fn sessions_are_listed_with_their_workers_and_leases_and_without_their_ids() {
     assert_eq!(json(&desk, "session ls")["sessions"].as_array().map(Vec::len), Some(1), "what is closed is gone");
     check(&desk.run(&["session", "ls", "-q", "absent"]), 3, "QUEUE_NOT_FOUND");
 }
+
+#[test]
+fn a_payload_that_looks_like_a_flag_needs_two_hyphens_before_it() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    let ran = desk.run(&["msg", "push", "-q", "orders", "--line"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("--line"), "{}", ran.err);
+    desk.run(&["msg", "push", "-q", "orders", "--id", "a", "--", "--line"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "--id", "b", "-5"]).ok();
+    let later = desk.run(&["msg", "push", "-q", "orders", "x", "--id", "c", "--at", "2999-01-01T00:00:00Z"]);
+    assert!(later.err.contains("10 years"), "{}", later.err);
+    let both = desk.run(&["msg", "push", "-q", "orders", "x", "--at", "2026-01-01T00:00:00Z", "--invisibility", "5m"]);
+    assert_eq!(both.code, 2, "{}", both.err);
+    assert!(desk.run(&["msg", "push", "-q", "orders", "x", "--at", "2026-01-01T00:00:00Z"]).ok().contains("PENDING"));
+}

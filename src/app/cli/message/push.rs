@@ -25,8 +25,8 @@ pub struct PushArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
     queue: String,
-    /// The payload.
-    #[arg(required_unless_present = "file", conflicts_with = "file", allow_hyphen_values = true)]
+    /// The payload. After --, it may begin with a hyphen.
+    #[arg(required_unless_present = "file", conflicts_with = "file", allow_negative_numbers = true)]
     payload: Option<String>,
     /// Read the payload from a file; - reads stdin.
     #[arg(short, long)]
