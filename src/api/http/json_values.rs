@@ -80,8 +80,9 @@ fn integer(kind: &Kind, value: i128) -> Option<Value> {
 
 /// Converts a number with a fraction or an exponent; to an integer only if the float is exact.
 fn float(kind: &Kind, value: f64) -> Option<Value> {
-    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
-    let exact = value.fract() == 0.0 && value.abs() <= EXACT_MAX;
+    // From 2^53 on, several numbers that were written with a point or an exponent are the same float.
+    const INEXACT_MIN: f64 = 9_007_199_254_740_992.0;
+    let exact = value.fract() == 0.0 && value.abs() < INEXACT_MIN;
     match kind {
         Kind::Double => Some(Value::F64(value)),
         Kind::Float => Some(Value::F32(value as f32)),
@@ -186,6 +187,8 @@ mod tests {
         assert_eq!(text(&Kind::Int64, "9223372036854775808"), None);
         assert_eq!(float(&Kind::Int64, 1e3), Some(Value::I64(1_000)));
         assert_eq!(float(&Kind::Int64, 1.5), None);
+        assert_eq!(float(&Kind::Int64, 9_007_199_254_740_991.0), Some(Value::I64((1 << 53) - 1)));
+        assert_eq!(float(&Kind::Int64, 9_007_199_254_740_993.0), None, "it is the float of 2^53");
         assert_eq!(float(&Kind::Int64, 1e18), None, "a float of this size may have been another number");
         assert_eq!(integer(&Kind::Int32, 1 << 31), None);
         assert_eq!(integer(&Kind::Uint32, -1), None);
