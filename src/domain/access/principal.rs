@@ -24,7 +24,7 @@ impl PrincipalName {
         let what = match name.as_bytes() {
             [] => "is empty",
             bytes if bytes.len() > PRINCIPAL_NAME_BYTES_MAX => "is too long",
-            [first, ..] if !first.is_ascii_alphanumeric() => "does not begin with a letter or digit",
+            [first, ..] if !first.is_ascii_alphanumeric() => "does not begin with a letter or digit (A-Z, a-z, 0-9)",
             bytes if !bytes.iter().copied().all(is_allowed) => "has a character that is not allowed",
             _ => return Ok(Self(name.into())), // the name is valid
         };

@@ -172,7 +172,7 @@ fn check(name: &str, bytes_max: usize) -> Result<(), String> {
         return Err(format!("has {bytes} bytes; at most {bytes_max} are allowed"));
     }
     if !first.is_ascii_alphanumeric() {
-        return Err(format!("must begin with a letter or digit, not with {first:?}"));
+        return Err(format!("must begin with a letter or digit, not with {first:?}; letters are A-Z and a-z"));
     }
     match (1..).zip(name.chars()).find(|(_, character)| !is_of_names(*character)) {
         None => Ok(()),
@@ -210,7 +210,7 @@ mod tests {
     fn a_refused_name_is_told_what_to_change() {
         for (name, words) in [
             ("", "counter name is empty; send 1 to 256 bytes"),
-            ("-a", "must begin with a letter or digit, not with '-'"),
+            ("-a", "must begin with a letter or digit, not with '-'; letters are A-Z and a-z"),
             ("a b", "has ' ' as character 2; use only letters"),
             ("aa\n", r"has '\n' as character 3"),
             ("aéb c", "has 'é' as character 2"),

@@ -34,7 +34,7 @@ impl ExperimentWord {
         }
         let what = format!(
             "names of experiments, arms and metrics have 1 to {EXPERIMENT_WORD_BYTES_MAX} letters, digits and . _ -, and \
-             begin with a letter or digit"
+             begin with a letter or digit; letters are A-Z and a-z"
         );
         Err(refuse(field, what))
     }

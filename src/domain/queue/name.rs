@@ -37,7 +37,7 @@ fn check(name: &str) -> Result<(), String> {
         return Err(format!("has {} bytes; at most {QUEUE_NAME_BYTES_MAX} are allowed", bytes.len()));
     }
     if !first.is_ascii_alphanumeric() {
-        return Err("must begin with a letter or digit".to_owned());
+        return Err("must begin with a letter or digit; letters are A-Z and a-z".to_owned());
     }
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(byte);
     match bytes.iter().position(|byte| !allowed(byte)) {

@@ -10,13 +10,13 @@ reasons! {
     InvalidNamespace => ReasonInfo {
         name: "INVALID_NAMESPACE",
         field: Some("namespace"),
-        help: "Use a namespace name of 1 to 64 bytes that begins with a letter or digit and contains only letters, digits and . _ : / = ~ % @ + -.",
+        help: "Use a namespace name of 1 to 64 bytes that begins with a letter or digit (A-Z, a-z, 0-9) and contains only letters, digits and . _ : / = ~ % @ + -.",
         ..INVALID
     },
     InvalidCounterName => ReasonInfo {
         name: "INVALID_COUNTER_NAME",
         field: Some("counter_name"),
-        help: "Use a counter name of 1 to 256 bytes that begins with a letter or digit and contains only letters, digits and . _ : / = ~ % @ + -.",
+        help: "Use a counter name of 1 to 256 bytes that begins with a letter or digit (A-Z, a-z, 0-9) and contains only letters, digits and . _ : / = ~ % @ + -.",
         ..INVALID
     },
     InvalidToken => ReasonInfo {
@@ -286,7 +286,7 @@ reasons! {
     InvalidQueueName => ReasonInfo {
         name: "INVALID_QUEUE_NAME",
         field: Some("queue"),
-        help: "Use a queue name of 1 to 128 bytes that begins with a letter or digit and contains only letters, digits and . _ : / -.",
+        help: "Use a queue name of 1 to 128 bytes that begins with a letter or digit (A-Z, a-z, 0-9) and contains only letters, digits and . _ : / -.",
         ..INVALID
     },
     InvalidMessageId => ReasonInfo {

@@ -45,7 +45,7 @@ impl RuleName {
             return refuse(format!("has {} bytes; at most {RULE_NAME_BYTES_MAX} are allowed", bytes.len()));
         }
         if !first.is_ascii_alphanumeric() {
-            return refuse("must begin with a letter or digit".to_owned());
+            return refuse("must begin with a letter or digit; letters are A-Z and a-z".to_owned());
         }
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(byte);
         match bytes.iter().position(|byte| !allowed(byte)) {
