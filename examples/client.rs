@@ -31,7 +31,7 @@ pub async fn count_a_view(addresses: &[&str]) -> Result<i64, Box<dyn Error>> {
     let add = AddCountRequest {
         namespace: "default".to_owned(),
         counter_name: "views".to_owned(),
-        delta: 1,
+        delta: Some(1),
         ..AddCountRequest::default()
     };
     if let Err(failed) = client.add_count(add).await {

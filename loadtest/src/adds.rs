@@ -48,7 +48,7 @@ impl Call for Unary {
         let request = AddCountRequest {
             namespace: self.aim.namespace.to_owned(),
             counter_name: counter_name(self.aim.first + self.dice.below(self.aim.counters)),
-            delta: 1,
+            delta: Some(1),
             idempotency_token: Some(new_token()),
             provenance: String::new(),
         };

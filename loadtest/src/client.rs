@@ -71,7 +71,7 @@ pub fn counter_name(number: u64) -> String {
 pub fn add_item(counter: u64, delta: i64) -> AddItem {
     AddItem {
         counter_name: counter_name(counter),
-        delta,
+        delta: Some(delta),
         idempotency_token: Some(new_token()),
         provenance: String::new(),
     }

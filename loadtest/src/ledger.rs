@@ -73,7 +73,7 @@ impl Writer {
             let mut again = Vec::new();
             for ((own, item), result) in items.into_iter().zip(answer.into_inner().results) {
                 match result.error {
-                    None => self.sums[own] += item.delta,
+                    None => self.sums[own] += item.delta(),
                     Some(error) if error.reason == "NOT_APPLIED" || error.reason.starts_with("INVALID") => {
                         self.refused += 1;
                     }

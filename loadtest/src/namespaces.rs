@@ -43,7 +43,7 @@ impl Settings {
             coalesce_ms: 1_000,
             counter_type: CounterType::Eventual,
             cache_cluster: None,
-            partition: TimePartition { buckets_per_id: 1, ..TimePartition::default() },
+            partition: TimePartition { buckets_per_id: Some(1), ..TimePartition::default() },
             hot_buckets: None,
         }
     }
@@ -60,7 +60,7 @@ pub async fn create(catalog: &mut Catalog, settings: &Settings) -> Result<()> {
     };
     let namespace = Namespace {
         name: settings.name.to_owned(),
-        description: "made by loadtest".to_owned(),
+        description: Some("made by loadtest".to_owned()),
         counter_type: settings.counter_type.into(),
         counter_cardinality: settings.cardinality.into(),
         storage: Some(Storage {
@@ -71,7 +71,7 @@ pub async fn create(catalog: &mut Catalog, settings: &Settings) -> Result<()> {
         dataset: Some(dataset),
         time_partition: Some(settings.partition),
         hot_counters: settings.hot_buckets.map(hot).into_iter().collect(),
-        rollup: Some(RollupSettings { coalesce_ms: settings.coalesce_ms, ..RollupSettings::default() }),
+        rollup: Some(RollupSettings { coalesce_ms: Some(settings.coalesce_ms), ..RollupSettings::default() }),
         ..Namespace::default()
     };
     let reason = "a load test".to_owned();

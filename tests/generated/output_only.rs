@@ -49,10 +49,10 @@ fn check(
     for field in message.fields() {
         if own.contains(&field) {
             write!(set, "({:?}, {}), ", field.name(), is_set(&field)?).map_err(|error| error.to_string())?;
-        } else if let Kind::Message(inner) = field.kind() {
-            if check(&inner, checked, above)? {
-                nested.push(within(&field)?);
-            }
+        } else if let Kind::Message(inner) = field.kind()
+            && check(&inner, checked, above)?
+        {
+            nested.push(within(&field)?);
         }
     }
     above.pop();

@@ -60,7 +60,7 @@ pub async fn beside_adds(site: &Site, count: usize, adds: u64) -> Result<()> {
             let request = AddCountRequest {
                 namespace: "default".to_owned(),
                 counter_name: counter_name(number),
-                delta: 1,
+                delta: Some(1),
                 idempotency_token: Some(new_token()),
                 ..AddCountRequest::default()
             };

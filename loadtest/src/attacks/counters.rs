@@ -126,7 +126,7 @@ pub async fn late_adds(site: &Site) -> Result<()> {
             let request = AddCountRequest {
                 namespace: LATE.to_owned(),
                 counter_name: counter_name(number % 100),
-                delta: 1,
+                delta: Some(1),
                 idempotency_token: Some(IdempotencyToken {
                     token: format!("late-{number}"),
                     generation_time: Some((SystemTime::now() - back).into()),
@@ -150,7 +150,7 @@ async fn victim(site: &Site, connections: &Connections) {
         let add = AddCountRequest {
             namespace: VICTIM.to_owned(),
             counter_name: "victim".to_owned(),
-            delta: 1,
+            delta: Some(1),
             idempotency_token: Some(new_token()),
             ..AddCountRequest::default()
         };
@@ -256,7 +256,7 @@ pub async fn datasets(site: &Site, datasets: usize) -> Result<()> {
             let request = AddCountRequest {
                 namespace,
                 counter_name: "one".to_owned(),
-                delta: 1,
+                delta: Some(1),
                 idempotency_token: Some(new_token()),
                 ..AddCountRequest::default()
             };

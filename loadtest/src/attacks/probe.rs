@@ -131,7 +131,7 @@ async fn once(channel: Connection) -> Turn {
     let add = AddCountRequest {
         namespace: "default".to_owned(),
         counter_name: "attack-probe".to_owned(),
-        delta: 1,
+        delta: Some(1),
         idempotency_token: Some(new_token()),
         ..AddCountRequest::default()
     };

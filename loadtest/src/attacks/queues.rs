@@ -22,7 +22,7 @@ const STREAMS: usize = 500;
 /// Makes a queue; one that is there with the same settings stays.
 pub async fn make(site: &Site, name: &str, shards: i32) -> Result<()> {
     let mut client = QueueServiceClient::new(site.connections(1).await?.channel(0));
-    let queue = pb::Queue { name: name.to_owned(), shards, ..pb::Queue::default() };
+    let queue = pb::Queue { name: name.to_owned(), shards: Some(shards), ..pb::Queue::default() };
     let request = pb::CreateQueueRequest { queue: Some(queue), reason: "an attack".to_owned() };
     client.create_queue(request).await?;
     Ok(())

@@ -144,7 +144,7 @@ impl Call for Cold {
         let request = AddCountRequest {
             namespace: self.namespace.to_owned(),
             counter_name: counter_name(self.next.fetch_add(1, Ordering::Relaxed)),
-            delta: 1,
+            delta: Some(1),
             idempotency_token: Some(new_token()),
             provenance: String::new(),
         };

@@ -60,13 +60,13 @@ pub async fn converge(bench: &Bench) -> Result<Figure> {
 
 /// One counter at 2,000 adds a second, in time buckets of two minutes.
 pub async fn hot(bench: &Bench) -> Result<Figure> {
-    let partition = TimePartition { seconds_per_bucket: 120, buckets_per_id: 4 };
+    let partition = TimePartition { seconds_per_bucket: Some(120), buckets_per_id: Some(4) };
     hot_in(bench, Settings { partition, ..published(HOT) }, "seconds_per_bucket 120").await
 }
 
 /// The same in time buckets of ten minutes, with event buckets of its own.
 pub async fn hot_and_wide(bench: &Bench) -> Result<Figure> {
-    let partition = TimePartition { seconds_per_bucket: 600, buckets_per_id: 4 };
+    let partition = TimePartition { seconds_per_bucket: Some(600), buckets_per_id: Some(4) };
     let settings = Settings { partition, hot_buckets: Some(HOT_BUCKETS), ..published(HOT_AND_WIDE) };
     hot_in(bench, settings, &format!("seconds_per_bucket 600, {HOT_BUCKETS} event buckets as a hot counter")).await
 }

@@ -17,13 +17,13 @@ use super::stored_shard::{StoredShardHeader, read_header, read_session_id, read_
 use super::wire::{WireCommand, WireReply};
 use tallystone_adapters::codec::CorruptValue;
 use tallystone_domain::limits::{FILTER_WALK_MAX, SESSIONS_MAX};
-use tallystone_domain::queue::{Command, MessageState};
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::{MessageRef, SessionId};
 use tallystone_domain::queue::name::ShardId;
 use tallystone_domain::queue::session_records::SessionRecord;
 use tallystone_domain::queue::shard::UndeclaredFilter;
 use tallystone_domain::queue::shard::explain::{Cause, DequeuePreview};
+use tallystone_domain::queue::{Command, MessageState};
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{
     FilteredDepth, MessagesAt, ShardCommand, ShardReader, ShardStore as _, ShardTotals, StoreError, StoredMessage,

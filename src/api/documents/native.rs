@@ -39,7 +39,7 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     let mut draft = NamespaceDraft::of(agreed_name(&place, said, name)?);
     let etag = fields.text("etag")?.filter(|etag| !etag.is_empty());
     let etag = etag.map(|etag| etag.parse::<NamespaceEtag>()).transpose()?;
-    draft.description = fields.text("description")?.unwrap_or_default();
+    draft.description = fields.text("description")?;
     draft.counter_type = fields.word("counter_type", "COUNTER_TYPE_", COUNTER_TYPES)?;
     draft.temporality = fields.word("temporality", "TEMPORALITY_", TEMPORALITIES)?;
     draft.ttl = fields.duration("ttl")?;
@@ -47,9 +47,13 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     draft.storage = fields.part("storage", storage)?.unwrap_or_default();
     draft.dataset = fields.part("dataset", dataset)?.unwrap_or_default();
     draft.partition = fields.part("time_partition", time_partition)?.unwrap_or_default();
-    draft.hot_counters = fields.parts("hot_counters", hot_counter)?.into_iter().collect();
+    // A list that is empty was said, one that is absent was not.
+    draft.hot_counters = match fields.has("hot_counters") {
+        true => Some(fields.parts("hot_counters", hot_counter)?.into_iter().collect()),
+        false => None,
+    };
     draft.rollup = fields.part("rollup", rollup)?.unwrap_or_default();
-    draft.series = fields.parts("series", series)?;
+    draft.series = if fields.has("series") { Some(fields.parts("series", series)?) } else { None };
     for answered in ANSWERED_ONLY {
         fields.take(answered);
     }

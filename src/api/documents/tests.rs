@@ -69,11 +69,17 @@ fn our_toml_and_our_json_say_the_same() {
     assert_eq!(toml, parse(OURS_JSON, None).expect("valid"));
     assert_eq!(toml.len(), 2);
     assert_eq!(toml[0].draft.ttl, Some(Duration::from_secs(90 * 86_400)));
-    let hot: Vec<_> =
-        toml[0].draft.hot_counters.iter().map(|hot| (hot.counter_name.as_str(), hot.buckets_per_id)).collect();
+    let hot: Vec<_> = toml[0]
+        .draft
+        .hot_counters
+        .as_ref()
+        .expect("it has some")
+        .iter()
+        .map(|hot| (hot.counter_name.as_str(), hot.buckets_per_id))
+        .collect();
     assert_eq!(hot, [("front-page", 16)]);
-    assert_eq!(toml[0].draft.series.len(), 2);
-    assert_eq!(toml[0].draft.series[1].step_seconds, 3_600);
+    assert_eq!(toml[0].draft.series.as_ref().expect("it has some").len(), 2);
+    assert_eq!(toml[0].draft.series.as_ref().expect("it has some")[1].step_seconds, 3_600);
 }
 
 #[test]

@@ -45,12 +45,19 @@ pub fn required_token(sent: Option<wire::IdempotencyToken>) -> Result<Idempotenc
 pub fn add(
     scope: &CounterScope,
     name: &str,
-    delta: i64,
+    delta: Option<i64>,
     sent: Option<wire::IdempotencyToken>,
     provenance: &str,
 ) -> Result<Add, Reject> {
     let name = counter(scope, name)?;
+    let delta = required("delta", "the amount to add", delta)?;
     Ok(Add { name, delta, token: token(sent)?, provenance: Provenance::new(provenance)? })
+}
+
+/// A number without which a change changes nothing.
+pub fn required(field: &str, meaning: &str, sent: Option<i64>) -> Result<i64, Reject> {
+    let what = format!("{field} is missing; send {meaning}");
+    sent.ok_or_else(|| Reject::new(Reason::InvalidArgument, what.as_str()).at(field, what.as_str()))
 }
 
 pub fn add_item(scope: &CounterScope, item: wire::AddItem) -> Result<Add, Reject> {
@@ -143,7 +150,7 @@ pub fn report(request: &wire::ReportTotalsRequest) -> Result<Report, ApiError> {
 }
 
 pub fn total(scope: &CounterScope, item: &wire::TotalItem) -> Result<(CounterName, i64), Reject> {
-    Ok((counter(scope, &item.counter_name)?, item.total))
+    Ok((counter(scope, &item.counter_name)?, required("total", "the source's total", item.total)?))
 }
 
 /// Decodes the number of log rows to show, capped at the maximum.

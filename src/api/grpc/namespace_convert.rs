@@ -1,7 +1,7 @@
 //! Namespaces between the wire and the domain.
 //!
-//! Proto3 cannot distinguish an absent number or word from a zero or empty one, and no setting may be zero or empty. So
-//! zero and empty mean absent, and the catalog fills in defaults. All errors of a message are reported together.
+//! What is absent was not said, and the catalog fills it in. An unspecified word, an empty name and an empty list mean absent.
+//! All errors of a message are reported together.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -38,8 +38,11 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Namespace
     draft.partition = sent.time_partition.map(GroupMessage::into_draft).unwrap_or_default();
     draft.rollup = sent.rollup.map(GroupMessage::into_draft).unwrap_or_default();
     let hot = sent.hot_counters.iter().enumerate();
-    draft.hot_counters = hot.filter_map(|(at, hot)| faults.hot_counter(at, hot)).collect();
-    draft.series = sent.series.into_iter().enumerate().filter_map(|(at, series)| faults.series(at, series)).collect();
+    let hot: Vec<HotCounter> = hot.filter_map(|(at, hot)| faults.hot_counter(at, hot)).collect();
+    draft.hot_counters = (!hot.is_empty()).then(|| hot.into_iter().collect());
+    let series = sent.series.into_iter().enumerate();
+    let series: Vec<SeriesSettings> = series.filter_map(|(at, series)| faults.series(at, series)).collect();
+    draft.series = (!series.is_empty()).then_some(series);
     match faults.0.is_empty() {
         true => Ok((draft, etag)),
         false => Err(Reject::new(Reason::InvalidSettings, faults.0.join("; "))),
@@ -91,7 +94,7 @@ pub fn action_message(applied: NamespaceApplyOutcome) -> pb::ApplyAction {
 fn settings_message(spec: &NamespaceSpec) -> pb::Namespace {
     pb::Namespace {
         name: spec.name.to_string(),
-        description: spec.description.clone(),
+        description: Some(spec.description.clone()),
         counter_type: counter_type_message(spec.counter_type).into(),
         temporality: temporality_message(spec.temporality).into(),
         ttl: spec.ttl.map(write_duration),
@@ -122,7 +125,7 @@ fn dataset_message(dataset: &DatasetSettings) -> pb::DatasetSettings {
         delete_after: Some(write_duration(dataset.delete_after)),
         accept_limit: Some(write_duration(dataset.accept_limit)),
         future_limit: Some(write_duration(dataset.future_limit)),
-        export_before_drop: dataset.export_before_drop,
+        export_before_drop: Some(dataset.export_before_drop),
     }
 }
 
@@ -206,7 +209,7 @@ macro_rules! message {
             type Draft = $draft;
 
             fn into_draft(self) -> $draft {
-                $draft { $($field: non_default(self.$field),)* }
+                $draft { $($field: self.$field,)* }
             }
         }
 
@@ -214,18 +217,13 @@ macro_rules! message {
             type Message = pb::$settings;
 
             fn into_message(self) -> pb::$settings {
-                pb::$settings { $($field: self.$field,)* }
+                pb::$settings { $($field: Some(self.$field),)* }
             }
         }
     };
 }
 namespace_settings!(partition message);
 namespace_settings!(rollup message);
-
-/// The value, unless it is the type's default.
-fn non_default<T: Default + PartialEq>(sent: T) -> Option<T> {
-    (sent != T::default()).then_some(sent)
-}
 
 /// All errors of a message.
 struct NamespaceFieldErrors(Vec<String>);
@@ -292,7 +290,7 @@ impl NamespaceFieldErrors {
             delete_after: self.duration("dataset.delete_after", sent.delete_after),
             accept_limit: self.duration("dataset.accept_limit", sent.accept_limit),
             future_limit: self.duration("dataset.future_limit", sent.future_limit),
-            export_before_drop: non_default(sent.export_before_drop),
+            export_before_drop: sent.export_before_drop,
         }
     }
 

@@ -110,11 +110,12 @@ impl NamespaceService for NamespacesApi {
         request: Request<pb::UpdateNamespaceRequest>,
     ) -> Result<Response<pb::UpdateNamespaceResponse>, Status> {
         let (actor, rights) = (actor_of(&request), rights_of(&request)?);
-        let pb::UpdateNamespaceRequest { namespace, reason } = settable(request)?;
+        let pb::UpdateNamespaceRequest { namespace, reason, reset } = settable(request)?;
         let (draft, etag) = sent_draft(&rights, namespace)?;
         let namespaces = self.namespaces.with(&draft);
+        let author = Author { actor, reason };
         let kept =
-            namespaces.update(draft.into_inner(), etag, Author { actor, reason }).await.map_err(ApiError::from)?;
+            namespaces.update_and_reset(draft.into_inner(), reset, etag, author).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::UpdateNamespaceResponse { namespace: Some(namespace_message(&kept)) }))
     }
 

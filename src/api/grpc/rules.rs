@@ -145,11 +145,8 @@ fn invalid(field: &str, what: impl Into<String>) -> Reject {
 /// Decodes the settings of a rule.
 fn spec_of(sent: Option<wire::Rule>) -> Result<RuleSpec, Reject> {
     let sent = sent.ok_or_else(|| invalid("rule", "rule is missing; send its name, counter, threshold and queue"))?;
-    let max_per_minute = match sent.max_per_minute {
-        0 => RULE_MESSAGES_PER_MINUTE,
-        // A negative number is out of range, as 0 is here.
-        rate => u32::try_from(rate).unwrap_or(0),
-    };
+    // A negative number is out of range, as 0 is.
+    let max_per_minute = sent.max_per_minute.map_or(RULE_MESSAGES_PER_MINUTE, |rate| u32::try_from(rate).unwrap_or(0));
     Ok(RuleSpec {
         name: RuleName::new(&sent.name)?,
         namespace: NamespaceName::new(&sent.namespace)?,
@@ -209,7 +206,7 @@ fn rule_message(rule: &Rule) -> wire::Rule {
         threshold: Some(threshold),
         queue: spec.queue.to_string(),
         message: Some(message_message(&spec.message)),
-        max_per_minute: i32::try_from(spec.max_per_minute).unwrap_or(i32::MAX),
+        max_per_minute: Some(i32::try_from(spec.max_per_minute).unwrap_or(i32::MAX)),
         fired_through: progress.fired_through,
         generation: progress.generation,
         last_message_id: last.map(|message| message.id.to_string()).unwrap_or_default(),

@@ -391,7 +391,7 @@ mod tests {
                "idempotency_token": {"token": "some_event_id", "generation_time": "2024-10-05T14:48:00Z"}}"#)
         .expect("the published body");
         let token = request.idempotency_token.expect("a token");
-        assert_eq!((request.counter_name.as_str(), request.delta), ("counter123", 2));
+        assert_eq!((request.counter_name.as_str(), request.delta), ("counter123", Some(2)));
         assert_eq!(token.generation_time.expect("a time").seconds, 1_728_139_680);
     }
 
@@ -400,7 +400,7 @@ mod tests {
         let snake = add(r#"{"counter_name": "a", "delta": "-9223372036854775808"}"#).expect("snake_case");
         let camel = add(r#"{"counterName": "a", "delta": -9223372036854775808}"#).expect("camelCase");
         assert_eq!(snake, camel);
-        assert_eq!(snake.delta, i64::MIN);
+        assert_eq!(snake.delta, Some(i64::MIN));
     }
 
     #[test]

@@ -45,7 +45,7 @@ enum KeyCommand {
     /// List keys by name, with their expiry and without their secrets.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone key ls")]
     Ls,
-    /// Replace the grants and the description of a key; its open calls end, its secrets stay.
+    /// Replace the grants of a key; its open calls end, its secrets stay.
     #[command(
         after_help = "Example:\n  tallystone key update orders --grant 'worker:queue:orders/*' --deny worker:queue:orders/secret"
     )]
@@ -110,9 +110,9 @@ struct KeyUpdateArgs {
     /// Use the limits of the server from now on.
     #[arg(long, conflicts_with = "quota")]
     default_quotas: bool,
-    /// What the key is for.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
-    description: String,
+    /// What the key is for [default: it stays].
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
     /// Only this version: the etag from `key ls -o json`.
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,

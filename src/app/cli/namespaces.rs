@@ -170,8 +170,10 @@ impl ClientContext {
             if changed == namespace {
                 return self.show_hot(namespace);
             }
-            let request =
-                pb::UpdateNamespaceRequest { namespace: Some(settable(changed)), reason: args.reason.clone() };
+            // An empty list would leave the counters as they are.
+            let reset = changed.hot_counters.is_empty().then(|| "hot_counters".to_owned()).into_iter().collect();
+            let reason = args.reason.clone();
+            let request = pb::UpdateNamespaceRequest { namespace: Some(settable(changed)), reason, reset };
             let client = self.client.namespaces();
             let updated = self.client.retried(&request, |request| {
                 let mut client = client.clone();
@@ -321,7 +323,7 @@ fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
         ("id", namespace.id.to_string()),
         ("etag", namespace.etag.clone()),
         ("version", namespace.version.to_string()),
-        ("description", namespace.description.clone()),
+        ("description", namespace.description().to_owned()),
         ("counter_type", counter_type(namespace.counter_type)),
         ("temporality", temporality(namespace.temporality)),
         ("ttl", namespace.ttl.as_ref().map_or_else(|| "none".to_owned(), |ttl| span(Some(ttl)))),
@@ -339,7 +341,7 @@ fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
         ("dataset.delete_after", span(dataset.delete_after.as_ref())),
         ("dataset.accept_limit", span(dataset.accept_limit.as_ref())),
         ("dataset.future_limit", span(dataset.future_limit.as_ref())),
-        ("dataset.export_before_drop", dataset.export_before_drop.to_string()),
+        ("dataset.export_before_drop", dataset.export_before_drop().to_string()),
     ]);
     macro_rules! plain {
         ($settings:ident, $draft:ident, $path:ident: $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr;)*) => {

@@ -115,7 +115,7 @@ impl ClientContext {
             threshold: args.at.map(Threshold::At).or(args.every.map(Threshold::Every)),
             queue: args.queue,
             message: Some(message),
-            max_per_minute: args.max_per_minute,
+            max_per_minute: Some(args.max_per_minute),
             ..Default::default()
         };
         let request = pb::CreateRuleRequest { rule: Some(rule) };
@@ -212,7 +212,7 @@ fn rows_of_rule(rule: &pb::Rule) -> TableRows {
         ("priority", message.priority.map(|priority| priority.to_string()).unwrap_or_default()),
         ("type", message.r#type.clone()),
         ("shard_key", message.shard_key.clone()),
-        ("max_per_minute", rule.max_per_minute.to_string()),
+        ("max_per_minute", rule.max_per_minute().to_string()),
         ("fired_through", rule.fired_through.to_string()),
         ("generation", rule.generation.to_string()),
         ("last_message_id", rule.last_message_id.clone()),

@@ -34,7 +34,8 @@ pub struct KeyDraft {
 #[derive(Clone, Debug)]
 pub struct KeyUpdate {
     pub name: PrincipalName,
-    pub description: String,
+    /// None: it stays.
+    pub description: Option<String>,
     pub grants: Grants,
     /// Its own limits from now on; none: they stay.
     pub quotas: Option<KeyQuotas>,
@@ -104,7 +105,7 @@ impl AccessKeys {
     /// Replaces grants, description and own limits of a key. Its open calls end if the grants differ.
     pub async fn update(&self, update: KeyUpdate, author: Author) -> Result<UpdatedKey, KeyError> {
         author.check()?;
-        check_settings(&update.description, &update.grants)?;
+        check_settings(update.description.as_deref().unwrap_or_default(), &update.grants)?;
         let ChangedKey { key, regranted, .. } = self.change(KeyIntent::Update(update), author).await?;
         Ok(UpdatedKey { key: Arc::new(key), regranted })
     }
@@ -243,7 +244,7 @@ impl AccessKeysInner {
     fn update(&self, update: &KeyUpdate, author: &Author, now: Timestamp) -> Result<(KeyRecord, ChangedKey), Reject> {
         let live = self.live(&update.name, update.expected)?;
         let spec = AccessKeySpec {
-            description: update.description.clone(),
+            description: update.description.clone().unwrap_or_else(|| live.spec.description.clone()),
             grants: update.grants.clone(),
             quotas: update.quotas.clone().unwrap_or_else(|| live.spec.quotas.clone()),
             ..live.spec.clone()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::catalog::{ExperimentCatalog, ExperimentEtag, HeldExperiments, not_found};
 use super::error::ExperimentError;
+use super::update::ExperimentUpdate;
 use crate::catalog::{
     Author, CommitOutcome, FIRST_VERSION, FollowedCatalog as _, SettingText, check_etag, differences_between, finish,
     refuse_fixed, setting,
@@ -33,12 +34,11 @@ impl ExperimentCatalog {
     /// Changes the description and the secondary metrics; `expected` is the version that the caller read.
     pub async fn update(
         &self,
-        settings: ExperimentSettings,
+        update: ExperimentUpdate,
         expected: Option<ExperimentEtag>,
         author: Author,
     ) -> Result<Arc<CatalogExperiment>, ExperimentError> {
-        settings.check()?;
-        self.change(ExperimentIntent::Update(settings, expected), author).await
+        self.change(ExperimentIntent::Update(Box::new(update), expected), author).await
     }
 
     /// Stops an experiment. One that was stopped is answered as it is.
@@ -91,7 +91,7 @@ impl ExperimentCatalog {
 #[derive(Clone, Debug)]
 enum ExperimentIntent {
     Create(ExperimentSettings),
-    Update(ExperimentSettings, Option<ExperimentEtag>),
+    Update(Box<ExperimentUpdate>, Option<ExperimentEtag>),
     Stop(ExperimentWord, Option<ExperimentEtag>),
     Delete(ExperimentWord, Option<ExperimentEtag>),
     NoteFalls(ExperimentWord, ExperimentId, Vec<FallenCounter>),
@@ -127,12 +127,10 @@ impl HeldExperiments {
         let now = self.context.now();
         match intent {
             ExperimentIntent::Create(settings) => self.creation(settings, author, now),
-            ExperimentIntent::Update(settings, expected) => {
-                let live = self.live(&settings.spec.name, *expected)?;
-                refuse_fixed::<CatalogExperiment>(&differences_between(fixed(&live.settings), fixed(settings)))?;
-                let ExperimentSettings { stopped, exposures_before, .. } = live.settings;
-                let falls = live.settings.falls.clone();
-                let after = ExperimentSettings { stopped, falls, exposures_before, ..settings.clone() };
+            ExperimentIntent::Update(update, expected) => {
+                let live = self.live(&update.name, *expected)?;
+                let after = update.over(&live.settings)?;
+                refuse_fixed::<CatalogExperiment>(&differences_between(fixed(&live.settings), fixed(&after)))?;
                 let differences = differences_between(changing(&live.settings), changing(&after));
                 Ok(changed(&live, after, author, now, differences))
             }

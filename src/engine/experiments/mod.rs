@@ -6,6 +6,7 @@ mod change;
 mod error;
 mod looks;
 mod sampler;
+mod update;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub use catalog::{ExperimentCatalog, ExperimentEtag, not_found};
 pub use error::ExperimentError;
 pub use looks::{ExperimentLook, ExperimentLooks, LooksQuery};
 pub(super) use sampler::ExperimentSampler;
+pub use update::ExperimentUpdate;
 
 /// Estimates whose last total is older than this are not watched: three totals are missing.
 const UNWATCHED_AFTER: Duration = Duration::from_secs(3 * EXPERIMENT_SAMPLED_EVERY.as_secs());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::caller_quota::{CallerId, QuotaExceeded};
 use crate::catalog::{Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, finish, refuse_fixed};
 use crate::namespaces::difference::{dataset_differences, fixed_differences};
+use crate::namespaces::draft::reset_one;
 use crate::namespaces::snapshot::CatalogSnapshot;
 use crate::namespaces::{
     DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceCatalogInner, NamespaceDefaults,
@@ -26,9 +27,9 @@ enum NamespaceIntent {
     Create(NamespaceDraft),
     /// Create unless the name is taken, whatever its settings.
     Ensure(NamespaceDraft),
-    /// Replace the settings of a live namespace.
-    Update(NamespaceDraft),
-    /// Create or replace.
+    /// Change the settings of a live namespace; these return to their defaults first.
+    Update(NamespaceDraft, Vec<String>),
+    /// Create or change.
     Apply(NamespaceDraft),
     Delete(NamespaceName),
 }
@@ -61,15 +62,26 @@ impl NamespaceCatalog {
         Ok(self.change(NamespaceIntent::Create(draft), None, DryRun::No, author).await?.namespace)
     }
 
-    /// Replaces the settings; `expected` is the version that the caller read.
+    /// Changes the settings of the draft; `expected` is the version that the caller read.
     pub async fn update(
         &self,
         draft: impl Into<NamespaceDraft>,
         expected: Option<NamespaceEtag>,
         author: Author,
     ) -> Result<Arc<Namespace>, NamespaceError> {
+        self.update_and_reset(draft, Vec::new(), expected, author).await
+    }
+
+    /// The same, where some settings return to their defaults first.
+    pub async fn update_and_reset(
+        &self,
+        draft: impl Into<NamespaceDraft>,
+        reset: Vec<String>,
+        expected: Option<NamespaceEtag>,
+        author: Author,
+    ) -> Result<Arc<Namespace>, NamespaceError> {
         let draft = refuse_reserved_draft(draft.into())?;
-        Ok(self.change(NamespaceIntent::Update(draft), expected, DryRun::No, author).await?.namespace)
+        Ok(self.change(NamespaceIntent::Update(draft, reset), expected, DryRun::No, author).await?.namespace)
     }
 
     /// Creates or updates, or returns the plan of a dry run.
@@ -209,7 +221,7 @@ impl NamespaceChangeContext<'_> {
         let name = match &intent {
             NamespaceIntent::Create(draft)
             | NamespaceIntent::Ensure(draft)
-            | NamespaceIntent::Update(draft)
+            | NamespaceIntent::Update(draft, _)
             | NamespaceIntent::Apply(draft) => &draft.name,
             NamespaceIntent::Delete(name) => name,
         };
@@ -218,9 +230,8 @@ impl NamespaceChangeContext<'_> {
             (NamespaceIntent::Create(draft) | NamespaceIntent::Ensure(draft), None) => self.creation(draft),
             (NamespaceIntent::Create(draft), Some(live)) => self.repeated_creation(draft, live),
             (NamespaceIntent::Ensure(_), Some(live)) => Ok(unchanged(live)),
-            (NamespaceIntent::Update(draft) | NamespaceIntent::Apply(draft), Some(live)) => {
-                self.replacement(draft, live)
-            }
+            (NamespaceIntent::Update(draft, reset), Some(live)) => self.replacement(draft, &reset, live),
+            (NamespaceIntent::Apply(draft), Some(live)) => self.replacement(draft, &[], live),
             (NamespaceIntent::Apply(draft), None) if self.expected.is_none() => self.creation(draft),
             (NamespaceIntent::Delete(_), Some(live)) => self.deletion(live),
             (NamespaceIntent::Apply(draft), None) => Err(Reject::new(
@@ -230,7 +241,7 @@ impl NamespaceChangeContext<'_> {
                     draft.name
                 ),
             )),
-            (NamespaceIntent::Update(draft), None) => Err(not_found(&draft.name)),
+            (NamespaceIntent::Update(draft, _), None) => Err(not_found(&draft.name)),
             (NamespaceIntent::Delete(name), None) => Err(never_existed(&name)),
         }
     }
@@ -242,7 +253,7 @@ impl NamespaceChangeContext<'_> {
                 format!("the catalog has {NAMESPACES_MAX} namespaces, the maximum; delete one first"),
             ));
         }
-        let (spec, dataset) = self.resolve(draft, None)?;
+        let (spec, dataset) = self.resolve(draft, None, None)?;
         self.defaults.clusters.check(&spec.storage)?;
         refuse_other_dataset_settings(dataset, &spec)?;
         let cluster = self.defaults.clusters.attached(&spec.storage.event_cluster).cloned();
@@ -278,7 +289,7 @@ impl NamespaceChangeContext<'_> {
     }
 
     fn repeated_creation(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<NamespaceDecision, Reject> {
-        let (spec, _) = self.resolve(draft, Some(&live))?;
+        let (spec, _) = self.resolve(draft, Some(&live), None)?;
         let lines = differences(&live.spec, &spec);
         if lines.is_empty() {
             return Ok(unchanged(live));
@@ -289,9 +300,15 @@ impl NamespaceChangeContext<'_> {
         ))
     }
 
-    fn replacement(&self, draft: NamespaceDraft, live: Arc<Namespace>) -> Result<NamespaceDecision, Reject> {
+    fn replacement(
+        &self,
+        draft: NamespaceDraft,
+        reset: &[String],
+        live: Arc<Namespace>,
+    ) -> Result<NamespaceDecision, Reject> {
         check_etag(&*live, self.expected)?;
-        let (spec, dataset) = self.resolve(draft, Some(&live))?;
+        let kept = self.reset(&live, reset)?;
+        let (spec, dataset) = self.resolve(draft, Some(&live), Some(&kept))?;
         refuse_fixed::<Namespace>(&fixed_differences(&live.spec, &spec))?;
         refuse_other_dataset_settings(dataset, &spec)?;
         let lines = differences(&live.spec, &spec);
@@ -323,16 +340,30 @@ impl NamespaceChangeContext<'_> {
         Ok(NamespaceDecision { answer, record: Some(record) })
     }
 
+    /// The settings of a live namespace, some of them at their defaults.
+    fn reset(&self, live: &Namespace, names: &[String]) -> Result<NamespaceSpec, Reject> {
+        let mut kept = live.spec.clone();
+        if names.is_empty() {
+            return Ok(kept);
+        }
+        let dataset = self.snapshot.dataset_by_name(&live.spec.storage.dataset);
+        let fresh = NamespaceDraft::of(live.spec.name.clone());
+        let fresh = fresh.resolve(Some(&live.spec), None, dataset.map(AsRef::as_ref), self.defaults);
+        names.iter().try_for_each(|name| reset_one(&mut kept, &fresh, name))?;
+        Ok(kept)
+    }
+
     /// The complete and valid settings, and the dataset if it exists.
     fn resolve(
         &self,
         draft: NamespaceDraft,
         live: Option<&Namespace>,
+        kept: Option<&NamespaceSpec>,
     ) -> Result<(NamespaceSpec, Option<&Arc<Dataset>>), Reject> {
         let live = live.map(|live| &live.spec);
         let dataset_name = draft.dataset_name(live.map(|live| &live.storage), self.defaults);
         let dataset = self.snapshot.dataset_by_name(&dataset_name);
-        let spec = draft.resolve(live, dataset.map(AsRef::as_ref), self.defaults);
+        let spec = draft.resolve(live, kept, dataset.map(AsRef::as_ref), self.defaults);
         spec.validate()?;
         Ok((spec, dataset))
     }

@@ -1,8 +1,8 @@
 //! The draft of a namespace: the settings that a caller sent, and their completion.
 //!
 //! A draft contains only the settings that were sent. Resolving it gives a complete spec: the settings of an existing dataset
-//! come from the dataset, the storage of a live namespace stays, and all others get their default. So a request need not
-//! repeat the settings of its dataset, and a contradiction is still detected.
+//! come from the dataset, the storage of a live namespace stays, and all others keep their value in an update and get their
+//! default in a new namespace. So a request need not repeat the settings of its dataset, and a contradiction is still detected.
 
 use std::time::Duration;
 
@@ -14,17 +14,18 @@ use tallystone_domain::namespace::{
     Cardinality, CounterType, Dataset, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings,
     Storage, Temporality, TimePartition, namespace_settings,
 };
+use tallystone_domain::{Reason, Reject};
 
 /// The settings of a namespace in a request; `None` for those left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceDraft {
     pub name: NamespaceName,
     /// Free text.
-    pub description: String,
+    pub description: Option<String>,
     pub counter_type: Option<CounterType>,
     /// The temporality of its reports.
     pub temporality: Option<Temporality>,
-    /// A counter silent for longer counts from 0 again; none: never.
+    /// A counter silent for longer counts from 0 again; 0: never.
     pub ttl: Option<Duration>,
     /// The approximate number of counters.
     pub cardinality: Option<Cardinality>,
@@ -34,11 +35,11 @@ pub struct NamespaceDraft {
     /// How events are partitioned.
     pub partition: PartitionDraft,
     /// The counters with event buckets of their own.
-    pub hot_counters: HotCounters,
+    pub hot_counters: Option<HotCounters>,
     /// How rollups run.
     pub rollup: RollupDraft,
     /// The stored series.
-    pub series: Vec<SeriesSettings>,
+    pub series: Option<Vec<SeriesSettings>>,
 }
 
 /// The storage of a namespace in a request.
@@ -113,7 +114,7 @@ impl NamespaceDraft {
     pub fn of(name: NamespaceName) -> Self {
         Self {
             name,
-            description: String::new(),
+            description: None,
             counter_type: None,
             temporality: None,
             ttl: None,
@@ -121,9 +122,9 @@ impl NamespaceDraft {
             storage: StorageDraft::default(),
             dataset: DatasetDraft::default(),
             partition: PartitionDraft::default(),
-            hot_counters: HotCounters::default(),
+            hot_counters: None,
             rollup: RollupDraft::default(),
-            series: Vec::new(),
+            series: None,
         }
     }
 
@@ -133,10 +134,12 @@ impl NamespaceDraft {
         self.storage.dataset.as_ref().unwrap_or(kept).clone()
     }
 
-    /// Fills in what was left out.
+    /// Fills in what was left out: from the settings to keep, or else with the defaults. The storage of a live namespace stays
+    /// in any case.
     pub(super) fn resolve(
         self,
         live: Option<&NamespaceSpec>,
+        kept: Option<&NamespaceSpec>,
         dataset: Option<&Dataset>,
         defaults: &NamespaceDefaults,
     ) -> NamespaceSpec {
@@ -155,19 +158,53 @@ impl NamespaceDraft {
         let dataset = self.dataset.resolve(dataset.map(|dataset| &dataset.settings), &defaults.dataset_settings);
         NamespaceSpec {
             name: self.name,
-            description: self.description,
-            counter_type: self.counter_type.unwrap_or_default(),
-            temporality: self.temporality.unwrap_or_default(),
-            ttl: self.ttl,
-            cardinality: self.cardinality.unwrap_or_default(),
+            description: or_kept(self.description, kept, |kept| kept.description.clone()),
+            counter_type: or_kept(self.counter_type, kept, |kept| kept.counter_type),
+            temporality: or_kept(self.temporality, kept, |kept| kept.temporality),
+            ttl: or_kept(self.ttl.map(|ttl| (!ttl.is_zero()).then_some(ttl)), kept, |kept| kept.ttl),
+            cardinality: or_kept(self.cardinality, kept, |kept| kept.cardinality),
             storage,
-            partition: self.partition.resolve(dataset.seconds_per_slice, &defaults.partition),
+            partition: match kept {
+                Some(kept) => self.partition.or(&kept.partition),
+                None => self.partition.resolve(dataset.seconds_per_slice, &defaults.partition),
+            },
             dataset,
-            hot_counters: self.hot_counters,
-            rollup: self.rollup.or(&defaults.rollup),
-            series: self.series,
+            hot_counters: or_kept(self.hot_counters, kept, |kept| kept.hot_counters.clone()),
+            rollup: self.rollup.or(kept.map_or(&defaults.rollup, |kept| &kept.rollup)),
+            series: or_kept(self.series, kept, |kept| kept.series.clone()),
         }
     }
+}
+
+fn or_kept<T: Default>(said: Option<T>, kept: Option<&NamespaceSpec>, of: impl Fn(&NamespaceSpec) -> T) -> T {
+    said.unwrap_or_else(|| kept.map(of).unwrap_or_default())
+}
+
+type ResetSetting = fn(&mut NamespaceSpec, &NamespaceSpec);
+
+/// The settings of a live namespace that have a default, and how each returns to it.
+const WITH_DEFAULT: [(&str, ResetSetting); 7] = [
+    ("description", |own, base| own.description.clone_from(&base.description)),
+    ("ttl", |own, base| own.ttl = base.ttl),
+    ("counter_cardinality", |own, base| own.cardinality = base.cardinality),
+    ("time_partition", |own, base| own.partition = base.partition),
+    ("rollup", |own, base| own.rollup = base.rollup),
+    ("series", |own, base| own.series.clone_from(&base.series)),
+    ("hot_counters", |own, base| own.hot_counters = base.hot_counters.clone()),
+];
+
+/// Returns a setting to its default.
+pub(super) fn reset_one(spec: &mut NamespaceSpec, defaults: &NamespaceSpec, name: &str) -> Result<(), Reject> {
+    let Some((_, reset)) = WITH_DEFAULT.iter().find(|(known, _)| *known == name) else {
+        let shown: String = name.chars().take(64).collect();
+        let all = WITH_DEFAULT.map(|(known, _)| known).join(", ");
+        let what = format!(
+            "reset names {shown:?}, which is not a setting with a default; the settings with a default are {all}"
+        );
+        return Err(Reject::new(Reason::InvalidSettings, what.as_str()).at("reset", what.as_str()));
+    };
+    reset(spec, defaults);
+    Ok(())
 }
 
 impl DatasetDraft {
@@ -192,10 +229,10 @@ impl From<NamespaceSpec> for NamespaceDraft {
     fn from(spec: NamespaceSpec) -> Self {
         Self {
             name: spec.name,
-            description: spec.description,
+            description: Some(spec.description),
             counter_type: Some(spec.counter_type),
             temporality: Some(spec.temporality),
-            ttl: spec.ttl,
+            ttl: Some(spec.ttl.unwrap_or_default()),
             cardinality: Some(spec.cardinality),
             storage: StorageDraft {
                 cache_cluster: Some(spec.storage.cache_cluster),
@@ -205,9 +242,9 @@ impl From<NamespaceSpec> for NamespaceDraft {
             },
             dataset: spec.dataset.into(),
             partition: spec.partition.into(),
-            hot_counters: spec.hot_counters,
+            hot_counters: Some(spec.hot_counters),
             rollup: spec.rollup.into(),
-            series: spec.series,
+            series: Some(spec.series),
         }
     }
 }

@@ -47,7 +47,7 @@ impl NamespaceCatalog {
     fn experiment_namespace_draft(&self) -> NamespaceDraft {
         let store = self.default_store();
         NamespaceDraft {
-            description: "the totals of experiments, minute by minute; only the service writes it".to_owned(),
+            description: Some("the totals of experiments, minute by minute; only the service writes it".to_owned()),
             counter_type: Some(CounterType::Accurate),
             temporality: Some(Temporality::Cumulative),
             cardinality: Some(Cardinality::High),
@@ -66,7 +66,7 @@ impl NamespaceCatalog {
                 ..DatasetDraft::default()
             },
             partition: PartitionDraft { buckets_per_id: Some(1), seconds_per_bucket: Some(BUCKET_SECONDS) },
-            series: SERIES.to_vec(),
+            series: Some(SERIES.to_vec()),
             ..NamespaceDraft::of(experiment_namespace())
         }
     }

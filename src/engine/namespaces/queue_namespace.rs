@@ -49,7 +49,7 @@ impl NamespaceCatalog {
     fn queue_namespace_draft(&self) -> NamespaceDraft {
         let store = self.default_store();
         NamespaceDraft {
-            description: "the counters that queues keep about themselves; only the service writes it".to_owned(),
+            description: Some("the counters that queues keep about themselves; only the service writes it".to_owned()),
             counter_type: Some(CounterType::Accurate),
             temporality: Some(Temporality::Cumulative),
             cardinality: Some(Cardinality::High),
@@ -70,7 +70,7 @@ impl NamespaceCatalog {
             },
             partition: PartitionDraft { buckets_per_id: Some(1), seconds_per_bucket: Some(BUCKET_SECONDS) },
             rollup: RollupDraft { coalesce_ms: Some(COALESCE_MS), ..RollupDraft::default() },
-            series: SERIES.to_vec(),
+            series: Some(SERIES.to_vec()),
             ..NamespaceDraft::of(queue_namespace())
         }
     }

@@ -13,8 +13,8 @@ use futures_util::{StreamExt, stream};
 use crate::queues::error::QueueError;
 use crate::queues::lease_batch::LeaseBatch;
 use crate::queues::served_queue::ServedQueue;
-use crate::queues::shard_offers::place_of;
 use crate::queues::sessions::{ActiveSessionCall, SentSessionCall};
+use crate::queues::shard_offers::place_of;
 use crate::queues::waiters::WaiterSlot;
 use crate::queues::{Queues, unexpected};
 use tallystone_domain::limits::{

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::retry_draft::RetryPolicyDraft;
 use crate::catalog::{SettingText, differences_between, duration_text, setting};
 use tallystone_domain::access::{AccessDenial, AccessResource, AskedName, CallRights};
 use tallystone_domain::queue::filter::ShapeKeys;
@@ -39,8 +40,8 @@ macro_rules! queue_draft {
             /// The durability that its store must offer.
             pub required_durability: Option<Durability>,
             $($(#[$doc])* pub $field: Option<$type>,)*
-            /// The retry policy of failed messages.
-            pub retry: Option<MessageRetryPolicy>,
+            /// The parts of the retry policy of failed messages.
+            pub retry: RetryPolicyDraft,
             /// The TTL; 0 for none.
             pub default_ttl: Option<Duration>,
             /// The retention of completed, canceled and errored messages.
@@ -73,7 +74,7 @@ macro_rules! queue_draft {
                     template_for: None,
                     required_durability: None,
                     $($field: None,)*
-                    retry: None,
+                    retry: RetryPolicyDraft::default(),
                     default_ttl: None,
                     retention: [None; 3],
                     classes: Vec::new(),
@@ -129,7 +130,7 @@ impl QueueDraft {
         self.resolve_exclusivity(&mut spec.settings)?;
         let settings = &mut spec.settings;
         self.set_plain(settings);
-        set(&mut settings.retry, self.retry);
+        self.retry.set(&mut settings.retry);
         set(&mut settings.default_ttl, self.default_ttl.map(|ttl| (!ttl.is_zero()).then_some(ttl)));
         let [completed, canceled, errored] = self.retention;
         // A longer window also keeps results longer, unless the caller sets the retention.
@@ -429,10 +430,7 @@ mod tests {
             default_lease: Some(Duration::from_millis(500)),
             default_attempts: Some(0),
             description: Some("x".repeat(1_025)),
-            retry: Some(MessageRetryPolicy {
-                factor_percent: 50,
-                ..QueueSpec::with_defaults(named().name).settings.retry
-            }),
+            retry: RetryPolicyDraft { factor_percent: Some(50), ..RetryPolicyDraft::default() },
             ..named()
         };
         let refused = bad.resolve(None, &[]).expect_err("out of range");
@@ -455,12 +453,12 @@ mod tests {
         let changed = more.clone().resolve(Some(&old), &[]).expect("the faults predate the change");
         assert_eq!(differences(&old, &changed), ["default_max_attempts: 3 -> 5"]);
         assert!(more.resolve(None, &[]).is_ok(), "a new queue has none");
-        let again = QueueDraft { quota_messages: Some(0), retry: Some(old.settings.retry), ..named() };
+        let again = QueueDraft { quota_messages: Some(0), retry: old.settings.retry.into(), ..named() };
         assert_eq!(again.clone().resolve_new(Some(&old)).expect("it is there"), old, "who makes sure of it finds it");
         assert!(again.resolve_new(None).is_err());
         let still_bad = MessageRetryPolicy { jitter_percent: 1, ..old.settings.retry };
         for (draft, field) in [
-            (QueueDraft { retry: Some(still_bad), ..named() }, "queue.retry_policy.max"),
+            (QueueDraft { retry: still_bad.into(), ..named() }, "queue.retry_policy.max"),
             (QueueDraft { dedupe_window: Some(Duration::ZERO), ..named() }, "queue.dedupe_window"),
         ] {
             let refused = draft.resolve(Some(&old), &[]).expect_err("changed, and no better");

@@ -32,6 +32,7 @@ mod refusal_text;
 mod registry;
 mod replay_sessions;
 mod replayed_dequeues;
+mod retry_draft;
 mod rule_messages;
 mod served_queue;
 mod session_exchange;
@@ -99,6 +100,7 @@ pub use operations::{
 pub(crate) use operations::{CheckScope, RunningCheck};
 pub use overview::Overview;
 pub use registry::CancelNotice;
+pub use retry_draft::RetryPolicyDraft;
 pub use served_queue::Backlog;
 pub use session_list::LiveSession;
 pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall};

@@ -797,9 +797,9 @@ pub struct UpdateKeyRequest {
     /// What the key allows from now on: 1 to 100 grants.
     #[prost(message, repeated, tag = "2")]
     pub grants: ::prost::alloc::vec::Vec<super::super::access::v1::Grant>,
-    /// What the key is for, at most 1,024 bytes.
-    #[prost(string, tag = "3")]
-    pub description: ::prost::alloc::string::String,
+    /// What the key is for, at most 1,024 bytes. Absent: it stays.
+    #[prost(string, optional, tag = "3")]
+    pub description: ::core::option::Option<::prost::alloc::string::String>,
     /// The etag of the version to change. Empty: any version.
     #[prost(string, tag = "4")]
     pub etag: ::prost::alloc::string::String,
@@ -1012,7 +1012,7 @@ pub mod key_service_client {
                 .insert(GrpcMethod::new("tallystone.admin.v1.KeyService", "ListKeys"));
             self.inner.unary(req, path, codec).await
         }
-        /// Replaces the grants and the description of a key. Its secrets stay. Its open calls end if the grants differ. The last
+        /// Replaces the grants of a key, and what else the request contains. Its secrets stay. Its open calls end if the grants differ. The last
         /// valid key that may manage keys stays so, unless `force` is set.
         pub async fn update_key(
             &mut self,
@@ -1119,7 +1119,7 @@ pub mod key_service_server {
             tonic::Response<super::ListKeysResponse>,
             tonic::Status,
         >;
-        /// Replaces the grants and the description of a key. Its secrets stay. Its open calls end if the grants differ. The last
+        /// Replaces the grants of a key, and what else the request contains. Its secrets stay. Its open calls end if the grants differ. The last
         /// valid key that may manage keys stays so, unless `force` is set.
         async fn update_key(
             &self,
@@ -1501,15 +1501,15 @@ pub struct Namespace {
     #[prost(string, tag = "3")]
     pub etag: ::prost::alloc::string::String,
     /// Owner and purpose, as free text up to 1 KiB.
-    #[prost(string, tag = "4")]
-    pub description: ::prost::alloc::string::String,
+    #[prost(string, optional, tag = "4")]
+    pub description: ::core::option::Option<::prost::alloc::string::String>,
     /// The guarantees of a count. Cannot change to or from BEST_EFFORT.
     #[prost(enumeration = "CounterType", tag = "5")]
     pub counter_type: i32,
     /// Whether callers report deltas or totals. Cannot change.
     #[prost(enumeration = "Temporality", tag = "6")]
     pub temporality: i32,
-    /// A counter without events for longer than this restarts from 0. If absent, never.
+    /// A counter without events for longer than this restarts from 0. Default: never. In an update, 0 s means never.
     #[prost(message, optional, tag = "7")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
     /// The approximate number of counters.
@@ -1527,7 +1527,7 @@ pub struct Namespace {
     /// How rollups run. A change takes effect immediately.
     #[prost(message, optional, tag = "12")]
     pub rollup: ::core::option::Option<RollupSettings>,
-    /// The series that are kept, finest first. Empty for none.
+    /// The series that are kept, finest first. Default: none. In an update they replace the existing ones.
     #[prost(message, repeated, tag = "13")]
     pub series: ::prost::alloc::vec::Vec<SeriesSettings>,
     /// Output only: when it was created.
@@ -1540,7 +1540,7 @@ pub struct Namespace {
     #[prost(uint64, tag = "16")]
     pub version: u64,
     /// The counters with their own number of event buckets. A change takes effect with the next slice that is created.
-    /// Empty for none.
+    /// Default: none. In an update they replace the existing ones.
     #[prost(message, repeated, tag = "17")]
     pub hot_counters: ::prost::alloc::vec::Vec<HotCounter>,
 }
@@ -1578,19 +1578,20 @@ pub struct DatasetSettings {
     /// How far an event may be ahead of the server's clock.
     #[prost(message, optional, tag = "5")]
     pub future_limit: ::core::option::Option<::prost_types::Duration>,
-    /// Whether a slice is written to the export directory as JSON lines before it is dropped.
-    #[prost(bool, tag = "6")]
-    pub export_before_drop: bool,
+    /// Whether a slice is written to the export directory as JSON lines before it is dropped. Default: false.
+    #[prost(bool, optional, tag = "6")]
+    pub export_before_drop: ::core::option::Option<bool>,
 }
-/// TimePartition states how the events of a counter are partitioned. A field that is 0 or absent means its default.
+/// TimePartition states how the events of a counter are partitioned. An absent field has its default in a new namespace, and
+/// keeps its value in an update.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TimePartition {
     /// Event buckets per time bucket. Accepted and returned, but the embedded store needs none.
-    #[prost(uint32, tag = "1")]
-    pub buckets_per_id: u32,
+    #[prost(uint32, optional, tag = "1")]
+    pub buckets_per_id: ::core::option::Option<u32>,
     /// The width of a time bucket in seconds. It must divide the width of a slice.
-    #[prost(uint32, tag = "2")]
-    pub seconds_per_bucket: u32,
+    #[prost(uint32, optional, tag = "2")]
+    pub seconds_per_bucket: ::core::option::Option<u32>,
 }
 /// HotCounter is a counter with its own number of event buckets, because its partitions would otherwise grow too large.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1602,21 +1603,21 @@ pub struct HotCounter {
     #[prost(uint32, tag = "2")]
     pub buckets_per_id: u32,
 }
-/// RollupSettings state how rollups run. A field that is 0 or absent means its default.
+/// RollupSettings state how rollups run. An absent field has its default in a new namespace, and keeps its value in an update.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RollupSettings {
     /// Rollup queues of this namespace on each server that rolls up.
-    #[prost(uint32, tag = "1")]
-    pub num_queues: u32,
+    #[prost(uint32, optional, tag = "1")]
+    pub num_queues: ::core::option::Option<u32>,
     /// A counter is rolled up at most once in this many milliseconds.
-    #[prost(uint32, tag = "2")]
-    pub coalesce_ms: u32,
+    #[prost(uint32, optional, tag = "2")]
+    pub coalesce_ms: ::core::option::Option<u32>,
     /// The capacity of one queue, in bytes.
-    #[prost(uint64, tag = "3")]
-    pub capacity_bytes: u64,
+    #[prost(uint64, optional, tag = "3")]
+    pub capacity_bytes: ::core::option::Option<u64>,
     /// The number of counters rolled up in one batch.
-    #[prost(uint32, tag = "4")]
-    pub rollup_batch_count: u32,
+    #[prost(uint32, optional, tag = "4")]
+    pub rollup_batch_count: ::core::option::Option<u32>,
 }
 /// SeriesSettings is one resolution of the series that are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1659,15 +1660,19 @@ pub struct GetNamespaceResponse {
     #[prost(message, optional, tag = "1")]
     pub namespace: ::core::option::Option<Namespace>,
 }
-/// UpdateNamespaceRequest replaces the settings of a namespace.
+/// UpdateNamespaceRequest changes the settings that it contains. All others stay.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct UpdateNamespaceRequest {
-    /// The namespace with its new settings and with the etag from the last read. An empty etag overwrites.
+    /// The namespace with the settings to change. With an etag, the update is refused if the namespace has changed since.
     #[prost(message, optional, tag = "1")]
     pub namespace: ::core::option::Option<Namespace>,
     /// The reason, for the history.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+    /// The names of settings that return to their defaults: `description`, `ttl`, `counter_cardinality`, `time_partition`,
+    /// `rollup`, `series`, `hot_counters`.
+    #[prost(string, repeated, tag = "3")]
+    pub reset: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// UpdateNamespaceResponse has the namespace as stored.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2093,7 +2098,7 @@ pub mod namespace_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Replaces the settings of a namespace, if its etag still matches.
+        /// Changes the settings in the request, if the etag still matches. All others stay.
         pub async fn update_namespace(
             &mut self,
             request: impl tonic::IntoRequest<super::UpdateNamespaceRequest>,
@@ -2275,7 +2280,7 @@ pub mod namespace_service_server {
             tonic::Response<super::GetNamespaceResponse>,
             tonic::Status,
         >;
-        /// Replaces the settings of a namespace, if its etag still matches.
+        /// Changes the settings in the request, if the etag still matches. All others stay.
         async fn update_namespace(
             &self,
             request: tonic::Request<super::UpdateNamespaceRequest>,

@@ -19,9 +19,9 @@ pub struct AddCountRequest {
     /// The counter, `[A-Za-z0-9][A-Za-z0-9._:/=~%@+-]{0,255}`.
     #[prost(string, tag = "2")]
     pub counter_name: ::prost::alloc::string::String,
-    /// The amount to add: any signed 64-bit number. 0 writes nothing and keeps no token.
-    #[prost(int64, tag = "3")]
-    pub delta: i64,
+    /// The amount to add: any signed 64-bit number. 0 writes nothing and keeps no token. Required.
+    #[prost(int64, optional, tag = "3")]
+    pub delta: ::core::option::Option<i64>,
     /// The token of this change. If it is absent, the server makes one, and the call is not idempotent.
     #[prost(message, optional, tag = "4")]
     pub idempotency_token: ::core::option::Option<IdempotencyToken>,
@@ -57,9 +57,9 @@ pub struct AddAndGetCountRequest {
     /// The counter.
     #[prost(string, tag = "2")]
     pub counter_name: ::prost::alloc::string::String,
-    /// The amount to add.
-    #[prost(int64, tag = "3")]
-    pub delta: i64,
+    /// The amount to add, as in AddCount. Required.
+    #[prost(int64, optional, tag = "3")]
+    pub delta: ::core::option::Option<i64>,
     /// The token of this change.
     #[prost(message, optional, tag = "4")]
     pub idempotency_token: ::core::option::Option<IdempotencyToken>,
@@ -207,9 +207,9 @@ pub struct AddItem {
     /// The counter.
     #[prost(string, tag = "1")]
     pub counter_name: ::prost::alloc::string::String,
-    /// The amount to add.
-    #[prost(int64, tag = "2")]
-    pub delta: i64,
+    /// The amount to add, as in AddCount. Required.
+    #[prost(int64, optional, tag = "2")]
+    pub delta: ::core::option::Option<i64>,
     /// The token of this change.
     #[prost(message, optional, tag = "3")]
     pub idempotency_token: ::core::option::Option<IdempotencyToken>,
@@ -357,9 +357,9 @@ pub struct TotalItem {
     /// The counter.
     #[prost(string, tag = "1")]
     pub counter_name: ::prost::alloc::string::String,
-    /// The source's total.
-    #[prost(int64, tag = "2")]
-    pub total: i64,
+    /// The source's total. Required.
+    #[prost(int64, optional, tag = "2")]
+    pub total: ::core::option::Option<i64>,
 }
 /// ReportTotalsResponse has a result for each item, in the order of the request.
 #[derive(Clone, PartialEq, ::prost::Message)]

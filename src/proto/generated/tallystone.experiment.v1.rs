@@ -9,16 +9,16 @@ pub struct PlanExperimentRequest {
     /// sum is above 0 and below 1.
     #[prost(double, tag = "2")]
     pub effect: f64,
-    /// The probability to find this effect if it is there, at least 0.5 and below 1; 0 for 0.8.
-    #[prost(double, tag = "3")]
-    pub power: f64,
-    /// The probability that any arm is wrongly decided, above 0 and at most 0.5; 0 for 0.05. It is split over the arms but the
-    /// control.
-    #[prost(double, tag = "4")]
-    pub alpha: f64,
-    /// The arms with the control, 2 to 8, of equal weight; 0 for 2.
-    #[prost(int32, tag = "5")]
-    pub arms: i32,
+    /// The probability to find this effect if it is there, at least 0.5 and below 1. Default: 0.8.
+    #[prost(double, optional, tag = "3")]
+    pub power: ::core::option::Option<f64>,
+    /// The probability that any arm is wrongly decided, above 0 and at most 0.5. Default: 0.05. It is split over the arms but
+    /// the control.
+    #[prost(double, optional, tag = "4")]
+    pub alpha: ::core::option::Option<f64>,
+    /// The arms with the control, 2 to 8, of equal weight. Default: 2.
+    #[prost(int32, optional, tag = "5")]
+    pub arms: ::core::option::Option<i32>,
 }
 /// PlanExperimentResponse answers sizes in exposures.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -61,19 +61,19 @@ pub struct Experiment {
     /// What is counted once; USER by default.
     #[prost(enumeration = "ExperimentUnit", tag = "6")]
     pub unit: i32,
-    /// The probability that any arm is wrongly decided, above 0 and at most 0.5; 0 for 0.05. It is split over the arms but the
-    /// control.
-    #[prost(double, tag = "7")]
-    pub alpha: f64,
+    /// The probability that any arm is wrongly decided, above 0 and at most 0.5. Default: 0.05. It is split over the arms but
+    /// the control.
+    #[prost(double, optional, tag = "7")]
+    pub alpha: ::core::option::Option<f64>,
     /// The planned exposures of all arms together, at least 1; PlanExperiment says how many. Choose it before the first look.
-    #[prost(uint64, tag = "8")]
-    pub planned_exposures: u64,
+    #[prost(uint64, optional, tag = "8")]
+    pub planned_exposures: ::core::option::Option<u64>,
     /// How often somebody may look; ALWAYS_VALID by default.
     #[prost(enumeration = "ExperimentMode", tag = "9")]
     pub mode: i32,
     /// What it is about, at most 1,024 bytes.
-    #[prost(string, tag = "10")]
-    pub description: ::prost::alloc::string::String,
+    #[prost(string, optional, tag = "10")]
+    pub description: ::core::option::Option<::prost::alloc::string::String>,
     /// Output only: whether it goes on.
     #[prost(enumeration = "ExperimentState", tag = "11")]
     pub state: i32,
@@ -99,9 +99,9 @@ pub struct ExperimentArm {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Its share of the exposures, against the weights of the others; 0 for 1.
-    #[prost(uint32, tag = "2")]
-    pub weight: u32,
+    /// Its share of the exposures, against the weights of the others, at least 1. Default: 1.
+    #[prost(uint32, optional, tag = "2")]
+    pub weight: ::core::option::Option<u32>,
 }
 /// CreateExperimentRequest has the experiment.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -134,15 +134,19 @@ pub struct GetExperimentResponse {
     #[prost(message, optional, tag = "1")]
     pub experiment: ::core::option::Option<Experiment>,
 }
-/// UpdateExperimentRequest has all settings of an experiment, as they shall be.
+/// UpdateExperimentRequest changes the settings that it contains. All others stay.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct UpdateExperimentRequest {
-    /// The experiment with its etag. What is fixed at the start must be as it is.
+    /// The experiment with what changes, and with the etag of the version to change. What is fixed at the start is absent, or as
+    /// it is.
     #[prost(message, optional, tag = "1")]
     pub experiment: ::core::option::Option<Experiment>,
     /// Why, for the history.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+    /// The names of settings that become empty: `description`, `secondary_metrics`.
+    #[prost(string, repeated, tag = "3")]
+    pub reset: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// UpdateExperimentResponse has the experiment.
 #[derive(Clone, PartialEq, ::prost::Message)]

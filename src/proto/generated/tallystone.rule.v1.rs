@@ -17,9 +17,9 @@ pub struct Rule {
     /// The message of each firing.
     #[prost(message, optional, tag = "7")]
     pub message: ::core::option::Option<RuleMessage>,
-    /// The most messages of a minute, 1 to 600; 0 for 60. Crossings beyond it are covered by the next message.
-    #[prost(int32, tag = "8")]
-    pub max_per_minute: i32,
+    /// The most messages of a minute, 1 to 600. Default: 60. Crossings beyond it are covered by the next message.
+    #[prost(int32, optional, tag = "8")]
+    pub max_per_minute: ::core::option::Option<i32>,
     /// Output only: the last crossing of the generation that is settled; 0 before the first.
     #[prost(uint64, tag = "20")]
     pub fired_through: u64,

@@ -135,11 +135,11 @@ async fn both_ends_of_a_delta_add_up_and_a_sum_beyond_saturates() {
         let answer = client.add_and_get_count(request).await.expect("an add").into_inner();
         (answer.count, answer.saturated)
     };
-    assert_eq!(add("high", i64::MAX).await, (i64::MAX, false));
-    assert_eq!(add("high", 1).await, (i64::MAX, true));
-    assert_eq!(add("high", -2).await, (i64::MAX - 1, false), "the true sum was kept");
-    assert_eq!(add("low", i64::MIN).await, (i64::MIN, false));
-    assert_eq!(add("low", i64::MIN).await, (i64::MIN, true));
+    assert_eq!(add("high", Some(i64::MAX)).await, (i64::MAX, false));
+    assert_eq!(add("high", Some(1)).await, (i64::MAX, true));
+    assert_eq!(add("high", Some(-2)).await, (i64::MAX - 1, false), "the true sum was kept");
+    assert_eq!(add("low", Some(i64::MIN)).await, (i64::MIN, false));
+    assert_eq!(add("low", Some(i64::MIN)).await, (i64::MIN, true));
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn a_batch_of_the_largest_items_fits() {
     let request = wire::BatchAddCountsRequest { namespace: "exact".to_owned(), items: items.collect() };
     let body = json!({"namespace": "exact", "items": request.items.iter().map(|item| json!({
         "counter_name": item.counter_name,
-        "delta": item.delta.to_string(),
+        "delta": item.delta().to_string(),
         "idempotency_token": {
             "token": item.idempotency_token.as_ref().expect("a token").token,
             "generation_time": at(0.0).to_string(),

@@ -213,7 +213,7 @@ async fn a_stream_that_falls_silent_in_the_middle_of_a_message_is_ended_and_one_
         framed(
             &StreamAddCountsRequest {
                 namespace: "shop".to_owned(),
-                items: vec![AddItem { counter_name: name.to_owned(), delta: 1, ..Default::default() }],
+                items: vec![AddItem { counter_name: name.to_owned(), delta: Some(1), ..Default::default() }],
             }
             .encode_to_vec(),
         )
@@ -287,8 +287,12 @@ async fn unfinished_requests_of_one_connection_take_their_share_and_no_more() {
             assert!(held <= CONNECTION_REQUEST_BYTES_MAX as i64, "{held} bytes");
         }
     }
-    let whole =
-        AddCountRequest { namespace: "shop".to_owned(), counter_name: "a".to_owned(), delta: 1, ..Default::default() };
+    let whole = AddCountRequest {
+        namespace: "shop".to_owned(),
+        counter_name: "a".to_owned(),
+        delta: Some(1),
+        ..Default::default()
+    };
     let status = call(&mut calls, &format!("{COUNTERS}/AddCount"), &whole.encode_to_vec()).await;
     assert_eq!(status.code(), tonic::Code::Ok, "the same connection serves on: {status:?}");
     assert!(reasons["RETRY_LATER"] > 400, "what found no room was told so: {reasons:?}");

@@ -144,7 +144,7 @@ async fn a_call_that_does_not_end_is_cut_off_and_its_write_goes_on() {
     let request = wire::AddCountRequest {
         namespace: "exact".to_owned(),
         counter_name: "views".to_owned(),
-        delta: 5,
+        delta: Some(5),
         ..wire::AddCountRequest::default()
     };
     let call = tokio::spawn(async move { client.add_count(request).await });

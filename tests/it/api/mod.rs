@@ -8,6 +8,7 @@ mod json;
 mod life;
 mod output_only;
 mod overload;
+mod partial_settings;
 mod partner;
 mod queues;
 mod readiness;
@@ -255,7 +256,12 @@ fn token(text: &str) -> IdempotencyToken {
 }
 
 fn item(counter: &str, delta: i64, text: &str) -> AddItem {
-    AddItem { counter_name: counter.to_owned(), delta, idempotency_token: Some(token(text)), provenance: String::new() }
+    AddItem {
+        counter_name: counter.to_owned(),
+        delta: Some(delta),
+        idempotency_token: Some(token(text)),
+        provenance: String::new(),
+    }
 }
 
 /// The reason of an error of ours.

@@ -24,7 +24,7 @@ struct SetField {
 fn set_fields(input: &MessageDescriptor, message: &MessageDescriptor, steps: &[FieldDescriptor]) -> Vec<SetField> {
     let mut found = Vec::new();
     for field in message.fields() {
-        let steps = [steps, &[field.clone()]].concat();
+        let steps = [steps, std::slice::from_ref(&field)].concat();
         if OUTPUT_ONLY_FIELDS.contains(&field.full_name()) {
             let step = |field: &FieldDescriptor| match field.is_list() {
                 true => format!("{}[0]", field.name()),
@@ -79,7 +79,7 @@ impl SetField {
             Reflected::Message(message)
         });
         let Reflected::Message(message) = whole else { panic!("a request is a message") };
-        assert_eq!(message.descriptor(), self.input);
+        assert_eq!(prost_reflect::ReflectMessage::descriptor(&message), self.input);
         message.encode_to_vec()
     }
 }

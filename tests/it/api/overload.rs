@@ -49,7 +49,7 @@ impl Busy {
         while self.adds.len() < adds {
             let mut counters = counters.clone();
             let (namespace, counter_name) = ("shop".to_owned(), "front".to_owned());
-            let add = AddCountRequest { namespace, counter_name, delta: 1, ..AddCountRequest::default() };
+            let add = AddCountRequest { namespace, counter_name, delta: Some(1), ..AddCountRequest::default() };
             self.adds.spawn(async move { counters.add_count(add).await });
         }
         until(|| self.limiter().in_progress(CallClass::Work) == adds).await;
@@ -167,7 +167,7 @@ async fn a_stream_waits_where_a_call_is_refused_and_counts_for_nothing_while_it_
     assert_eq!(CallClass::ALL.map(|class| busy.limiter().in_progress(class)), [0, 56, 0, 0, 0]);
     busy.stand_still().await;
     // Without a token, which would be old when the clock has moved.
-    let items = vec![AddItem { counter_name: "front".to_owned(), delta: 1, ..AddItem::default() }];
+    let items = vec![AddItem { counter_name: "front".to_owned(), delta: Some(1), ..AddItem::default() }];
     let message = StreamAddCountsRequest { namespace: "shop".to_owned(), items };
     messages.send(message).await.expect("the stream is open");
     until(|| busy.limiter().refused(CallClass::Work) > 0).await;

@@ -74,7 +74,7 @@ async fn refused_and_repeated_items_are_exceptions_inside_their_range() {
     let server = Wire::start().await;
     let repeated = item("streamed", 1, "same");
     let mut batch = vec![repeated.clone(), repeated.clone(), item("no good", 1, "t")];
-    batch.push(wire::AddItem { delta: 2, ..repeated });
+    batch.push(wire::AddItem { delta: Some(2), ..repeated });
     batch.extend(items(1..=1));
     let (last, exceptions, end) = read_all(open(&server, tokio_stream::once(message("exact", batch))).await).await;
     assert!(last == 5 && end.is_none(), "{end:?}");

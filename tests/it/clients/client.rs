@@ -130,7 +130,7 @@ fn refusal(code: Code, reason: &str, metadata: &[(&str, &str)]) -> Status {
 }
 
 fn add() -> pb::AddCountRequest {
-    pb::AddCountRequest { counter_name: "views".to_owned(), delta: 1, ..Default::default() }
+    pb::AddCountRequest { counter_name: "views".to_owned(), delta: Some(1), ..Default::default() }
 }
 
 fn millis_of(token: &str) -> u64 {
@@ -245,7 +245,7 @@ async fn nothing_was_applied_where_nobody_listens() {
 }
 
 fn batch(items: usize) -> pb::BatchAddCountsRequest {
-    let item = || pb::AddItem { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    let item = || pb::AddItem { counter_name: "views".to_owned(), delta: Some(1), ..Default::default() };
     pb::BatchAddCountsRequest { items: (0..items).map(|_| item()).collect(), ..Default::default() }
 }
 
@@ -349,7 +349,7 @@ async fn a_read_asks_for_what_the_client_has_seen_of_the_counter() {
         client.get_count(request).await.expect("a reading");
     }
     client.clone().get_count(get("views", Some(35))).await.expect("a reading");
-    let add = pb::AddAndGetCountRequest { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    let add = pb::AddAndGetCountRequest { counter_name: "views".to_owned(), delta: Some(1), ..Default::default() };
     client.add_and_get_count(add).await.expect("an add");
     server.script.as_ofs.lock().expect("nobody panicked").push(60);
     client.get_count(get("views", Some(45))).await.expect("a reading");

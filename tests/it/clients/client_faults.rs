@@ -53,7 +53,7 @@ fn add(delta: i64) -> pb::AddCountRequest {
     pb::AddCountRequest {
         namespace: "default".to_owned(),
         counter_name: "views".to_owned(),
-        delta,
+        delta: Some(delta),
         ..Default::default()
     }
 }
@@ -105,7 +105,7 @@ async fn a_best_effort_add_whose_answer_is_lost_is_not_sent_again() {
         let counted = client.get_count(read.clone()).await.expect("a reading").count;
         assert_eq!(counted, n, "one attempt counts once");
     }
-    let item = |name: &str| pb::AddItem { counter_name: name.to_owned(), delta: 1, ..Default::default() };
+    let item = |name: &str| pb::AddItem { counter_name: name.to_owned(), delta: Some(1), ..Default::default() };
     let batch = pb::BatchAddCountsRequest { namespace: "fast".to_owned(), items: vec![item("views"), item("likes")] };
     house.ways.iter().for_each(|way| way.set(Fault::LoseOne));
     let failed = client.batch_add_counts(batch).await.expect_err("its answer is lost");
@@ -190,7 +190,7 @@ async fn a_slow_call_is_asked_of_the_next_server_too_and_counts_once() {
 async fn a_batch_of_any_size_is_sent_in_parts_and_each_item_counts_once() {
     let house = House::new();
     let client = house.client(quick());
-    let item = |_| pb::AddItem { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    let item = |_| pb::AddItem { counter_name: "views".to_owned(), delta: Some(1), ..Default::default() };
     let batch = pb::BatchAddCountsRequest { namespace: "default".to_owned(), items: (0..2_500).map(item).collect() };
     count(&client).await;
     house.ways[0].set(Fault::LoseOne);
@@ -200,7 +200,7 @@ async fn a_batch_of_any_size_is_sent_in_parts_and_each_item_counts_once() {
     let refused: Vec<_> = results.iter().filter_map(|result| result.error.as_ref()).collect();
     assert!(refused.is_empty(), "{refused:?}");
     assert_eq!(count(&client).await, 2_500);
-    let invalid = pb::AddItem { counter_name: String::new(), delta: 1, ..Default::default() };
+    let invalid = pb::AddItem { counter_name: String::new(), delta: Some(1), ..Default::default() };
     let batch = pb::BatchAddCountsRequest { namespace: "default".to_owned(), items: vec![item(0), invalid] };
     let results = client.batch_add_counts(batch).await.expect("the batch is answered");
     let reasons: Vec<_> =
@@ -213,7 +213,7 @@ async fn gathered_adds_count_once_each_though_an_answer_is_lost_and_callers_go_a
     let house = House::new();
     let client = house.client(quick());
     let views = client.gathering("default");
-    let item = || pb::AddItem { counter_name: "views".to_owned(), delta: 1, ..Default::default() };
+    let item = || pb::AddItem { counter_name: "views".to_owned(), delta: Some(1), ..Default::default() };
     count(&client).await;
     house.ways[0].set(Fault::LoseOne);
     for answer in join_all((0..300).map(|_| views.add(item()))).await {
@@ -234,7 +234,7 @@ async fn gathered_adds_count_once_each_though_an_answer_is_lost_and_callers_go_a
     let counted = count(&client).await;
     assert!((304..=308).contains(&counted), "what was sent for those who went away counts or does not: {counted}");
 
-    let refused = views.add(pb::AddItem { delta: 1, ..Default::default() }).await.expect_err("it has no name");
+    let refused = views.add(pb::AddItem { delta: Some(1), ..Default::default() }).await.expect_err("it has no name");
     assert_eq!(refused.error.reason().as_deref(), Some("INVALID_COUNTER_NAME"));
     assert!(!refused.error.may_be_applied);
 }

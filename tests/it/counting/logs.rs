@@ -70,7 +70,7 @@ async fn logs_tell_who_changed_which_namespace() {
     let house = House::new().await;
     let author = || Author { actor: "ada".to_owned(), reason: "tidying up".to_owned() };
     let mut draft = NamespaceDraft::from(spec("shop"));
-    draft.description = "sold things".to_owned();
+    draft.description = Some("sold things".to_owned());
     house.engine.namespaces().update(draft, None, author()).await.expect("a valid change");
     house.engine.namespaces().delete(&house.shop, None, author()).await.expect("it is there");
     let text = logged.text();

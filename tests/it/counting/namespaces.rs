@@ -46,7 +46,10 @@ async fn update(
     service: &NamespacesApi,
     namespace: pb::Namespace,
 ) -> Result<Response<pb::UpdateNamespaceResponse>, Status> {
-    let request = pb::UpdateNamespaceRequest { namespace: Some(namespace), reason: "because".to_owned() };
+    // What is read comes back without what only the service sets.
+    let namespace = pb::Namespace { id: 0, version: 0, create_time: None, update_time: None, ..namespace };
+    let request =
+        pb::UpdateNamespaceRequest { namespace: Some(namespace), reason: "because".to_owned(), reset: vec![] };
     service.update_namespace(asked(request)).await
 }
 
@@ -86,7 +89,7 @@ async fn a_namespace_with_a_name_alone_has_every_default() {
     let service = service().await;
     let made = create(&service, named("shop")).await.expect("created");
     assert_eq!((made.version, made.counter_type()), (1, pb::CounterType::Eventual));
-    assert_eq!(made.rollup.expect("it is answered").num_queues, 8);
+    assert_eq!(made.rollup.expect("it is answered").num_queues, Some(8));
     assert_eq!(made.dataset.expect("it is answered").accept_limit.expect("a default").seconds, 5);
     assert_eq!(made.create_time.expect("it is answered").seconds, 1_700_000_000);
     let read = service.get_namespace(asked(pb::GetNamespaceRequest { name: "shop".to_owned() })).await;
@@ -99,11 +102,11 @@ async fn what_was_read_can_be_changed_and_sent_back_once() {
     let service = service().await;
     let made = create(&service, named("shop")).await.expect("created");
     let mut sent = made.clone();
-    sent.rollup.as_mut().expect("it is answered").num_queues = 16;
+    sent.rollup.as_mut().expect("it is answered").num_queues = Some(16);
     let kept = update(&service, sent.clone()).await.expect("updated").into_inner().namespace.expect("answered");
     assert_eq!((kept.version, kept.id), (2, made.id));
     assert_ne!(kept.etag, made.etag);
-    sent.rollup.as_mut().expect("it is answered").num_queues = 32;
+    sent.rollup.as_mut().expect("it is answered").num_queues = Some(32);
     assert_eq!(reason(update(&service, sent.clone()).await), "ETAG_MISMATCH");
     sent.etag = String::new();
     update(&service, sent.clone()).await.expect("an empty etag overwrites");
@@ -159,7 +162,7 @@ async fn a_refusal_names_the_field_and_what_to_do() {
     assert_eq!(field(&apply(&service, "ttl = '60s'", &bad, false).await.expect_err("no name")), "namespace");
 
     let mut other = named("shop");
-    other.rollup = Some(pb::RollupSettings { num_queues: 9, ..Default::default() });
+    other.rollup = Some(pb::RollupSettings { num_queues: Some(9), ..Default::default() });
     let exists = create(&service, other).await.expect_err("it exists");
     assert!(exists.message().ends_with("num_queues: 8 -> 9; update it instead, or choose another name"), "{exists}");
     let gone = service.delete_namespace(delete("gone")).await.expect_err("it never was");
@@ -200,8 +203,9 @@ async fn the_history_tells_who_why_and_what_page_by_page() {
     create(&service, named("shop")).await.expect("created");
     for num_queues in [16, 32] {
         let mut next = named("shop");
-        next.rollup = Some(pb::RollupSettings { num_queues, ..Default::default() });
-        let mut request = asked(pb::UpdateNamespaceRequest { namespace: Some(next), reason: "because".to_owned() });
+        next.rollup = Some(pb::RollupSettings { num_queues: Some(num_queues), ..Default::default() });
+        let reason = "because".to_owned();
+        let mut request = asked(pb::UpdateNamespaceRequest { namespace: Some(next), reason, reset: vec![] });
         request.metadata_mut().insert("tallystone-actor", "ada".parse().expect("plain letters"));
         service.update_namespace(request).await.expect("updated");
     }

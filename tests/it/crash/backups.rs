@@ -99,7 +99,7 @@ fn write(server: &Server, writer: usize, written: &Written) {
             let add = AddCountRequest {
                 namespace: "default".to_owned(),
                 counter_name: counter(writer),
-                delta: 1,
+                delta: Some(1),
                 ..AddCountRequest::default()
             };
             written.adds.sent.fetch_add(1, Ordering::SeqCst);

@@ -322,7 +322,7 @@ pub async fn send(client: &mut Client, adds: &[Tagged]) -> Vec<Heard> {
         let request = AddCountRequest {
             namespace: NAMESPACE.to_owned(),
             counter_name: add.counter.clone(),
-            delta: add.delta(),
+            delta: Some(add.delta()),
             idempotency_token: token(add),
             provenance: "crash test".to_owned(),
         };
@@ -333,7 +333,7 @@ pub async fn send(client: &mut Client, adds: &[Tagged]) -> Vec<Heard> {
     }
     let item = |add: &Tagged| AddItem {
         counter_name: add.counter.clone(),
-        delta: add.delta(),
+        delta: Some(add.delta()),
         idempotency_token: token(add),
         provenance: String::new(),
     };

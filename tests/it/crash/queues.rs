@@ -171,7 +171,7 @@ pub(super) async fn connect(server: &Server) -> Result<Client, CheckError> {
 /// Compares every message with what is known of it, and takes in what became of calls that got no answer.
 async fn check(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
     let mut client = connect(server).await?;
-    let queue = Queue { name: QUEUE.to_owned(), shards: 2, ..Queue::default() };
+    let queue = Queue { name: QUEUE.to_owned(), shards: Some(2), ..Queue::default() };
     client.create_queue(CreateQueueRequest { queue: Some(queue), reason: String::new() }).await?;
     let all: Vec<String> = ledger.lock().keys().cloned().collect();
     for id in all {

@@ -85,7 +85,7 @@ fn add_until(ways: &[Proxy], first: usize, stop: &AtomicBool, added: &AtomicI64)
         let add = AddCountRequest {
             namespace: "default".to_owned(),
             counter_name: "views".to_owned(),
-            delta: 1,
+            delta: Some(1),
             ..AddCountRequest::default()
         };
         runtime.block_on(client.add_count(add)).unwrap_or_else(|error| panic!("{error}"));

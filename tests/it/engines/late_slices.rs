@@ -51,7 +51,7 @@ async fn add_late(mut client: CounterServiceClient<Channel>, caller: u64, given_
         let mut request = Request::new(AddCountRequest {
             namespace: "late".to_owned(),
             counter_name: format!("c{}", n % 7),
-            delta: 1,
+            delta: Some(1),
             idempotency_token: Some(token),
             provenance: String::new(),
         });
@@ -108,7 +108,7 @@ async fn probe(mut client: CounterServiceClient<Channel>, ended: Arc<AtomicBool>
         let add = AddCountRequest {
             namespace: namespace.clone(),
             counter_name: counter_name.clone(),
-            delta: 1,
+            delta: Some(1),
             ..AddCountRequest::default()
         };
         client.add_count(add).await.expect("an add of the other namespace");

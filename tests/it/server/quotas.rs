@@ -408,7 +408,7 @@ async fn the_client_library_makes_a_refused_call_again_after_the_delay() {
     let add = AddCountRequest {
         namespace: "shop".to_owned(),
         counter_name: "front".to_owned(),
-        delta: 1,
+        delta: Some(1),
         ..AddCountRequest::default()
     };
     let began = Instant::now();

@@ -1,11 +1,13 @@
 //! Experiments and their comparison on the wire.
 
+use std::ops::RangeInclusive;
+
 use crate::time;
 use tallystone_domain::counter::NamespaceName;
 use tallystone_domain::limits::EXPERIMENT_ALPHA;
 use tallystone_domain::{Reason, Reject};
 use tallystone_engine::catalog::Etag;
-use tallystone_engine::experiments::{ArmReading, Estimates, ExperimentComparison, ExperimentLook};
+use tallystone_engine::experiments::{ArmReading, Estimates, ExperimentComparison, ExperimentLook, ExperimentUpdate};
 use tallystone_experiments::{
     ArmContrast, ArmTotals, ArmWeights, CatalogExperiment, EXPOSURES, ExperimentDesign, ExperimentDoubt,
     ExperimentMode, ExperimentSettings, ExperimentSpec, ExperimentUnit, ExperimentVerdict, ExperimentWord, Judgement,
@@ -13,8 +15,6 @@ use tallystone_experiments::{
 };
 use tallystone_ports::ExperimentChange;
 use tallystone_proto::experiment::v1 as wire;
-
-use super::given_or;
 
 fn refuse(field: &str, what: String) -> Reject {
     Reject::new(Reason::InvalidArgument, what.clone()).at(field, what)
@@ -24,16 +24,56 @@ fn refuse(field: &str, what: String) -> Reject {
 pub fn spec(sent: Option<wire::Experiment>) -> Result<ExperimentSpec, Reject> {
     let missing = "experiment is missing; send its name, arms, metric and planned_exposures";
     let sent = sent.ok_or_else(|| refuse("experiment", missing.to_owned()))?;
-    let checked = parts(&sent).and_then(|spec| spec.check().map(|()| spec));
-    checked.map_err(|mut reject| {
-        reject.fields.iter_mut().for_each(|(field, _)| field.insert_str(0, "experiment."));
-        reject
-    })
+    parts(&sent).and_then(|spec| spec.check().map(|()| spec)).map_err(within)
+}
+
+/// The same refusal of fields within the experiment.
+fn within(mut reject: Reject) -> Reject {
+    reject.fields.iter_mut().for_each(|(field, _)| field.insert_str(0, "experiment."));
+    reject
+}
+
+/// Decodes a change of an experiment.
+pub fn update(sent: Option<wire::Experiment>, reset: Vec<String>) -> Result<ExperimentUpdate, Reject> {
+    let missing = "experiment is missing; send its name and what changes";
+    let sent = sent.ok_or_else(|| refuse("experiment", missing.to_owned()))?;
+    let update = said_of(sent).map_err(within)?;
+    Ok(ExperimentUpdate { reset, ..update })
+}
+
+fn said_of(sent: wire::Experiment) -> Result<ExperimentUpdate, Reject> {
+    let word = |text: &String, field: &str| ExperimentWord::new(text, field);
+    let said = |text: String| (!text.is_empty()).then_some(text);
+    let secondary = sent.secondary_metrics.iter().map(|text| word(text, "secondary_metrics"));
+    let secondary: Vec<ExperimentWord> = secondary.collect::<Result<_, _>>()?;
+    let arms = || Ok::<_, Reject>((arms_of(&sent.arms)?, ArmWeights::new(&weights_of(&sent.arms))?));
+    let update = ExperimentUpdate {
+        namespace: said(sent.namespace).map(|name| NamespaceName::new(&name)).transpose()?,
+        arms: (!sent.arms.is_empty()).then(arms).transpose()?,
+        metric: said(sent.metric).map(|metric| word(&metric, "metric")).transpose()?,
+        secondary_metrics: (!secondary.is_empty()).then_some(secondary),
+        unit: (sent.unit != 0).then(|| unit(sent.unit)).transpose()?,
+        level: sent.alpha.map(SignificanceLevel::new).transpose()?,
+        planned: sent.planned_exposures,
+        mode: (sent.mode != 0).then(|| mode(sent.mode)).transpose()?,
+        description: sent.description,
+        ..ExperimentUpdate::of(word(&sent.name, "name")?)
+    };
+    Ok(update)
+}
+
+fn arms_of(sent: &[wire::ExperimentArm]) -> Result<Vec<ExperimentWord>, Reject> {
+    sent.iter().map(|arm| ExperimentWord::new(&arm.name, "arms")).collect()
+}
+
+/// The weights of arms. One of 0 is refused where they are checked.
+fn weights_of(sent: &[wire::ExperimentArm]) -> Vec<u32> {
+    sent.iter().map(|arm| arm.weight.unwrap_or(1)).collect()
 }
 
 /// Decodes and checks an experiment that is to be kept.
 pub fn settings(sent: Option<wire::Experiment>) -> Result<ExperimentSettings, Reject> {
-    let description = sent.as_ref().map(|sent| sent.description.clone()).unwrap_or_default();
+    let description = sent.as_ref().and_then(|sent| sent.description.clone()).unwrap_or_default();
     Ok(ExperimentSettings { spec: spec(sent)?, description, stopped: None, falls: Vec::new(), exposures_before: None })
 }
 
@@ -55,14 +95,16 @@ pub fn kept(experiment: &CatalogExperiment) -> wire::Experiment {
     wire::Experiment {
         name: spec.name.to_string(),
         namespace: spec.namespace.to_string(),
-        arms: arms.map(|(name, &weight)| wire::ExperimentArm { name: name.to_string(), weight }).collect(),
+        arms: arms
+            .map(|(name, &weight)| wire::ExperimentArm { name: name.to_string(), weight: Some(weight) })
+            .collect(),
         metric: primary.to_string(),
         secondary_metrics: secondary.iter().map(ToString::to_string).collect(),
         unit: unit.into(),
-        alpha: spec.design.level.value(),
-        planned_exposures: spec.design.planned,
+        alpha: Some(spec.design.level.value()),
+        planned_exposures: Some(spec.design.planned),
         mode: mode.into(),
-        description: description.clone(),
+        description: Some(description.clone()),
         state: state.into(),
         create_time: Some(time::write(experiment.created)),
         update_time: Some(time::write(experiment.updated)),
@@ -87,17 +129,16 @@ fn parts(sent: &wire::Experiment) -> Result<ExperimentSpec, Reject> {
     let word = |text: &str, field: &str| ExperimentWord::new(text, field);
     let metrics = [&sent.metric].into_iter().chain(&sent.secondary_metrics).enumerate();
     let metric = |(at, text): (usize, &String)| word(text, if at == 0 { "metric" } else { "secondary_metrics" });
-    let weights: Vec<u32> = sent.arms.iter().map(|arm| arm.weight.max(1)).collect();
     Ok(ExperimentSpec {
         name: word(&sent.name, "name")?,
         namespace: NamespaceName::new(&sent.namespace)?,
-        arms: sent.arms.iter().map(|arm| word(&arm.name, "arms")).collect::<Result<_, _>>()?,
+        arms: arms_of(&sent.arms)?,
         metrics: metrics.map(metric).collect::<Result<_, _>>()?,
         unit: unit(sent.unit)?,
         design: ExperimentDesign {
-            weights: ArmWeights::new(&weights)?,
-            level: SignificanceLevel::new(given_or(sent.alpha, EXPERIMENT_ALPHA))?,
-            planned: sent.planned_exposures,
+            weights: ArmWeights::new(&weights_of(&sent.arms))?,
+            level: SignificanceLevel::new(sent.alpha.unwrap_or(EXPERIMENT_ALPHA))?,
+            planned: sent.planned_exposures.unwrap_or(0),
             mode: mode(sent.mode)?,
         },
     })
@@ -308,8 +349,8 @@ fn split(spec: &ExperimentSpec, found: &ExperimentComparison) -> String {
     split_text(&found, &declared)
 }
 
-/// The most digits of a share in percent behind its point.
-const SHARE_DIGITS_MAX: usize = 9;
+/// How many digits a share in percent may have behind its point.
+const SHARE_DIGITS: RangeInclusive<usize> = 1..=9;
 
 fn split_text(found: &[f64], declared: &[f64]) -> String {
     let text = |shares: &[f64], digits: usize| {
@@ -317,7 +358,7 @@ fn split_text(found: &[f64], declared: &[f64]) -> String {
     };
     let texts = |digits| (text(found, digits), text(declared, digits));
     let (found, declared) =
-        (1..=SHARE_DIGITS_MAX).map(texts).find(|(found, declared)| found != declared).unwrap_or_else(|| texts(1));
+        SHARE_DIGITS.map(texts).find(|(found, declared)| found != declared).unwrap_or_else(|| texts(1));
     format!("{found}, declared {declared}")
 }
 

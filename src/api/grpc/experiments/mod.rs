@@ -153,13 +153,13 @@ impl ExperimentService for ExperimentsApi {
         request: Request<wire::UpdateExperimentRequest>,
     ) -> Result<Response<wire::UpdateExperimentResponse>, Status> {
         let (actor, rights) = (actor_of(&request), rights_of(&request)?);
-        let wire::UpdateExperimentRequest { experiment, reason } = settable(request)?;
+        let wire::UpdateExperimentRequest { experiment, reason, reset } = settable(request)?;
         let etag = experiment.as_ref().map_or_else(String::new, |experiment| experiment.etag.clone());
-        let settings = convert::settings(experiment).map_err(ApiError::from)?;
-        self.check_changeable(&rights, &settings.spec.name)?;
+        let update = convert::update(experiment, reset).map_err(ApiError::from)?;
+        self.check_changeable(&rights, &update.name)?;
         let etag = etag_of(&etag)?;
         let author = Author { actor, reason };
-        let after = self.catalog(&rights).update(settings, etag, author).await.map_err(ApiError::from)?;
+        let after = self.catalog(&rights).update(update, etag, author).await.map_err(ApiError::from)?;
         Ok(Response::new(wire::UpdateExperimentResponse { experiment: Some(convert::kept(&after)) }))
     }
 
@@ -297,10 +297,10 @@ fn skip_of(paged: &PagedRequest, token: &str) -> Result<usize, Reject> {
 
 fn planned(request: &wire::PlanExperimentRequest) -> Result<wire::PlanExperimentResponse, Reject> {
     let arms = arms_of(request.arms)?;
-    let alpha = SignificanceLevel::new(given_or(request.alpha, EXPERIMENT_ALPHA))?;
+    let alpha = SignificanceLevel::new(request.alpha.unwrap_or(EXPERIMENT_ALPHA))?;
     // Each arm but the control is one comparison.
     let level = alpha.split(arms - 1);
-    let size = plan(request.baseline, request.effect, given_or(request.power, EXPERIMENT_POWER), level)?;
+    let size = plan(request.baseline, request.effect, request.power.unwrap_or(EXPERIMENT_POWER), level)?;
     let of_all = |per_arm: u64| per_arm.saturating_mul(arms as u64);
     Ok(wire::PlanExperimentResponse {
         fixed_exposures_per_arm: size.fixed,
@@ -311,14 +311,9 @@ fn planned(request: &wire::PlanExperimentRequest) -> Result<wire::PlanExperiment
     })
 }
 
-/// The number that was sent; 0 stands for the default.
-fn given_or(sent: f64, default: f64) -> f64 {
-    if sent == 0.0 { default } else { sent }
-}
-
-fn arms_of(sent: i32) -> Result<usize, Reject> {
+fn arms_of(sent: Option<i32>) -> Result<usize, Reject> {
+    let sent = sent.unwrap_or(2);
     match usize::try_from(sent) {
-        Ok(0) => Ok(2),
         Ok(arms @ 2..=EXPERIMENT_ARMS_MAX) => Ok(arms),
         Ok(_) | Err(_) => {
             let what = format!("arms is {sent}; an experiment has 2 to {EXPERIMENT_ARMS_MAX} arms");

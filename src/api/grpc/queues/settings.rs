@@ -15,7 +15,7 @@ use tallystone_domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy,
 use tallystone_domain::queue::setup::{queue_settings, setting_ranges};
 use tallystone_domain::queue::{CatalogQueue, Durability, QueueName, QueueSpec};
 use tallystone_domain::{Reason, Reject};
-use tallystone_engine::queues::{PastQueueChange, QueueDraft, QueueEtag};
+use tallystone_engine::queues::{PastQueueChange, QueueDraft, QueueEtag, RetryPolicyDraft};
 use tallystone_proto::queue::v1 as wire;
 
 /// The default reason of a block.
@@ -36,12 +36,12 @@ fn asked_draft(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEta
     let etag = (!sent.etag.is_empty()).then(|| sent.etag.parse()).transpose()?;
     let mut faults = QueueFieldErrors(Vec::new());
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    draft.description = text(&sent.description);
+    draft.description = sent.description;
     draft.exclusive = faults.exclusive(sent.r#type);
     draft.exclusivity_key = text(&sent.exclusivity_key).map(Into::into);
     draft.max_in_flight_per_value = faults.number("max_in_flight_per_value", sent.max_in_flight_per_value);
     draft.strict_order_per_value = sent.strict_order_per_value;
-    draft.shards = faults.number("shards", (sent.shards != 0).then_some(sent.shards));
+    draft.shards = faults.number("shards", sent.shards);
     draft.template_for = text(&sent.template_for).map(Into::into);
     draft.required_durability = faults.durability(sent.required_durability);
     macro_rules! read_plain {
@@ -50,7 +50,7 @@ fn asked_draft(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEta
         };
     }
     queue_settings!(of_messages read_plain);
-    draft.retry = sent.retry_policy.and_then(|policy| faults.retry(policy));
+    draft.retry = sent.retry_policy.map(|policy| faults.retry(policy)).unwrap_or_default();
     draft.default_ttl = faults.duration("default_ttl", sent.default_ttl);
     if let Some(kept) = sent.retention {
         draft.retention = [
@@ -121,8 +121,8 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         exclusivity_key: exclusivity.map_or_else(String::new, |own| own.key.to_string()),
         max_in_flight_per_value: exclusivity.map(|own| signed(own.max_in_flight_per_value)),
         strict_order_per_value: exclusivity.map(|own| own.strict_order_per_value),
-        description: spec.description.clone(),
-        shards: signed(spec.shards),
+        description: Some(spec.description.clone()),
+        shards: Some(signed(spec.shards)),
         template_for: spec.template_for.as_deref().unwrap_or_default().to_owned(),
         required_durability: durability_message(spec.required_durability).into(),
         retry_policy: Some(retry_message(&settings.retry)),
@@ -166,9 +166,9 @@ fn history_message(history: HistoryKept) -> wire::History {
 fn retry_message(retry: &MessageRetryPolicy) -> wire::RetryPolicy {
     wire::RetryPolicy {
         initial: Some(write_duration(retry.initial)),
-        factor_percent: signed(retry.factor_percent),
+        factor_percent: Some(signed(retry.factor_percent)),
         max: Some(write_duration(retry.max)),
-        jitter_percent: signed(retry.jitter_percent),
+        jitter_percent: Some(signed(retry.jitter_percent)),
     }
 }
 
@@ -284,16 +284,13 @@ impl QueueFieldErrors {
         }
     }
 
-    fn retry(&mut self, sent: wire::RetryPolicy) -> Option<MessageRetryPolicy> {
-        let initial = self.duration("retry_policy.initial", sent.initial).unwrap_or_default();
-        let max = self.duration("retry_policy.max", sent.max).unwrap_or(initial);
-        let factor = if sent.factor_percent == 0 { 100 } else { sent.factor_percent };
-        Some(MessageRetryPolicy {
-            initial,
-            factor_percent: self.number("retry_policy.factor_percent", Some(factor))?,
-            max,
-            jitter_percent: self.number("retry_policy.jitter_percent", Some(sent.jitter_percent))?,
-        })
+    fn retry(&mut self, sent: wire::RetryPolicy) -> RetryPolicyDraft {
+        RetryPolicyDraft {
+            initial: self.duration("retry_policy.initial", sent.initial),
+            factor_percent: self.number("retry_policy.factor_percent", sent.factor_percent),
+            max: self.duration("retry_policy.max", sent.max),
+            jitter_percent: self.number("retry_policy.jitter_percent", sent.jitter_percent),
+        }
     }
 
     fn class(&mut self, sent: wire::PriorityClass) -> Option<PriorityClass> {

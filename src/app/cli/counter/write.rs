@@ -112,7 +112,7 @@ impl CounterContext {
         let request = pb::AddCountRequest {
             namespace: self.namespace.clone(),
             counter_name: args.name.clone(),
-            delta: args.delta,
+            delta: Some(args.delta),
             idempotency_token: args.token.token(),
             provenance: args.provenance,
         };
@@ -133,7 +133,7 @@ impl CounterContext {
         let request = pb::AddAndGetCountRequest {
             namespace: self.namespace.clone(),
             counter_name: args.name.clone(),
-            delta: args.delta,
+            delta: Some(args.delta),
             idempotency_token: args.token.token(),
             provenance: args.provenance,
             freshness: freshness.into(),
@@ -183,7 +183,8 @@ impl CounterContext {
     }
 
     pub(super) async fn report(&self, args: ReportArgs) -> Result<(), Failure> {
-        let items = args.totals.iter().map(|(name, total)| pb::TotalItem { counter_name: name.clone(), total: *total });
+        let items =
+            args.totals.iter().map(|(name, total)| pb::TotalItem { counter_name: name.clone(), total: Some(*total) });
         let request = pb::ReportTotalsRequest {
             namespace: self.namespace.clone(),
             source: args.source,

@@ -82,14 +82,14 @@ pub async fn run(session: &ClientContext, seed: u64, namespace: &str, lasts: Dur
 
 impl DemoExperiment {
     fn declared(&self, namespace: &str) -> pb::Experiment {
-        let arm = |name: &str| pb::ExperimentArm { name: name.to_owned(), weight: 1 };
+        let arm = |name: &str| pb::ExperimentArm { name: name.to_owned(), weight: Some(1) };
         pb::Experiment {
             name: self.name.to_owned(),
             namespace: namespace.to_owned(),
             arms: vec![arm("A"), arm("B")],
             metric: METRIC.to_owned(),
-            planned_exposures: USERS,
-            description: MADE_BY_DEMO.to_owned(),
+            planned_exposures: Some(USERS),
+            description: Some(MADE_BY_DEMO.to_owned()),
             ..Default::default()
         }
     }
@@ -124,7 +124,7 @@ impl DemoExperiment {
 async fn add(session: &ClientContext, namespace: &str, counts: &[(String, i64)]) -> Result<(), Failure> {
     let item = |(counter, delta): &(String, i64)| counters_pb::AddItem {
         counter_name: counter.clone(),
-        delta: *delta,
+        delta: Some(*delta),
         ..Default::default()
     };
     let items = counts.iter().filter(|(_, delta)| *delta > 0).map(item).collect();
@@ -181,7 +181,7 @@ pub async fn remove(session: &ClientContext, namespace: &str) -> Result<Vec<Stri
         match call!(ask session, experiments.get_experiment, &request) {
             Ok(found) => {
                 let found = found.experiment.unwrap_or_default();
-                if found.description != MADE_BY_DEMO {
+                if found.description() != MADE_BY_DEMO {
                     let what = format!("experiment {name} exists, and the demo did not make it");
                     return Err(Failure::new(Exit::Precondition, what));
                 }

@@ -36,7 +36,7 @@ impl<'a> DemoQueue<'a> {
     /// Creates a queue, in the place of an earlier one of the demo.
     pub async fn create(session: &'a ClientContext, name: &'static str, queue: pb::Queue) -> Result<Self, Failure> {
         remove(session, name).await?;
-        let queue = pb::Queue { name: name.to_owned(), description: MADE_BY_DEMO.to_owned(), ..queue };
+        let queue = pb::Queue { name: name.to_owned(), description: Some(MADE_BY_DEMO.to_owned()), ..queue };
         let request = pb::CreateQueueRequest { queue: Some(queue), reason: "demo".to_owned() };
         call!(session, queues.create_queue, &request)?;
         Ok(Self { session, name, enqueued: 0, failed_attempts: 0, left: DemoDepth::default() })
@@ -167,7 +167,7 @@ pub async fn remove(session: &ClientContext, name: &str) -> Result<bool, Failure
         Err(failure) if failure.exit() == Exit::NotFound => return Ok(false),
         Err(failure) => return Err(failure),
     };
-    if queue.description != MADE_BY_DEMO {
+    if queue.description() != MADE_BY_DEMO {
         return Err(Failure::new(Exit::Precondition, format!("queue {name} exists, and the demo did not make it")));
     }
     let request = pb::DeleteQueueRequest {

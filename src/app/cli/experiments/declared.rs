@@ -82,7 +82,7 @@ impl DeclaredExperiment {
         if self.arms.is_empty() {
             return None;
         }
-        let arms = self.arms.into_iter().map(|(name, weight)| pb::ExperimentArm { name, weight });
+        let arms = self.arms.into_iter().map(|(name, weight)| pb::ExperimentArm { name, weight: Some(weight) });
         Some(pb::Experiment {
             name: name.to_owned(),
             namespace: self.namespace,
@@ -90,8 +90,8 @@ impl DeclaredExperiment {
             metric: self.metric.unwrap_or_default(),
             secondary_metrics: self.secondary,
             unit: unit.into(),
-            alpha: self.alpha,
-            planned_exposures: self.planned.unwrap_or_default(),
+            alpha: Some(self.alpha),
+            planned_exposures: self.planned,
             mode: mode.into(),
             ..Default::default()
         })

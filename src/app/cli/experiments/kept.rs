@@ -77,7 +77,7 @@ impl ClientContext {
         let missing = "an experiment has two arms at least, a metric and a planned size: --arm A --arm B --metric METRIC \
                        --planned N";
         let declared = args.declared.named(&args.name).ok_or_else(|| Failure::usage(missing))?;
-        let experiment = pb::Experiment { description: args.description, ..declared };
+        let experiment = pb::Experiment { description: Some(args.description), ..declared };
         let request = pb::CreateExperimentRequest { experiment: Some(experiment), reason: args.reason };
         let made = call!(self, experiments.create_experiment, &request)?;
         let rows = settings_of(made.experiment.as_ref());
@@ -98,10 +98,10 @@ impl ClientContext {
                 word(experiment.state, "EXPERIMENT_STATE_", pb::ExperimentState::as_str_name),
                 arms_text(experiment),
                 experiment.metric.clone(),
-                experiment.planned_exposures.to_string(),
+                experiment.planned_exposures().to_string(),
                 time_cell(experiment.create_time.as_ref()),
                 time_cell(experiment.stop_time.as_ref()),
-                experiment.description.clone(),
+                experiment.description().to_owned(),
             ]
         });
         let columns =
@@ -200,10 +200,10 @@ fn settings_of(experiment: Option<&pb::Experiment>) -> TableRows {
         row("metric", experiment.metric.clone()),
         row("secondary_metrics", experiment.secondary_metrics.join(", ")),
         row("unit", word(experiment.unit, "EXPERIMENT_UNIT_", pb::ExperimentUnit::as_str_name)),
-        row("alpha", experiment.alpha.to_string()),
-        row("planned_exposures", experiment.planned_exposures.to_string()),
+        row("alpha", experiment.alpha().to_string()),
+        row("planned_exposures", experiment.planned_exposures().to_string()),
         row("mode", word(experiment.mode, "EXPERIMENT_MODE_", pb::ExperimentMode::as_str_name)),
-        row("description", experiment.description.clone()),
+        row("description", experiment.description().to_owned()),
         row("create_time", time_cell(experiment.create_time.as_ref())),
         row("update_time", time_cell(experiment.update_time.as_ref())),
     ];
@@ -217,7 +217,7 @@ fn settings_of(experiment: Option<&pb::Experiment>) -> TableRows {
 
 /// The arms with their weights: `A=1, B=1`.
 fn arms_text(experiment: &pb::Experiment) -> String {
-    let arms = experiment.arms.iter().map(|arm| format!("{}={}", arm.name, arm.weight));
+    let arms = experiment.arms.iter().map(|arm| format!("{}={}", arm.name, arm.weight()));
     arms.collect::<Vec<_>>().join(", ")
 }
 

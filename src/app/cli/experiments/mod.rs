@@ -99,7 +99,8 @@ impl ExpArgs {
 impl ClientContext {
     async fn plan_experiment(&self, args: &ExpPlanArgs) -> Result<(), Failure> {
         let ExpPlanArgs { baseline, effect, power, alpha, arms } = *args;
-        let request = pb::PlanExperimentRequest { baseline, effect, power, alpha, arms };
+        let request =
+            pb::PlanExperimentRequest { baseline, effect, power: Some(power), alpha: Some(alpha), arms: Some(arms) };
         let plan = call!(ask self, experiments.plan_experiment, &request)?;
         let row = |look: &str, per_arm: u64, of_all: u64, width: f64| {
             vec![look.to_owned(), per_arm.to_string(), of_all.to_string(), format!("{width:.2}")]

@@ -61,8 +61,8 @@ pub struct QueueSettingsArgs {
     #[arg(long, value_name = "true|false")]
     strict_order_per_value: Option<bool>,
     /// The description.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
-    description: String,
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
     /// The number of shards, a power of two [default: 1]; fixed after creation.
     #[arg(long, value_name = "N")]
     shards: Option<i32>,
@@ -161,7 +161,7 @@ impl QueueSettingsArgs {
             max_in_flight_per_value: self.max_in_flight_per_value,
             strict_order_per_value: self.strict_order_per_value,
             description: self.description,
-            shards: self.shards.unwrap_or_default(),
+            shards: self.shards,
             template_for: self.template_for,
             required_durability: tier.into(),
             retry_policy: self.retry,
@@ -201,9 +201,9 @@ fn retry_policy(text: &str) -> Result<pb::RetryPolicy, String> {
     let percent = |text: &str| text.parse::<i32>().map_err(|_| what.to_owned());
     Ok(pb::RetryPolicy {
         initial: Some(wire_duration(initial)?),
-        factor_percent: percent(factor)?,
+        factor_percent: Some(percent(factor)?),
         max: Some(wire_duration(max)?),
-        jitter_percent: percent(jitter)?,
+        jitter_percent: Some(percent(jitter)?),
     })
 }
 
@@ -236,12 +236,12 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
         ("id", queue.id.clone()),
         ("etag", queue.etag.clone()),
         ("version", queue.version.to_string()),
-        ("description", queue.description.clone()),
+        ("description", queue.description().to_owned()),
         ("type", kind(queue.r#type)),
         ("exclusivity_key", queue.exclusivity_key.clone()),
         ("max_in_flight_per_value", number(queue.max_in_flight_per_value)),
         ("strict_order_per_value", number(queue.strict_order_per_value)),
-        ("shards", queue.shards.to_string()),
+        ("shards", queue.shards().to_string()),
         ("template_for", queue.template_for.clone()),
         ("required_durability", durability(queue.required_durability)),
     ];
@@ -254,9 +254,9 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
     rows.extend([
         ("default_ttl", never(queue.default_ttl.as_ref())),
         ("retry_policy.initial", span(retry.initial.as_ref())),
-        ("retry_policy.factor_percent", retry.factor_percent.to_string()),
+        ("retry_policy.factor_percent", retry.factor_percent().to_string()),
         ("retry_policy.max", span(retry.max.as_ref())),
-        ("retry_policy.jitter_percent", retry.jitter_percent.to_string()),
+        ("retry_policy.jitter_percent", retry.jitter_percent().to_string()),
         ("retention.completed", span(kept.completed.as_ref())),
         ("retention.canceled", span(kept.canceled.as_ref())),
         ("retention.errored", span(kept.errored.as_ref())),
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_retry_policy_has_four_parts() {
         let policy = retry_policy("1s,200,5m,20").expect("a valid policy");
-        assert_eq!((policy.factor_percent, policy.jitter_percent), (200, 20));
+        assert_eq!((policy.factor_percent, policy.jitter_percent), (Some(200), Some(20)));
         assert_eq!(policy.max, Some(write_duration(Duration::from_secs(300))));
         for text in ["", "1s", "1s,200,5m", "1s,200,5m,20,1", "1,200,5m,20", "1s,much,5m,20"] {
             assert!(retry_policy(text).is_err(), "{text}");

@@ -89,7 +89,7 @@ impl ClientContext {
             vec![
                 queue.name.clone(),
                 if queue.template_for.is_empty() { kind(queue.r#type) } else { "TEMPLATE".to_owned() },
-                queue.shards.to_string(),
+                queue.shards().to_string(),
                 blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason),
                 blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason),
                 queue.version.to_string(),

@@ -297,7 +297,7 @@ impl Story {
             name: QUEUE.to_owned(),
             r#type: QueueType::Exclusive.into(),
             exclusivity_key: "value".to_owned(),
-            shards: 2,
+            shards: Some(2),
             ..Queue::default()
         };
         let request = CreateQueueRequest { queue: Some(queue), reason: String::new() };

@@ -38,7 +38,7 @@ async fn both_versions_of_http_and_grpc_are_spoken_over_tls() {
     let add = AddCountRequest {
         namespace: "default".to_owned(),
         counter_name: "views".to_owned(),
-        delta: 1,
+        delta: Some(1),
         ..AddCountRequest::default()
     };
     let refused = client(&server, &trusting(&authority.file)).counters().add_count(add).await;

@@ -27,7 +27,7 @@ fn add() -> AddCountRequest {
     AddCountRequest {
         namespace: "default".to_owned(),
         counter_name: "views".to_owned(),
-        delta: 1,
+        delta: Some(1),
         ..AddCountRequest::default()
     }
 }

@@ -94,15 +94,15 @@ impl ShownExperiment {
             fact("Arms", arms_of(experiment)),
             fact("Unit", unit_of(experiment).to_owned()),
             fact("Mode", mode_of(experiment).to_owned()),
-            fact("Alpha", experiment.alpha.to_string()),
-            fact("Planned exposures", unsigned(experiment.planned_exposures)),
+            fact("Alpha", experiment.alpha().to_string()),
+            fact("Planned exposures", unsigned(experiment.planned_exposures())),
             fact("Namespace", experiment.namespace.clone()),
             fact("Began", moment(experiment.create_time.as_ref())),
         ];
         if experiment.stop_time.is_some() {
             facts.push(fact("Stopped", moment(experiment.stop_time.as_ref())));
         }
-        let about = Some(experiment.description.clone()).filter(|about| !about.is_empty());
+        let about = experiment.description.clone().filter(|about| !about.is_empty());
         let note = "fixed since it began".to_owned();
         let section = Section {
             title: "Settings".to_owned(),
@@ -162,10 +162,10 @@ pub fn state_of(experiment: &pb::Experiment) -> &'static str {
 
 /// The arms of an experiment, the control first, with weights where they differ.
 pub fn arms_of(experiment: &pb::Experiment) -> String {
-    let weights: Vec<u32> = experiment.arms.iter().map(|arm| arm.weight).collect();
+    let weights: Vec<u32> = experiment.arms.iter().map(|arm| arm.weight.unwrap_or(1)).collect();
     let are_even = weights.windows(2).all(|pair| pair[0] == pair[1]);
     let text = |arm: &pb::ExperimentArm| {
-        if are_even { arm.name.clone() } else { format!("{}={}", arm.name, arm.weight) }
+        if are_even { arm.name.clone() } else { format!("{}={}", arm.name, arm.weight.unwrap_or(1)) }
     };
     experiment.arms.iter().map(text).collect::<Vec<_>>().join(", ")
 }
@@ -178,14 +178,14 @@ fn experiment_of(query: &PageQuery) -> Result<pb::Experiment, PageFailure> {
         let (name, weight) = text.split_once('=').unwrap_or((text, "1"));
         let weight = weight.trim().parse::<u32>().ok().filter(|weight| *weight > 0);
         let weight = weight.ok_or_else(|| refuse("The weight of an arm is a whole number above 0, as in A=2."))?;
-        Ok(pb::ExperimentArm { name: name.trim().to_owned(), weight })
+        Ok(pb::ExperimentArm { name: name.trim().to_owned(), weight: Some(weight) })
     };
     let arms = listed("arms").map(arm).collect::<Result<Vec<_>, PageFailure>>()?;
     let alpha = match query.text("alpha") {
-        "" => 0.0,
+        "" => None,
         text => {
             let alpha = text.trim().parse::<f64>().ok().filter(|alpha| *alpha > 0.0);
-            alpha.ok_or_else(|| refuse("Alpha is a number above 0, such as 0.05."))?
+            Some(alpha.ok_or_else(|| refuse("Alpha is a number above 0, such as 0.05."))?)
         }
     };
     let planned = query.text("planned").replace(',', "");
@@ -207,10 +207,11 @@ fn experiment_of(query: &PageQuery) -> Result<pb::Experiment, PageFailure> {
         secondary_metrics: listed("secondary").map(str::to_owned).collect(),
         unit: unit.into(),
         alpha,
-        planned_exposures: planned
-            .trim()
-            .parse::<u64>()
-            .map_err(|_| refuse("The planned exposures are a whole number; the page of experiments says how many."))?,
+        planned_exposures: Some(
+            planned.trim().parse::<u64>().map_err(|_| {
+                refuse("The planned exposures are a whole number; the page of experiments says how many.")
+            })?,
+        ),
         mode: mode.into(),
         ..Default::default()
     })
@@ -358,15 +359,18 @@ impl IntervalScale {
 
 /// The words of the equal command.
 fn command(experiment: &pb::Experiment) -> String {
-    let arms: Vec<String> =
-        experiment.arms.iter().map(|arm| format!("--arm {}={}", shell_word(&arm.name), arm.weight)).collect();
+    let arms: Vec<String> = experiment
+        .arms
+        .iter()
+        .map(|arm| format!("--arm {}={}", shell_word(&arm.name), arm.weight.unwrap_or(1)))
+        .collect();
     let mut text = format!(
         "exp compare {} -n {} {} --metric {} --planned {}",
         shell_word(&experiment.name),
         shell_word(&experiment.namespace),
         arms.join(" "),
         shell_word(&experiment.metric),
-        experiment.planned_exposures
+        experiment.planned_exposures()
     );
     for metric in &experiment.secondary_metrics {
         text.push_str(&format!(" --secondary {}", shell_word(metric)));
@@ -379,8 +383,8 @@ fn command(experiment: &pb::Experiment) -> String {
         pb::ExperimentUnit::Event => text.push_str(" --unit event"),
         pb::ExperimentUnit::Unspecified | pb::ExperimentUnit::User => {}
     }
-    if experiment.alpha > 0.0 {
-        text.push_str(&format!(" --alpha {}", experiment.alpha));
+    if let Some(alpha) = experiment.alpha {
+        text.push_str(&format!(" --alpha {alpha}"));
     }
     text
 }
@@ -410,9 +414,9 @@ mod tests {
     fn an_experiment_is_read_from_its_query() {
         let query = "name=checkout&arms=A,+B%3D2&metric=bought&secondary=kept,&planned=20,000&mode=fixed";
         let read = experiment_of(&PageQuery::of(Some(query))).ok().expect("it is complete");
-        let arms: Vec<(&str, u32)> = read.arms.iter().map(|arm| (&*arm.name, arm.weight)).collect();
+        let arms: Vec<(&str, u32)> = read.arms.iter().map(|arm| (&*arm.name, arm.weight())).collect();
         assert_eq!(arms, [("A", 1), ("B", 2)]);
-        assert_eq!((&*read.namespace, read.planned_exposures, read.secondary_metrics.len()), ("default", 20_000, 1));
+        assert_eq!((&*read.namespace, read.planned_exposures(), read.secondary_metrics.len()), ("default", 20_000, 1));
         assert_eq!(read.mode(), pb::ExperimentMode::Fixed);
         for refused in ["name=x&planned=many", "name=x&planned=1&arms=A%3D0", "planned=1&alpha=x"] {
             assert!(experiment_of(&PageQuery::of(Some(refused))).is_err(), "{refused}");

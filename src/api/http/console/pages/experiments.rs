@@ -63,7 +63,7 @@ fn row(experiment: &pb::Experiment) -> TableRow {
         cell("State", state_of(experiment)),
         cell("Arms", arms_of(experiment)),
         cell("Metric", &experiment.metric),
-        number("Planned exposures", unsigned(experiment.planned_exposures)),
+        number("Planned exposures", unsigned(experiment.planned_exposures())),
         cell("Began", moment(experiment.create_time.as_ref())),
     ];
     TableRow { cells, ..TableRow::default() }
@@ -120,14 +120,18 @@ fn plan_of(query: &PageQuery) -> Result<pb::PlanExperimentRequest, String> {
             .ok_or_else(|| format!("{label} is {found}; it lies between 0 and 1, such as 0.05 for 5 %."))
     };
     let arms = match query.text("count").trim() {
-        "" => 0,
-        text => text.parse().map_err(|_| format!("The number of arms is {text:?}, which is no whole number."))?,
+        "" => None,
+        text => {
+            let arms =
+                text.parse().map_err(|_| format!("The number of arms is {text:?}, which is no whole number."))?;
+            Some(arms)
+        }
     };
     Ok(pb::PlanExperimentRequest {
         baseline: share("The rate of the control", "baseline", None)?,
         effect: number("The smallest change to find", "effect", None)?,
-        power: share("The power", "power", Some(EXPERIMENT_POWER))?,
-        alpha: share("Alpha", "alpha", Some(EXPERIMENT_ALPHA))?,
+        power: Some(share("The power", "power", Some(EXPERIMENT_POWER))?),
+        alpha: Some(share("Alpha", "alpha", Some(EXPERIMENT_ALPHA))?),
         arms,
     })
 }

@@ -218,7 +218,7 @@ async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
     let kind = if queue.r#type == i32::from(pb::QueueType::Exclusive) { "exclusive" } else { "simple" };
     let facts = vec![
         fact("Type", kind.to_owned()),
-        fact("Shards", queue.shards.to_string()),
+        fact("Shards", queue.shards().to_string()),
         fact("Enqueue", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),
         fact("Dequeue", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),
         fact("Lease", span(queue.default_lease.as_ref())),
