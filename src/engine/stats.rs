@@ -205,6 +205,20 @@ impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
         }
     }
 
+    /// Returns the counts of a name that needs them now. If no place is free, it takes that of a name whose counts nobody has.
+    /// O(n).
+    pub fn claim(&self, name: &str) -> Arc<T> {
+        let mut names = self.0.lock();
+        if !names.contains_key(name) && names.len() >= MOST {
+            let unclaimed = names.iter().find(|(_, counts)| Arc::strong_count(counts) == 1);
+            if let Some(name) = unclaimed.map(|(name, _)| Arc::clone(name)) {
+                names.remove(&name);
+            }
+        }
+        drop(names);
+        self.of(name)
+    }
+
     /// Removes a name that no longer exists. O(log n).
     pub fn forget(&self, name: &str) {
         self.0.lock().remove(name);
@@ -342,6 +356,20 @@ mod tests {
         let (shown, others) = by_name.get();
         let names: Vec<&str> = shown.iter().map(|(name, _)| &**name).collect();
         assert_eq!((names, others.failed.get()), (vec!["q000", "q002", "q003", "q011"], 3));
+    }
+
+    #[test]
+    fn a_name_that_needs_its_counts_takes_the_place_of_one_whose_counts_nobody_has() {
+        let by_name = CountsBy::<QueueTimes, 2>::default();
+        drop(by_name.of("idle"));
+        let busy = by_name.claim("busy");
+        let (late, later) = (by_name.claim("late"), by_name.claim("later"));
+        for times in [&busy, &late, &later] {
+            times.wait.observe(Duration::ZERO);
+        }
+        let (shown, others) = by_name.get();
+        let names: Vec<&str> = shown.iter().map(|(name, _)| &**name).collect();
+        assert_eq!((names, others.wait.is_empty()), (vec!["busy", "late"], false));
     }
 
     #[test]

@@ -185,6 +185,8 @@ impl QueueContext {
         // Set from the start, so that the first failure counts as a rise. Templates hold no messages.
         if record.spec.template_for.is_none() {
             queue.counts.get_or_init(|| self.engine.stats.by_queue.of(record.spec.name.as_str()));
+            // Takes a place while there is one; the first lease claims it.
+            drop(self.engine.stats.times_by_queue.of(record.spec.name.as_str()));
         }
         self.directory.put(queue);
     }
@@ -267,7 +269,7 @@ impl QueueContext {
     fn record_times(&self, queue: &ServedQueue, transitions: &[Transition]) {
         for row in transitions.iter().filter(|row| QueueTimes::has_time(row)) {
             let by_queue = &self.engine.stats.times_by_queue;
-            let times = queue.times.get_or_init(|| by_queue.of(queue.record.load().spec.name.as_str()));
+            let times = queue.times.get_or_init(|| by_queue.claim(queue.record.load().spec.name.as_str()));
             times.record_transition(row);
         }
     }
