@@ -179,7 +179,7 @@ async fn dyno_process_unacks_needs_no_call() {
     on_every_store(mail(), async |server| {
         server.done("Enqueue", enqueue("a", 1)).await;
         let mut soon = settle(&lease(server).await);
-        soon["lease_duration"] = json!("0.2s");
+        soon["lease_duration"] = json!("1s");
         server.done("ExtendLease", soon).await;
         let again = server.done("Dequeue", json!({"queue": "mail", "wait": "20s"})).await;
         assert_eq!(again["leases"][0]["attemptNumber"], 2, "{again}");
