@@ -81,8 +81,8 @@ fn integer(kind: &Kind, value: i128) -> Option<Value> {
 /// Converts a number with a fraction or an exponent; to an integer only if the float is exact.
 fn float(kind: &Kind, value: f64) -> Option<Value> {
     // From 2^53 on, several numbers that were written with a point or an exponent are the same float.
-    const INEXACT_MIN: f64 = 9_007_199_254_740_992.0;
-    let exact = value.fract() == 0.0 && value.abs() < INEXACT_MIN;
+    const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
+    let exact = value.fract() == 0.0 && value.abs() <= EXACT_MAX;
     match kind {
         Kind::Double => Some(Value::F64(value)),
         Kind::Float => Some(Value::F32(value as f32)),

@@ -180,10 +180,10 @@ fn or_kept<T: Default>(said: Option<T>, kept: Option<&NamespaceSpec>, of: impl F
     said.unwrap_or_else(|| kept.map(of).unwrap_or_default())
 }
 
-type ResetSetting = fn(&mut NamespaceSpec, &NamespaceSpec);
+type ResetNamespaceSetting = fn(&mut NamespaceSpec, &NamespaceSpec);
 
 /// The settings of a live namespace that have a default, and how each returns to it.
-const WITH_DEFAULT: [(&str, ResetSetting); 7] = [
+const WITH_DEFAULT: [(&str, ResetNamespaceSetting); 7] = [
     ("description", |own, base| own.description.clone_from(&base.description)),
     ("ttl", |own, base| own.ttl = base.ttl),
     ("counter_cardinality", |own, base| own.cardinality = base.cardinality),
