@@ -105,13 +105,7 @@ const OF_SHARD: &[RangeRule<Settings>] = &[
     RangeRule {
         setting: "count_by",
         allowed: || format!("up to {COUNT_BY_KEYS_MAX} different keys of 1 to {METADATA_KEY_BYTES_MAX} bytes"),
-        fits: |own| {
-            let keys = own.count_by.iter().map(|key| &**key);
-            let is_first = |(at, key): (usize, &str)| !own.count_by[..at].iter().any(|other| **other == *key);
-            own.count_by.len() <= COUNT_BY_KEYS_MAX
-                && keys.clone().all(|key| (1..=METADATA_KEY_BYTES_MAX).contains(&key.len()))
-                && keys.enumerate().all(is_first)
-        },
+        fits: fits_count_by,
     },
     RangeRule {
         setting: "count_by_values_max",
@@ -121,10 +115,7 @@ const OF_SHARD: &[RangeRule<Settings>] = &[
     RangeRule {
         setting: "filter_shapes",
         allowed: || format!("at most {SHAPES_MAX}, without duplicates"),
-        fits: |own| {
-            let is_first = |(at, keys): (usize, &ShapeKeys)| !own.shapes[..at].contains(keys);
-            own.shapes.len() <= SHAPES_MAX && own.shapes.iter().enumerate().all(is_first)
-        },
+        fits: fits_shapes,
     },
 ];
 
@@ -170,6 +161,21 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
             let least = rule.map_or(0, |rule| rule.key.len() + 1); // a value has at least one byte
             (least..=METADATA_BYTES_MAX as usize).contains(&(own.settings.metadata_max_bytes as usize))
         },
+    },
+    RangeRule {
+        setting: "count_by",
+        allowed: || {
+            let keys = format!("up to {COUNT_BY_KEYS_MAX} different keys of 1 to {METADATA_KEY_BYTES_MAX} bytes");
+            format!("{keys}, each within metadata_max_bytes")
+        },
+        fits: |own| fits_count_by(&own.settings) && own.settings.count_by.iter().all(|key| is_key_in(own, [&**key])),
+    },
+    RangeRule {
+        setting: "filter_shapes",
+        allowed: || {
+            format!("at most {SHAPES_MAX}, without duplicates, the keys of each together within metadata_max_bytes")
+        },
+        fits: |own| fits_shapes(&own.settings) && own.settings.shapes.iter().all(|keys| is_key_in(own, keys.iter())),
     },
     RangeRule {
         setting: "dedupe_window",
@@ -229,6 +235,28 @@ fn violations<T>(ranges: &[RangeRule<T>], own: &T) -> Vec<AllowedRange> {
 
 fn fault<T>(range: &RangeRule<T>) -> AllowedRange {
     AllowedRange { setting: range.setting, allowed: (range.allowed)() }
+}
+
+fn fits_count_by(own: &Settings) -> bool {
+    let keys = own.count_by.iter().map(|key| &**key);
+    let is_first = |(at, key): (usize, &str)| !own.count_by[..at].iter().any(|other| **other == *key);
+    own.count_by.len() <= COUNT_BY_KEYS_MAX
+        && keys.clone().all(|key| (1..=METADATA_KEY_BYTES_MAX).contains(&key.len()))
+        && keys.enumerate().all(is_first)
+}
+
+fn fits_shapes(own: &Settings) -> bool {
+    let is_first = |(at, keys): (usize, &ShapeKeys)| !own.shapes[..at].contains(keys);
+    own.shapes.len() <= SHAPES_MAX && own.shapes.iter().enumerate().all(is_first)
+}
+
+/// Whether a message of the queue may have all these metadata keys. A value may be empty, but for that of the exclusivity key.
+fn is_key_in<'a>(own: &QueueSpec, keys: impl IntoIterator<Item = &'a str>) -> bool {
+    let keys: Vec<&str> = keys.into_iter().collect();
+    let rule = own.settings.exclusivity.as_ref().map(|rule| &*rule.key);
+    let exclusivity = rule.map_or(0, |key| 1 + if keys.contains(&key) { 0 } else { key.len() });
+    let bytes = keys.iter().map(|key| key.len()).sum::<usize>() + exclusivity;
+    bytes <= own.settings.metadata_max_bytes as usize
 }
 
 fn is_kept(own: &Settings, kept: Duration) -> bool {
@@ -348,6 +376,18 @@ mod tests {
         check(|spec| offset(spec, -PRIORITY_OFFSET_MAX), None);
         check(|spec| offset(spec, PRIORITY_OFFSET_MAX + 1), Some("priority_classes"));
         check(|spec| offset(spec, i64::MIN), Some("priority_classes"));
+        fn counted(spec: &mut QueueSpec, metadata_max_bytes: u32) {
+            spec.settings.count_by = vec!["team".into()];
+            spec.settings.metadata_max_bytes = metadata_max_bytes;
+        }
+        fn shaped(spec: &mut QueueSpec, metadata_max_bytes: u32) {
+            exclusive(spec, metadata_max_bytes);
+            spec.settings.shapes = vec![ShapeKeys::new(["team", "title"]).expect("legal keys")];
+        }
+        check(|spec| counted(spec, 3), Some("count_by"));
+        check(|spec| counted(spec, 4), None);
+        check(|spec| shaped(spec, 9), Some("filter_shapes"));
+        check(|spec| shaped(spec, 10), None);
         check(|spec| spec.settings.retry.initial = spec.settings.retry.max, None);
         check(
             |spec| spec.settings.retry.initial = spec.settings.retry.max + Duration::from_nanos(1),
