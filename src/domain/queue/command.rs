@@ -30,7 +30,7 @@ pub struct NewMessage {
     pub payload_bytes: u32,
     /// A hash of all parts that the caller sent. A repeat has the same hash.
     pub fingerprint: u64,
-    /// Its priority within ±2^53; now in milliseconds if it has none.
+    /// Its priority within ±2^53; the time at which it becomes visible, in milliseconds, if it has none.
     pub priority: Option<i64>,
     /// The priority class, for a message without priority.
     pub class: Option<Box<str>>,

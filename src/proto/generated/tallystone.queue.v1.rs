@@ -370,8 +370,8 @@ pub struct Message {
     /// The payload, at most 32 KiB.
     #[prost(bytes = "vec", tag = "3")]
     pub payload: ::prost::alloc::vec::Vec<u8>,
-    /// Lower numbers are served first. The range is -2^53 to 2^53. The default is the server's current time in
-    /// milliseconds, plus the offset of the priority class. A small number such as 100 therefore overtakes every message
+    /// Lower numbers are served first. The range is -2^53 to 2^53. The default is the time at which the message becomes visible,
+    /// in milliseconds, plus the offset of the priority class. Without a delay that is the server's current time. A small number such as 100 therefore overtakes every message
     /// that has the default.
     #[prost(int64, optional, tag = "4")]
     pub priority: ::core::option::Option<i64>,

@@ -77,7 +77,8 @@ local function enqueue(raw, static, body)
     return F.refuse(REFUSED.INVALID)
   end
   if flags % 4 < HAS_OWN_PRIORITY then
-    priority = floor(now / 1000) + priority
+    -- A longer invisibility was found invalid, and is refused below.
+    priority = floor((now + math.min(invisibility, LIMIT.invisibility)) / 1000) + priority
   end
   if priority < -LIMIT.priority or priority > LIMIT.priority then
     return F.refuse(REFUSED.INVALID, INVALID_PRIORITY)

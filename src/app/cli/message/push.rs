@@ -49,8 +49,8 @@ pub struct PushArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Message")]
 struct MessageArgs {
-    /// The priority; lower is served first [default: now in milliseconds, plus the offset of its class]. So 100 goes
-    /// before all messages with the default.
+    /// The priority; lower is served first [default: the time at which it becomes visible, in milliseconds, plus the offset of
+    /// its class]. So 100 goes before all messages with the default.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
     /// The name of a priority class of the queue.

@@ -131,7 +131,7 @@ impl Retention {
     }
 }
 
-/// A priority class: a named offset from now, for messages without a priority.
+/// A priority class: a named offset from the visible time, for messages without a priority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PriorityClass {
     pub name: Box<str>,
@@ -175,22 +175,22 @@ impl MessageRetryPolicy {
 }
 
 impl Settings {
-    /// The priority of a message: its own, else now plus the offset of the class it names or its metadata select.
-    /// O(classes).
+    /// The priority of a message: its own, else the time at which it becomes visible plus the offset of the class it names
+    /// or its metadata select. O(classes).
     pub fn priority(
         &self,
         own: Option<i64>,
         class: Option<&str>,
         metadata: &Metadata,
-        now: Timestamp,
+        visible_at: Timestamp,
     ) -> Result<i64, InvalidCommandPart> {
         match own {
             Some(own) => in_range(own),
-            None => in_range(now.millis().saturating_add(self.priority_offset(class, metadata)?)),
+            None => in_range(visible_at.millis().saturating_add(self.priority_offset(class, metadata)?)),
         }
     }
 
-    /// The offset from now, in milliseconds, of a message without a priority of its own: that of the class it names or its
+    /// The offset from its visible time, in milliseconds, of a message without a priority of its own: that of the class it names or its
     /// metadata select. O(classes).
     pub fn priority_offset(&self, class: Option<&str>, metadata: &Metadata) -> Result<i64, InvalidCommandPart> {
         let tagged =

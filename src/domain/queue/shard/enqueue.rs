@@ -110,9 +110,11 @@ impl Shard {
                 return Err(InvalidCommandPart::ExclusivityValue);
             }
         }
-        let priority = self.settings.priority(sent.priority, sent.class.as_deref(), &sent.metadata, now)?;
         let told = sent.visible_at.map(|at| at.since(now)).or(sent.invisibility);
         let invisibility = told.unwrap_or(self.settings.default_invisibility);
+        let visible_at = now + invisibility.min(INVISIBILITY_MAX); // a longer one is refused below
+        let class = sent.class.as_deref();
+        let priority = self.settings.priority(sent.priority, class, &sent.metadata, visible_at)?;
         let attempts = sent.max_attempts.unwrap_or(self.settings.default_attempts);
         // 0 says never, also in a queue that has a TTL.
         let ttl = sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero());
@@ -149,7 +151,7 @@ impl Shard {
             enqueued_at: now,
             ttl_at: ttl.map(|ttl| now + ttl).into(),
             token_time: OptionalTime::NONE,
-            visible_at: now + invisibility,
+            visible_at,
             state,
             version: 1,
             first_state: state,

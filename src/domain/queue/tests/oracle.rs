@@ -380,12 +380,14 @@ impl Oracle {
             None => sent.invisibility.unwrap_or(self.settings.default_invisibility),
         };
         let state = if window > Duration::ZERO { Invisible } else { Pending };
+        let ttl = sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero());
+        let priority = sent.priority.unwrap_or((now + window).millis());
         self.items.push(Item {
             sequence: self.sequence,
             state,
             version: 1,
-            priority: sent.priority.unwrap_or(now.millis()),
-            noted_priority: sent.priority.unwrap_or(now.millis()),
+            priority,
+            noted_priority: priority,
             tries: 0,
             tries_max: sent.max_attempts.unwrap_or(self.settings.default_attempts),
             releases: 0,

@@ -13,6 +13,7 @@ mod next_steps;
 mod on_stores;
 mod operations;
 mod outlook;
+mod phases;
 mod refusals;
 mod sessions;
 mod settings;
