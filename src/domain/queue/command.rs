@@ -43,7 +43,7 @@ pub struct NewMessage {
     pub lease_duration: Option<Duration>,
     /// The maximum number of attempts, 1 to 10,000.
     pub max_attempts: Option<u32>,
-    /// The TTL after which it is canceled unless it is leased, at most 10 years.
+    /// The time after it becomes visible at which it is canceled unless it was leased, at most 10 years.
     pub ttl: Option<Duration>,
 }
 

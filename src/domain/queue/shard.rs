@@ -376,9 +376,10 @@ impl Shard {
         if to != MessageState::Running && message.lease.is_some() {
             message.lease = None;
         }
-        if to == MessageState::Pending {
+        if to == MessageState::Pending && trigger != Trigger::Update {
             message.visible_at = now;
         }
+        message.end_ttl_once_leased();
         if let Some(kept) = self.settings.retention.of(to) {
             message.ended_at = Some(now).into();
             message.delete_at = now + kept;

@@ -104,8 +104,8 @@ pub struct Queue {
     /// When a failed message is tried again. Default: after 1 s, doubled each time up to 5 min, with up to 20 % jitter.
     #[prost(message, optional, tag = "14")]
     pub retry_policy: ::core::option::Option<RetryPolicy>,
-    /// The time after which a message that no worker took is canceled, if the message states none. Default: never. In an
-    /// update, 0 s means never.
+    /// The time after which a message that no worker took is canceled, if the message states none. It counts from the time at
+    /// which the message becomes visible, and ends with the first lease. Default: never. In an update, 0 s means never.
     #[prost(message, optional, tag = "15")]
     pub default_ttl: ::core::option::Option<::prost_types::Duration>,
     /// How long messages that are over are kept.
@@ -393,8 +393,9 @@ pub struct Message {
     /// The maximum number of attempts, 1 to 10,000.
     #[prost(int32, optional, tag = "9")]
     pub max_attempts: ::core::option::Option<i32>,
-    /// The time after which the message is canceled if it is not leased, at most 10 years. 0 s means never, even in a
-    /// queue with a `default_ttl`.
+    /// The time after which the message is canceled if no worker took it, at most 10 years. It counts from the time at which
+    /// the message becomes visible, and ends with the first lease: a response shows it only before that. 0 s means never, even
+    /// in a queue with a `default_ttl`.
     #[prost(message, optional, tag = "10")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
     /// Selects the shard instead of the id, 1 to 256 bytes. Refused on exclusive queues. A response also shows the
@@ -432,7 +433,7 @@ pub struct Message {
     /// Output only: when it was first leased.
     #[prost(message, optional, tag = "27")]
     pub first_lease_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// Output only: the rest of its TTL.
+    /// Output only: the time until it is canceled unless a worker takes it. Absent without a TTL, and from the first lease on.
     #[prost(message, optional, tag = "28")]
     pub ttl_left: ::core::option::Option<::prost_types::Duration>,
     /// Output only: when its lease ends. Set while it is running.

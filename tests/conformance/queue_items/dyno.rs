@@ -268,7 +268,7 @@ async fn item_16_a_message_is_read_by_its_id_with_all_its_fields() {
         assert_eq!((&*head.id.to_string(), head.metadata, head.routing), ("a", metadata, routing));
         assert_eq!((head.priority, head.payload_bytes, head.state), (-7, 4, MessageState::Invisible));
         assert_eq!((head.max_attempts, head.attempts_left), (5, 5));
-        assert_eq!((head.enqueued_at, head.visible_at, head.ttl_at.get()), (at, at + secs(2), Some(at + secs(100))));
+        assert_eq!((head.enqueued_at, head.visible_at, head.ttl_at.get()), (at, at + secs(2), Some(at + secs(102))));
         assert_eq!(bench.found("unknown").await, None);
         bench.clock.advance(secs(2));
         assert_eq!(bench.dequeue(SHARD, 1).await[0].0.expires_in, secs(7));

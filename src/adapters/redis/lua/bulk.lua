@@ -23,14 +23,25 @@ local function by_purge(M)
   M.canceled_by, M.canceled_why = CANCELED.Purge, nil
 end
 
+-- Changes a message. Returns whether it reached the state that the operation promises, or nil and a refusal.
 local function change_one(M, kind)
-  local _, refused
-  if kind == BULK_PURGE then
-    _, refused = F.apply(M, TRIGGER.Purge, false, by_purge)
+  if kind == BULK_PURGE and not F.is_over(M.state) then
+    local to, refused = F.apply(M, TRIGGER.Purge, false, by_purge)
+    return to and to == STATE.Canceled, refused
   elseif kind == BULK_REDRIVE then
-    _, refused = F.redrive(M)
-  else
-    _, refused = F.remove(M, TRIGGER.Discard)
+    local to, refused = F.redrive(M)
+    return to and to == STATE.Pending, refused
+  end
+  return F.remove(M, kind == BULK_PURGE and TRIGGER.Purge or TRIGGER.Discard)
+end
+
+-- A pattern of the states that a purge covers: a bit for each, the first state lowest.
+local function purged_states(bits)
+  local states = {}
+  for state = STATE.Invisible, STATE.Errored do
+    if F.has_flag(bits, 2 ^ state) then
+      states[#states + 1] = state
+    end
   end
   return refused
 end
@@ -57,11 +68,14 @@ local function bulk(args)
     reached = seq
     local M = F.message(seq)
     if is_meant(M, B) then
-      count = count + 1
-      local refused = not F.has_flag(flags, DRY_RUN) and change_one(M, kind)
+      local reached_it, refused = true, nil
+      if not F.has_flag(flags, DRY_RUN) then
+        reached_it, refused = change_one(M, kind)
+      end
       if refused then
         return refused
       end
+      count = count + (reached_it and 1 or 0)
     end
   end
   if not stopped then

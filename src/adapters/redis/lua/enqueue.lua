@@ -93,10 +93,11 @@ local function enqueue(raw, static, body)
   end
   local row = F.find_row(nil, NO_STATE, TRIGGER.Enqueue, invisibility > 0)
   H.sequence = H.sequence + 1
+  local visible_at = now + invisibility
   local M = {
     seq = H.sequence, epoch = H.epoch, s = static, b = body, bytes = bytes, priority = priority, max = attempts, left = attempts,
-    enqueued_at = now, visible_at = now + invisibility, state = row.to, first_state = row.to, version = 1, releases = 0,
-    ttl_at = flags % 16 >= HAS_OWN_TTL and now + ttl or nil, lease_duration = flags % 8 >= HAS_OWN_LEASE and lease or nil,
+    enqueued_at = now, visible_at = visible_at, state = row.to, first_state = row.to, version = 1, releases = 0,
+    ttl_at = flags % 16 >= HAS_OWN_TTL and visible_at + ttl or nil, lease_duration = flags % 8 >= HAS_OWN_LEASE and lease or nil,
     key_set = S.P.key_set, counted = 0,
   }
   if M.key_set ~= 0 then

@@ -46,9 +46,17 @@ local function change(M, U)
   if may_wait and U.only_if_sooner and asked and not_sooner then
     return true
   end
-  local _, refused = F.apply(M, TRIGGER.Update, visible_at > now, function(changed)
+  local _, refused = F.apply(M, TRIGGER.Update, visible_at > now, function(changed, to)
     changed.priority = U.priority or changed.priority
-    changed.visible_at = visible_at
+    if changed.ttl_at then -- what is left of it stays
+      local left = math.max(changed.ttl_at - math.max(changed.visible_at, now), 0)
+      changed.ttl_at = math.max(visible_at, now) + left
+    end
+    if to ~= STATE.Pending then
+      changed.visible_at = visible_at
+    elseif changed.state ~= STATE.Pending then -- a pending one has been ready since its own time
+      changed.visible_at = now
+    end
   end)
   if refused then
     return nil, refused
@@ -88,14 +96,9 @@ local function renew_attempts(M)
   M.left = M.max
 end
 
--- Gives an errored message its attempts back. Returns true, or nil and a refusal.
+-- Gives an errored message its attempts back. Returns its state, or nil and a refusal.
 function F.redrive(M)
-  local _, refused = F.apply(M, TRIGGER.Redrive, false, renew_attempts)
-  if refused then
-    return nil, refused
-  end
-  F.catch_up(M) -- what returns may have outlived its TTL
-  return true
+  return F.apply(M, TRIGGER.Redrive, false, renew_attempts)
 end
 
 local function message_call(raw, ref, reason)

@@ -141,8 +141,11 @@ function F.apply(M, trigger, delayed, change, with)
   if to ~= STATE.Running then
     M.lease = nil
   end
-  if to == STATE.Pending then
+  if to == STATE.Pending and trigger ~= TRIGGER.Update then
     M.visible_at = now
+  end
+  if M.first_leased_at then
+    M.ttl_at = nil -- it is for a message that nobody has taken
   end
   local kept = P.kept[to]
   if kept then

@@ -67,7 +67,7 @@ pub fn message(stored: StoredMessage, at: Timestamp) -> wire::Message {
         invisibility: None,
         lease_duration: head.lease_duration.map(time::write_duration),
         max_attempts: Some(signed(head.max_attempts)),
-        ttl: head.ttl_at.get().map(|ttl_at| time::write_duration(ttl_at.since(head.enqueued_at))),
+        ttl: head.ttl_at.get().map(|ttl_at| time::write_duration(ttl_at.since(head.visible_at))),
         shard_key: head.routing.as_ref().map_or_else(String::new, |routing: &RoutingValue| routing.as_str().to_owned()),
         r#type: body.kind.map(String::from).unwrap_or_default(),
         trace_context: body.trace_context.map(String::from).unwrap_or_default(),

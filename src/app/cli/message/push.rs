@@ -72,7 +72,8 @@ struct MessageArgs {
     /// The maximum number of attempts.
     #[arg(long, value_name = "N")]
     max_attempts: Option<i32>,
-    /// The time until the message is canceled unless it is leased; 0s for never, overriding the queue.
+    /// The time after it becomes visible until the message is canceled unless it was leased; 0s for never, overriding the
+    /// queue.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     ttl: Option<Duration>,
     /// The key that selects the shard instead of the id.

@@ -260,7 +260,7 @@ pub struct MessageHead {
     pub attempts_left: u32,
     /// The time of the enqueue.
     pub enqueued_at: Timestamp,
-    /// The time at which the message is canceled unless it is leased.
+    /// The time at which the message is canceled, counted from its visible time. Its first lease removes it.
     pub ttl_at: OptionalTime,
     /// The time of the token under which the first reply is kept.
     pub token_time: OptionalTime,
@@ -374,7 +374,20 @@ impl MessageHead {
         (self.priority, self.key.sequence)
     }
 
-    /// Returns the time since which a pending message has been ready. Each return to pending restarts it.
+    /// Removes the TTL of a message that was leased: it is for a message that nobody has taken.
+    pub fn end_ttl_once_leased(&mut self) {
+        if self.first_leased_at.is_some() {
+            self.ttl_at = OptionalTime::NONE;
+        }
+    }
+
+    /// Moves the end of the TTL with the time from which the message can be served, so that what is left of the TTL stays.
+    pub fn move_ttl(&mut self, before: Timestamp, after: Timestamp) {
+        self.ttl_at = self.ttl_at.get().map(|ttl_at| after + ttl_at.since(before)).into();
+    }
+
+    /// Returns the time since which a pending message has been ready. Each return to pending restarts it; a change of its
+    /// priority does not.
     pub fn ready_since(&self) -> Timestamp {
         self.visible_at
     }

@@ -149,7 +149,7 @@ impl Shard {
             max_attempts: attempts,
             attempts_left: attempts,
             enqueued_at: now,
-            ttl_at: ttl.map(|ttl| now + ttl).into(),
+            ttl_at: ttl.map(|ttl| visible_at + ttl).into(),
             token_time: OptionalTime::NONE,
             visible_at,
             state,

@@ -77,9 +77,14 @@ impl Shard {
         if may_wait && update.only_if_sooner && asked.is_some() && not_sooner {
             return Ok(self.settlement(sequence));
         }
-        self.apply_transition(sequence, Trigger::Update, visible_at > now, now, |message, _| {
+        self.apply_transition(sequence, Trigger::Update, visible_at > now, now, |message, to| {
             message.priority = update.priority.unwrap_or(message.priority);
-            message.visible_at = visible_at;
+            message.move_ttl(message.visible_at.max(now), visible_at.max(now));
+            message.visible_at = match (message.state, to) {
+                (MessageState::Pending, MessageState::Pending) => message.visible_at, // it has been ready since then
+                (_, MessageState::Pending) => now,
+                _ => visible_at, // the only other state that an update leads to is invisible
+            };
         })?;
         self.apply_due_to(sequence, now);
         Ok(self.settlement(sequence))
@@ -92,7 +97,9 @@ impl Shard {
     }
 
     pub(super) fn redrive_all(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
-        self.apply_bulk(&[MessageState::Errored], bulk, |shard, sequence| shard.redrive_at(sequence, now).map(drop))
+        self.apply_bulk(&[MessageState::Errored], bulk, |shard, sequence| {
+            shard.redrive_at(sequence, now).map(|state| state == MessageState::Pending)
+        })
     }
 
     pub(super) fn discard(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
@@ -103,32 +110,31 @@ impl Shard {
 
     pub(super) fn discard_all(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
         self.apply_bulk(&[MessageState::Errored], bulk, |shard, sequence| {
-            shard.remove_message(sequence, Trigger::Discard, now)
+            shard.remove_message(sequence, Trigger::Discard, now).map(|()| true)
         })
     }
 
     pub(super) fn purge(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
         self.apply_bulk(&[MessageState::Pending, MessageState::Invisible], bulk, |shard, sequence| {
             let purged = |message: &mut MessageHead, _| message.canceled_by = Some(CanceledBy::Purge);
-            shard.apply_transition(sequence, Trigger::Purge, false, now, purged).map(drop)
+            shard.apply_transition(sequence, Trigger::Purge, false, now, purged).map(|to| to == MessageState::Canceled)
         })
     }
 
     fn redrive_at(&mut self, sequence: u64, now: Timestamp) -> Result<MessageState, Refusal> {
         self.apply_transition(sequence, Trigger::Redrive, false, now, |message, _| {
             message.attempts_left = message.max_attempts;
-        })?;
-        self.apply_due_to(sequence, now); // what returns may have outlived its TTL
-        Ok(self.message_at(sequence).state)
+        })
     }
 
     /// Changes the messages of these states that meet the filter, by sequence: a message that comes back into one of the
-    /// states is behind the cursor and is not met again.
+    /// states is behind the cursor and is not met again. `change` says whether a message reached the state that the
+    /// operation promises; only those are counted.
     fn apply_bulk(
         &mut self,
         states: &[MessageState],
         bulk: &BulkRequest,
-        change: impl Fn(&mut Self, u64) -> Result<(), Refusal>,
+        change: impl Fn(&mut Self, u64) -> Result<bool, Refusal>,
     ) -> Result<Reply, Refusal> {
         check_bulk_size(bulk.max)?;
         let first_after = |shard: &Self, after: u64| {
@@ -140,10 +146,7 @@ impl Shard {
             let Some(sequence) = first_after(self, reached) else { break };
             reached = sequence;
             if bulk.matches(self.message_at(sequence)) {
-                count += 1;
-                if !bulk.dry_run {
-                    change(self, sequence)?;
-                }
+                count += usize::from(bulk.dry_run || change(self, sequence)?);
             }
         }
         Ok(Reply::Walked { count, next: first_after(self, reached).map(|_| reached) })

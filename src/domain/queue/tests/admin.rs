@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::queue::command::{BulkRequest, FailureReport};
+use crate::queue::command::{BulkRequest, FailureReport, MessageUpdate};
 use crate::queue::filter::Filter;
 use crate::queue::invalid_command::InvalidCommandPart;
 use crate::queue::messages::message::AttemptError;
@@ -50,6 +50,49 @@ fn a_ttl_of_nothing_is_none_whatever_the_queue_says() {
         [never, as_the_queue_says].map(|message| bench.state(message)),
         [Some(MessageState::Pending), Some(MessageState::Canceled)]
     );
+}
+
+#[test]
+fn the_first_lease_ends_a_ttl_and_a_redrive_finds_none() {
+    let mut bench = Bench::new(Settings { default_ttl: Some(SECOND), ..settings() });
+    let dead = errored(&mut bench, "dead", &[]);
+    bench.now = bench.now + 2 * SECOND;
+    let bulk = BulkRequest { through: dead, max: 9, ..BulkRequest::default() };
+    assert_eq!(bench.apply(Command::RedriveAll(bulk)), Ok(Reply::Walked { count: 1, next: None }));
+    bench.now = bench.now + 3_600 * SECOND;
+    assert!(bench.apply(Command::Sweep { max: 256 }).is_ok());
+    assert_eq!(bench.state(dead), Some(MessageState::Pending));
+}
+
+#[test]
+fn a_ttl_counts_from_the_visible_time_and_moves_with_it() {
+    let mut bench = Bench::new(Settings { default_ttl: Some(SECOND), ..settings() });
+    let delayed = bench.put(NewMessage { invisibility: Some(60 * SECOND), ..message("delayed", &[]) });
+    let moved = bench.put(message("moved", &[]));
+    let update = MessageUpdate { invisibility: Some(60 * SECOND), ..MessageUpdate::default() };
+    assert!(bench.apply(Command::Update { message: by_key(moved), update }).is_ok());
+    let states = |bench: &mut Bench, after: Duration| {
+        bench.now = bench.now + after;
+        assert!(bench.apply(Command::Sweep { max: 256 }).is_ok());
+        [delayed, moved].map(|sequence| bench.state(sequence))
+    };
+    assert_eq!(states(&mut bench, 59 * SECOND), [Some(MessageState::Invisible); 2]);
+    assert_eq!(states(&mut bench, SECOND * 3 / 2), [Some(MessageState::Pending); 2]);
+    assert_eq!(states(&mut bench, SECOND), [Some(MessageState::Canceled); 2], "60 s and a TTL of one");
+}
+
+#[test]
+fn a_change_of_priority_keeps_the_age_of_a_ready_message() {
+    let mut bench = Bench::new(settings());
+    let waits = bench.put(message("waits", &[]));
+    bench.now = bench.now + 60 * SECOND;
+    for update in [
+        MessageUpdate { priority: Some(5), ..MessageUpdate::default() },
+        MessageUpdate { invisibility: Some(Duration::ZERO), ..MessageUpdate::default() },
+    ] {
+        assert!(bench.apply(Command::Update { message: by_key(waits), update }).is_ok());
+        assert_eq!(bench.shard.ready_for(bench.now), Some(60 * SECOND));
+    }
 }
 
 #[test]

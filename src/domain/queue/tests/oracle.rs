@@ -38,6 +38,7 @@ pub struct Item {
     pub visible_at: Timestamp,
     pub ttl_at: Option<Timestamp>,
     pub terminal_since: Timestamp,
+    delete_at: Timestamp,
     pub serial: u64,
     pub leased_at: Timestamp,
     pub expires: Timestamp,
@@ -176,9 +177,7 @@ impl Oracle {
                 let ends = self.end_of(item).filter(|(ends, _)| *ends < item.expires);
                 Some(ends.unwrap_or(own))
             }
-            Completed => Some((item.terminal_since + self.settings.retention.completed, Trigger::RetentionOver)),
-            Canceled => Some((item.terminal_since + self.settings.retention.canceled, Trigger::RetentionOver)),
-            Errored => Some((item.terminal_since + self.settings.retention.errored, Trigger::RetentionOver)),
+            Completed | Canceled | Errored => Some((item.delete_at, Trigger::RetentionOver)),
         }
     }
 
@@ -210,7 +209,8 @@ impl Oracle {
         item.state = to;
         item.version += 1;
         item.terminal_since = now;
-        if to == Pending {
+        item.delete_at = now + self.settings.retention.of(to).unwrap_or_default();
+        if to == Pending && trigger != Trigger::Update {
             item.visible_at = now;
         }
         let (key, version) = (Self::key(item.sequence), item.version);
@@ -392,8 +392,9 @@ impl Oracle {
             tries_max: sent.max_attempts.unwrap_or(self.settings.default_attempts),
             releases: 0,
             visible_at: now + window,
-            ttl_at: sent.ttl.or(self.settings.default_ttl).filter(|ttl| !ttl.is_zero()).map(|ttl| now + ttl),
+            ttl_at: ttl.map(|ttl| now + window + ttl),
             terminal_since: now,
+            delete_at: Timestamp::MAX,
             serial: 0,
             leased_at: now,
             expires: now,
@@ -480,6 +481,7 @@ impl Oracle {
         (item.serial, item.leased_at, item.expires) = (self.serial, now, now + expires_in);
         (item.cancel_requested, item.lapsed, item.session) = (false, false, session);
         item.tries += 1;
+        item.ttl_at = None;
         let fence = Fence { epoch: 1, serial: self.serial };
         let token = LeaseToken { key: Self::key(item.sequence), fence };
         let attempt_number = item.tries;
@@ -658,8 +660,11 @@ impl Oracle {
             return Ok(self.settlement(at));
         }
         item.priority = update.priority.unwrap_or(item.priority);
-        item.visible_at = visible_at;
         let to = if visible_at > now { Invisible } else { Pending };
+        if (item.state, to) != (Pending, Pending) {
+            item.visible_at = visible_at;
+            item.ttl_at = item.ttl_at.map(|ttl_at| visible_at + ttl_at.since(waits_until));
+        }
         self.set(at, Trigger::Update, to, now);
         self.catch_up(at, now);
         Ok(self.settlement(at))

@@ -27,6 +27,123 @@ async fn put(server: &Wire, message: Value) -> Value {
     server.done("Enqueue", json!({"queue": "mail", "message": message})).await
 }
 
+/// Leases nothing, but lets the shard apply what is due.
+async fn catch_up(server: &Wire, clock: &ManualClock, passed: Duration) {
+    clock.advance(passed);
+    server.done("Dequeue", json!({"queue": "mail", "filter": {"nobody": "has"}})).await;
+}
+
+/// Asks until an operation has ended.
+async fn ended(server: &Wire, mut operation: Value) -> Value {
+    for _ in 0..10_000 {
+        if operation["state"] != "OPERATION_STATE_RUNNING" {
+            return operation;
+        }
+        let asked = json!({"operation_id": operation["operationId"]});
+        operation = server.done("GetOperation", asked).await["operation"].clone();
+        tokio::task::yield_now().await;
+    }
+    panic!("it has not ended: {operation}");
+}
+
+#[tokio::test]
+async fn a_redrive_makes_dead_letters_ready_whose_ttl_would_be_over() {
+    let queue = json!({"name": "mail", "default_max_attempts": 1, "default_ttl": "3s"});
+    on_every_store_at(queue, async |server, clock| {
+        for id in ["one", "other"] {
+            put(server, json!({"message_id": id})).await;
+            assert_eq!(message(server, id).await["ttlLeft"], "3s");
+            let held = lease(server).await;
+            assert_eq!(held["message"]["ttlLeft"], Value::Null, "the first lease ends the TTL");
+            server.done("Fail", settle(&held)).await;
+        }
+        catch_up(server, clock, seconds(4)).await;
+        let redriven = server.done("RedriveMessages", json!({"queue": "mail"})).await["operation"].clone();
+        let redriven = ended(server, redriven).await;
+        assert_eq!((&redriven["done"], &redriven["total"]), (&json!("2"), &json!("2")), "{redriven}");
+        catch_up(server, clock, seconds(4)).await;
+        for id in ["one", "other"] {
+            assert_eq!(message(server, id).await["state"], PENDING, "{id}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_lease_ends_the_ttl_however_the_lease_ends() {
+    let queue = json!({"name": "mail", "default_ttl": "3s", "default_lease": "1s"});
+    on_every_store_at(queue, async |server, clock| {
+        put(server, json!({"message_id": "fails"})).await;
+        server
+            .done("Fail", {
+                let mut failed = settle(&lease(server).await);
+                failed["delay"] = json!("60s");
+                failed
+            })
+            .await;
+        put(server, json!({"message_id": "is-released"})).await;
+        server.done("Release", settle(&lease(server).await)).await;
+        clock.advance(seconds(4));
+        put(server, json!({"message_id": "expires", "priority": "-1"})).await;
+        lease(server).await;
+        catch_up(server, clock, seconds(61)).await;
+        for id in ["fails", "is-released", "expires"] {
+            let found = message(server, id).await;
+            assert_eq!(found["state"], PENDING, "{id}: {found}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ttl_counts_from_the_time_at_which_a_message_becomes_visible() {
+    on_every_store_at(json!({"name": "mail", "default_ttl": "5s"}), async |server, clock| {
+        put(server, json!({"message_id": "served", "invisibility": "3600s"})).await;
+        put(server, json!({"message_id": "in-vain", "invisibility": "3600s"})).await;
+        put(server, json!({"message_id": "put-off"})).await;
+        server.done("UpdateMessage", json!({"queue": "mail", "message_id": "put-off", "invisibility": "3600s"})).await;
+        catch_up(server, clock, seconds(3_599)).await;
+        for id in ["served", "in-vain", "put-off"] {
+            let found = message(server, id).await;
+            assert_eq!((&found["state"], &found["ttl"]), (&json!("MESSAGE_STATE_INVISIBLE"), &json!("5s")), "{id}");
+            assert_eq!(found["ttlLeft"], "6s", "{id}");
+        }
+        clock.advance(seconds(5));
+        let taken = server.done("Dequeue", json!({"queue": "mail", "message_id": "served"})).await;
+        assert_eq!(taken["leases"][0]["message"]["messageId"], "served", "{taken}");
+        assert_eq!(message(server, "put-off").await["state"], PENDING);
+        catch_up(server, clock, seconds(1)).await;
+        assert_eq!(message(server, "in-vain").await["state"], CANCELED);
+        assert_eq!(message(server, "put-off").await["state"], CANCELED);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_priority_keeps_the_age_of_a_waiting_message() {
+    on_every_store_at(mail(), async |server, clock| {
+        let activity = async || server.done("GetQueueActivity", json!({"queue": "mail"})).await["activity"].clone();
+        clock.advance(seconds(10));
+        server.done("Enqueue", enqueue("waits", 9)).await;
+        let since = message(server, "waits").await["visibleTime"].clone();
+        for priority in 0..13 {
+            clock.advance(seconds(10));
+            let update = json!({"queue": "mail", "message_id": "waits", "priority": priority.to_string()});
+            server.done("UpdateMessage", update).await;
+            let now = json!({"queue": "mail", "message_id": "waits", "invisibility": "0s"});
+            server.done("UpdateMessage", now).await;
+            activity().await; // readings of the rates, as somebody who watches makes them
+        }
+        assert_eq!(message(server, "waits").await["visibleTime"], since, "it has been ready since then");
+        clock.advance(seconds(61));
+        let shown = activity().await;
+        let age = shown["oldestReadyAge"].as_str().and_then(|age| age.strip_suffix('s')).expect("an age");
+        assert!(age.parse::<f64>().expect("a number") >= 130.0, "{shown}");
+        assert_eq!(shown["attention"][0]["reason"], "ATTENTION_REASON_NOBODY_DEQUEUES", "{shown}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_delayed_message_has_the_priority_of_the_time_at_which_it_becomes_visible() {
     let classes = json!([{"name": "urgent", "offset_ms": -60_000}]);
