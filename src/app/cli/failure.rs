@@ -32,6 +32,8 @@ pub enum Exit {
     Unavailable = 5,
     /// Some items succeeded and others failed.
     Partial = 6,
+    /// What the command asked for is over already, and does not happen again.
+    Over = 8,
 }
 
 impl From<Exit> for ExitCode {

@@ -238,7 +238,7 @@ pub enum Reply {
     /// The message is enqueued.
     Enqueued {
         key: MessageKey,
-        /// Its state directly after the first enqueue.
+        /// Its state: of a repeat the present one, or once the message is gone that directly after the first enqueue.
         state: MessageState,
         /// Whether this is a repeat.
         already_enqueued: bool,

@@ -482,7 +482,8 @@ pub struct EnqueueResponse {
     /// Its id.
     #[prost(string, tag = "1")]
     pub message_id: ::prost::alloc::string::String,
-    /// Its state right after the first call.
+    /// Its state. In the response to a repeat, its present state; once the message is gone, its state right after the first
+    /// call.
     #[prost(enumeration = "MessageState", tag = "2")]
     pub state: i32,
     /// Whether an earlier call enqueued the message.

@@ -56,6 +56,36 @@ fn a_message_that_is_pushed_again_is_there_once() {
 }
 
 #[test]
+fn a_push_under_the_id_of_a_message_that_is_over_says_how_the_id_becomes_free() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    let push = |id: &str| desk.run(&["msg", "push", "-q", "orders", "a", "--id", id]);
+    let settle = |verb: &str| {
+        let token = desk.run(&["msg", "pull", "-q", "orders", "--tokens"]).ok();
+        desk.run(&["msg", verb, "-q", "orders", token.trim()]).ok();
+    };
+    for (id, verb) in [("done", "complete"), ("dead", "fail")] {
+        push(id).ok();
+        settle(verb);
+    }
+    push("gone").ok();
+    desk.run(&["msg", "cancel", "-q", "orders", "--id", "gone"]).ok();
+    check(&push("done"), 8, "message done is completed already and does not run again; nothing was enqueued");
+    check(&push("done"), 8, "tallystone queue purge orders --state completed");
+    check(&push("gone"), 8, "tallystone queue purge orders --state canceled");
+    check(&push("dead"), 8, "tallystone dlq redrive -q orders dead");
+    desk.run(&["queue", "purge", "orders", "--state", "completed", "--yes"]).ok();
+    check(&push("done"), 0, "");
+    check(
+        &desk.run(&["queue", "purge", "orders", "--state", "canceled"]),
+        2,
+        "permanently remove 1 message of queue orders",
+    );
+    desk.run(&["queue", "purge", "orders", "--state", "canceled", "--yes"]).ok();
+    check(&push("gone"), 0, "");
+}
+
+#[test]
 fn each_line_of_a_file_becomes_a_message() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "orders", "--shards", "2"]).ok();

@@ -2,14 +2,15 @@
 -- deleted, blocked, quota, validity.
 --
 -- keys: header, a key that never exists. args: 1 versions and time, 2 settings, then for each message: the request, its
--- static part, its body. Reply: the status, then each answer: the key of the message, its first state, whether it is a
--- repeat; or a refusal. O(log n) each.
+-- static part, its body. Reply: the status, then each answer: the key of the message, its state, whether it is a repeat; or a
+-- refusal. O(log n) each.
 
 local REQUEST = '<BBc8c16dddHddI4'
 local HAS_TOKEN_TIME, HAS_OWN_PRIORITY, HAS_OWN_LEASE, HAS_OWN_TTL, HAS_VISIBLE_AT = 1, 2, 4, 8, 16
 local BEFORE_PRIORITY = 1 -- when a part that Rust found invalid is told: before the priority, or after it
 
--- The answer to the first enqueue of an id, if there was one; or nil and a refusal. token_time: of its token, if it has one.
+-- The answer to the repeat of an enqueue, if there was one of the id; or nil and a refusal. It has the present state of the
+-- message, or the first one after the message is gone. token_time: of its token, if it has one.
 local function first_answer(hash, token_time)
   if token_time then
     if F.may_be_dropped(token_time) then
@@ -26,11 +27,22 @@ local function first_answer(hash, token_time)
     M = token_time and time == token_time and F.is_tracked(M, time) and M or nil
   end
   if M then
-    return {fingerprint = F.fingerprint(M), epoch = M.epoch, seq = M.seq, state = M.first_state}
+    local message = S.H.deleted < 0 and M or nil
+    return {fingerprint = F.fingerprint(M), epoch = M.epoch, seq = M.seq, state = M.first_state, message = message}
   end
   if token_time and token_time > S.ahead + LIMIT.token_ahead then
     return nil, F.refuse(REFUSED.INVALID, INVALID_TOKEN_TIME)
   end
+end
+
+-- The state for the repeat of an enqueue.
+local function state_of(first)
+  local M = first.message
+  if not M then
+    return first.state
+  end
+  F.catch_up(M)
+  return M.state
 end
 
 local function full(bytes, token_time)
@@ -64,7 +76,7 @@ local function enqueue(raw, static, body)
   elseif first and first.fingerprint ~= fingerprint then
     return F.refuse(REFUSED.TOKEN_REUSED)
   elseif first then
-    return enqueued(first.epoch, first.seq, first.state, true)
+    return enqueued(first.epoch, first.seq, state_of(first), true)
   elseif H.deleted >= 0 then
     return F.refuse(REFUSED.DELETED)
   elseif H.flags % 2 >= ENQUEUE_BLOCKED then

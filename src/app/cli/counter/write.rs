@@ -243,7 +243,13 @@ impl CounterContext {
         }
         match failure.exit() {
             Exit::Unavailable => failure.hint(format!("nothing was applied with the token {}; retry", token.token)),
-            Exit::Ok | Exit::Failure | Exit::Usage | Exit::NotFound | Exit::Precondition | Exit::Partial => failure,
+            Exit::Ok
+            | Exit::Failure
+            | Exit::Usage
+            | Exit::NotFound
+            | Exit::Precondition
+            | Exit::Partial
+            | Exit::Over => failure,
         }
     }
 }

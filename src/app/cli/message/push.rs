@@ -17,8 +17,9 @@ use tallystone_api::time::write_duration;
 use tallystone_app::notices::{print_notice, shell_quoted};
 use tallystone_app::units::{self, counted};
 use tallystone_domain::Timestamp;
+use tallystone_domain::counter::uuid_v7;
 use tallystone_domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
-use tallystone_proto::queue::v1 as pb;
+use tallystone_proto::queue::v1::{self as pb, MessageState};
 
 #[derive(Debug, Args)]
 pub struct PushArgs {
@@ -115,6 +116,7 @@ impl ClientContext {
             (None, Some(file)) => read(file)?,
             (None, None) => return Err(Failure::usage("a payload is missing; pass it as an argument, or use --file")),
         };
+        let is_own_id = args.id.is_some();
         let message = pb::Message {
             message_id: args.id.unwrap_or_else(|| self.client.message_id()),
             generation_time: args.generation_time.map(tallystone_api::time::write),
@@ -138,7 +140,11 @@ impl ClientContext {
         })?;
         let cells = vec![cells(&pushed.message_id, pushed.state, pushed.already_enqueued, &pushed.message_key)];
         let rows = TableRows { columns: PUSHED, cells };
-        self.output.answer(&CliResponse::one(&full_name("EnqueueResponse"), &pushed), &rows)
+        self.output.answer(&CliResponse::one(&full_name("EnqueueResponse"), &pushed), &rows)?;
+        match is_own_id {
+            true => refuse_over(&request, &pushed),
+            false => Ok(()), // only a retry of this command can have met the message
+        }
     }
 
     /// Pushes the lines in batches, each line with an id of its own.
@@ -182,6 +188,29 @@ impl ClientContext {
         self.output.answer(&CliResponse::many(&full_name("BatchEnqueueResponse"), &response, "results"), &rows)?;
         all_or_partial(&refused, response.results.len(), "messages were refused")
     }
+}
+
+/// Fails if the id is that of a message that is over: the push enqueued nothing, and nothing runs again.
+fn refuse_over(request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> Result<(), Failure> {
+    let is_over = matches!(pushed.state(), MessageState::Completed | MessageState::Canceled | MessageState::Errored);
+    if !pushed.already_enqueued || !is_over {
+        return Ok(());
+    }
+    let (id, queue, state) = (&pushed.message_id, &request.queue, state(pushed.state).to_lowercase());
+    let text = format!("message {id} is {state} already and does not run again; nothing was enqueued");
+    let failure = Failure::new(Exit::Over, text);
+    let has_time =
+        request.message.as_ref().is_some_and(|message| message.generation_time.is_some()) || uuid_v7(id).is_some();
+    if pushed.state() == MessageState::Errored {
+        return Err(failure.hint(format!("to run it again: tallystone dlq redrive -q {queue} {}", shell_quoted(id))));
+    }
+    Err(match has_time {
+        true => failure.hint("an id with a time never becomes free; to repeat the work, push it with another id"),
+        false => failure.hint("to repeat the work, push it with another id").hint(format!(
+            "the id becomes free when the retention of the message ends, or at once with: tallystone queue purge \
+             {queue} --state {state} (which removes all {state} messages)"
+        )),
+    })
 }
 
 fn cells(id: &str, number: i32, already_enqueued: bool, key: &str) -> Vec<String> {

@@ -10,9 +10,9 @@ use crate::queue::command::{NewMessage, Refusal, Reply, ShardCapacity};
 use crate::queue::index::dedupe_index::{DedupeLimits, DedupeRecord, FirstResponse};
 use crate::queue::invalid_command::InvalidCommandPart;
 use crate::queue::messages::message::{
-    CountedUnder, MessageExtras, MessageHead, MessageKey, OptionalTime, RoutingValue,
+    CountedUnder, MessageExtras, MessageHead, MessageKey, MessageRef, OptionalTime, RoutingValue,
 };
-use crate::queue::messages::state_machine::{ApplicableRow, TransitionInputs, Trigger, find_row};
+use crate::queue::messages::state_machine::{ApplicableRow, MessageState, TransitionInputs, Trigger, find_row};
 use crate::queue::shard::Shard;
 use crate::time::Timestamp;
 
@@ -23,7 +23,8 @@ impl Shard {
             if first.fingerprint != sent.fingerprint {
                 return Err(Refusal::TokenReused);
             }
-            return Ok(Reply::Enqueued { key: first.key, state: first.state, already_enqueued: true });
+            let state = self.present_state(first, now);
+            return Ok(Reply::Enqueued { key: first.key, state, already_enqueued: true });
         }
         if self.deleted.is_some() {
             return Err(Refusal::Deleted);
@@ -47,6 +48,14 @@ impl Shard {
             self.changes.answers.push(DedupeRecord { token, time, answer });
         }
         Ok(Reply::Enqueued { key, state, already_enqueued: false })
+    }
+
+    /// The state for the repeat of an enqueue: that of its message now, or after it is gone the first one.
+    fn present_state(&mut self, first: FirstResponse, now: Timestamp) -> MessageState {
+        match self.find(&MessageRef::Key(first.key), now) {
+            Ok(sequence) => self.message_at(sequence).state,
+            Err(_) => first.state, // its retention is over, or its queue was deleted
+        }
     }
 
     /// What an earlier enqueue with this token was answered. A token with a time is judged by it alone; any other is

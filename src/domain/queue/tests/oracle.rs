@@ -322,7 +322,11 @@ impl Oracle {
             first.or_else(|| living.map(|item| (item.sent.fingerprint, Self::key(item.sequence), item.first_state)));
         match first {
             Some((fingerprint, ..)) if fingerprint != sent.fingerprint => return Err(Refusal::TokenReused),
-            Some((_, key, state)) => return Ok(Reply::Enqueued { key, state, already_enqueued: true }),
+            Some((_, key, first_state)) => {
+                let present = self.find(&MessageRef::Key(key), now).map(|at| self.items[at].state);
+                let state = present.unwrap_or(first_state);
+                return Ok(Reply::Enqueued { key, state, already_enqueued: true });
+            }
             None if sent
                 .token_time
                 .is_some_and(|time| time > at.no_earlier_than(now).token_ahead_clock + TOKEN_AHEAD_MAX) =>

@@ -145,6 +145,29 @@ async fn a_change_of_priority_keeps_the_age_of_a_waiting_message() {
 }
 
 #[tokio::test]
+async fn a_repeated_enqueue_says_in_which_state_the_message_is() {
+    on_every_store(mail(), async |server| {
+        let again = async |id: &str| {
+            let answer = server.done("Enqueue", enqueue(id, 1)).await;
+            assert_eq!(answer["alreadyEnqueued"], true, "{answer}");
+            answer["state"].clone()
+        };
+        for id in ["done", "canceled"] {
+            assert_eq!(server.done("Enqueue", enqueue(id, 1)).await["state"], PENDING);
+            assert_eq!(again(id).await, PENDING);
+        }
+        server.done("CancelMessage", json!({"queue": "mail", "message_id": "canceled"})).await;
+        let held = lease(server).await;
+        assert_eq!(again("done").await, "MESSAGE_STATE_RUNNING");
+        server.done("Complete", settle(&held)).await;
+        assert_eq!((again("done").await, again("canceled").await), (json!(COMPLETED), json!(CANCELED)));
+        let batch = json!({"queue": "mail", "messages": [enqueue("done", 1)["message"]]});
+        assert_eq!(server.done("BatchEnqueue", batch).await["results"][0]["state"], COMPLETED);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_delayed_message_has_the_priority_of_the_time_at_which_it_becomes_visible() {
     let classes = json!([{"name": "urgent", "offset_ms": -60_000}]);
     let queue = json!({"name": "mail", "default_invisibility": "60s", "priority_classes": classes});
