@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tallystone_adapters::memory;
 use tallystone_domain::fleet::MemberId;
 use tallystone_domain::limits::OPERATIONS_MAX;
-use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
+use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation, PurgedStates};
 use tallystone_domain::queue::{Filter, QueueId, QueueName};
 use tallystone_ports::{
     EffectOutcome, OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreErrorKind,
@@ -30,6 +30,7 @@ pub fn row(id: &str, version: u64) -> OperationRow {
         name: QueueName::new("mail").expect("a valid name"),
         work: BulkOperation {
             kind: BulkKind::Discard,
+            states: PurgedStates::default(),
             filter: Filter::new([("team", "red")]).expect("a valid filter"),
             signature: Some("timeout".into()),
             until: Some(at(3)),

@@ -365,7 +365,12 @@ pub fn bulk(kind: BulkFunctionKind, asked: &BulkRequest, after: u64, max: usize)
     let invalid = invalid_bulk_size(asked.max);
     let has = flags([asked.signature.is_some(), asked.ended_by.is_some(), asked.dry_run]);
     let packed = PackedBytes::default().byte(kind as u8).byte(has).byte(u8::from(invalid.is_some()));
-    let packed = packed.u16(small(max)).whole(after).whole(asked.through).time(asked.ended_by.unwrap_or_default());
+    let packed = packed
+        .byte(asked.states.bits())
+        .u16(small(max))
+        .whole(after)
+        .whole(asked.through)
+        .time(asked.ended_by.unwrap_or_default());
     let arguments = vec![
         packed.0,
         pack_pairs(PackedBytes::default(), asked.filter.metadata()).0,

@@ -64,7 +64,8 @@ pub fn change_request(blocks: u8, invalid: bool, [old, new]: [&Settings; 2]) -> 
     let fixed = |of: &Settings| of.exclusivity.as_ref().map(|rule| (rule.key.clone(), rule.strict_order_per_value));
     let changes_kind = fixed(old) != fixed(new);
     let raises_limit = !changes_kind && in_flight_of(new) > in_flight_of(old);
-    let what = u8::from(changes_kind) | u8::from(raises_limit) << 1;
+    let shortens = new.retention.is_shorter_than(&old.retention);
+    let what = u8::from(changes_kind) | u8::from(raises_limit) << 1 | u8::from(shortens) << 3;
     let packed = PackedBytes::default().byte(CONFIGURE).byte(blocks).byte(u8::from(invalid)).byte(what);
     packed.whole(in_flight_of(new).into()).0
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::queue::bulk_operation::PurgedStates;
 use crate::queue::filter::Filter;
 use crate::queue::invalid_command::InvalidCommandPart;
 use crate::queue::messages::message::{
@@ -118,6 +119,8 @@ impl Cursor {
 #[derive(Clone, Default, Debug)]
 pub struct BulkRequest {
     pub filter: Filter,
+    /// The states that a purge covers; other commands cover errored messages.
+    pub states: PurgedStates,
     /// The signature that their last failure must have; none for any.
     pub signature: Option<Box<str>>,
     /// The time by which they must have ended; none for any time.
@@ -189,11 +192,12 @@ pub enum Command {
     Discard { message: MessageRef },
     /// Discards errored messages in the order of their sequence. O(max log n).
     DiscardAll(BulkRequest),
-    /// Cancels pending and invisible messages in the order of their sequence. O(max log n).
+    /// Cancels pending and invisible messages, and removes completed and canceled ones, as far as the states are asked for,
+    /// in the order of their sequence. O(max log n).
     Purge(BulkRequest),
     /// Replaces settings and blocks by those of a higher version; a version that is not higher changes nothing, and is
-    /// answered as if it had. Each change holds for what happens from now on: a message keeps the attempts, TTL, lease
-    /// and retention that it has been given. O(1).
+    /// answered as if it had. Each change holds for what happens from now on: a message keeps the attempts, TTL and lease
+    /// that it has been given. A shorter retention also holds for messages that are over, which sweeps go through. O(1).
     Configure(Box<ShardSettings>),
     /// Sets the limit of an exclusivity value, 0 to 10,000, or removes it. A lower limit revokes no lease. With 0 no message
     /// of the value is leased. O(log n).

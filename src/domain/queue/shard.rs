@@ -61,6 +61,8 @@ pub struct Shard {
     last_moved_ahead_at: Timestamp,
     /// The number of messages when the queue was deleted; `None` if it is not deleted.
     deleted: Option<u64>,
+    /// Since the retention was shortened: the sequence up to which sweeps have applied it; `None` when that is done.
+    shortened_through: Option<u64>,
     journal: Vec<Transition>,
     /// The linear scan of the current command, if it made one.
     filter_walk: Option<FilterScan>,
@@ -123,6 +125,7 @@ impl Shard {
             sessions: Sessions::default(),
             last_moved_ahead_at: Timestamp::MIN,
             deleted: None,
+            shortened_through: None,
             journal: Vec::new(),
             filter_walk: None,
             tally,
@@ -148,8 +151,13 @@ impl Shard {
     /// shard's clock, the clock is used instead. O(log n).
     pub fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
         let now = now.max(self.clock);
-        let unfinished = self.index.is_unfinished().then_some(Duration::ZERO);
+        let unfinished = self.is_unfinished().then_some(Duration::ZERO);
         unfinished.or_else(|| self.next_event().map(|at| at.since(now)))
+    }
+
+    /// Whether a sweep has something to go on with.
+    fn is_unfinished(&self) -> bool {
+        self.index.is_unfinished() || self.shortened_through.is_some()
     }
 
     /// The time of the earliest timer.
@@ -266,6 +274,7 @@ impl Shard {
     fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
         check_bulk_size(max)?;
         let mut count = self.apply_due_transitions(max, now);
+        count += self.shorten_retentions(max - count);
         while count < max
             && let Some(&(at, sequence)) = self.index.retention_ends.first()
             && at <= now
@@ -282,7 +291,7 @@ impl Shard {
         }
         count += self.fill_shapes(max - count);
         self.index.recheck();
-        let more = self.next_event().is_some_and(|at| at <= now) || self.index.is_unfinished();
+        let more = self.next_event().is_some_and(|at| at <= now) || self.is_unfinished();
         Ok(Reply::Touched { count, completeness: if more { Completeness::More } else { Completeness::Complete } })
     }
 

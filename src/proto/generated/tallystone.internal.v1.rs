@@ -1014,6 +1014,9 @@ pub struct StoredQueueHeader {
     /// The sets of metadata keys that messages are counted under, in the order of their numbers from 1.
     #[prost(message, repeated, tag = "13")]
     pub counted_key_sets: ::prost::alloc::vec::Vec<StoredShape>,
+    /// Since the retention was shortened: the sequence up to which it is applied to messages that are over. Absent when that is done.
+    #[prost(uint64, optional, tag = "14")]
+    pub shortened_through: ::core::option::Option<u64>,
 }
 /// StoredShardCounts are the counts of a shard since its creation, or since the first build that had them.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1779,6 +1782,9 @@ pub struct StoredOperation {
     /// Its end. Absent while it runs.
     #[prost(message, optional, tag = "18")]
     pub end: ::core::option::Option<StoredOperationEnd>,
+    /// For a purge: a bit for each state that it covers, the first state lowest. 0 for the messages that wait.
+    #[prost(uint32, tag = "19")]
+    pub states: u32,
 }
 /// StoredOperationEnd is the end of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

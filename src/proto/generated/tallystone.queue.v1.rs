@@ -335,11 +335,15 @@ pub struct PurgeQueueRequest {
     /// The `id` that the queue must have. Empty for any.
     #[prost(string, tag = "3")]
     pub queue_id: ::prost::alloc::string::String,
+    /// The states whose messages it covers: PENDING and INVISIBLE messages are canceled, COMPLETED and CANCELED messages are
+    /// removed. Empty for PENDING and INVISIBLE. For RUNNING messages use CancelMessage, for ERRORED ones DiscardMessages.
+    #[prost(enumeration = "MessageState", repeated, tag = "4")]
+    pub states: ::prost::alloc::vec::Vec<i32>,
 }
 /// PurgeQueueResponse is the purge and its progress.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PurgeQueueResponse {
-    /// The number of messages canceled so far.
+    /// The number of messages canceled or removed so far.
     #[prost(int64, tag = "1")]
     pub purged: i64,
     /// The purge. While it is not done, read it again with GetOperation.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tallystone_domain::Timestamp;
 use tallystone_domain::limits::INVISIBILITY_MAX;
+use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::command::{BulkRequest, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage};
 use tallystone_domain::queue::filter::{Filter, ShapeKeys};
 use tallystone_domain::queue::messages::message::{
@@ -12,7 +13,7 @@ use tallystone_domain::queue::messages::message::{
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::messages::settlement::{SettleAction, UpdateToken};
 use tallystone_domain::queue::session_records::{Ending, SessionCall};
-use tallystone_domain::queue::{Command, Settings, ShardSettings};
+use tallystone_domain::queue::{Command, MessageState, Settings, ShardSettings};
 
 const SETTLE_ACTIONS: [SettleAction; 4] =
     [SettleAction::Complete, SettleAction::Fail, SettleAction::Release, SettleAction::Cancel];
@@ -137,9 +138,10 @@ impl Past {
             dry_run: chance.below(5) == 4,
             signature: chance.pick(&[None, None, Some("timeout")]).map(Into::into),
             ended_by: None,
+            states: PurgedStates::default(),
         };
         match chance.below(6) {
-            0 | 1 => Command::Purge(BulkRequest { signature: None, ..asked }),
+            0 | 1 => Command::Purge(BulkRequest { signature: None, states: Self::purged_states(chance), ..asked }),
             2 => Command::DiscardAll(asked),
             3 => {
                 let ended_by = Some(Timestamp::from_micros(self.now.micros() - 1_000_000));
@@ -147,6 +149,12 @@ impl Past {
             }
             _ => Command::RedriveAll(asked), // all other draws
         }
+    }
+
+    fn purged_states(chance: &mut Chance) -> PurgedStates {
+        use MessageState::{Canceled, Completed, Invisible, Pending};
+        let states: &[MessageState] = chance.pick(&[&[], &[Completed], &[Canceled, Pending], &[Invisible, Completed]]);
+        PurgedStates::new(states.iter().copied()).expect("a purge covers them")
     }
 
     fn dequeue(&self, chance: &mut Chance) -> Dequeue {
@@ -212,6 +220,8 @@ impl Past {
     fn changed_settings(&self, chance: &mut Chance) -> Settings {
         let default_attempts = chance.pick(&[3, 1, 2]);
         let mut changed = Settings { default_attempts, ..self.settings.clone() };
+        changed.retention.canceled = chance.pick(&[2, 3, 5]) * SECOND;
+        changed.retention.errored = chance.pick(&[2, 4, 6]) * SECOND;
         if chance.below(2) == 1 {
             let keys: &[&str] = chance.pick(&[&["team"], &[], &["zone", "team"], &["zone"]]);
             changed.count_by = keys.iter().map(|key| (*key).into()).collect();

@@ -19,7 +19,7 @@ use tallystone::domain::queue::{MessageState, QueueName};
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
 use tallystone::engine::driver::Driver;
-use tallystone::engine::queues::{OperationState, QueueDraft, QueueError, Queues, SentMessage};
+use tallystone::engine::queues::{OperationState, PurgeRequest, QueueDraft, QueueError, Queues, SentMessage};
 use tallystone::ports::{Clock, QueueStores};
 
 use crate::support::judging::CountedReads;
@@ -82,7 +82,9 @@ async fn first_enqueues_of_one_caller_leave_queues_for_others_and_for_creations(
 async fn purges_of_one_caller_leave_purges_for_others_and_for_itself() {
     let queues = queues().await;
     create(&queues, "mail", None).await.expect("a queue");
-    let purge = async |from: u8| queues.purge(caller(from), &name("mail"), None, None, Duration::from_secs(60)).await;
+    let purge = async |from: u8| {
+        queues.purge(caller(from), &name("mail"), PurgeRequest::default(), Duration::from_secs(60)).await
+    };
     for number in 0..=OPERATIONS_MAX {
         let done = purge(1).await.unwrap_or_else(|error| panic!("purge {number} of the same caller: {error}"));
         assert_eq!(done.state, OperationState::Done);

@@ -7,7 +7,7 @@ use super::{CorruptValue, decode, text_of};
 use tallystone_domain::Reason;
 use tallystone_domain::fleet::MemberId;
 use tallystone_domain::queue::Filter;
-use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
+use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation, PurgedStates};
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{OperationEnd, OperationOutcome, OperationRow};
 use tallystone_proto::internal::v1::{StoredOperation, StoredOperationEnd};
@@ -25,7 +25,7 @@ pub fn encode_operation(row: &OperationRow) -> Vec<u8> {
         version: _,
         queue,
         name,
-        work: BulkOperation { kind, filter, signature, until, dry_run, rate },
+        work: BulkOperation { kind, states, filter, signature, until, dry_run, rate },
         through,
         ended_by,
         next: BulkCursor { shard, after },
@@ -40,6 +40,7 @@ pub fn encode_operation(row: &OperationRow) -> Vec<u8> {
         queue: queue.0.to_be_bytes().to_vec(),
         name: name.as_str().to_owned(),
         kind: number_of(*kind),
+        states: u32::from(states.bits()),
         filter: filter.metadata().pairs().map(|(key, value)| text_of(key, value)).collect(),
         signature: signature.as_deref().map(str::to_owned),
         until: until.map(Timestamp::micros),
@@ -65,8 +66,13 @@ pub fn decode_operation(id: &str, version: u64, bytes: &[u8]) -> Result<Operatio
     let pairs = stored.filter.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
     let filter = Filter::new(pairs).map_err(|_| CorruptValue::new(WHAT, "a filter of an illegal form"))?;
     let kind = KINDS.into_iter().find(|kind| number_of(*kind) == stored.kind);
+    let states = match stored.states {
+        0 => Some(PurgedStates::default()), // of builds without states
+        bits => u8::try_from(bits).ok().and_then(PurgedStates::from_bits),
+    };
     let work = BulkOperation {
         kind: kind.ok_or_else(|| CorruptValue::new(WHAT, format!("kind {}", stored.kind)))?,
+        states: states.ok_or_else(|| CorruptValue::new(WHAT, format!("states {}", stored.states)))?,
         filter,
         signature: stored.signature.map(Into::into),
         until: stored.until.map(Timestamp::from_micros),
@@ -134,7 +140,7 @@ fn end_from(stored: StoredOperationEnd) -> Result<OperationEnd, CorruptValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tallystone_domain::queue::{QueueId, QueueName};
+    use tallystone_domain::queue::{MessageState, QueueId, QueueName};
 
     fn running() -> OperationRow {
         let at = Timestamp::from_secs;
@@ -145,6 +151,7 @@ mod tests {
             name: QueueName::new("mail").expect("a valid name"),
             work: BulkOperation {
                 kind: BulkKind::Discard,
+                states: PurgedStates::new([MessageState::Completed]).expect("a purge covers it"),
                 filter: Filter::new([("team", "red")]).expect("a valid filter"),
                 signature: Some("timeout".into()),
                 until: Some(at(3)),
@@ -183,6 +190,7 @@ mod tests {
         let stored: StoredOperation = decode(WHAT, &bytes).expect("our own bytes");
         for wrong in [
             StoredOperation { kind: 4, ..stored.clone() },
+            StoredOperation { states: 4, ..stored.clone() },
             StoredOperation { runner: Some(vec![1; 15]), ..stored.clone() },
             StoredOperation { queue: Vec::new(), ..stored.clone() },
             StoredOperation { end: Some(StoredOperationEnd::default()), ..stored },

@@ -35,6 +35,7 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
         moved_at,
         shapes_filled,
         deleted,
+        shortened_through,
         counts,
         counted_key_sets,
     } = header;
@@ -48,6 +49,7 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
         enqueue_blocked: enqueue_blocked.as_deref().map(str::to_owned),
         dequeue_blocked: dequeue_blocked.as_deref().map(str::to_owned),
         deleted: *deleted,
+        shortened_through: *shortened_through,
         moved_at: (*moved_at != Timestamp::MIN).then(|| moved_at.micros()),
         shapes_filled: shapes_filled.iter().map(|through| StoredShapeFill { through: *through }).collect(),
         counts: counts.as_deref().map(counts_of),
@@ -74,6 +76,7 @@ pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptVa
         moved_at: stored.moved_at.map_or(Timestamp::MIN, Timestamp::from_micros),
         shapes_filled: stored.shapes_filled.into_iter().map(|shape| shape.through).collect(),
         deleted: stored.deleted,
+        shortened_through: stored.shortened_through,
         counts: stored.counts.map(counts_from).transpose()?.map(Box::new),
         counted_key_sets: stored.counted_key_sets.into_iter().map(|set| texts_from(set.keys)).collect(),
     })

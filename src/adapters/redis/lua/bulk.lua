@@ -1,11 +1,11 @@
--- bulk: purges, redrives or discards messages by sequence, at most 64 a call. swp: applies what is due.
+-- bulk: purges, redrives or discards messages by sequence, at most 64 a call. swp: applies what is due, and shorter retentions.
 --
 -- bulk. keys: header, a key that never exists. args: 1 versions and time, 2 settings, 3 request, 4 filter, 5 signature. Reply:
 -- the status, then: how many changed, and the last sequence before the next step if there may be one. O(max log n), and the
 -- pages of states that it reads, at most BULK_PAGES.
 -- swp. args: 1, 2, 3 request. Reply: the status, then: how many rows, whether there is more. O(max log n).
 
-local BULK_REQUEST = '<BBBHddd'
+local BULK_REQUEST = '<BBBBHddd'
 local BULK_PURGE, BULK_REDRIVE, BULK_DISCARD = 0, 1, 2
 local HAS_SIGNATURE, HAS_ENDED_BY, DRY_RUN = 1, 2, 4
 local BULK_PAGES = 1024
@@ -43,12 +43,12 @@ local function purged_states(bits)
       states[#states + 1] = state
     end
   end
-  return refused
+  return F.state_pattern(spread(states))
 end
 
 local function bulk(args)
   local B = {filter = F.pairs_of(args[4])}
-  local kind, flags, bad, max, after, through, ended_by = parse(BULK_REQUEST, args[3])
+  local kind, flags, bad, of_states, max, after, through, ended_by = parse(BULK_REQUEST, args[3])
   B.signature = F.has_flag(flags, HAS_SIGNATURE) and args[5] or nil
   B.ended_by = F.has_flag(flags, HAS_ENDED_BY) and ended_by or nil
   if bad ~= 0 then
@@ -56,7 +56,7 @@ local function bulk(args)
   end
   local states = F.state_pattern(STATE.Errored)
   if kind == BULK_PURGE then
-    states = F.state_pattern(STATE.Pending, STATE.Invisible)
+    states = purged_states(of_states)
   end
   local reached, count, stopped = after, 0, nil
   for _ = 1, max do
@@ -109,6 +109,37 @@ local function remove_old(most)
   return count
 end
 
+-- Applies a shorter retention to up to `most` more messages that are over. Returns how many it went through.
+local function shorten_retentions(most)
+  local H, cf = S.H, S.tag .. 'cf'
+  if not F.has_flag(H.flags, SHORTENING) then
+    return 0
+  end
+  local over = F.state_pattern(STATE.Completed, STATE.Canceled, STATE.Errored)
+  local through, count, seq, stopped = tonumber(call('HGET', cf, 'shortened')) or 0, 0, nil, nil
+  while true do
+    seq, stopped = F.first_of(over, through, H.sequence, BULK_PAGES)
+    if not seq or count == most then
+      break
+    end
+    local M = F.message(seq)
+    local at = M.ended_at and M.ended_at + S.P.kept[M.state]
+    if at and at < M.delete_at then
+      F.touch(M)
+      M.delete_at = at
+    end
+    through, count = seq, count + 1
+  end
+  S.changed, S.pages = true, false -- what follows changes states of the pages that were read
+  if seq or stopped then
+    F.write('HSET', cf, 'shortened', fmt('%d', stopped or through))
+  else
+    H.flags = F.set_flag(H.flags, SHORTENING, false)
+    F.write('HDEL', cf, 'shortened')
+  end
+  return count
+end
+
 local function forget_old_sessions(most)
   if most <= 0 or S.H.sessions == 0 then
     return 0
@@ -132,6 +163,8 @@ local function sweep(raw)
     return pack('<BdB', 0, 0, COMPLETE)
   end
   local count = F.catch_up_shard(max)
+  F.flush()
+  count = count + shorten_retentions(max - count)
   F.flush()
   if count < max then
     count = count + remove_old(max - count)

@@ -27,7 +27,8 @@ local HEADER_NAMES = {
 }
 local FORMAT = 3
 local DROPPED = 255 -- in place of the format: the tombstone of a dropped shard
-local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING, HAS_SHAPES, FILLING, DROPPING = 1, 2, 4, 8, 16, 32, 64 -- flags
+local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING, HAS_SHAPES, FILLING, DROPPING, SHORTENING =
+  1, 2, 4, 8, 16, 32, 64, 128 -- flags
 local NONE = 255 -- in place of a state
 local NO_STATE = 6 -- the state of a message that does not exist yet, as a cause of rows
 local CLOSED, REPLACED, EXPIRED, ALIVE = 0, 1, 2, 255 -- how a session ended
@@ -370,13 +371,14 @@ function F.status()
     H.version, H.epoch, head and head_arrived(pending) or 0)
 end
 
--- Whether a sweep has indexes to go on with.
+-- Whether a sweep has indexes or retentions to go on with.
 function F.is_unfinished()
   local flags = S.H.flags
-  return flags >= RECHECKING and (F.has_flag(flags, RECHECKING) or F.has_flag(flags, FILLING))
+  return flags >= RECHECKING
+    and (F.has_flag(flags, RECHECKING) or F.has_flag(flags, FILLING) or F.has_flag(flags, SHORTENING))
 end
 
--- The time of the earliest timer: now, if a sweep has indexes to go on with. Then whether that is only the end of a retention.
+-- The time of the earliest timer: now, if a sweep has indexes or retentions to go on with. Then whether that is only the end of a retention.
 function F.next_event()
   local H, now, at = S.H, S.now, F.head_of('d')
   local first, gone, forgotten = at, F.head_of('g'), H.sessions > 0 and F.head_of('sg')

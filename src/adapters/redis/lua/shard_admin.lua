@@ -13,7 +13,7 @@
 
 local CONFIG_REQUEST = '<BBBBd'
 local DELETE, RESET, VALUE_LIMIT, DROP_SHAPES = 1, 2, 3, 4 -- 0: new settings
-local CHANGES_KIND, RAISES_LIMIT, HAS_LIMIT = 1, 2, 4 -- what changes
+local CHANGES_KIND, RAISES_LIMIT, HAS_LIMIT, SHORTENS = 1, 2, 4, 8 -- what changes
 local PAGE_KEYS = 256 -- keys without an index of their own that one call of del removes
 local DROPPED_AT_ONCE = 256 -- messages without answers to keep that one call of del removes
 
@@ -92,6 +92,10 @@ local function configure(args, blocks, bad, what, in_flight)
     F.write('UNLINK', S.tag .. 'vl')
     F.write('HDEL', S.tag .. 'cf', 'recheck')
   end
+  if F.has_flag(what, SHORTENS) then
+    H.flags = F.set_flag(H.flags, SHORTENING, H.m3 + H.m4 + H.m5 > 0)
+    F.write('HSET', S.tag .. 'cf', 'shortened', '0')
+  end
   F.declare_shapes(H, args[9], count_messages(H) > 0, changes_kind)
   if in_flight > 0 and not changes_kind then
     F.set_limit(in_flight, F.has_flag(what, RAISES_LIMIT))
@@ -122,7 +126,7 @@ local function delete()
     end
     F.write(spread(gone))
     S.heads = {}
-    H.flags = F.set_flag(H.flags, RECHECKING, false)
+    H.flags = F.set_flag(F.set_flag(H.flags, RECHECKING, false), SHORTENING, false)
     F.abandon_shapes(H)
     S.changed = true
   end

@@ -11,6 +11,7 @@ use tallystone_domain::counter::uuid_v7;
 use tallystone_domain::limits::{
     DEQUEUE_MESSAGES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_TYPE_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, WORK_QUEUES_MAX,
 };
+use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::invalid_command::InvalidCommandPart;
 use tallystone_domain::queue::messages::key_syntax::MessageRefError;
@@ -332,6 +333,19 @@ pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueErr
     };
     let delay = duration("delay", sent.delay)?;
     Ok(LeaseActionRequest::Settle(SettleRequest { token: sent.lease_token, verb, delay, error: error(sent.error) }))
+}
+
+/// Decodes the states that a purge covers.
+pub fn purged_states(sent: &[i32]) -> Result<PurgedStates, QueueError> {
+    let what = "a purge cancels PENDING and INVISIBLE messages, and removes COMPLETED and CANCELED ones; end a RUNNING message \
+                with CancelMessage, and remove ERRORED ones with DiscardMessages";
+    let named = |sent: &i32| match wire::MessageState::try_from(*sent) {
+        Ok(wire::MessageState::Unspecified) | Err(_) => None,
+        Ok(_) => state(*sent).ok(),
+    };
+    let states = sent.iter().map(named).collect::<Option<Vec<_>>>();
+    let states = states.and_then(|states| PurgedStates::new(states).ok());
+    states.ok_or_else(|| field_error("states", Reason::InvalidArgument, what))
 }
 
 /// Decodes the state of a list's filter.

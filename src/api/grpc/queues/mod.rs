@@ -25,7 +25,7 @@ use tallystone_domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::messages::settlement::{SettleAction, Settlement};
 use tallystone_engine::catalog::Author;
-use tallystone_engine::queues::{DeletionRequest, QueueEtag, SettleRequest};
+use tallystone_engine::queues::{DeletionRequest, PurgeRequest, QueueEtag, SettleRequest};
 use tallystone_proto::queue::v1 as wire;
 use tallystone_proto::queue::v1::queue_service_server::QueueService;
 
@@ -123,11 +123,15 @@ impl QueueService for QueuesApi {
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> QueueRpcResult<wire::PurgeQueueResponse> {
         let rights = rights_of(&request)?;
         let caller = caller_of(&request);
-        let wire::PurgeQueueRequest { queue, request_token, queue_id } = request.into_inner();
+        let wire::PurgeQueueRequest { queue, request_token, queue_id, states } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
-        let id = decode::queue_id(&queue_id).map_err(to_status)?;
+        let asked = PurgeRequest {
+            states: decode::purged_states(&states).map_err(to_status)?,
+            token: optional_token(request_token),
+            queue: decode::queue_id(&queue_id).map_err(to_status)?,
+        };
         let queues = self.queues(&name)?;
-        let done = queues.purge(caller, &name, id, optional_token(request_token), PURGE_WAIT).await;
+        let done = queues.purge(caller, &name, asked, PURGE_WAIT).await;
         let operation = encode::operation(queues.owned_operation(done.map_err(to_status)?, rights.owner()));
         Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
     }

@@ -389,7 +389,7 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
             update(calls, act, settings, reason).await?;
         }
         ConsoleAct::Purge => {
-            let request = pb::PurgeQueueRequest { queue, request_token, queue_id };
+            let request = pb::PurgeQueueRequest { queue, request_token, queue_id, states: Vec::new() };
             let answer: pb::PurgeQueueResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }

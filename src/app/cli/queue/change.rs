@@ -1,8 +1,8 @@
 //! Commands that change queues. Each may be repeated: creating a queue that already matches succeeds, and a purge or
 //! deletion carries a token.
 
-use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
 
 use crate::namespaces::{Confirmation, confirm};
 use crate::operations::OperationFollower;
@@ -93,15 +93,54 @@ pub struct LimitArgs {
 pub struct PurgeArgs {
     /// The queue.
     name: String,
+    /// A state whose messages it covers; may be repeated. Invisible and pending ones are canceled, completed and canceled ones
+    /// removed [default: invisible and pending].
+    #[arg(long = "state", value_name = "STATE")]
+    states: Vec<PurgedState>,
     /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
-    /// Show what would be canceled; change nothing.
+    /// Show what would be canceled or removed; change nothing.
     #[arg(long)]
     dry_run: bool,
     /// The reason, recorded in the audit.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     pub(super) reason: String,
+}
+
+/// A state whose messages a purge covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum PurgedState {
+    Invisible,
+    Pending,
+    Completed,
+    Canceled,
+}
+
+impl PurgedState {
+    const DEFAULT: [Self; 2] = [Self::Invisible, Self::Pending];
+
+    fn is_over(self) -> bool {
+        matches!(self, Self::Completed | Self::Canceled)
+    }
+
+    fn wire(self) -> pb::MessageState {
+        match self {
+            Self::Invisible => pb::MessageState::Invisible,
+            Self::Pending => pb::MessageState::Pending,
+            Self::Completed => pb::MessageState::Completed,
+            Self::Canceled => pb::MessageState::Canceled,
+        }
+    }
+
+    fn messages_of(self, depth: &pb::GetDepthResponse) -> i64 {
+        match self {
+            Self::Invisible => depth.invisible,
+            Self::Pending => depth.pending,
+            Self::Completed => depth.completed,
+            Self::Canceled => depth.canceled,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -219,16 +258,29 @@ impl ClientContext {
 
     pub(super) async fn purge_queue(&self, args: PurgeArgs) -> Result<(), Failure> {
         let depth = self.depth(&args.name).await?;
-        let what = format!("{} of queue {}", messages(depth.pending + depth.invisible), args.name);
+        let states = if args.states.is_empty() { PurgedState::DEFAULT.to_vec() } else { args.states };
+        let of = |state: PurgedState| if states.contains(&state) { state.messages_of(&depth) } else { 0 };
+        let waiting = of(PurgedState::Invisible) + of(PurgedState::Pending);
+        let over = of(PurgedState::Completed) + of(PurgedState::Canceled);
+        let what = match states.iter().any(|state| state.is_over()) {
+            false => format!("cancel {} of queue {}", messages(waiting), args.name),
+            true if states.iter().all(|state| state.is_over()) => {
+                format!("permanently remove {} of queue {}", messages(over), args.name)
+            }
+            true => {
+                format!("cancel {} and permanently remove {} of queue {}", messages(waiting), messages(over), args.name)
+            }
+        };
         if args.dry_run {
-            print_notice(&format!("would cancel {what}; nothing was changed"));
-            return self.would_purge(args.name, depth.pending + depth.invisible);
+            print_notice(&format!("would {what}; nothing was changed"));
+            return self.would_purge(args.name, waiting + over);
         }
-        if confirm(args.yes, &format!("cancel {what}"))? == Confirmation::No {
+        if confirm(args.yes, &what)? == Confirmation::No {
             return Ok(());
         }
         let request_token = self.client.message_id();
-        let request = pb::PurgeQueueRequest { queue: args.name, request_token, ..Default::default() };
+        let states = states.into_iter().map(|state| state.wire().into()).collect();
+        let request = pb::PurgeQueueRequest { queue: args.name, request_token, states, ..Default::default() };
         let purged = call!(self, queues.purge_queue, &request)?;
         let operation = purged.operation.ok_or_else(|| Failure::other("the server returned no operation"))?;
         OperationFollower::new(self).wait_until_done(operation).await

@@ -47,8 +47,10 @@ enum QueueCommand {
     /// Limit the leases of an exclusivity value at one time. Existing leases remain.
     #[command(after_help = "Example:\n  tallystone queue limit payments acme 3")]
     Limit(change::LimitArgs),
-    /// Cancel all messages that are pending or invisible.
-    #[command(after_help = "Example:\n  tallystone queue purge emails --yes")]
+    /// Cancel all messages that are pending or invisible, or remove those that are completed or canceled.
+    #[command(
+        after_help = "Example:\n  tallystone queue purge emails --yes\n  tallystone queue purge emails --state completed --yes"
+    )]
     Purge(change::PurgeArgs),
     /// Delete a queue with all its messages.
     #[command(after_help = "Example:\n  tallystone queue rm emails --yes")]

@@ -27,7 +27,7 @@ impl MessageState {
     pub const ALL: [Self; 6] =
         [Self::Invisible, Self::Pending, Self::Running, Self::Completed, Self::Canceled, Self::Errored];
 
-    /// Returns whether only retention, a redrive, a discard or a late completion can still change the message.
+    /// Returns whether only retention, a purge, a redrive, a discard or a late completion can still change the message.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Canceled | Self::Errored)
     }
@@ -71,7 +71,7 @@ pub enum Trigger {
     LeaseOver,
     /// The worker of an expired lease finished the message after all.
     LateComplete,
-    /// The queue is emptied.
+    /// The queue is emptied: of messages that wait, or of those that are over.
     Purge,
     /// Clock: the TTL ended without a lease.
     TtlOver,
@@ -171,7 +171,7 @@ const TABLE: &[TransitionRow] = &[
     row(PENDING, Trigger::CancelMessage, Always, CANCELED),
     row(INVISIBLE, Trigger::Purge, Always, CANCELED),
     row(PENDING, Trigger::Purge, Always, CANCELED),
-    row(INVISIBLE, Trigger::TtlOver, Always, CANCELED),
+    row(INVISIBLE, Trigger::TtlOver, Always, CANCELED), // of messages that earlier builds stored
     row(PENDING, Trigger::TtlOver, Always, CANCELED),
     row(INVISIBLE, Trigger::Update, Delayed, INVISIBLE),
     row(INVISIBLE, Trigger::Update, Always, PENDING),
@@ -182,6 +182,8 @@ const TABLE: &[TransitionRow] = &[
     row(COMPLETED, Trigger::RetentionOver, Always, None),
     row(CANCELED, Trigger::RetentionOver, Always, None),
     row(ERRORED, Trigger::RetentionOver, Always, None),
+    row(COMPLETED, Trigger::Purge, Always, None),
+    row(CANCELED, Trigger::Purge, Always, None),
 ];
 
 /// The inputs of the guards.
@@ -290,7 +292,7 @@ mod tests {
         (Trigger::Release, "R", "PXE"),
         (Trigger::LeaseOver, "R", "PXE"),
         (Trigger::LateComplete, "IPE", "C"),
-        (Trigger::Purge, "IP", "X"),
+        (Trigger::Purge, "IPCX", "X-"),
         (Trigger::TtlOver, "IP", "X"),
         (Trigger::Update, "IP", "IP"),
         (Trigger::Redrive, "E", "P"),

@@ -120,6 +120,11 @@ pub struct Retention {
 }
 
 impl Retention {
+    /// Whether it is shorter than another one for any state.
+    pub fn is_shorter_than(&self, other: &Self) -> bool {
+        self.completed < other.completed || self.canceled < other.canceled || self.errored < other.errored
+    }
+
     /// The retention of a message in this state; none for states that are not terminal.
     pub fn of(&self, state: MessageState) -> Option<Duration> {
         match state {

@@ -115,7 +115,11 @@ impl Shard {
     }
 
     pub(super) fn purge(&mut self, bulk: &BulkRequest, now: Timestamp) -> Result<Reply, Refusal> {
-        self.apply_bulk(&[MessageState::Pending, MessageState::Invisible], bulk, |shard, sequence| {
+        let states: Vec<MessageState> = bulk.states.iter().collect();
+        self.apply_bulk(&states, bulk, |shard, sequence| {
+            if shard.message_at(sequence).state.is_terminal() {
+                return shard.remove_message(sequence, Trigger::Purge, now).map(|()| true);
+            }
             let purged = |message: &mut MessageHead, _| message.canceled_by = Some(CanceledBy::Purge);
             shard.apply_transition(sequence, Trigger::Purge, false, now, purged).map(|to| to == MessageState::Canceled)
         })

@@ -29,7 +29,7 @@ pub struct ShardChanges {
     pub answers: Vec<DedupeRecord>,
     /// Settings, version and blocks, if they changed. The blocks are in the header too.
     pub settings: Option<Box<ShardSettings>>,
-    /// Messages whose heads changed without a row, because their sessions confirmed leases.
+    /// Messages whose heads changed without a row: their sessions confirmed leases, or their retention was shortened.
     pub heads: Vec<u64>,
     /// Sessions whose records changed; `None` for forgotten sessions.
     pub sessions: Vec<(SessionId, Option<SessionRecord>)>,
@@ -64,6 +64,8 @@ pub struct ShardHeader {
     pub shapes_filled: Vec<Option<u64>>,
     /// The number of messages at the deletion of the shard; their heads may be dropped by the store.
     pub deleted: Option<u64>,
+    /// Since the retention was shortened: the sequence up to which it is applied; `None` when that is done.
+    pub shortened_through: Option<u64>,
     /// The counts; `None` in headers of builds before shards had them.
     pub counts: Option<Box<ShardCounts>>,
     /// The sets of metadata keys that messages are counted under, in the order of their numbers from 1.
@@ -131,6 +133,7 @@ impl Shard {
             moved_at: self.last_moved_ahead_at,
             shapes_filled: self.index.shapes.iter().map(|shape| shape.filled_through).collect(),
             deleted: self.deleted,
+            shortened_through: self.shortened_through,
             counts: Some(Box::new(self.tally.counts().clone())),
             counted_key_sets: self.tally.key_sets().to_vec(),
         }
@@ -167,6 +170,7 @@ impl ShardRestorer {
             moved_at,
             shapes_filled,
             deleted,
+            shortened_through,
             counts,
             counted_key_sets,
         } = header;
@@ -175,6 +179,7 @@ impl ShardRestorer {
         shard.settings_version = version;
         (shard.enqueue_blocked, shard.dequeue_blocked) = (enqueue_blocked, dequeue_blocked);
         (shard.last_moved_ahead_at, shard.deleted) = (moved_at, deleted);
+        shard.shortened_through = shortened_through;
         if shapes_filled.len() != shard.index.shapes.len() {
             return Err(ShardRestoreError::Shapes);
         }

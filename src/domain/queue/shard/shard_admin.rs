@@ -9,6 +9,7 @@ use crate::queue::index::sequence_pages::MessagesBySequence;
 use crate::queue::index::shard_index::ShardIndex;
 use crate::queue::invalid_command::InvalidCommandPart;
 use crate::queue::messages::message::RoutingValue;
+use crate::queue::messages::state_machine::MessageState;
 use crate::queue::setup::settings::{Settings, ShardSettings};
 use crate::queue::shard::Shard;
 use crate::time::Timestamp;
@@ -56,6 +57,9 @@ impl Shard {
             }
             _ => {} // a simple queue stays simple
         }
+        if settings.retention.is_shorter_than(&self.settings.retention) {
+            self.shortened_through = self.first_terminal_after(0).map(|_| 0);
+        }
         self.index.replace_shapes(&settings.shapes);
         self.index.recheck();
         self.changes.settings = Some(Box::new(new.clone()));
@@ -90,6 +94,42 @@ impl Shard {
         (self.messages, self.id_index) = (MessagesBySequence::default(), IdIndex::default());
         self.index = ShardIndex::new(&self.settings, BTreeMap::new());
         self.sessions.clear();
+        self.shortened_through = None;
         Reply::Deleted { messages }
+    }
+
+    /// Applies a shorter retention to up to `max` more messages that are over. Returns how many it went through.
+    pub(super) fn shorten_retentions(&mut self, max: usize) -> usize {
+        let mut count = 0;
+        while let Some(through) = self.shortened_through {
+            match self.first_terminal_after(through) {
+                Some(_) if count == max => break,
+                Some(sequence) => {
+                    self.shorten_retention(sequence);
+                    self.shortened_through = Some(sequence);
+                    count += 1;
+                }
+                None => self.shortened_through = None,
+            }
+        }
+        count
+    }
+
+    fn first_terminal_after(&self, after: u64) -> Option<u64> {
+        let terminal = MessageState::ALL.into_iter().filter(|state| state.is_terminal());
+        terminal.filter_map(|state| self.index.by_state[state as usize].after(after).next()).min()
+    }
+
+    fn shorten_retention(&mut self, sequence: u64) {
+        let message = self.messages.get_mut(sequence).expect("an indexed message exists");
+        let Some((ended_at, kept)) = message.ended_at.get().zip(self.settings.retention.of(message.state)) else {
+            return; // its end was not recorded
+        };
+        if ended_at + kept < message.delete_at {
+            let due = message.next_due();
+            message.delete_at = ended_at + kept;
+            self.index.reschedule(due, message);
+            self.changes.heads.push(sequence);
+        }
     }
 }

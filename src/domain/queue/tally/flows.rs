@@ -112,7 +112,7 @@ impl Flow {
             Self::LeaseExpired => row.trigger == Trigger::LeaseOver,
             Self::Canceled => enters(Canceled),
             Self::CanceledTtl => row.trigger == Trigger::TtlOver,
-            Self::CanceledPurge => row.trigger == Trigger::Purge,
+            Self::CanceledPurge => row.trigger == Trigger::Purge && enters(Canceled),
             Self::Errored => enters(Errored),
             Self::Redriven => row.trigger == Trigger::Redrive,
             Self::Expired => row.to.is_none(),

@@ -102,7 +102,7 @@ impl CountsOracle {
             (Flow::LeaseExpired, by(Trigger::LeaseOver)),
             (Flow::Canceled, into(Canceled)),
             (Flow::CanceledTtl, by(Trigger::TtlOver)),
-            (Flow::CanceledPurge, by(Trigger::Purge)),
+            (Flow::CanceledPurge, count(&|row| row.trigger == Trigger::Purge && row.to == Some(Canceled))),
             (Flow::Errored, into(Errored)),
             (Flow::Redriven, by(Trigger::Redrive)),
             (Flow::Expired, count(&|row| row.to.is_none())),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
+use crate::queue::bulk_operation::PurgedStates;
 use crate::queue::clock::StepTime;
 use crate::queue::command::{
     BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage,
@@ -105,6 +106,13 @@ impl Draw {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[usize::try_from(self.below(from.len() as u64)).expect("a small number")]
     }
+}
+
+/// Some states that a purge covers.
+fn purged_states(draw: &mut Draw) -> PurgedStates {
+    use MessageState::{Canceled, Completed, Pending};
+    let states: &[MessageState] = draw.pick(&[&[], &[Completed], &[Canceled, Pending], &PurgedStates::ALLOWED]);
+    PurgedStates::new(states.iter().copied()).expect("a purge covers them")
 }
 
 /// A row as shown by records: from, trigger, to.
@@ -265,7 +273,8 @@ impl Pair {
         prop_assert_eq!(&reply, &expected, "the answer to {:?}", command);
         prop_assert_eq!(&transitions, &records, "the records of {:?}", command);
         let clock = now.max(self.shard.clock);
-        let unfilled = self.oracle.filled.iter().any(Option::is_some).then_some(Duration::ZERO);
+        let is_unfinished = self.oracle.filled.iter().any(Option::is_some) || self.oracle.shortened.is_some();
+        let unfilled = is_unfinished.then_some(Duration::ZERO);
         let event = || self.oracle.next_event().map(|at| at.since(clock));
         prop_assert_eq!(self.shard.next_event_in(now), unfilled.or_else(event));
         if let (Ok(Reply::Leases { cursor, completeness, .. }), Command::Dequeue(asked)) = (&reply, &command) {
@@ -333,7 +342,7 @@ impl Pair {
                 let bulk =
                     BulkRequest { filter, after, through, max, dry_run: draw.below(5) == 4, ..BulkRequest::default() };
                 match kind {
-                    0 | 1 => Command::Purge(bulk),
+                    0 | 1 => Command::Purge(BulkRequest { states: purged_states(draw), ..bulk }),
                     2 => Command::DiscardAll(bulk),
                     3 => Command::DiscardAll(BulkRequest { ended_by: Some(self.now - SECOND), ..bulk }),
                     _ => Command::RedriveAll(bulk),
@@ -407,7 +416,12 @@ impl Pair {
     fn changed_settings(&self, draw: &mut Draw) -> Settings {
         let dedupe_window = draw.pick(&[SECOND * 2, SECOND, SECOND * 2]);
         let default_attempts = draw.pick(&[3, 1, 2]);
-        let mut changed = Settings { dedupe_window, default_attempts, ..self.oracle.settings.clone() };
+        let retention = Retention {
+            completed: 2 * SECOND,
+            canceled: draw.pick(&[3, 2]) * SECOND,
+            errored: draw.pick(&[4, 2, 9]) * SECOND,
+        };
+        let mut changed = Settings { dedupe_window, default_attempts, retention, ..self.oracle.settings.clone() };
         let max_in_flight = draw.pick(&[1, 2, 3]);
         match &mut changed.exclusivity {
             Some(rule) if draw.below(9) == 8 => rule.strict_order_per_value ^= true,

@@ -68,6 +68,8 @@ pub struct Oracle {
     deleted: Option<u64>,
     /// For each declared shape, up to which sequence it is filled; none once it has every message.
     pub filled: Vec<Option<u64>>,
+    /// Since the retention was shortened: up to which sequence it is applied.
+    pub(super) shortened: Option<u64>,
     pub(super) moved_at: Timestamp,
     pub sessions: Vec<Known>,
     /// Whether a command made a write without a record.
@@ -89,6 +91,7 @@ impl Oracle {
             blocked: [None, None],
             deleted: None,
             filled: vec![None; settings.shapes.len()],
+            shortened: None,
             moved_at: Timestamp::MIN,
             sessions: Vec::new(),
             wrote: false,
@@ -111,6 +114,7 @@ impl Oracle {
                 let messages = *self.deleted.get_or_insert(self.items.len() as u64);
                 self.items.clear();
                 self.sessions.clear();
+                self.shortened = None;
                 Ok(Reply::Deleted { messages })
             }
             _ if self.deleted.is_some() => Err(Refusal::Deleted), // all other commands on a deleted queue
@@ -130,31 +134,18 @@ impl Oracle {
                 .find(&message, now)
                 .and_then(|at| self.discard(at, now).map(|()| Reply::Walked { count: 1, next: None })),
             Command::DiscardAll(bulk) => self.bulk(&[Errored], &bulk, now, Self::discard),
-            Command::Purge(bulk) => self.bulk(&[Pending, Invisible], &bulk, now, |oracle, at, now| {
-                oracle.set(at, Trigger::Purge, Canceled, now);
-                Ok(())
-            }),
-            Command::Configure(new) if new.version <= self.version => Ok(Reply::Configured),
-            Command::Configure(new) => {
-                let ShardSettings { version, settings, enqueue_blocked, dequeue_blocked } = *new;
-                let fixed = |rule: &Exclusivity| (rule.key.clone(), rule.strict_order_per_value);
-                let [old, new] = [&self.settings, &settings].map(|settings| settings.exclusivity.as_ref().map(fixed));
-                if old != new && !self.items.is_empty() {
-                    return (Err(Refusal::NotEmpty), Vec::new());
-                }
-                if old != new {
-                    self.limits.clear();
-                }
-                self.floor = self.floor.max(at.token_age_clock - self.settings.dedupe_window);
-                self.kept.retain(|kept| kept.2 >= self.floor);
-                let unfilled = (!self.items.is_empty()).then_some(0);
-                let known = |keys| self.settings.shapes.iter().position(|known| known == keys && old == new);
-                let filled = settings.shapes.iter().map(|keys| known(keys).map_or(unfilled, |at| self.filled[at]));
-                self.filled = filled.collect();
-                (self.settings, self.version) = (settings, version);
-                self.blocked = [enqueue_blocked, dequeue_blocked];
-                Ok(Reply::Configured)
+            Command::Purge(bulk) => {
+                let states: Vec<_> = bulk.states.iter().collect();
+                self.bulk(&states, &bulk, now, |oracle, at, now| {
+                    match oracle.items[at].state {
+                        Completed | Canceled => oracle.gone(at, Trigger::Purge, now),
+                        _ => oracle.set(at, Trigger::Purge, Canceled, now),
+                    }
+                    Ok(())
+                })
             }
+            Command::Configure(new) if new.version <= self.version => Ok(Reply::Configured),
+            Command::Configure(new) => self.configure(*new, at),
             Command::SetValueLimit { value, limit } => self.set_limit(value, limit),
             Command::Sweep { max } => Ok(self.sweep(max, now)),
         };
@@ -162,6 +153,31 @@ impl Oracle {
             self.clock = now;
         }
         (reply, std::mem::take(&mut self.out))
+    }
+
+    fn configure(&mut self, new: ShardSettings, at: StepTime) -> Result<Reply, Refusal> {
+        let ShardSettings { version, settings, enqueue_blocked, dequeue_blocked } = new;
+        let fixed = |rule: &Exclusivity| (rule.key.clone(), rule.strict_order_per_value);
+        let [old, new] = [&self.settings, &settings].map(|settings| settings.exclusivity.as_ref().map(fixed));
+        if old != new && !self.items.is_empty() {
+            return Err(Refusal::NotEmpty);
+        }
+        if old != new {
+            self.limits.clear();
+        }
+        self.floor = self.floor.max(at.token_age_clock - self.settings.dedupe_window);
+        self.kept.retain(|kept| kept.2 >= self.floor);
+        let unfilled = (!self.items.is_empty()).then_some(0);
+        let known = |keys| self.settings.shapes.iter().position(|known| known == keys && old == new);
+        let filled = settings.shapes.iter().map(|keys| known(keys).map_or(unfilled, |at| self.filled[at]));
+        self.filled = filled.collect();
+        let kept = |settings: &Settings| [Completed, Canceled, Errored].map(|state| settings.retention.of(state));
+        if kept(&settings).iter().zip(kept(&self.settings)).any(|(new, old)| *new < old) {
+            self.shortened = self.items.iter().any(|item| item.state.is_terminal()).then_some(0);
+        }
+        (self.settings, self.version) = (settings, version);
+        self.blocked = [enqueue_blocked, dequeue_blocked];
+        Ok(Reply::Configured)
     }
 
     /// The time and the trigger of a message's next timer.
@@ -283,6 +299,18 @@ impl Oracle {
 
     fn sweep(&mut self, max: usize, now: Timestamp) -> Reply {
         let mut count = self.promote(max, now);
+        while let Some(through) = self.shortened {
+            let mut left = self.items.iter_mut().filter(|item| item.state.is_terminal() && item.sequence > through);
+            match left.next() {
+                Some(_) if count == max => break,
+                Some(item) => {
+                    let kept = self.settings.retention.of(item.state).unwrap_or_default();
+                    item.delete_at = item.delete_at.min(item.terminal_since + kept);
+                    (self.shortened, count) = (Some(item.sequence), count + 1);
+                }
+                None => self.shortened = None,
+            }
+        }
         while count < max
             && let Some(at) = self.overdue(true, now)
         {
@@ -304,7 +332,7 @@ impl Oracle {
                 None => self.filled[shape] = None,
             }
         }
-        let unfilled = self.filled.iter().any(Option::is_some);
+        let unfilled = self.filled.iter().any(Option::is_some) || self.shortened.is_some();
         touched(count, unfilled || self.next_event().is_some_and(|at| at <= now))
     }
 

@@ -22,6 +22,7 @@ use crate::queues::error::QueueError;
 use crate::queues::served_queue::ServedQueue;
 use tallystone_domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
 use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::command::Refusal;
 use tallystone_domain::queue::messages::message::MessageRef;
 use tallystone_domain::{Reason, Reject};
@@ -63,6 +64,9 @@ impl OperationSpec {
         if let Some(signature) = &self.signature {
             hash.update(&(signature.len() as u64).to_be_bytes());
             hash.update(signature.as_bytes());
+        }
+        if self.states != PurgedStates::default() {
+            hash.update(&[self.states.bits()]);
         }
         if let Some(until) = self.until {
             hash.update(&until.micros().to_be_bytes());

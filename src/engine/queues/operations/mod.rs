@@ -13,6 +13,7 @@ mod discard;
 mod findings;
 mod index;
 mod operation_rows;
+mod purge;
 mod takeover;
 
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::queues::error::QueueError;
 use crate::queues::served_queue::ServedQueue;
 use crate::queues::{Queues, unexpected};
 use tallystone_domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
-use tallystone_domain::queue::bulk_operation::BulkCursor;
+use tallystone_domain::queue::bulk_operation::{BulkCursor, PurgedStates};
 use tallystone_domain::queue::command::{BulkRequest, Refusal};
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::MessageRef;
@@ -45,6 +46,7 @@ pub(crate) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
 pub use findings::{FindingsPage, QueueFinding};
 pub(super) use index::Operations;
+pub use purge::PurgeRequest;
 pub(super) use takeover::OperationTakeover;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +74,8 @@ struct OperationSpec {
     kind: OperationKind,
     /// A single message.
     message: Option<MessageRef>,
+    /// For a purge: the states whose messages it covers.
+    states: PurgedStates,
     filter: Filter,
     /// For a discard: the signature that the last error must have.
     signature: Option<Box<str>>,
@@ -88,7 +92,8 @@ impl OperationSpec {
     /// Everything that a kind may cover.
     fn all(kind: OperationKind) -> Self {
         let (message, filter, signature) = (None, Filter::default(), None);
-        Self { kind, message, filter, signature, until: None, dry_run: false, rate: 0, full: false }
+        let states = PurgedStates::default();
+        Self { kind, message, states, filter, signature, until: None, dry_run: false, rate: 0, full: false }
     }
 
     /// The effective rate: no limit for a dry run, because the caller waits for the count.
@@ -213,28 +218,6 @@ impl RunningOperation {
 }
 
 impl Queues {
-    /// Cancels the messages of a queue; waits up to `patience` for the end.
-    pub async fn purge(
-        &self,
-        caller: CallerId,
-        name: &QueueName,
-        id: Option<QueueId>,
-        token: Option<String>,
-        patience: Duration,
-    ) -> Result<Operation, QueueError> {
-        let queue = self.queue_of(name, id).await?;
-        let depth = self.depth_of(&queue).await?;
-        let total = depth.of(MessageState::Pending) + depth.of(MessageState::Invisible);
-        let work = OperationSpec::all(OperationKind::Purge);
-        let running = self.begin(&queue, OperationRequest { caller, work, total, token, ended_by: None }).await?;
-        let mut end = running.end.subscribe();
-        tokio::select! {
-            _ = end.wait_for(Option::is_some) => {}
-            () = self.context.engine.clock.sleep(patience) => {}
-        }
-        Ok(running.show())
-    }
-
     /// Redrives errored messages: gives them their attempts back.
     pub async fn redrive(
         &self,
@@ -436,13 +419,13 @@ impl Queues {
         after: u64,
         through: u64,
     ) -> Result<Option<u64>, QueueError> {
-        let OperationSpec { kind, filter, signature, dry_run, .. } = running.work.clone();
+        let OperationSpec { kind, states, filter, signature, dry_run, .. } = running.work.clone();
         // With a rate, each step takes a tenth of a second's worth.
         let max = match usize::try_from(running.work.rate_kept().div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
             0 => BULK_MESSAGES_MAX,
             some => some.min(BULK_MESSAGES_MAX),
         };
-        let bulk = BulkRequest { after, through, max, filter, signature, ended_by: running.ended_by, dry_run };
+        let bulk = BulkRequest { after, through, max, states, filter, signature, ended_by: running.ended_by, dry_run };
         let command = match kind {
             OperationKind::Purge => Command::Purge(bulk),
             OperationKind::Redrive => Command::RedriveAll(bulk),
@@ -485,7 +468,7 @@ fn name_of(queue: QueueId, token: &str) -> String {
 /// The refusal of a token that names another request.
 fn reused() -> QueueError {
     let what = "this request_token was used for a different purge, redrive, discard or check of the queue (another kind, \
-        filter, rate or dry_run); nothing was done";
+        states, filter, rate or dry_run); nothing was done";
     Reject::new(Reason::TokenReused, what).into()
 }
 

@@ -97,13 +97,13 @@ impl OperationSpec {
             OperationKind::Discard => BulkKind::Discard,
             OperationKind::Check => return None,
         };
-        let Self { filter, signature, until, dry_run, rate, .. } = self.clone();
-        self.message.is_none().then_some(BulkOperation { kind, filter, signature, until, dry_run, rate })
+        let Self { states, filter, signature, until, dry_run, rate, .. } = self.clone();
+        self.message.is_none().then_some(BulkOperation { kind, states, filter, signature, until, dry_run, rate })
     }
 
     pub(super) fn of_bulk(work: BulkOperation) -> Self {
-        let BulkOperation { kind, filter, signature, until, dry_run, rate } = work;
-        Self { filter, signature, until, dry_run, rate, ..Self::all(kind.into()) }
+        let BulkOperation { kind, states, filter, signature, until, dry_run, rate } = work;
+        Self { states, filter, signature, until, dry_run, rate, ..Self::all(kind.into()) }
     }
 }
 

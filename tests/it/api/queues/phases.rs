@@ -46,6 +46,10 @@ async fn ended(server: &Wire, mut operation: Value) -> Value {
     panic!("it has not ended: {operation}");
 }
 
+async fn depth(server: &Wire, state: &str) -> Value {
+    server.done("GetDepth", json!({"queue": "mail"})).await[state].clone()
+}
+
 #[tokio::test]
 async fn a_redrive_makes_dead_letters_ready_whose_ttl_would_be_over() {
     let queue = json!({"name": "mail", "default_max_attempts": 1, "default_ttl": "3s"});
@@ -193,6 +197,82 @@ async fn a_delayed_message_has_the_priority_of_the_time_at_which_it_becomes_visi
             .map(|lease| lease["message"]["messageId"].as_str().expect("an id"))
             .collect();
         assert_eq!(ids, ["now", "soon", "by-the-queue", "of-that-day", "tomorrow"]);
+    })
+    .await;
+}
+
+/// Enqueues messages and completes them.
+async fn complete(server: &Wire, ids: &[&str]) {
+    for id in ids {
+        server.done("Enqueue", enqueue(id, 1)).await;
+        server.done("Complete", settle(&lease(server).await)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_retention_reaches_messages_that_are_over_already() {
+    on_every_store_at(json!({"name": "mail", "dedupe_window": "60s"}), async |server, clock| {
+        complete(server, &["a", "b", "c"]).await;
+        clock.advance(seconds(30));
+        complete(server, &["later"]).await;
+        let retention = json!({"completed": "60s"});
+        let queue = json!({"name": "mail", "retention": retention});
+        server.done("UpdateQueue", json!({"queue": queue})).await;
+        clock.advance(seconds(45));
+        let left = async || depth(server, "completed").await;
+        let mut shown = left().await;
+        for _ in 0..10_000 {
+            if shown == "1" {
+                break;
+            }
+            tokio::task::yield_now().await;
+            shown = left().await;
+        }
+        assert_eq!(shown, "1", "those whose 60 s are over are gone");
+        assert_eq!(message(server, "later").await["state"], COMPLETED);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_purge_removes_the_messages_that_are_over_of_the_states_that_it_names() {
+    on_every_store(json!({"name": "mail", "shards": 2}), async |server| {
+        complete(server, &["a", "b"]).await;
+        for id in ["canceled", "waits"] {
+            server.done("Enqueue", enqueue(id, 1)).await;
+        }
+        server.done("CancelMessage", json!({"queue": "mail", "message_id": "canceled"})).await;
+        let purge = async |states: Value| {
+            let asked = json!({"queue": "mail", "states": states});
+            ended(server, server.done("PurgeQueue", asked).await["operation"].clone()).await["done"].clone()
+        };
+        for states in [json!(["RUNNING"]), json!(["COMPLETED", "ERRORED"]), json!(["MESSAGE_STATE_UNSPECIFIED"])] {
+            let asked = json!({"queue": "mail", "states": states});
+            let refused = server.refused("PurgeQueue", asked, Reason::InvalidArgument).await;
+            assert!(refused["message"].as_str().expect("a text").contains("DiscardMessages"), "{refused}");
+        }
+        assert_eq!(purge(json!(["MESSAGE_STATE_COMPLETED"])).await, "2");
+        assert_eq!((depth(server, "completed").await, depth(server, "canceled").await), (json!("0"), json!("1")));
+        let again = server.done("Enqueue", enqueue("a", 1)).await;
+        assert_eq!((&again["alreadyEnqueued"], &again["state"]), (&json!(false), &json!(PENDING)), "its id is free");
+        assert_eq!(purge(json!([])).await, "2", "those that wait, when no state is named");
+        assert_eq!(purge(json!(["CANCELED"])).await, "3");
+        server.refused("GetMessage", json!({"queue": "mail", "message_id": "waits"}), Reason::MessageNotFound).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_token_of_a_purge_is_that_of_its_states() {
+    on_every_store(mail(), async |server| {
+        complete(server, &["a"]).await;
+        let purge = |states: Value| json!({"queue": "mail", "request_token": "once", "states": states});
+        let first = server.done("PurgeQueue", purge(json!(["COMPLETED"]))).await["operation"].clone();
+        let again = server.done("PurgeQueue", purge(json!(["COMPLETED"]))).await["operation"].clone();
+        assert_eq!(first["operationId"], again["operationId"]);
+        for other in [json!([]), json!(["COMPLETED", "CANCELED"])] {
+            server.refused("PurgeQueue", purge(other), Reason::TokenReused).await;
+        }
     })
     .await;
 }
