@@ -345,6 +345,8 @@ pub struct ShardGlance {
     pub position: RowPosition,
     /// Messages by state at this position, in the order of `MessageState::ALL`; 0 once the queue is being deleted.
     pub messages: [u64; MessageState::ALL.len()],
+    /// The bytes of all payloads at this position.
+    pub bytes: u64,
     /// The counts of the whole shard at this position, or a little later.
     pub counts: Box<ShardCounts>,
     /// The status at this position, or a little later, if messages are ready.
@@ -357,6 +359,7 @@ impl ShardGlance {
         (known != Some(shard.position())).then(|| Self {
             position: shard.position(),
             messages: shard.totals().messages(),
+            bytes: shard.totals().all().bytes,
             counts: Box::new(shard.tally().counts().clone()),
             view: (view.ready() > 0).then_some(view),
         })

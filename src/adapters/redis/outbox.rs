@@ -48,12 +48,13 @@ impl ShardOutbox for RedisQueues {
             WireReply::Bytes(counts) => counts,
             WireReply::Nil | WireReply::Int(_) | WireReply::List(_) => Bytes::new(), // nothing was counted yet
         };
-        let messages = header.totals.messages();
+        let (messages, bytes) = (header.totals.messages(), header.totals.all().bytes);
         let view = match messages[MessageState::Pending as usize] {
             0 => None,
             _ => Some(self.header(shard, READ).await?.0.view),
         };
-        Ok(Some(ShardGlance { position, messages, counts: Box::new(read_counts(&counts, position.position)), view }))
+        let counts = Box::new(read_counts(&counts, position.position));
+        Ok(Some(ShardGlance { position, messages, bytes, counts, view }))
     }
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::limits::{RATE_STEP, RATE_WINDOW};
+use crate::queue::setup::settings::Settings;
 
 /// The oldest ready message waits longer than this before anybody is told that nobody dequeues.
 pub const UNSERVED_AFTER: Duration = Duration::from_secs(60);
@@ -137,6 +138,7 @@ impl FlowReadings {
 pub enum AttentionReason {
     NobodyDequeues,
     DequeueBlocked,
+    QueueFull,
     OldestAgeGrows,
     MessagesErrored,
     AttemptsFail,
@@ -144,11 +146,40 @@ pub enum AttentionReason {
     NumbersOld,
 }
 
+/// The quota that a shard has reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReachedQuota {
+    Messages,
+    /// It has no room for another message of average size.
+    Bytes,
+}
+
+impl ReachedQuota {
+    /// The quota that a shard with these messages and bytes has reached, under the settings of the shard.
+    pub fn of(settings: &Settings, messages: u64, bytes: u64) -> Option<Self> {
+        let average = bytes.checked_div(messages).unwrap_or(0);
+        match () {
+            () if messages >= settings.quota_messages => Some(Self::Messages),
+            () if bytes.saturating_add(average) > settings.quota_bytes => Some(Self::Bytes),
+            () => None,
+        }
+    }
+
+    /// The name of the setting.
+    pub const fn setting(self) -> &'static str {
+        match self {
+            Self::Messages => "quota_messages",
+            Self::Bytes => "quota_bytes",
+        }
+    }
+}
+
 impl AttentionReason {
     /// All reasons.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NobodyDequeues,
         Self::DequeueBlocked,
+        Self::QueueFull,
         Self::OldestAgeGrows,
         Self::MessagesErrored,
         Self::AttemptsFail,
@@ -161,6 +192,7 @@ impl AttentionReason {
         match self {
             Self::NobodyDequeues => "docs/runbook/nobody-dequeues.md",
             Self::DequeueBlocked | Self::EnqueueBlocked => "docs/runbook/queue-blocked.md",
+            Self::QueueFull => "docs/runbook/queue-full.md",
             Self::OldestAgeGrows => "docs/runbook/oldest-age-grows.md",
             Self::MessagesErrored => "docs/runbook/messages-errored.md",
             Self::AttemptsFail => "docs/runbook/attempts-fail.md",
@@ -186,6 +218,8 @@ pub struct ActivityFacts {
     pub waiting: usize,
     pub enqueue_blocked: bool,
     pub dequeue_blocked: bool,
+    /// The quota that a shard of it has reached.
+    pub full: Option<ReachedQuota>,
     /// The age of the numbers.
     pub age: Option<Duration>,
 }
@@ -225,6 +259,7 @@ impl ActivityFacts {
                 !self.dequeue_blocked && is_idle && is_still && waits(UNSERVED_AFTER)
             }
             AttentionReason::DequeueBlocked => self.dequeue_blocked && is_ready,
+            AttentionReason::QueueFull => self.full.is_some(),
             AttentionReason::OldestAgeGrows => {
                 let is_served = rates(|rates| rates.dequeued > 0.0 && rates.enqueued >= rates.completed);
                 (is_served || self.is_held_up()) && waits(OVERDUE_AFTER)
@@ -345,7 +380,7 @@ mod tests {
         let still = Some(ActivityFlows { enqueued: 1.0, ..ActivityFlows::default() });
         let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
         let failing = Some(ActivityFlows { enqueued: 0.0, dequeued: 2.0, completed: 0.5, failed: 1.5 });
-        let cases: [(ActivityFacts, &[AttentionReason]); 13] = [
+        let cases: [(ActivityFacts, &[AttentionReason]); 14] = [
             (busy(), &[]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), ..busy() }, &[NobodyDequeues]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), waiting: 1, ..busy() }, &[]),
@@ -361,12 +396,21 @@ mod tests {
             (ActivityFacts { errored: Some(1), ..busy() }, &[MessagesErrored]),
             (ActivityFacts { rates: failing, ..busy() }, &[AttemptsFail]),
             (ActivityFacts { enqueue_blocked: true, ..busy() }, &[EnqueueBlocked]),
+            (ActivityFacts { full: Some(ReachedQuota::Messages), ..busy() }, &[QueueFull]),
             (ActivityFacts { age: Some(secs(61)), ..busy() }, &[NumbersOld]),
         ];
         for (facts, reasons) in cases {
             assert_eq!(facts.attention(), reasons, "{facts:?}");
         }
         assert_eq!(ActivityFacts::default().attention(), [], "what is unknown is no reason");
+    }
+
+    #[test]
+    fn a_shard_is_full_when_the_next_message_does_not_fit() {
+        let settings = Settings { quota_messages: 3, quota_bytes: 1_000, ..Settings::default() };
+        let full = |messages, bytes| ReachedQuota::of(&settings, messages, bytes);
+        assert_eq!((full(0, 0), full(2, 0), full(3, 0)), (None, None, Some(ReachedQuota::Messages)));
+        assert_eq!((full(2, 600), full(2, 700)), (None, Some(ReachedQuota::Bytes)), "messages of 300 and of 350 bytes");
     }
 
     #[test]

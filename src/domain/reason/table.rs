@@ -374,7 +374,7 @@ reasons! {
     QueueFull => ReasonInfo {
         name: "QUEUE_FULL",
         advice: Some("nothing was applied"),
-        help: "The queue reached its quota_messages, quota_bytes or dedupe_max_bytes, or the catalog its maximum number of queues. Let workers catch up, shorten the retention, or raise the quota.",
+        help: "The queue reached its quota_messages, quota_bytes or dedupe_max_bytes, or the catalog its maximum number of queues. Messages that are over keep their places until their retention ends, so finished work alone makes no room. ExplainQueue says what fills the queue. Remove what is over (queue purge --state completed), shorten the retention, or raise the quota.",
         ..EXHAUSTED
     },
     FilterNotDeclared => ReasonInfo {

@@ -11,14 +11,16 @@ use futures_util::future::join_all;
 use crate::queues::Queues;
 use crate::queues::cause_text::QueueExplanation;
 use crate::queues::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};
+use crate::queues::depth::Depth;
 use crate::queues::error::QueueError;
 use crate::queues::next_steps::NextSteps;
 use crate::queues::served_queue::ServedQueue;
 use tallystone_domain::Timestamp;
 use tallystone_domain::limits::EXPLAIN_HOLDERS_MAX;
+use tallystone_domain::queue::activity::ReachedQuota;
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::shard::explain::{Cause, FailedAttempts};
-use tallystone_domain::queue::{MessageState, QueueName};
+use tallystone_domain::queue::{MessageState, QueueName, QueueSpec};
 
 /// The forecast of all shards together for a dequeue.
 struct DequeueForecast {
@@ -85,13 +87,19 @@ impl Queues {
         }
         causes.extend(errored(steps, depth.of(MessageState::Errored), outlook.failed));
         causes.extend(spec.enqueue_blocked.iter().map(|why| blocked(steps, "enqueue", why)));
+        let full = reached_quota(&spec, &depth);
+        causes.extend(full.map(|quota| full_queue(steps, quota, &depth)));
         if [MessageState::Pending, MessageState::Invisible, MessageState::Running]
             .iter()
             .all(|state| depth.of(*state) == 0)
         {
+            let takes_none = spec.enqueue_blocked.is_some() || full.is_some();
             causes.push(explanation(
                 "empty",
-                "the queue has no messages to serve: check that producers enqueue into this queue",
+                match takes_none {
+                    true => "the queue has no messages to serve, and takes none now",
+                    false => "the queue has no messages to serve: check that producers enqueue into this queue",
+                },
             ));
         }
         Ok(causes)
@@ -120,6 +128,39 @@ impl Queues {
         }
         Ok(outlook)
     }
+}
+
+/// The quota that a shard of a queue has reached.
+fn reached_quota(spec: &QueueSpec, depth: &Depth) -> Option<ReachedQuota> {
+    let settings = spec.shard_settings();
+    depth.by_shard.iter().find_map(|totals| {
+        let messages = totals.iter().map(|total| total.messages).sum();
+        ReachedQuota::of(&settings, messages, totals.iter().map(|total| total.bytes).sum())
+    })
+}
+
+/// What fills a queue, and what makes room.
+fn full_queue(steps: NextSteps<'_>, quota: ReachedQuota, depth: &Depth) -> QueueExplanation {
+    let over = [MessageState::Completed, MessageState::Canceled];
+    let over: Vec<MessageState> = over.into_iter().filter(|state| depth.of(*state) > 0).collect();
+    let mut text = format!("the queue reached its {}, so enqueues are refused", quota.setting());
+    if !over.is_empty() {
+        let count = over.iter().map(|state| depth.of(*state)).sum();
+        text += &format!(
+            "; {} over and kept for {} retention: remove what is over with {}, or keep it for a shorter time with {}",
+            counted(count, "message is", "messages are"),
+            if count == 1 { "its" } else { "their" },
+            steps.remove(&over),
+            steps.keep_shorter()
+        );
+    }
+    let waiting = depth.of(MessageState::Pending) + depth.of(MessageState::Invisible);
+    if waiting > 0 {
+        let wait = counted(waiting, "message waits", "messages wait");
+        text += &format!("; {wait} for workers, and a completed message keeps its place until its retention ends");
+    }
+    text += &format!("; for more room use {}", steps.raise_quota(quota));
+    explanation("queue_full", text)
 }
 
 /// The messages that are out of attempts, and their number of attempts if it was more than one each.

@@ -1,8 +1,9 @@
 //! Next steps for a queue or message: the call, and the command ready to paste into a shell.
 
-use tallystone_domain::queue::QueueName;
+use tallystone_domain::queue::activity::ReachedQuota;
 use tallystone_domain::queue::messages::message::RoutingValue;
 use tallystone_domain::queue::messages::message_id::MessageId;
+use tallystone_domain::queue::{MessageState, QueueName};
 use tallystone_domain::shell_word::shell_word;
 
 /// The possible next steps in one queue. Names of queues need no quotes.
@@ -44,6 +45,24 @@ impl NextSteps<'_> {
 
     pub fn unblock(self) -> String {
         format!("UpdateQueue (tallystone queue unblock {})", self.0)
+    }
+
+    /// Removes the messages that are over, of these states.
+    pub fn remove(self, states: &[MessageState]) -> String {
+        let states = states.iter().map(|state| format!(" --state {state}")).collect::<String>();
+        format!("PurgeQueue (tallystone queue purge {}{states})", self.0)
+    }
+
+    pub fn keep_shorter(self) -> String {
+        format!("UpdateQueue (tallystone queue update {} --keep-completed TIME)", self.0)
+    }
+
+    pub fn raise_quota(self, quota: ReachedQuota) -> String {
+        let flag = match quota {
+            ReachedQuota::Messages => "--quota-messages N",
+            ReachedQuota::Bytes => "--quota-bytes SIZE",
+        };
+        format!("UpdateQueue (tallystone queue update {} {flag})", self.0)
     }
 
     pub fn declare(self) -> String {

@@ -32,6 +32,8 @@ struct KnownActivity {
 pub struct ShardReading {
     /// Messages by state, in the order of `MessageState::ALL`.
     pub messages: [u64; MessageState::ALL.len()],
+    /// The bytes of all payloads.
+    pub bytes: u64,
     /// When the reading began.
     pub began: Timestamp,
     /// The elapsed time of the reading.
@@ -64,18 +66,20 @@ fn flows_of(counts: &ShardCounts) -> ActivityFlows<u64> {
 impl ShardActivity {
     /// Takes a report in. One that began before the last reading is dropped: two readers may overlap.
     pub fn record_report(&self, report: &ShardReport, times: ReadingTimes, gap: ReadingGap) {
-        self.record(report.position, report.totals.messages(), flows_of(&report.counts), times, gap);
+        let stored = (report.totals.messages(), report.totals.all().bytes);
+        self.record(report.position, stored, flows_of(&report.counts), times, gap);
     }
 
     /// Takes in what was read of a shard that other servers may change. One that began before the last reading is dropped.
     pub fn record_glance(&self, glance: &ShardGlance, times: ReadingTimes) {
-        self.record(glance.position, glance.messages, flows_of(&glance.counts), times, ReadingGap::Unknown);
+        let stored = (glance.messages, glance.bytes);
+        self.record(glance.position, stored, flows_of(&glance.counts), times, ReadingGap::Unknown);
     }
 
     fn record(
         &self,
         position: RowPosition,
-        messages: [u64; MessageState::ALL.len()],
+        (messages, bytes): ([u64; MessageState::ALL.len()], u64),
         totals: ActivityFlows<u64>,
         (at, began): ReadingTimes,
         gap: ReadingGap,
@@ -87,7 +91,7 @@ impl ShardActivity {
         }
         let mut flows = known.last.take().map_or_else(FlowReadings::default, |last| last.flows);
         flows.record(at, totals, gap);
-        known.last = Some(Box::new(ShardReading { messages, began, at, position, flows, gap }));
+        known.last = Some(Box::new(ShardReading { messages, bytes, began, at, position, flows, gap }));
     }
 
     /// Notes that a look has found the shard as the last reading has it.

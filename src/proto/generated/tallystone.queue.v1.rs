@@ -1977,6 +1977,9 @@ pub enum AttentionReason {
     EnqueueBlocked = 6,
     /// The numbers are older than a minute.
     NumbersOld = 7,
+    /// A shard of the queue has no room for another message: it reached its part of `quota_messages`, or a message of average
+    /// size does not fit into its part of `quota_bytes`.
+    QueueFull = 8,
 }
 impl AttentionReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1993,6 +1996,7 @@ impl AttentionReason {
             Self::DequeueBlocked => "ATTENTION_REASON_DEQUEUE_BLOCKED",
             Self::EnqueueBlocked => "ATTENTION_REASON_ENQUEUE_BLOCKED",
             Self::NumbersOld => "ATTENTION_REASON_NUMBERS_OLD",
+            Self::QueueFull => "ATTENTION_REASON_QUEUE_FULL",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2006,6 +2010,7 @@ impl AttentionReason {
             "ATTENTION_REASON_DEQUEUE_BLOCKED" => Some(Self::DequeueBlocked),
             "ATTENTION_REASON_ENQUEUE_BLOCKED" => Some(Self::EnqueueBlocked),
             "ATTENTION_REASON_NUMBERS_OLD" => Some(Self::NumbersOld),
+            "ATTENTION_REASON_QUEUE_FULL" => Some(Self::QueueFull),
             _ => None,
         }
     }

@@ -88,6 +88,10 @@ local function enqueue(raw, static, body)
   elseif bad == BEFORE_PRIORITY then
     return F.refuse(REFUSED.INVALID)
   end
+  local is_time = flags % 32 >= HAS_VISIBLE_AT
+  if is_time then -- the past means at once
+    invisibility = math.max(invisibility - now, 0)
+  end
   if flags % 4 < HAS_OWN_PRIORITY then
     -- A longer invisibility was found invalid, and is refused below.
     priority = floor((now + math.min(invisibility, LIMIT.invisibility)) / 1000) + priority
@@ -97,11 +101,8 @@ local function enqueue(raw, static, body)
   elseif bad ~= 0 then
     return F.refuse(REFUSED.INVALID)
   end
-  if flags % 32 >= HAS_VISIBLE_AT then -- what was sent is a time, and the past means at once
-    invisibility = math.max(invisibility - now, 0)
-    if invisibility > LIMIT.invisibility then
-      return F.refuse(REFUSED.INVALID, INVALID_INVISIBILITY)
-    end
+  if is_time and invisibility > LIMIT.invisibility then
+    return F.refuse(REFUSED.INVALID, INVALID_INVISIBILITY)
   end
   local row = F.find_row(nil, NO_STATE, TRIGGER.Enqueue, invisibility > 0)
   H.sequence = H.sequence + 1

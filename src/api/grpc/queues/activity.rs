@@ -10,7 +10,7 @@ use crate::grpc::saturating_i64;
 use crate::paging::{self, PagedRequest};
 use crate::time;
 use tallystone_domain::access::{AccessResource, ListRights, Permitted};
-use tallystone_domain::queue::activity::{ActivityFlows, AttentionReason};
+use tallystone_domain::queue::activity::{ActivityFlows, AttentionReason, ReachedQuota};
 use tallystone_domain::queue::{MessageState, QueueName};
 use tallystone_domain::{Reason, Timestamp};
 use tallystone_engine::queues::{ActivityOrder, ActivityTotals, QueueActivity, Queues};
@@ -125,6 +125,12 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
         }
         AttentionReason::DequeueBlocked => {
             (Wire::DequeueBlocked, format!("dequeue is blocked while {} are ready", messages(facts.pending)))
+        }
+        AttentionReason::QueueFull => {
+            let setting = facts.full.map_or("", ReachedQuota::setting);
+            let over =
+                row.messages.map(|all| all[MessageState::Completed as usize] + all[MessageState::Canceled as usize]);
+            (Wire::QueueFull, format!("it reached its {setting}; {} over and kept for their retention", messages(over)))
         }
         AttentionReason::OldestAgeGrows => {
             let why = match facts.is_held_up() {

@@ -18,15 +18,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
 use crate::queues::served_queue::ServedQueue;
-use crate::queues::shard_activity::ShardActivity;
+use crate::queues::shard_activity::{ShardActivity, ShardReading};
 use tallystone_domain::Timestamp;
 use tallystone_domain::access::TokenBucket;
 use tallystone_domain::limits::{
     ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX, ACTIVITY_WAIT_MAX,
     RATE_STEP, RATE_WINDOW,
 };
-use tallystone_domain::queue::activity::{ActivityFacts, ActivityFlows, ReadingGap};
-use tallystone_domain::queue::{MessageState, QueueName, ShardId};
+use tallystone_domain::queue::activity::{ActivityFacts, ActivityFlows, ReachedQuota, ReadingGap};
+use tallystone_domain::queue::{MessageState, QueueName, Settings, ShardId};
 use tallystone_ports::ShardReport;
 
 pub(super) use follow::ActivityFollower;
@@ -264,12 +264,14 @@ impl Queues {
         let record = queue.record.load();
         let mut messages = Some([0; MessageState::ALL.len()]);
         let (mut rates, mut as_of) = (Some(ActivityFlows::default()), Some(moment.read_to.unwrap_or(moment.now)));
-        let mut is_late = moment.read_to.is_some();
+        let (mut is_late, mut full) = (moment.read_to.is_some(), None);
+        let of_shards = record.spec.shard_settings();
         for number in 0..queue.shards() {
             let activity = &queue.shard(number).activity;
             is_late |= activity.is_unanswered();
             let read = activity.read();
             let of_shard = read.as_ref().and_then(|read| read.rates(moment.elapsed));
+            full = full.or_else(|| read.as_ref().and_then(|read| reached_quota(read, &of_shards)));
             rates = rates.zip(of_shard).map(|(all, one)| all.plus(&one));
             messages = messages.zip(read.as_ref()).map(|(mut all, read)| {
                 all.iter_mut().zip(read.messages).for_each(|(all, one)| *all += one);
@@ -290,11 +292,17 @@ impl Queues {
             waiting: queue.waiters.len(),
             enqueue_blocked: record.spec.enqueue_blocked.is_some(),
             dequeue_blocked: record.spec.dequeue_blocked.is_some(),
+            full,
             // A shard that only waits for its turn needs nobody.
             age: as_of.filter(|_| is_late).map(|as_of| moment.now.since(as_of)),
         };
         QueueActivity { queue: record.spec.name.to_string(), messages, facts, as_of }
     }
+}
+
+/// The quota that a shard had reached at a reading.
+fn reached_quota(read: &ShardReading, settings: &Settings) -> Option<ReachedQuota> {
+    ReachedQuota::of(settings, read.messages.iter().sum(), read.bytes)
 }
 
 /// Sorts rows that are in the order of names.

@@ -276,3 +276,63 @@ async fn the_token_of_a_purge_is_that_of_its_states() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_says_so_and_each_piece_of_its_advice_makes_room() {
+    let queue = json!({"name": "mail", "quota_messages": "3", "dedupe_window": "60s"});
+    on_every_store_at(queue, async |server, clock| {
+        let explained = async || {
+            let told = server.done("ExplainQueue", json!({"queue": "mail"})).await;
+            told["explanations"].as_array().expect("explanations").clone()
+        };
+        let is_full = async || {
+            clock.advance(seconds(1)); // whatever was read before is read again
+            let row = server.done("GetQueueActivity", json!({"queue": "mail"})).await["activity"].clone();
+            let named = row["attention"].as_array().expect("a list").clone();
+            named.iter().any(|one| {
+                one["runbook"] == "docs/runbook/queue-full.md" && one["reason"] == "ATTENTION_REASON_QUEUE_FULL"
+            })
+        };
+        let reread = async || {
+            for _ in 0..10_000 {
+                if is_full().await {
+                    return true;
+                }
+            }
+            false
+        };
+        complete(server, &["a", "b", "c"]).await;
+        let refused = server.refused("Enqueue", enqueue("d", 1), Reason::QueueFull).await;
+        assert!(refused["message"].as_str().expect("a text").contains("queue purge"), "{refused}");
+        assert!(reread().await, "{:?}", server.done("GetQueueActivity", json!({"queue": "mail"})).await);
+        let told = explained().await;
+        let causes: Vec<&str> = told.iter().map(|one| one["cause"].as_str().expect("a cause")).collect();
+        assert_eq!(causes, ["queue_full", "empty"], "{told:?}");
+        let text = told[0]["text"].as_str().expect("a text");
+        assert!(text.contains("3 messages are over") && text.contains("queue purge mail --state completed"), "{text}");
+        assert!(!told[1]["text"].as_str().expect("a text").contains("check that producers"), "{told:?}");
+
+        // To remove what is over makes room.
+        server.done("PurgeQueue", json!({"queue": "mail", "states": ["COMPLETED"]})).await;
+        complete(server, &["d", "e", "f"]).await;
+        server.refused("Enqueue", enqueue("g", 1), Reason::QueueFull).await;
+        // So does a higher quota.
+        let raised = json!({"name": "mail", "quota_messages": "4"});
+        server.done("UpdateQueue", json!({"queue": raised})).await;
+        complete(server, &["g"]).await;
+        server.refused("Enqueue", enqueue("h", 1), Reason::QueueFull).await;
+        // And a shorter retention, once it is over.
+        let shorter = json!({"name": "mail", "retention": {"completed": "60s"}});
+        server.done("UpdateQueue", json!({"queue": shorter})).await;
+        clock.advance(seconds(75));
+        for _ in 0..10_000 {
+            if depth(server, "completed").await == "0" {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        server.done("Enqueue", enqueue("h", 1)).await;
+        assert!(explained().await.iter().all(|one| one["cause"] != "queue_full"));
+    })
+    .await;
+}

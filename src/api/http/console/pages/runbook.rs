@@ -16,7 +16,7 @@ macro_rules! page {
     };
 }
 
-const PAGES: [(&str, &str); 28] = [
+const PAGES: [(&str, &str); 29] = [
     page!("attempts-fail"),
     page!("audit-finding"),
     page!("background-work-fails"),
@@ -35,6 +35,7 @@ const PAGES: [(&str, &str); 28] = [
     page!("oldest-age-grows"),
     page!("queue-blocked"),
     page!("queue-counters-behind"),
+    page!("queue-full"),
     page!("queue-not-worked-off"),
     page!("redis"),
     page!("sealing-falls-behind"),
@@ -110,6 +111,7 @@ mod tests {
         let named = |reason: AttentionReason| match reason {
             AttentionReason::NobodyDequeues => wire::AttentionReason::NobodyDequeues,
             AttentionReason::DequeueBlocked => wire::AttentionReason::DequeueBlocked,
+            AttentionReason::QueueFull => wire::AttentionReason::QueueFull,
             AttentionReason::OldestAgeGrows => wire::AttentionReason::OldestAgeGrows,
             AttentionReason::MessagesErrored => wire::AttentionReason::MessagesErrored,
             AttentionReason::AttemptsFail => wire::AttentionReason::AttemptsFail,
