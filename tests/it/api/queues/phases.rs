@@ -329,7 +329,7 @@ async fn a_full_queue_says_so_and_each_piece_of_its_advice_makes_room() {
             if depth(server, "completed").await == "0" {
                 break;
             }
-            tokio::task::yield_now().await;
+            clock.advance(seconds(1)); // the sweeper sleeps by the same clock
         }
         server.done("Enqueue", enqueue("h", 1)).await;
         assert!(explained().await.iter().all(|one| one["cause"] != "queue_full"));
