@@ -137,11 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_invalid_is_invalid_argument_and_400() {
+    fn whatever_is_invalid_is_invalid_argument_and_400_and_headers_431() {
         for reason in Reason::ALL {
             let info = reason.info();
             let is_invalid = info.name.starts_with("INVALID_");
-            assert_eq!(is_invalid, (info.code, info.http) == (Code::InvalidArgument, 400), "{reason}");
+            let http = if *reason == Reason::InvalidHeadersTooLarge { 431 } else { 400 };
+            assert_eq!(is_invalid, (info.code, info.http) == (Code::InvalidArgument, http), "{reason}");
         }
     }
 

@@ -15,10 +15,10 @@ use super::server::{QueueServer, past_clock};
 use crate::servers::redis::{Build, or_skip};
 
 /// The seeds that are tried on each mutation, of 1,500 commands each.
-const SEEDS: [u64; 3] = [2, 1, 4];
+const SEEDS: [u64; 8] = [2, 1, 4, 3, 5, 6, 7, 8];
 
 /// What a mutation breaks, the text that it replaces, and what stands there then.
-const MUTATIONS: [(&str, &str, &str); 31] = [
+const MUTATIONS: [(&str, &str, &str); 32] = [
     (
         "a lease is proved by its epoch alone",
         "return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial",
@@ -43,9 +43,10 @@ const MUTATIONS: [(&str, &str, &str); 31] = [
     ("an expected version is not compared", "U.expected and U.expected ~= M.version", "false"),
     (
         "a purge forgets the invisible",
-        "F.state_pattern(STATE.Pending, STATE.Invisible)",
-        "F.state_pattern(STATE.Pending)",
+        "for state = STATE.Invisible, STATE.Errored do",
+        "for state = STATE.Invisible + 1, STATE.Errored do",
     ),
+    ("a shorter retention reaches nothing", "if F.has_flag(what, SHORTENS) then", "if false then"),
     ("a routing value is not compared", "F.routing_hash(M) ~= sub(ref, 18)", "false"),
     ("the first entry of an index that left it stays known", "if S.heads[name] == score then", "if false then"),
     (

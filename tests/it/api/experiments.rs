@@ -217,8 +217,7 @@ async fn an_experiment_that_begins_with_counts_says_so_at_each_look() {
     assert_eq!(status, 200, "{made}");
     let (_, found) = server.experiment("CompareExperiment", &compare).await;
     assert!(has_banner(&found, "OLDER COUNTS: its counters held 120 exposures when it was created"), "{found}");
-    let mut described = made["experiment"].clone();
-    described["description"] = json!("the new button");
+    let described = json!({"name": "checkout", "description": "the new button", "etag": made["experiment"]["etag"]});
     let (status, updated) = server.experiment("UpdateExperiment", &json!({"experiment": described})).await;
     assert_eq!(status, 200, "{updated}");
     let (_, found) = server.experiment("CompareExperiment", &compare).await;

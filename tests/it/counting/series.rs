@@ -38,7 +38,7 @@ async fn days_of_a_time_zone_hold_what_was_added_between_its_midnights() {
     kept.series = steps.into();
     let house = House::with(kept).await;
     let from = house.now();
-    // Midnight of the zone is an hour after that of UTC, which is when the house begins.
+    // The house begins on a Friday at one o'clock of UTC, and an hour before midnight of the zone.
     for delta in [1, 2] {
         house.add("views", delta, None).await.expect("an add that works");
         house.pass(3_700 * SECOND).await;
@@ -51,12 +51,12 @@ async fn days_of_a_time_zone_hold_what_was_added_between_its_midnights() {
         Ok::<Vec<_>, CountingError>(answer.rows.iter().map(row).collect())
     };
     let hour = 3_600 * SECOND;
-    let zoned = read("1d", "Atlantic/Cape_Verde").await.expect("a series");
+    let midnight = from - hour;
+    let zoned = read("1d", "America/Noronha").await.expect("a series");
     assert_eq!(zoned, [(from - 23 * hour, 1, 1, false), (from + hour, 2, 3, true)]);
-    assert_eq!(read("1d", "").await.expect("a series"), [(from, 3, 3, true)]);
-    // The house begins on a Friday.
-    assert_eq!(read("1w", "").await.expect("a series"), [(from - 4 * 24 * hour, 3, 3, true)]);
-    assert_eq!(read("1mo", "").await.expect("a series"), [(from - 19 * 24 * hour, 3, 3, true)]);
+    assert_eq!(read("1d", "").await.expect("a series"), [(midnight, 3, 3, true)]);
+    assert_eq!(read("1w", "").await.expect("a series"), [(midnight - 4 * 24 * hour, 3, 3, true)]);
+    assert_eq!(read("1mo", "").await.expect("a series"), [(midnight - 19 * 24 * hour, 3, 3, true)]);
 }
 
 #[tokio::test]

@@ -50,7 +50,8 @@ impl CountsOracle {
     fn since(&self, row: &Transition) -> Option<Timestamp> {
         let ends = row.from == Some(MessageState::Running) && row.to != row.from;
         let begins = |before: &Transition| {
-            let is_ready = row.trigger == Trigger::Dequeue && before.to == Some(MessageState::Pending);
+            let became_ready = before.to == Some(MessageState::Pending) && before.from != before.to;
+            let is_ready = row.trigger == Trigger::Dequeue && became_ready;
             is_ready || ends && before.trigger == Trigger::Dequeue
         };
         let of_message = |before: &&Transition| before.key == row.key && begins(before);

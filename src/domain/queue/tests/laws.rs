@@ -416,11 +416,8 @@ impl Pair {
     fn changed_settings(&self, draw: &mut Draw) -> Settings {
         let dedupe_window = draw.pick(&[SECOND * 2, SECOND, SECOND * 2]);
         let default_attempts = draw.pick(&[3, 1, 2]);
-        let retention = Retention {
-            completed: 2 * SECOND,
-            canceled: draw.pick(&[3, 2]) * SECOND,
-            errored: draw.pick(&[4, 2, 9]) * SECOND,
-        };
+        let (canceled, errored) = (draw.pick(&[3, 2]) * SECOND, draw.pick(&[4, 2, 9]) * SECOND);
+        let retention = Retention { completed: 2 * SECOND, canceled, errored };
         let mut changed = Settings { dedupe_window, default_attempts, retention, ..self.oracle.settings.clone() };
         let max_in_flight = draw.pick(&[1, 2, 3]);
         match &mut changed.exclusivity {
