@@ -87,7 +87,7 @@ impl Client {
     /// use tallystone_client::proto::counter::v1::AddItem;
     ///
     /// let views = client.gathering("default");
-    /// let add = |name: &str| AddItem { counter_name: name.to_owned(), delta: 1, ..AddItem::default() };
+    /// let add = |name: &str| AddItem { counter_name: name.to_owned(), delta: Some(1), ..AddItem::default() };
     /// let (first, second) = tokio::join!(views.add(add("first")), views.add(add("second")));
     /// (first?, second?);
     /// # Ok(())
