@@ -20,7 +20,7 @@ pub fn too_large<B>(request: &Request<B>) -> Option<ApiError> {
     (bytes > HEADERS_BYTES_MAX as usize).then(|| {
         let what = format!(
             "the path and the headers have {bytes} bytes, with {FIELD_BYTES} more for each header; at most \
-             {HEADERS_BYTES_MAX} are allowed: send fewer or shorter headers"
+             {HEADERS_BYTES_MAX} are allowed"
         );
         ApiError::new(Reason::InvalidHeadersTooLarge, what)
     })
