@@ -184,12 +184,13 @@ impl Shown {
     }
 }
 
-/// Reads a step of the calendar, or any duration, into the form that the service takes.
+/// Reads a step as the service does, or any duration such as 1m30s, into the form that the service takes.
 fn step(text: &str) -> Result<String, String> {
-    match text {
-        "1d" | "1w" | "1mo" => Ok(text.to_owned()),
-        _ => Ok(SeriesStep::Fixed(duration(text)?).to_string()),
-    }
+    let step = match SeriesStep::read(text, "") {
+        Ok(Some(step)) => step,
+        Ok(None) | Err(_) => SeriesStep::Fixed(duration(text)?),
+    };
+    Ok(step.to_string())
 }
 
 /// The counters whose series over a range fit into one answer.
