@@ -21,18 +21,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection_limits::ConnectionLimits;
-use crate::http::{Buffers, CallExecutor, Caller, ConnectionRefusal, Gateway, StallGuard};
+use crate::http::{Buffers, CallExecutor, Caller, ConnectionRefusal, Gateway, HEADERS_THAT_FIT, StallGuard};
 use crate::tls::{ClientCertificate, OfferedHttp, TlsPort};
 use crate::transport::{AgreedHttp, Transport};
 use crate::yield_before_write::YieldBeforeWrite;
 use tallystone_domain::limits::{
     ANSWER_UNTAKEN_MAX, BUFFER_BYTES_DEFAULT, CONNECTION_CALLS_MAX, CONNECTION_WINDOW_BYTES, CONNECTIONS_MAX,
-    HEADERS_BYTES_MAX, HEADERS_TIMEOUT, HEADERS_WIRE_BYTES_MAX, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT,
-    SPARE_CONNECTION_TIME, SPARE_CONNECTIONS_MAX, STREAM_WINDOW_BYTES,
+    HEADERS_TIMEOUT, HEADERS_WIRE_BYTES_MAX, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, SPARE_CONNECTION_TIME,
+    SPARE_CONNECTIONS_MAX, STREAM_WINDOW_BYTES,
 };
 
-/// The least that a header counts: the 32 bytes of each, and a name of one.
-const HEADER_BYTES_LEAST: usize = 33;
 /// The pause after a failed accept (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -210,9 +208,7 @@ async fn drain_connections(mut connections: JoinSet<()>, deadline: Duration) -> 
 
 fn builder(streams: CallExecutor) -> Builder<CallExecutor> {
     let mut builder = Builder::new(streams);
-    // As many as fit into the limit, or their number would be a limit of its own.
-    let headers = HEADERS_BYTES_MAX as usize / HEADER_BYTES_LEAST;
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT).max_headers(headers);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT).max_headers(HEADERS_THAT_FIT);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -11,6 +11,8 @@ use tallystone_domain::limits::HEADERS_BYTES_MAX;
 
 /// What a field costs beside its name and value, in RFC 9113, section 6.5.2.
 const FIELD_BYTES: usize = 32;
+/// The headers that fit into the limit: each counts at least a name of one byte. So their number is no limit of its own.
+pub const HEADERS_THAT_FIT: usize = HEADERS_BYTES_MAX as usize / (FIELD_BYTES + 1);
 
 /// The refusal of a request whose path and headers are too large.
 pub fn too_large<B>(request: &Request<B>) -> Option<ApiError> {

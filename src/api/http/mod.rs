@@ -38,6 +38,7 @@ pub use buffers::{Buffers, Caller};
 pub use call_start_queue::CallExecutor;
 pub use console::ConsoleSettings;
 pub use gateway::Gateway;
+pub use headers::HEADERS_THAT_FIT;
 pub use health::{ServerPhase, ServiceOutages};
 pub use hosts::AllowedHosts;
 pub use identity::Authentication;
