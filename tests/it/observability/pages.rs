@@ -142,6 +142,8 @@ fn the_histograms_of_100_queues_are_less_than_three_tenths_of_the_rest_of_the_pa
         done(&server, "queue.v1.QueueService/Enqueue", &message);
         done(&server, "queue.v1.QueueService/Dequeue", &format!(r#"{{"queue": "{queue}", "wait": "10s"}}"#));
     }
+    let shown = || server.get("/metrics").body.matches("tallystone_queue_ready_messages{queue=").count();
+    assert!(eventually(WITHIN, || shown() == 100), "all queues were looked at: {}", shown());
     let page = server.get("/metrics").body;
     let times: usize = lines_of_times(&page).map(|line| line.len() + 1).sum();
     assert!(times * 10 <= (page.len() - times) * 3, "{times} of {}", page.len());
