@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use tonic::Code;
 
 use crate::output::{CliResponse, Output, TableRows, time_cell, word};
+use crate::pages::RowLimit;
 use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
 use tallystone_app::notices::{print_notice, print_prompt};
 use tallystone_client::CallError;
@@ -41,9 +42,8 @@ enum NsCommand {
     History {
         /// The namespace; a deleted one is allowed.
         name: String,
-        /// The maximum number of changes.
-        #[arg(long, default_value_t = 100, value_name = "N")]
-        limit: usize,
+        #[command(flatten)]
+        limit: RowLimit,
     },
     /// Set or reset the number of event buckets of one counter, effective from the next new slice.
     #[command(after_help = "Example:\n  tallystone ns hot views front-page --buckets-per-id 16")]
@@ -135,8 +135,8 @@ impl ClientContext {
         self.output.sentences(&CliResponse::one("tallystone.admin.v1.GetNamespaceResponse", &response), &rows)
     }
 
-    async fn history(&self, name: String, limit: usize) -> Result<(), Failure> {
-        let (changes, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+    async fn history(&self, name: String, limit: RowLimit) -> Result<(), Failure> {
+        let (changes, next_page_token) = pages::rows(limit.rows(), async |page_size, page_token| {
             let request = pb::ListNamespaceChangesRequest { name: name.clone(), page_size, page_token };
             let page = call!(ask self, namespaces.list_namespace_changes, &request)?;
             Ok((page.changes, page.next_page_token))
@@ -160,7 +160,8 @@ impl ClientContext {
             cells: cells.collect(),
         };
         let answer = CliResponse::many("tallystone.admin.v1.ListNamespaceChangesResponse", &response, "changes");
-        self.output.answer(&answer, &rows)
+        self.output.answer(&answer, &rows)?;
+        limit.end(&response.next_page_token, self.output)
     }
 
     async fn make_hot(&self, args: HotArgs) -> Result<(), Failure> {

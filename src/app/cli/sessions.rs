@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 
 use crate::arguments::duration;
 use crate::output::{CliResponse, TableRows, full_name, list_cell, time_cell};
+use crate::pages::RowLimit;
 use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
 use tallystone_api::time::write_duration;
-use tallystone_app::notices::print_notice;
 use tallystone_proto::queue::v1 as pb;
 
 /// Open, renew, list and close sessions, for workers that are scripts. `tallystone work` manages its own session.
@@ -67,9 +67,8 @@ struct SessionLsArgs {
     /// Only sessions that may hold leases of this queue; counts only these leases.
     #[arg(short, long, default_value = "", hide_default_value = true, value_name = "NAME")]
     queue: String,
-    /// The maximum number of rows.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    limit: usize,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 #[derive(Debug, Args)]
@@ -113,15 +112,12 @@ impl ClientContext {
     }
 
     async fn list_sessions(&self, args: SessionLsArgs) -> Result<(), Failure> {
-        let (sessions, next_page_token) = pages::rows(args.limit, async |page_size, page_token| {
+        let (sessions, next_page_token) = pages::rows(args.limit.rows(), async |page_size, page_token| {
             let request = pb::ListSessionsRequest { queue: args.queue.clone(), page_size, page_token };
             let page = call!(ask self, queues.list_sessions, &request)?;
             Ok((page.sessions, page.next_page_token))
         })
         .await?;
-        if !next_page_token.is_empty() {
-            print_notice("there are more; show them with --limit N");
-        }
         let whole = pb::ListSessionsResponse { sessions, next_page_token };
         let cells = whole.sessions.iter().map(|session| {
             vec![
@@ -135,7 +131,8 @@ impl ClientContext {
         });
         let columns = &["label", "session_ref", "leases", "open_time", "last_heard_time", "session_expires_in"];
         let rows = TableRows { columns, cells: cells.collect() };
-        self.output.answer(&CliResponse::many(&full_name("ListSessionsResponse"), &whole, "sessions"), &rows)
+        self.output.answer(&CliResponse::many(&full_name("ListSessionsResponse"), &whole, "sessions"), &rows)?;
+        args.limit.end(&whole.next_page_token, self.output)
     }
 
     async fn close_session(&self, args: CloseArgs) -> Result<(), Failure> {

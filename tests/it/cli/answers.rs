@@ -122,10 +122,8 @@ fn an_export_holds_every_event_of_every_counter_over_many_pages() {
     let one = desk.run(&["counter", "events", "c1", "--all", "-o", "csv"]).ok();
     assert_eq!(one.lines().count(), 1_334, "a header and 1,333 events");
     let listed = desk.run(&["counter", "events", "c1", "-o", "csv"]);
-    assert_eq!(
-        (listed.out.lines().count(), listed.err.as_str()),
-        (101, "there are older events; show them with --limit N or --all\n")
-    );
+    assert_eq!((listed.out.lines().count(), listed.code), (101, 5));
+    assert!(listed.err.contains("there are more; show them with --limit N or --all\n"), "{}", listed.err);
 }
 
 #[test]
@@ -212,4 +210,37 @@ fn time_at(text: &str) -> Option<usize> {
     }
     let end = bytes.iter().position(|byte| *byte == b'Z')?;
     (end < 31).then_some(end + 1)
+}
+
+/// What reads rows alone learns only by the exit code that there are more.
+#[test]
+fn a_list_of_rows_that_is_cut_ends_with_5_unless_its_length_was_asked_for() {
+    let desk = Desk::set();
+    let enqueue = |number: usize| format!(r#"{{"queue": "jobs", "message": {{"message_id": "m-{number}"}}}}"#);
+    desk.run(&["queue", "create", "jobs"]).ok();
+    for number in 0..101 {
+        let answer = desk.server.post("/tallystone.queue.v1.QueueService/Enqueue", &enqueue(number));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let add = format!(r#"{{"namespace": "views", "counterName": "c-{number:03}", "delta": 1}}"#);
+        let answer = desk.server.post("/tallystone.counter.v1.CounterService/AddCount", &add);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    for list in [&["msg", "ls", "-q", "jobs"][..], &["counter", "ls", "-n", "views"], &["dlq", "ls", "-q", "jobs"]] {
+        let run = |more: &[&str]| desk.run(&[list, more].concat());
+        let rows = if list[0] == "dlq" { 0 } else { 101 };
+        let cut = if rows == 0 { 0 } else { 5 };
+        for format in ["csv", "jsonl"] {
+            let header = usize::from(format == "csv");
+            let told = run(&["-o", format]);
+            assert_eq!((told.code, told.out.lines().count()), (cut, rows.min(100) + header), "{list:?} {}", told.err);
+            assert_eq!(told.err.contains("--limit N or --all"), cut == 5, "{}", told.err);
+            let told = run(&["-o", format, "--limit", "7"]);
+            assert_eq!((told.code, told.out.lines().count()), (0, rows.min(7) + header), "{list:?} {}", told.err);
+            let told = run(&["-o", format, "--all"]);
+            assert_eq!((told.code, told.out.lines().count()), (0, rows + header), "{list:?} {}", told.err);
+        }
+        assert_eq!((run(&[]).code, run(&["-o", "json"]).code), (0, 0), "people and documents are told in the answer");
+    }
+    let both = desk.run(&["msg", "ls", "-q", "jobs", "--limit", "3", "--all"]);
+    assert_eq!(both.code, 2, "{}", both.err);
 }

@@ -54,7 +54,11 @@ fn a_trace_shows_the_changes_and_the_attempts_of_a_message() {
     let rows = desk.run(&["msg", "trace", "-q", "orders", "m.0.1.1", "-o", "csv"]).ok();
     assert_eq!(rows.lines().count(), 6, "a header and five changes: {rows}");
     assert!(rows.lines().nth(3).is_some_and(|row| row.contains(",FAIL,RUNNING,PENDING,")), "{rows}");
-    check(&desk.run(&["msg", "trace", "-q", "orders", "a", "--limit", "2"]), 0, "more changes; show them with --limit");
+    check(
+        &desk.run(&["msg", "trace", "-q", "orders", "a", "--limit", "2"]),
+        0,
+        "there are more; show them with --limit",
+    );
     check(&desk.run(&["msg", "trace", "-q", "orders", "absent"]), 0, "the history knows no such message");
     check(&desk.run(&["msg", "trace", "-q", "absent", "a"]), 3, "QUEUE_NOT_FOUND");
 }
@@ -75,7 +79,7 @@ fn a_search_finds_messages_by_state_error_and_metadata() {
     assert_eq!(ids("--since 1h"), ["c", "b", "a"]);
     assert_eq!(ids("--until 1h"), [""; 0]);
     let text = desk.run(&["msg", "search", "-q", "orders", "--limit", "1"]);
-    check(&text, 0, "there may be more; show them with --limit");
+    check(&text, 0, "there are more; show them with --limit");
     assert!(text.out.contains("MESSAGE ID") && text.out.contains("PENDING"), "{}", text.out);
 }
 

@@ -523,7 +523,7 @@ fn dead_letters_are_grouped_by_what_went_wrong() {
     let ids: Vec<_> = one.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
     assert_eq!(ids, ["b", "e"], "{one}");
     let few = desk.run(&["dlq", "ls", "-q", "orders", "--limit", "2"]);
-    check(&few, 0, "only the first 2 messages were examined; examine more with --limit N");
+    check(&few, 0, "only the first 2 messages were examined; examine more with --limit N or --all");
     assert_eq!(json(&desk, "dlq ls -q orders --messages")["messages"].as_array().map(Vec::len), Some(5));
 }
 

@@ -5,10 +5,10 @@ use clap::Args;
 use crate::arguments::{TimeArg, time, when};
 use crate::counter::{CounterContext, full_name};
 use crate::output::{CliResponse, Format, IncrementalPrinter, Output, TableRows, progress, time_cell, word};
+use crate::pages::RowLimit;
 use crate::{Exit, Failure, pages};
 use tallystone_adapters::system::SystemClock;
 use tallystone_api::grpc::saturating_i64;
-use tallystone_app::notices::print_notice;
 use tallystone_app::units::counted;
 use tallystone_domain::Timestamp;
 use tallystone_domain::limits::PAGE_ROWS_MAX;
@@ -16,6 +16,7 @@ use tallystone_ports::Clock;
 use tallystone_proto::counter::v1 as pb;
 
 #[derive(Debug, Args)]
+#[command(mut_arg("all", |all| all.help("Export all events, each with its counter")))]
 pub struct EventsArgs {
     /// The counter; optional with --all, which then exports all counters of the namespace.
     #[arg(required_unless_present = "all")]
@@ -26,12 +27,8 @@ pub struct EventsArgs {
     /// Only events before this time: a time, or a duration before now.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     to: Option<TimeArg>,
-    /// The maximum number of rows.
-    #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
-    limit: usize,
-    /// Export all events, each with its counter.
-    #[arg(long)]
-    all: bool,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 #[derive(Debug, Args)]
@@ -74,7 +71,7 @@ impl CounterContext {
             to: args.to.map(|to| to.to_proto(now)),
             ..Default::default()
         };
-        match (args.all, args.name) {
+        match (args.limit.is_all(), args.name) {
             (false, _) => self.some_events(request, args.limit).await,
             (true, Some(_)) => {
                 let mut export = EventExport::begin(self.session.output);
@@ -85,19 +82,17 @@ impl CounterContext {
         }
     }
 
-    async fn some_events(&self, request: pb::ListCountEventsRequest, limit: usize) -> Result<(), Failure> {
-        let (events, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+    async fn some_events(&self, request: pb::ListCountEventsRequest, limit: RowLimit) -> Result<(), Failure> {
+        let (events, next_page_token) = pages::rows(limit.rows(), async |page_size, page_token| {
             let request = pb::ListCountEventsRequest { page_size, page_token, ..request.clone() };
             let page = self.events_page(&request).await?;
             Ok((page.events, page.next_page_token))
         })
         .await?;
         let response = pb::ListCountEventsResponse { events, next_page_token };
-        if !response.next_page_token.is_empty() {
-            print_notice("there are older events; show them with --limit N or --all");
-        }
         let answer = CliResponse::many(&full_name("ListCountEventsResponse"), &response, "events");
-        self.session.output.answer(&answer, &rows_of(&request.counter_name, &response.events))
+        self.session.output.answer(&answer, &rows_of(&request.counter_name, &response.events))?;
+        limit.end(&response.next_page_token, self.session.output)
     }
 
     /// Exports every counter of the namespace, a page of names at a time.

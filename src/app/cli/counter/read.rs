@@ -9,6 +9,7 @@ use crate::arguments::{TimeArg, duration, freshness, when};
 use crate::counter::write::all_or_partial;
 use crate::counter::{CounterContext, full_name};
 use crate::output::{CliResponse, IncrementalPrinter, Layout, TableRows, time_cell, word};
+use crate::pages::RowLimit;
 use crate::{Exit, Failure, pages};
 use tallystone_adapters::system::SystemClock;
 use tallystone_api::time::write_duration;
@@ -41,12 +42,8 @@ pub struct CounterLsArgs {
     /// Only names with this prefix.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// The maximum number of rows.
-    #[arg(long, default_value_t = 100, value_name = "N", conflicts_with = "all")]
-    limit: usize,
-    /// List all counters.
-    #[arg(long)]
-    all: bool,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 #[derive(Debug, Args)]
@@ -152,20 +149,17 @@ impl CounterContext {
     }
 
     pub(super) async fn list(&self, args: CounterLsArgs) -> Result<(), Failure> {
-        let limit = if args.all { usize::MAX } else { args.limit };
-        let (counters, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+        let (counters, next_page_token) = pages::rows(args.limit.rows(), async |page_size, page_token| {
             let request = self.list_request(args.prefix.clone());
             let page = self.list_page(&pb::ListCountersRequest { page_size, page_token, ..request }).await?;
             Ok((page.counters, page.next_page_token))
         })
         .await?;
         let whole = pb::ListCountersResponse { counters, next_page_token };
-        if !whole.next_page_token.is_empty() {
-            print_notice("there are more; show them with --limit N or --all");
-        }
         let rows = TableRows { columns: SUMMARY, cells: whole.counters.iter().map(summary_cells).collect() };
         let answer = CliResponse::many(&full_name("ListCountersResponse"), &whole, "counters");
-        self.session.output.answer(&answer, &rows)
+        self.session.output.answer(&answer, &rows)?;
+        args.limit.end(&whole.next_page_token, self.session.output)
     }
 
     /// The request for the first page of a list of counters.

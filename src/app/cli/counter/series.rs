@@ -90,7 +90,8 @@ impl CounterContext {
         })
         .await?;
         if !more.is_empty() {
-            print_notice(&format!("there are more counters than {SERIES_SHOWN_MAX}; use a longer prefix"));
+            let what = format!("there are more counters than {SERIES_SHOWN_MAX}; use a longer prefix");
+            pages::cut(self.session.output, &what)?;
         }
         Ok(counters.into_iter().map(|counter| counter.counter_name).collect())
     }

@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::output::{IncrementalPrinter, TableRows, time_cell};
+use crate::pages::RowLimit;
 use crate::{ClientContext, Failure, pages};
 use tallystone_api::grpc::saturating_i64;
 use tallystone_app::notices::print_notice;
@@ -17,12 +18,10 @@ use tallystone_proto::queue::v1 as pb;
 
 /// The number of messages that are grouped, unless `--limit` is given.
 const LOOKED_AT: usize = 100_000;
-/// The number of messages that are listed, unless `--limit` is given.
-const LISTED: usize = 100;
-
 const COLUMNS: &[&str] = &["error_signature", "messages", "attempts", "first_time", "last_time", "example_id"];
 
 #[derive(Debug, Args)]
+#[command(mut_arg("limit", |limit| limit.help("The maximum number of messages to list [default: 100] or to group [default: 100000]")))]
 pub struct DlqLsArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
@@ -33,9 +32,8 @@ pub struct DlqLsArgs {
     /// List the messages whose last error has this signature; an empty one selects messages without a signature.
     #[arg(long, value_name = "TEXT")]
     error_signature: Option<String>,
-    /// The maximum number of messages to group [default: 100000] or to list [default: 100].
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 /// Messages with the same signature.
@@ -67,38 +65,38 @@ impl ClientContext {
     pub(super) async fn dead_letters(&self, args: DlqLsArgs) -> Result<(), Failure> {
         match args.error_signature {
             Some(signature) => {
-                let limit = args.limit.unwrap_or(LISTED);
                 let is_meant = |message: &pb::Message| signature_of(message) == signature;
-                let (mut found, left) = self.errored(&args.queue, LOOKED_AT).await?;
+                let (mut found, left) = self.errored(&args.queue, args.limit.rows_or(LOOKED_AT).max(LOOKED_AT)).await?;
+                let examined = found.len();
                 found.retain(is_meant);
-                if !left.is_empty() {
-                    print_notice(&format!("only the first {LOOKED_AT} messages were examined"));
+                let is_cut = found.len() > args.limit.rows();
+                found.truncate(args.limit.rows());
+                let page = pb::ListMessagesResponse { messages: found, next_page_token: left };
+                self.listed_messages(&page)?;
+                match is_cut {
+                    true => args.limit.end("more", self.output),
+                    false => args.limit.end_with(
+                        &page.next_page_token,
+                        self.output,
+                        &format!(
+                            "only the first {} were examined; examine all with --all",
+                            messages(saturating_i64(examined))
+                        ),
+                    ),
                 }
-                let next_page_token = if found.len() > limit { left } else { String::new() };
-                if found.len() > limit {
-                    print_notice("there are more; show them with --limit N");
-                }
-                found.truncate(limit);
-                self.listed_messages(&pb::ListMessagesResponse { messages: found, next_page_token })
             }
-            None if args.messages => {
-                let limit = args.limit.unwrap_or(LISTED);
-                self.list_messages(args.queue, pb::MessageState::Errored, limit).await
-            }
-            None => self.dead_letter_groups(&args.queue, args.limit.unwrap_or(LOOKED_AT)).await,
+            None if args.messages => self.list_messages(args.queue, pb::MessageState::Errored, args.limit).await,
+            None => self.dead_letter_groups(&args.queue, args.limit).await,
         }
     }
 
-    async fn dead_letter_groups(&self, queue: &str, limit: usize) -> Result<(), Failure> {
-        let (found, left) = self.errored(queue, limit).await?;
+    async fn dead_letter_groups(&self, queue: &str, limit: RowLimit) -> Result<(), Failure> {
+        let (found, left) = self.errored(queue, limit.rows_or(LOOKED_AT)).await?;
+        let examined = messages(saturating_i64(found.len()));
         let mut groups: BTreeMap<String, DeadLetterGroup> = BTreeMap::new();
         found.iter().for_each(|message| groups.entry(signature_of(message)).or_default().add(message));
         let mut groups: Vec<(String, DeadLetterGroup)> = groups.into_iter().collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.messages));
-        if !left.is_empty() {
-            let looked = messages(saturating_i64(found.len()));
-            print_notice(&format!("only the first {looked} were examined; examine more with --limit N"));
-        }
         if self.output.is_for_people() && groups.iter().any(|(signature, _)| signature.is_empty()) {
             print_notice(
                 "(none): messages without an error signature; select them with --error-signature '', also in `dlq \
@@ -133,7 +131,12 @@ impl ClientContext {
         if !items.is_empty() {
             parts.print(&items, &rows)?;
         }
-        parts.end(COLUMNS)
+        parts.end(COLUMNS)?;
+        limit.end_with(
+            &left,
+            self.output,
+            &format!("only the first {examined} were examined; examine more with --limit N or --all"),
+        )
     }
 
     /// Reads the heads of errored messages; also returns the page token of the rest.

@@ -5,6 +5,7 @@ use clap::Args;
 use super::declared::DeclaredExperiment;
 use crate::namespaces::{Confirmation, confirm_unseen, was_deleted_before};
 use crate::output::{CliResponse, TableRows, time_cell, word};
+use crate::pages::RowLimit;
 use crate::{ClientContext, Failure, pages};
 use tallystone_app::notices::print_notice;
 use tallystone_proto::experiment::v1 as pb;
@@ -40,9 +41,8 @@ pub struct ExpNameArgs {
 pub struct ExpHistoryArgs {
     /// The experiment; a deleted one is allowed.
     name: String,
-    /// The maximum number of changes.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    limit: usize,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 #[derive(Debug, Args)]
@@ -161,7 +161,7 @@ impl ClientContext {
 
     pub(super) async fn list_experiment_changes(&self, args: ExpHistoryArgs) -> Result<(), Failure> {
         let ExpHistoryArgs { name, limit } = args;
-        let (changes, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+        let (changes, next_page_token) = pages::rows(limit.rows(), async |page_size, page_token| {
             let request = pb::ListExperimentChangesRequest { name: name.clone(), page_size, page_token };
             let page = call!(ask self, experiments.list_experiment_changes, &request)?;
             Ok((page.changes, page.next_page_token))
@@ -179,7 +179,9 @@ impl ClientContext {
         });
         let columns = &["version", "change_time", "actor", "reason", "differences"];
         let rows = TableRows { columns, cells: cells.collect() };
-        self.output.answer(&CliResponse::many(&full_name("ListExperimentChangesResponse"), &whole, "changes"), &rows)
+        self.output
+            .answer(&CliResponse::many(&full_name("ListExperimentChangesResponse"), &whole, "changes"), &rows)?;
+        limit.end(&whole.next_page_token, self.output)
     }
 
     async fn experiment(&self, name: String) -> Result<pb::GetExperimentResponse, Failure> {

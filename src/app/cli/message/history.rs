@@ -6,6 +6,7 @@ use crate::arguments::{TimeArg, message_state, pair, when};
 use crate::message::inspect::{pairs_cell, state};
 use crate::message::trace_text::{TraceText, transition_rows};
 use crate::output::{CliResponse, Format, TableRows, time_cell};
+use crate::pages::RowLimit;
 use crate::{ClientContext, Failure, pages};
 use tallystone_adapters::system::SystemClock;
 use tallystone_app::notices::print_notice;
@@ -18,7 +19,11 @@ use tallystone_proto::history::v1::get_message_trace_request::Message;
 use tallystone_proto::history::v1::search_messages_response::Completeness;
 use tallystone_proto::queue::v1::MessageState;
 
+/// The changes of a message if nothing else is asked for.
+const CHANGES_SHOWN: usize = 1_000;
+
 #[derive(Debug, Args)]
+#[command(mut_arg("limit", |limit| limit.help("The maximum number of changes [default: 1000]")))]
 pub struct MsgTraceArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
@@ -26,9 +31,8 @@ pub struct MsgTraceArgs {
     /// The message, by its id or key. An id shows every message that had it, the newest first.
     #[arg(value_name = "MESSAGE")]
     message: String,
-    /// The maximum number of changes.
-    #[arg(long, default_value_t = 1_000, value_name = "N")]
-    limit: usize,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 #[derive(Debug, Args)]
@@ -54,9 +58,8 @@ pub struct MsgSearchArgs {
     /// Also messages that met the conditions once and do not any more.
     #[arg(long)]
     ever: bool,
-    /// The maximum number of messages.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    limit: usize,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 const FOUND: &[&str] =
@@ -65,9 +68,6 @@ const FOUND: &[&str] =
 impl ClientContext {
     pub(super) async fn trace_message(&self, args: MsgTraceArgs) -> Result<(), Failure> {
         let trace = self.read_trace(&args).await?;
-        if !trace.next_page_token.is_empty() {
-            print_notice("there are more changes; show them with --limit N");
-        }
         let answer = CliResponse::many(&history_name("GetMessageTraceResponse"), &trace, "lives");
         match self.output.format() {
             Format::Table if trace.lives.is_empty() => {
@@ -76,12 +76,12 @@ impl ClientContext {
                     "the history knows no such message; check its id, and whether the history of queue {queue} goes \
                      back far enough"
                 ));
-                Ok(())
             }
-            Format::Table => self.output.bytes(TraceText::of(&trace).as_bytes()),
-            Format::Json => self.output.answer(&answer, &TableRows::default()),
-            Format::Jsonl | Format::Csv => self.output.answer(&answer, &transition_rows(&trace.lives)),
+            Format::Table => self.output.bytes(TraceText::of(&trace).as_bytes())?,
+            Format::Json => self.output.answer(&answer, &TableRows::default())?,
+            Format::Jsonl | Format::Csv => self.output.answer(&answer, &transition_rows(&trace.lives))?,
         }
+        args.limit.end(&trace.next_page_token, self.output)
     }
 
     /// Reads all pages up to the limit as one answer. A life that goes on over pages is one life.
@@ -91,7 +91,7 @@ impl ClientContext {
             false => Message::MessageId(args.message.clone()),
         };
         let mut whole = pb::GetMessageTraceResponse::default();
-        let mut left = args.limit.max(1);
+        let mut left = args.limit.rows_or(CHANGES_SHOWN).max(1);
         loop {
             let request = pb::GetMessageTraceRequest {
                 queue: args.queue.clone(),
@@ -124,7 +124,7 @@ impl ClientContext {
             ..Default::default()
         };
         let mut whole = pb::SearchMessagesResponse::default();
-        let (messages, next_page_token) = pages::rows(args.limit, async |page_size, page_token| {
+        let (messages, next_page_token) = pages::rows(args.limit.rows(), async |page_size, page_token| {
             let request = pb::SearchMessagesRequest { page_size, page_token, ..like.clone() };
             let page = call!(ask self, history.search_messages, &request)?;
             (whole.gaps, whole.history_from) = (page.gaps, page.history_from);
@@ -134,9 +134,6 @@ impl ClientContext {
         // Every page was continued up to the limit, so nothing that matches is missing before its end.
         whole.set_completeness(Completeness::Complete);
         (whole.messages, whole.next_page_token) = (messages, next_page_token);
-        if !whole.next_page_token.is_empty() {
-            print_notice("there may be more; show them with --limit N");
-        }
         if self.output.is_for_people() && !whole.gaps.is_empty() {
             print_notice(&format!(
                 "{} missing from the history of this queue; messages may be missing here too",
@@ -144,7 +141,8 @@ impl ClientContext {
             ));
         }
         let rows = TableRows { columns: FOUND, cells: whole.messages.iter().map(found_cells).collect() };
-        self.output.answer(&CliResponse::many(&history_name("SearchMessagesResponse"), &whole, "messages"), &rows)
+        self.output.answer(&CliResponse::many(&history_name("SearchMessagesResponse"), &whole, "messages"), &rows)?;
+        args.limit.end(&whole.next_page_token, self.output)
     }
 }
 

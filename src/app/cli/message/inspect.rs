@@ -7,10 +7,10 @@ use clap::Args;
 
 use crate::arguments::{duration, message_state};
 use crate::output::{CliResponse, Output, TableRows, full_name, time_cell, word};
+use crate::pages::RowLimit;
 use crate::queue::explanation_rows;
 use crate::{ClientContext, Failure, pages};
 use tallystone_api::time::write_duration;
-use tallystone_app::notices::print_notice;
 use tallystone_proto::queue::v1 as pb;
 
 #[derive(Debug, Args)]
@@ -54,9 +54,8 @@ pub struct MsgLsArgs {
     /// The state to list: INVISIBLE, PENDING, RUNNING, COMPLETED, CANCELED or ERRORED.
     #[arg(long, default_value = "PENDING", value_parser = message_state)]
     pub state: pb::MessageState,
-    /// The maximum number of rows.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    pub limit: usize,
+    #[command(flatten)]
+    pub limit: RowLimit,
 }
 
 #[derive(Debug, Args)]
@@ -136,19 +135,18 @@ impl ClientContext {
         &self,
         queue: String,
         state: pb::MessageState,
-        limit: usize,
+        limit: RowLimit,
     ) -> Result<(), Failure> {
-        let (messages, next_page_token) = pages::rows(limit, async |page_size, page_token| {
+        let (messages, next_page_token) = pages::rows(limit.rows(), async |page_size, page_token| {
             let (queue, state, without_payload) = (queue.clone(), state.into(), self.output.is_for_people());
             let request = pb::ListMessagesRequest { queue, state, page_size, page_token, without_payload };
             let page = call!(ask self, queues.list_messages, &request)?;
             Ok((page.messages, page.next_page_token))
         })
         .await?;
-        if !next_page_token.is_empty() {
-            print_notice("there are more; show them with --limit N");
-        }
-        self.listed_messages(&pb::ListMessagesResponse { messages, next_page_token })
+        let page = pb::ListMessagesResponse { messages, next_page_token };
+        self.listed_messages(&page)?;
+        limit.end(&page.next_page_token, self.output)
     }
 
     /// Prints the messages of a list, with workers and lease ends if some are leased.

@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 
 use crate::output::{CliResponse, Output, TableRows, full_name, list_cell, word};
+use crate::pages::RowLimit;
 use crate::{ClientContext, Failure, pages};
-use tallystone_app::notices::print_notice;
 use tallystone_proto::queue::v1 as pb;
 
 /// The order of the rows.
@@ -44,9 +44,8 @@ pub struct ActivityArgs {
     /// The order of the rows.
     #[arg(long, value_enum, default_value = "attention")]
     order: ActivityOrderArg,
-    /// The maximum number of rows.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    limit: usize,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 const COLUMNS: &[&str] = &[
@@ -81,20 +80,18 @@ impl ActivityOrderArg {
 impl ClientContext {
     pub(super) async fn activity_of_queues(&self, args: ActivityArgs) -> Result<(), Failure> {
         let mut newest = pb::ListQueueActivityResponse::default();
-        let (queues, next_page_token) = pages::rows(args.limit, async |page_size, page_token| {
+        let (queues, next_page_token) = pages::rows(args.limit.rows(), async |page_size, page_token| {
             let (prefix, order) = (args.prefix.clone(), args.order.wire().into());
             let request = pb::ListQueueActivityRequest { prefix, order, page_size, page_token };
             newest = call!(ask self, queues.list_queue_activity, &request)?;
             Ok((std::mem::take(&mut newest.queues), std::mem::take(&mut newest.next_page_token)))
         })
         .await?;
-        if !next_page_token.is_empty() {
-            print_notice("there are more; show them with --limit N");
-        }
         let whole = pb::ListQueueActivityResponse { queues, next_page_token, ..newest };
         let cells = whole.queues.iter().map(|queue| cells_of(queue, self.output)).collect();
         let rows = TableRows { columns: COLUMNS, cells };
-        self.output.sentences(&CliResponse::many(&full_name("ListQueueActivityResponse"), &whole, "queues"), &rows)
+        self.output.sentences(&CliResponse::many(&full_name("ListQueueActivityResponse"), &whole, "queues"), &rows)?;
+        args.limit.end(&whole.next_page_token, self.output)
     }
 }
 

@@ -7,6 +7,7 @@ use tonic::Request;
 
 use crate::arguments::{duration, pair};
 use crate::output::{CliResponse, IncrementalPrinter, Layout, TableRows, full_name, time_cell};
+use crate::pages::RowLimit;
 use crate::queue::change::settings_of;
 use crate::queue::settings::{blocked, kind};
 use crate::{ClientContext, Exit, Failure, pages};
@@ -65,9 +66,8 @@ pub struct QueueWatchArgs {
 pub struct HistoryArgs {
     /// The queue; a deleted one is allowed.
     name: String,
-    /// The maximum number of changes.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    limit: usize,
+    #[command(flatten)]
+    limit: RowLimit,
 }
 
 const DEPTH: &[&str] = &["invisible", "pending", "running", "errored", "completed", "canceled", "payload_bytes"];
@@ -177,7 +177,7 @@ impl ClientContext {
     }
 
     pub(super) async fn history_of_queue(&self, args: HistoryArgs) -> Result<(), Failure> {
-        let (changes, next_page_token) = pages::rows(args.limit, async |page_size, page_token| {
+        let (changes, next_page_token) = pages::rows(args.limit.rows(), async |page_size, page_token| {
             let request = pb::ListQueueChangesRequest { queue: args.name.clone(), page_size, page_token };
             let page = call!(ask self, queues.list_queue_changes, &request)?;
             Ok((page.changes, page.next_page_token))
@@ -199,7 +199,8 @@ impl ClientContext {
         });
         let columns = &["version", "change_time", "actor", "reason", "differences"];
         let rows = TableRows { columns, cells: cells.collect() };
-        self.output.answer(&CliResponse::many(&full_name("ListQueueChangesResponse"), &whole, "changes"), &rows)
+        self.output.answer(&CliResponse::many(&full_name("ListQueueChangesResponse"), &whole, "changes"), &rows)?;
+        args.limit.end(&whole.next_page_token, self.output)
     }
 }
 
