@@ -15,6 +15,7 @@ mod engines;
 mod issuers;
 mod listen;
 mod log;
+mod metrics;
 mod numbers;
 mod quotas;
 mod redis;
@@ -52,6 +53,7 @@ pub use engines::{CacheConfig, CounterEngine, CountersConfig, QueueEngine, Queue
 pub use issuers::{ConfiguredIssuer, IssuerConfig, IssuerKeysPlace, trusted as trusted_issuers};
 pub use listen::{ListenAddress, SERVER_DEFAULT};
 pub use log::{LogConfig, LogFormat};
+pub use metrics::MetricsConfig;
 pub use quotas::QuotasConfig;
 pub use redis::{client_options as redis_client_options, queue_cluster};
 pub use roles::{AdvertisedAddress, ServerRoles};
@@ -83,6 +85,7 @@ pub struct Config {
     pub best_effort: BestEffortConfig,
     pub log: LogConfig,
     pub traces: TracesConfig,
+    pub metrics: MetricsConfig,
     pub bridge: BridgeConfig,
     pub console: ConsoleConfig,
     /// `[clusters.NAME]`
@@ -427,6 +430,7 @@ impl LoadedConfig {
             .or_else(|| roles::find_invalid(&self.config).map(named))
             .or_else(|| tls::find_invalid(&self.config).map(named))
             .or_else(|| call_limits::find_invalid(&self.config).map(named))
+            .or_else(|| metrics::find_invalid(&self.config).map(named))
         {
             Some((key, what)) => invalid(&key, &what),
             None => Ok(()),

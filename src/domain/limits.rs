@@ -28,6 +28,8 @@ pub const PROVENANCE_BYTES_MAX: usize = 256;
 pub const SOURCE_BYTES_MAX: usize = 40;
 /// The most sources one cumulative counter adds up.
 pub const SOURCES_MAX: usize = 256;
+/// The most epochs of a source, before its newest, whose totals are kept one by one.
+pub const SOURCE_EARLIER_EPOCHS_MAX: usize = 3;
 /// The longest description or reason of a namespace change, in bytes.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
@@ -290,6 +292,10 @@ pub const WATERMARK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The datasets with a label of their own in the metrics, the oldest first. The others share one.
 pub const METRIC_DATASETS_MAX: usize = 100;
+/// The shortest interval at which metrics are sent to a collector, in milliseconds.
+pub const METRICS_INTERVAL_MS_MIN: u64 = 1_000;
+/// The longest interval at which metrics are sent to a collector, in milliseconds.
+pub const METRICS_INTERVAL_MS_MAX: u64 = 3_600_000;
 /// The queues with a label of their own in the metrics, by name. The others share one.
 pub const METRIC_QUEUES_MAX: usize = 100;
 /// The queues with a label of their own in the histograms of the metrics, in the order of their first lease. The others share one.

@@ -219,6 +219,11 @@ impl Gateway {
         self.health.set_outages(standing).await;
     }
 
+    /// Everything that is measured, as the metrics page shows it.
+    pub fn registry(&self) -> Arc<RwLock<Registry>> {
+        Arc::clone(&self.registry)
+    }
+
     /// What is measured about connections.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics

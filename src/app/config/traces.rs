@@ -15,12 +15,20 @@ pub struct TracesConfig {
     pub sample_per_mille: u32,
 }
 
+/// What an address of a collector must be.
+pub(super) const COLLECTOR: &str = "must be http://HOST:PORT of an OTLP collector over gRPC";
+
+/// Whether an address is that of a collector over gRPC, or empty.
+pub(super) fn is_collector_or_none(endpoint: &str) -> bool {
+    let is_plain = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
+    endpoint.is_empty() || endpoint.strip_prefix("http://").is_some_and(is_plain)
+}
+
 /// The key that cannot be used as it is, and what to write instead.
 pub(super) fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
     let TracesConfig { otlp_endpoint, sample_per_mille } = &config.traces;
-    let is_plain = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
-    if !otlp_endpoint.is_empty() && !otlp_endpoint.strip_prefix("http://").is_some_and(is_plain) {
-        return Some(("traces.otlp_endpoint", "must be http://HOST:PORT of an OTLP collector over gRPC".to_owned()));
+    if !is_collector_or_none(otlp_endpoint) {
+        return Some(("traces.otlp_endpoint", COLLECTOR.to_owned()));
     }
     (*sample_per_mille > SAMPLE_PER_MILLE_MAX)
         .then(|| ("traces.sample_per_mille", format!("must be 0 to {SAMPLE_PER_MILLE_MAX}")))

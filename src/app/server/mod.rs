@@ -8,6 +8,7 @@ pub mod issuers;
 pub mod keyspace;
 pub mod memcached;
 pub mod metrics;
+mod otlp;
 pub mod preset;
 pub mod readiness;
 pub mod redis;

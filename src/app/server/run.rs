@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::OptionFuture;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -27,6 +28,7 @@ use crate::server::first_key;
 use crate::server::issuers;
 use crate::server::keyspace::UnusableSetting;
 use crate::server::metrics::{MetricCollector, ProcessMetrics};
+use crate::server::otlp::MetricExport;
 use crate::server::preset::Preset;
 use crate::server::readiness::Readiness;
 use crate::server::resources;
@@ -110,8 +112,9 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     let bounds = resources::bounds(&config);
     let listener = Listener { tcp: listener, tls: port };
     let serving = tallystone_api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds);
-    let serving = tokio::spawn(with_certificate(serving, certificate, stop.clone()));
     let (advertised, name) = names_of(&config, address);
+    let export = MetricExport::of(&config.metrics, &name, gateway.registry(), Arc::clone(&clock))?;
+    let serving = tokio::spawn(with_watches(serving, certificate, export, stop.clone()));
     // `opening` is boxed because the future is large and needed only once.
     let mut stop_signal = pin!(stop_signal);
     let mut opening = Box::pin(open(&config, preset, (advertised, name, bounds.connections), Arc::clone(&clock)));
@@ -177,18 +180,16 @@ fn with_settings(gateway: Gateway, config: &Config, preset: Preset) -> Gateway {
     gateway.with_console(config.console.settings(&config.server))
 }
 
-/// Serves, and keeps the certificate up to date meanwhile, if there is one.
-async fn with_certificate(
+/// Serves, and meanwhile keeps the certificate up to date and sends the metrics, if there is a certificate, or a collector.
+async fn with_watches(
     serving: impl Future<Output = ConnectionDrainSummary>,
     certificate: Option<CertificateWatch>,
+    export: Option<MetricExport>,
     stop: CancellationToken,
 ) -> ConnectionDrainSummary {
-    let watching = async {
-        if let Some(certificate) = certificate {
-            certificate.run(stop).await;
-        }
-    };
-    tokio::join!(serving, watching).0
+    let watching = OptionFuture::from(certificate.map(|certificate| certificate.run(stop.clone())));
+    let exporting = OptionFuture::from(export.map(|export| export.run(stop)));
+    tokio::join!(serving, watching, exporting).0
 }
 
 /// Refuses a development server that others could reach without a key, unless somebody wrote that they may.

@@ -14,6 +14,7 @@ mod quotas;
 pub mod readiness;
 mod refused_starts;
 mod roles;
+mod sent_metrics;
 mod stop;
 pub mod tls;
 mod traces;
