@@ -52,8 +52,9 @@ pub fn refusal_text(refusal: &Refusal) -> String {
         }
         Refusal::TokenReused => "a message with this id was enqueued with other content",
         Refusal::TokenExpired => {
-            "the id is too old for the dedupe window; nothing was enqueued (if the id is new, the server's clock was \
-             ahead earlier: see tallystone queue reset-clock)"
+            "the time of the id is older than the dedupe window; nothing was enqueued. An id in the form of a UUIDv7 is \
+             read as a time: put a prefix such as order- before a business id of this form, which makes it a plain id. \
+             If the id was made just now, the server's clock was ahead earlier: see tallystone queue reset-clock"
         }
         Refusal::NotEmpty => "this setting changes only while the queue is empty",
         Refusal::ValueHeld => {

@@ -85,6 +85,7 @@ fn a_clock_that_was_years_ahead_is_told_and_its_tokens_are_let_go_by_a_reset() {
     assert!(ahead > 24.0 * 364.0 * 3_600.0, "{ahead} s");
     let refused = server.post("/tallystone.queue.v1.QueueService/Enqueue", &sent_in(0).to_string());
     assert!(refused.status == 412 && refused.body.contains("TOKEN_EXPIRED"), "{}", refused.body);
+    assert!(refused.body.contains("read as a time: put a prefix such as order-"), "{}", refused.body);
     assert!(refused.body.contains("reset-clock"), "it says what to do: {}", refused.body);
     let looked = called(&server, "ResetQueueClock", &json!({"dry_run": true}));
     assert!(looked["tokensFrom"].is_null() && looked["judgedBy"].as_str() > looked["serverTime"].as_str(), "{looked}");
