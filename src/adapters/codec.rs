@@ -22,7 +22,7 @@ pub use fleet::{decode_beat, decode_sealed, encode_beat, encode_sealed};
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{Change, DatasetId, EventId, EventKey, NamespaceId, Provenance};
 use tallystone_domain::rollup::{
-    BucketRecord, Checkpoint, CheckpointWriter, CountAt, SliceStatus, SourceTotal, StepSum, TimeSlice,
+    BucketRecord, Checkpoint, CheckpointWriter, CountAt, SliceStatus, SourceTotal, SourceTotals, StepSum, TimeSlice,
 };
 use tallystone_ports::{StoreError, StoreErrorKind};
 use tallystone_proto::internal::v1::{
@@ -91,7 +91,7 @@ fn checkpoint_of(checkpoint: &Checkpoint) -> StoredCheckpoint {
         open_bucket: checkpoint.open_bucket.as_ref().map(bucket_of),
         open_steps: checkpoint.open_steps.iter().map(step_of).collect(),
         repairs: checkpoint.repairs,
-        sources: checkpoint.sources.iter().map(|(source, total)| source_of(source, *total)).collect(),
+        sources: checkpoint.sources.iter().map(|(source, total)| source_of(source, total)).collect(),
         gone: false,
         rolled_after_us: checkpoint
             .writer
@@ -263,20 +263,31 @@ fn count_at_from(stored: StoredCountAt) -> Result<CountAt, CorruptValue> {
     Ok(CountAt { value: wide_from("count", stored.value)?, time: Timestamp::from_micros(stored.event_time) })
 }
 
-fn source_of(source: &str, total: SourceTotal) -> StoredSource {
+fn source_of(source: &str, totals: &SourceTotals) -> StoredSource {
     StoredSource {
         source: source.as_bytes().to_vec(),
-        epoch: total.epoch,
-        serial: total.serial,
-        total: total.total,
-        event_time: total.time.micros(),
+        earlier: totals.earlier.iter().map(|total| total_of(*total)).collect(),
+        settled: (totals.settled != 0).then(|| wide_of(totals.settled)),
+        ..total_of(totals.newest)
     }
 }
 
-fn source_from(stored: StoredSource) -> Result<(Box<str>, SourceTotal), CorruptValue> {
+fn total_of(total: SourceTotal) -> StoredSource {
+    let SourceTotal { epoch, serial, total, time } = total;
+    StoredSource { epoch, serial, total, event_time: time.micros(), ..StoredSource::default() }
+}
+
+fn source_from(stored: StoredSource) -> Result<(Box<str>, SourceTotals), CorruptValue> {
+    let newest = total_from(&stored);
+    let earlier = stored.earlier.iter().map(total_from).collect();
+    let settled = stored.settled.map_or(Ok(0), |settled| wide_from("source", Some(settled)))?;
     let source = String::from_utf8(stored.source).map_err(|error| CorruptValue::new("source", error.to_string()))?;
+    Ok((source.into(), SourceTotals { newest, earlier, settled }))
+}
+
+fn total_from(stored: &StoredSource) -> SourceTotal {
     let time = Timestamp::from_micros(stored.event_time);
-    Ok((source.into(), SourceTotal { epoch: stored.epoch, serial: stored.serial, total: stored.total, time }))
+    SourceTotal { epoch: stored.epoch, serial: stored.serial, total: stored.total, time }
 }
 
 fn status_code(status: SliceStatus) -> u32 {
@@ -344,12 +355,15 @@ mod tests {
         )
     }
 
-    fn source() -> impl Strategy<Value = (Box<str>, SourceTotal)> {
-        ("[a-z]{1,40}", any::<u64>(), any::<u64>(), any::<i64>(), any::<i64>()).prop_map(
-            |(source, epoch, serial, total, time)| {
-                (source.into(), SourceTotal { epoch, serial, total, time: Timestamp::from_micros(time) })
-            },
-        )
+    fn source() -> impl Strategy<Value = (Box<str>, SourceTotals)> {
+        let total = || {
+            (any::<u64>(), any::<u64>(), any::<i64>(), any::<i64>()).prop_map(|(epoch, serial, total, time)| {
+                SourceTotal { epoch, serial, total, time: Timestamp::from_micros(time) }
+            })
+        };
+        let settled = prop_oneof![Just(0), any::<i128>()];
+        ("[a-z]{1,40}", total(), proptest::collection::vec(total(), 0..4), settled)
+            .prop_map(|(source, newest, earlier, settled)| (source.into(), SourceTotals { newest, earlier, settled }))
     }
 
     prop_compose! {

@@ -42,6 +42,17 @@ pub enum Temporality {
     Cumulative,
 }
 
+/// What the count keeps of a source that restarts, which is when its epoch rises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnNewEpoch {
+    /// The source begins at 0 again, and what it counted before stays counted, as Prometheus and OpenTelemetry treat a counter
+    /// that was reset. Within an epoch totals only rise.
+    #[default]
+    Add,
+    /// The first total of the new epoch stands for all that the source counted. Totals may fall.
+    Replace,
+}
+
 /// The approximate number of counters of a namespace; controls the rollup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cardinality {
@@ -117,6 +128,8 @@ pub struct NamespaceSpec {
     pub counter_type: CounterType,
     /// The kind of reported value.
     pub temporality: Temporality,
+    /// What a new epoch of a source does; `None` in a namespace of deltas, which has no sources.
+    pub on_new_epoch: Option<OnNewEpoch>,
     /// A counter restarts from 0 after a longer silence.
     pub ttl: Option<Duration>,
     /// The approximate number of counters.
@@ -169,6 +182,7 @@ impl NamespaceSpec {
             description: String::new(),
             counter_type: CounterType::default(),
             temporality: Temporality::default(),
+            on_new_epoch: None,
             ttl: None,
             cardinality: Cardinality::default(),
             storage: Storage {
@@ -211,6 +225,9 @@ impl NamespaceSpec {
         }
         if self.temporality == Temporality::Cumulative && self.counter_type == CounterType::BestEffort {
             faults.push("a cumulative namespace cannot be BEST_EFFORT".to_owned());
+        }
+        if self.temporality == Temporality::Delta && self.on_new_epoch.is_some() {
+            faults.push("on_new_epoch is a setting of a cumulative namespace; omit it, or set temporality".to_owned());
         }
         if faults.is_empty() { Ok(()) } else { Err(Reject::new(Reason::InvalidSettings, faults.join("; "))) }
     }

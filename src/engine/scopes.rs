@@ -235,7 +235,8 @@ impl NamespaceScopes {
             first.start = Timestamp::MIN;
         }
         let steps = namespace.spec.series.iter().map(|series| series.step_seconds).collect();
-        Ok(FoldRules::new(slices, steps))
+        let on_new_epoch = namespace.spec.on_new_epoch.unwrap_or_default();
+        Ok(FoldRules::new(slices, steps).with_epochs(on_new_epoch))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The laws of `RollupStore`.
 
 use tallystone_domain::counter::{Change, Counter, CounterName, NamespaceId};
-use tallystone_domain::rollup::{BucketRecord, Checkpoint, CountAt, RollupRow, SliceStatus, StepSum};
+use tallystone_domain::rollup::{
+    BucketRecord, Checkpoint, CountAt, RollupRow, SliceStatus, SourceTotal, SourceTotals, StepSum,
+};
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{RollWrite, Stores, VerdictOutcome};
 
@@ -41,6 +43,10 @@ async fn names(stores: &Stores, namespace: NamespaceId, prefix: &str) -> Vec<Cou
     stores.rollups.names(namespace, prefix, None, 1_000).await.expect("names")
 }
 
+fn total(epoch: u64) -> SourceTotal {
+    SourceTotal { epoch, serial: 2, total: -3, time: at(7) }
+}
+
 fn full_checkpoint() -> Checkpoint {
     Checkpoint {
         count: i128::MAX,
@@ -50,11 +56,8 @@ fn full_checkpoint() -> Checkpoint {
         open_bucket: Some(bucket(10_000, 7)),
         open_steps: vec![step(10, 10_000, -5), step(60, 0, i128::MIN + 100)],
         repairs: 3,
-        sources: [(
-            "web-1".into(),
-            tallystone_domain::rollup::SourceTotal { epoch: 1, serial: 2, total: -3, time: at(7) },
-        )]
-        .into(),
+        sources: [("web-1".into(), SourceTotals { newest: total(3), earlier: vec![total(2), total(1)], settled: -9 })]
+            .into(),
         writer: Some(tallystone_domain::rollup::CheckpointWriter {
             at: at(26_000),
             server: Some("counts-1:7450".into()),

@@ -11,8 +11,8 @@ use super::{CorruptValue, decode};
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{CounterName, DatasetId, NamespaceId, NamespaceName};
 use tallystone_domain::namespace::{
-    Cardinality, CounterType, Dataset, DatasetSettings, HotCounter, Namespace, NamespaceSpec, RollupSettings,
-    SeriesSettings, Storage, Temporality, TimePartition,
+    Cardinality, CounterType, Dataset, DatasetSettings, HotCounter, Namespace, NamespaceSpec, OnNewEpoch,
+    RollupSettings, SeriesSettings, Storage, Temporality, TimePartition,
 };
 use tallystone_ports::NamespaceChange;
 use tallystone_proto::internal::v1::{
@@ -119,6 +119,7 @@ fn spec_of(spec: &NamespaceSpec) -> StoredNamespaceSpec {
         description: spec.description.clone(),
         counter_type: counter_type_code(spec.counter_type),
         temporality: temporality_code(spec.temporality),
+        on_new_epoch: spec.on_new_epoch.map_or(0, on_new_epoch_code),
         ttl_micros: spec.ttl.map(micros_of),
         cardinality: cardinality_code(spec.cardinality),
         cache_cluster: spec.storage.cache_cluster.as_str().to_owned(),
@@ -139,11 +140,19 @@ fn spec_of(spec: &NamespaceSpec) -> StoredNamespaceSpec {
 
 fn spec_from(stored: StoredNamespaceSpec) -> Result<NamespaceSpec, CorruptValue> {
     const WHAT: &str = "version of a namespace";
+    let temporality = kind_from(WHAT, &TEMPORALITIES, temporality_code, stored.temporality)?;
     Ok(NamespaceSpec {
         name: name_from(WHAT, &stored.name)?,
         description: stored.description,
         counter_type: kind_from(WHAT, &COUNTER_TYPES, counter_type_code, stored.counter_type)?,
-        temporality: kind_from(WHAT, &TEMPORALITIES, temporality_code, stored.temporality)?,
+        temporality,
+        on_new_epoch: match (temporality, stored.on_new_epoch) {
+            (Temporality::Delta, 0) => None,
+            (Temporality::Cumulative, 0) => Some(OnNewEpoch::Replace),
+            (Temporality::Delta | Temporality::Cumulative, code) => {
+                Some(kind_from(WHAT, &ON_NEW_EPOCH, on_new_epoch_code, code)?)
+            }
+        },
         ttl: stored.ttl_micros.map(Duration::from_micros),
         cardinality: kind_from(WHAT, &CARDINALITIES, cardinality_code, stored.cardinality)?,
         storage: Storage {
@@ -234,6 +243,13 @@ fn temporality_code(temporality: Temporality) -> u32 {
     }
 }
 
+fn on_new_epoch_code(on_new_epoch: OnNewEpoch) -> u32 {
+    match on_new_epoch {
+        OnNewEpoch::Add => 1,
+        OnNewEpoch::Replace => 2,
+    }
+}
+
 fn cardinality_code(cardinality: Cardinality) -> u32 {
     match cardinality {
         Cardinality::Low => 1,
@@ -244,6 +260,7 @@ fn cardinality_code(cardinality: Cardinality) -> u32 {
 
 const COUNTER_TYPES: [CounterType; 3] = [CounterType::BestEffort, CounterType::Eventual, CounterType::Accurate];
 const TEMPORALITIES: [Temporality; 2] = [Temporality::Delta, Temporality::Cumulative];
+const ON_NEW_EPOCH: [OnNewEpoch; 2] = [OnNewEpoch::Add, OnNewEpoch::Replace];
 const CARDINALITIES: [Cardinality; 3] = [Cardinality::Low, Cardinality::Medium, Cardinality::High];
 
 fn kind_from<T: Copy>(what: &'static str, kinds: &[T], code_of: fn(T) -> u32, code: u32) -> Result<T, CorruptValue> {
@@ -269,8 +286,9 @@ mod tests {
     fn every_kind_has_its_number() {
         for counter_type in COUNTER_TYPES {
             for temporality in TEMPORALITIES {
+                let on_new_epoch = (temporality == Temporality::Cumulative).then_some(OnNewEpoch::Add);
                 for cardinality in CARDINALITIES {
-                    let spec = NamespaceSpec { counter_type, temporality, cardinality, ..spec() };
+                    let spec = NamespaceSpec { counter_type, temporality, on_new_epoch, cardinality, ..spec() };
                     assert_eq!(decode_spec(&encode_spec(&spec)), Ok(spec));
                 }
             }

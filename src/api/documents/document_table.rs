@@ -8,6 +8,9 @@ use crate::documents::document_value::DocumentValue;
 use crate::documents::reject_at;
 use tallystone_domain::Reject;
 
+/// The end of the name of a word that means that nothing is set.
+const UNSPECIFIED: &str = "UNSPECIFIED";
+
 /// Decodes a table.
 type DocumentReader<T> = fn(&mut DocumentTable) -> Result<T, Reject>;
 
@@ -122,12 +125,17 @@ impl DocumentTable {
             };
             let upper = text.to_ascii_uppercase();
             let word = upper.strip_prefix(prefix).unwrap_or(&upper);
+            // What the protocol answers where nothing is set; a document that was read from an answer has it.
+            if word == UNSPECIFIED && word != upper {
+                return Ok(None);
+            }
             let found = words.iter().find(|(name, _)| *name == word).map(|(_, value)| *value);
-            found.ok_or_else(|| {
+            found.map(Some).ok_or_else(|| {
                 let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
                 reject_at(place, &format!("{text:?} is not one of {}", names.join(", ")))
             })
         })
+        .map(Option::flatten)
     }
 
     /// Takes a table.

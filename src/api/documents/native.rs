@@ -10,7 +10,7 @@ use crate::documents::{DocumentNamespace, agreed_name, reject_at};
 use tallystone_domain::Reject;
 use tallystone_domain::counter::{CounterName, NamespaceName};
 use tallystone_domain::namespace::{
-    Cardinality, CounterType, HotCounter, SeriesSettings, Temporality, namespace_settings,
+    Cardinality, CounterType, HotCounter, OnNewEpoch, SeriesSettings, Temporality, namespace_settings,
 };
 use tallystone_engine::namespaces::{
     DatasetDraft, NamespaceDraft, NamespaceEtag, PartitionDraft, RollupDraft, StorageDraft,
@@ -29,6 +29,8 @@ pub(super) const CARDINALITIES: &[(&str, Cardinality)] =
 
 const TEMPORALITIES: &[(&str, Temporality)] = &[("DELTA", Temporality::Delta), ("CUMULATIVE", Temporality::Cumulative)];
 
+const ON_NEW_EPOCH: &[(&str, OnNewEpoch)] = &[("ADD", OnNewEpoch::Add), ("REPLACE", OnNewEpoch::Replace)];
+
 /// Fields that only the service sets.
 const ANSWERED_ONLY: [&str; 4] = ["id", "version", "create_time", "update_time"];
 
@@ -42,6 +44,7 @@ pub(super) fn read(mut fields: DocumentTable, name: Option<&NamespaceName>) -> R
     draft.description = fields.text("description")?;
     draft.counter_type = fields.word("counter_type", "COUNTER_TYPE_", COUNTER_TYPES)?;
     draft.temporality = fields.word("temporality", "TEMPORALITY_", TEMPORALITIES)?;
+    draft.on_new_epoch = fields.word("on_new_epoch", "ON_NEW_EPOCH_", ON_NEW_EPOCH)?;
     draft.ttl = fields.duration("ttl")?;
     draft.cardinality = fields.word("counter_cardinality", "CARDINALITY_", CARDINALITIES)?;
     draft.storage = fields.part("storage", storage)?.unwrap_or_default();

@@ -5,8 +5,8 @@ use crate::grpc::saturating_i64;
 use crate::time;
 use tallystone_domain::Timestamp;
 use tallystone_domain::namespace::{CounterType, Temporality};
-use tallystone_domain::rollup::SourceTotal;
 use tallystone_domain::rollup::checkpoint::clamp_count;
+use tallystone_domain::rollup::{SourceTotal, SourceTotals};
 use tallystone_engine::counting::{
     CountParts, CountRestart, CounterExplanation, LogRow, PendingPart, RolledUpPart, RollerLocation, RowStage, TailPart,
 };
@@ -74,7 +74,7 @@ fn rolled_up(part: &RolledUpPart) -> wire::RolledUpPart {
     answer.clear_time = checkpoint.clear.as_ref().map(|clear| time::write(clear.time));
     answer.clear_token = checkpoint.clear.as_ref().map(|clear| clear.id.to_string()).unwrap_or_default();
     answer.repairs = saturating_i64(checkpoint.repairs);
-    answer.sources = checkpoint.sources.iter().map(|(source, total)| source_total(source, *total)).collect();
+    answer.sources = checkpoint.sources.iter().map(|(source, total)| source_total(source, total)).collect();
     if let Some(rolled) = &part.rolled {
         answer.rolled_at = Some(time::write(rolled.at));
         answer.rolled_by = rolled.server.as_deref().unwrap_or_default().to_owned();
@@ -83,9 +83,10 @@ fn rolled_up(part: &RolledUpPart) -> wire::RolledUpPart {
     answer
 }
 
-fn source_total(source: &str, total: SourceTotal) -> wire::SourceTotal {
-    let SourceTotal { epoch, serial, total, time } = total;
-    wire::SourceTotal { source: source.to_owned(), epoch, serial, total, event_time: Some(time::write(time)) }
+fn source_total(source: &str, totals: &SourceTotals) -> wire::SourceTotal {
+    let SourceTotal { epoch, serial, total, time } = totals.newest;
+    let earlier = clamp_count(totals.sum() - i128::from(total)).0;
+    wire::SourceTotal { source: source.to_owned(), epoch, serial, total, event_time: Some(time::write(time)), earlier }
 }
 
 fn tail(part: &TailPart) -> wire::TailPart {

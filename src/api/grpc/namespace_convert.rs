@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::time::{write, write_duration};
 use tallystone_domain::counter::{CounterName, NamespaceName};
 use tallystone_domain::namespace::{
-    Cardinality, CounterType, DatasetSettings, HotCounter, Namespace, NamespaceSpec, RollupSettings, SeriesSettings,
-    Storage, Temporality, TimePartition, namespace_settings,
+    Cardinality, CounterType, DatasetSettings, HotCounter, Namespace, NamespaceSpec, OnNewEpoch, RollupSettings,
+    SeriesSettings, Storage, Temporality, TimePartition, namespace_settings,
 };
 use tallystone_domain::{Reason, Reject};
 use tallystone_engine::namespaces::{
@@ -27,6 +27,7 @@ pub fn draft_of(sent: pb::Namespace) -> Result<(NamespaceDraft, Option<Namespace
     draft.description = sent.description;
     draft.counter_type = faults.word("counter_type", sent.counter_type, counter_type_of);
     draft.temporality = faults.word("temporality", sent.temporality, temporality_of);
+    draft.on_new_epoch = faults.word("on_new_epoch", sent.on_new_epoch, on_new_epoch_of);
     draft.ttl = faults.duration("ttl", sent.ttl);
     draft.cardinality = faults.word("counter_cardinality", sent.counter_cardinality, cardinality_of);
     if let Some(storage) = sent.storage {
@@ -97,6 +98,7 @@ fn settings_message(spec: &NamespaceSpec) -> pb::Namespace {
         description: Some(spec.description.clone()),
         counter_type: counter_type_message(spec.counter_type).into(),
         temporality: temporality_message(spec.temporality).into(),
+        on_new_epoch: on_new_epoch_message(spec.on_new_epoch).into(),
         ttl: spec.ttl.map(write_duration),
         counter_cardinality: cardinality_message(spec.cardinality).into(),
         storage: Some(storage_message(&spec.storage)),
@@ -154,6 +156,22 @@ fn counter_type_message(counter_type: CounterType) -> pb::CounterType {
         CounterType::BestEffort => pb::CounterType::BestEffort,
         CounterType::Eventual => pb::CounterType::Eventual,
         CounterType::Accurate => pb::CounterType::Accurate,
+    }
+}
+
+fn on_new_epoch_of(sent: pb::OnNewEpoch) -> Option<OnNewEpoch> {
+    match sent {
+        pb::OnNewEpoch::Unspecified => None,
+        pb::OnNewEpoch::Add => Some(OnNewEpoch::Add),
+        pb::OnNewEpoch::Replace => Some(OnNewEpoch::Replace),
+    }
+}
+
+fn on_new_epoch_message(on_new_epoch: Option<OnNewEpoch>) -> pb::OnNewEpoch {
+    match on_new_epoch {
+        None => pb::OnNewEpoch::Unspecified,
+        Some(OnNewEpoch::Add) => pb::OnNewEpoch::Add,
+        Some(OnNewEpoch::Replace) => pb::OnNewEpoch::Replace,
     }
 }
 

@@ -327,6 +327,7 @@ fn settings(namespace: &pb::Namespace, output: Output) -> Vec<Vec<String>> {
         ("description", namespace.description().to_owned()),
         ("counter_type", counter_type(namespace.counter_type)),
         ("temporality", temporality(namespace.temporality)),
+        ("on_new_epoch", on_new_epoch(namespace.on_new_epoch)),
         ("ttl", namespace.ttl.as_ref().map_or_else(|| "none".to_owned(), |ttl| span(Some(ttl)))),
         ("counter_cardinality", cardinality(namespace.counter_cardinality)),
     ];
@@ -374,6 +375,14 @@ fn counter_type(number: i32) -> String {
 
 fn temporality(number: i32) -> String {
     word::<pb::Temporality>(number, "TEMPORALITY_", pb::Temporality::as_str_name)
+}
+
+/// A namespace of deltas has no sources, so nothing is said there.
+fn on_new_epoch(number: i32) -> String {
+    match number {
+        0 => "none".to_owned(),
+        _ => word::<pb::OnNewEpoch>(number, "ON_NEW_EPOCH_", pb::OnNewEpoch::as_str_name),
+    }
 }
 
 fn cardinality(number: i32) -> String {

@@ -246,6 +246,12 @@ reasons! {
         help: "A cumulative counter has at most 256 sources. Keep the source name at a restart, and raise the epoch instead.",
         ..ROW
     },
+    TotalBack => ReasonInfo {
+        name: "TOTAL_BACK",
+        advice: Some("if the source began again, raise its epoch; within an epoch totals only rise"),
+        help: "The total is below the newest one of its source and epoch, or below 0. Raise the epoch when the source begins again; what it counted before stays counted. A value that may fall, such as a level, belongs into a namespace with on_new_epoch REPLACE.",
+        ..PRECONDITION
+    },
     StorageFull => ReasonInfo {
         name: "STORAGE_FULL",
         advice: Some("nothing was applied: free some space; no restart is needed"),
@@ -358,7 +364,7 @@ reasons! {
     TokenExpired => ReasonInfo {
         name: "TOKEN_EXPIRED",
         advice: Some("check for the message before you enqueue it with a new id"),
-        help: "The id is too old for the dedupe window, so the service cannot tell a repeat from a new message. Check with GetMessage; enqueue it with a new id only if the message was not enqueued. If new ids get this error, the server's clock was ahead earlier: correct that with ResetQueueClock (queue reset-clock).",
+        help: "The time of the id is older than the dedupe window, so the service cannot tell a repeat from a new message. The time is generation_time, or else that of the UUIDv7 that the id is. A business id in the form of a UUIDv7 becomes a plain id, which has no time, with a prefix such as order-. Check with GetMessage; enqueue it with a new id only if the message was not enqueued. If new ids get this error, the server's clock was ahead earlier: correct that with ResetQueueClock (queue reset-clock).",
         ..PRECONDITION
     },
     EnqueueBlocked => ReasonInfo {

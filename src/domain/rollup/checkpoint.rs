@@ -1,10 +1,13 @@
 //! The checkpoint: the rolled-up value of a counter, with all state that the next fold needs.
 
 use std::collections::BTreeMap;
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::counter::EventKey;
+use crate::limits::SOURCE_EARLIER_EPOCHS_MAX;
+use crate::namespace::OnNewEpoch;
 use crate::time::Timestamp;
 
 /// The value of a counter folded up to `as_of`. Stored in one cell; of two writes, the one with the later `as_of` wins.
@@ -24,8 +27,8 @@ pub struct Checkpoint {
     pub open_steps: Vec<StepSum>,
     /// How often the value was repaired.
     pub repairs: u64,
-    /// For a cumulative counter: the newest reported total of each source.
-    pub sources: BTreeMap<Box<str>, SourceTotal>,
+    /// For a cumulative counter: what each source reported.
+    pub sources: BTreeMap<Box<str>, SourceTotals>,
     /// Who wrote the checkpoint and when; `None` if that was not recorded. For display only.
     pub writer: Option<CheckpointWriter>,
 }
@@ -90,6 +93,60 @@ pub struct SourceTotal {
     pub total: i64,
     /// The time of the report's event.
     pub time: Timestamp,
+}
+
+/// What one source reported: the newest total, and with `OnNewEpoch::Add` the last totals of the epochs before it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SourceTotals {
+    /// The newest total of the newest epoch.
+    pub newest: SourceTotal,
+    /// The newest totals of the epochs before it, newest first; at most `SOURCE_EARLIER_EPOCHS_MAX`. They are kept one by one,
+    /// because a report that was in flight at a restart may be folded after the first one of the new epoch.
+    pub earlier: Vec<SourceTotal>,
+    /// The sum of the last totals of all epochs before these.
+    pub settled: i128,
+}
+
+impl SourceTotals {
+    /// Begins with the first known total of a source.
+    pub fn new(first: SourceTotal) -> Self {
+        Self { newest: first, earlier: Vec::new(), settled: 0 }
+    }
+
+    /// Returns the part of the source in the count.
+    pub fn sum(&self) -> i128 {
+        let earlier: i128 = self.earlier.iter().map(|epoch| i128::from(epoch.total)).sum();
+        i128::from(self.newest.total) + earlier + self.settled
+    }
+
+    /// Accepts a total, in any order and any number of times. With `Replace` only the newest is kept. With `Add` a total of an
+    /// epoch older than those that are kept is ignored once as many are kept as fit.
+    pub fn take(&mut self, reported: SourceTotal, on_new_epoch: OnNewEpoch) {
+        match on_new_epoch {
+            OnNewEpoch::Replace => self.newest = self.newest.max(reported),
+            OnNewEpoch::Add => self.take_in_epoch(reported),
+        }
+    }
+
+    fn take_in_epoch(&mut self, reported: SourceTotal) {
+        let epoch = reported.epoch;
+        if let Some(known) = [&mut self.newest].into_iter().chain(&mut self.earlier).find(|known| known.epoch == epoch)
+        {
+            *known = (*known).max(reported);
+            return;
+        }
+        if epoch > self.newest.epoch {
+            self.earlier.insert(0, replace(&mut self.newest, reported));
+        } else if self.earlier.len() < SOURCE_EARLIER_EPOCHS_MAX
+            || self.earlier.last().is_some_and(|oldest| oldest.epoch < epoch)
+        {
+            let at = self.earlier.partition_point(|known| known.epoch > epoch);
+            self.earlier.insert(at, reported);
+        }
+        if self.earlier.len() > SOURCE_EARLIER_EPOCHS_MAX {
+            self.settled += self.earlier.pop().map_or(0, |oldest| i128::from(oldest.total));
+        }
+    }
 }
 
 impl Checkpoint {

@@ -10,7 +10,10 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::counter::{Change, Event, EventKey};
-use crate::rollup::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum, is_ttl_expired};
+use crate::namespace::OnNewEpoch;
+use crate::rollup::checkpoint::{
+    BucketRecord, Checkpoint, CountAt, SourceTotal, SourceTotals, StepSum, is_ttl_expired,
+};
 use crate::rollup::slice_rules::FoldRules;
 use crate::time::Timestamp;
 
@@ -105,7 +108,7 @@ impl<'a> EventFolder<'a> {
                 0
             }
             Change::Total(total) => {
-                take_total(checkpoint, event, total);
+                take_total(checkpoint, event, total, self.rules.on_new_epoch());
                 checkpoint.count - count_before
             }
             Change::Void => unreachable!("a void is no mutation"),
@@ -176,17 +179,17 @@ impl<'a> EventFolder<'a> {
     }
 }
 
-/// Accepts a total that is newer than the known total of its source. At most 256 sources are admitted; none is dropped.
-pub(super) fn take_total(checkpoint: &mut Checkpoint, event: &Event, total: i64) {
+/// Accepts a reported total. At most 256 sources are admitted where they are known; the fold never drops one.
+pub(super) fn take_total(checkpoint: &mut Checkpoint, event: &Event, total: i64, on_new_epoch: OnNewEpoch) {
     let Some((source, epoch, serial)) = event.key.id.as_total() else { return };
-    let newer = SourceTotal { epoch, serial, total, time: event.key.time };
+    let reported = SourceTotal { epoch, serial, total, time: event.key.time };
     match checkpoint.sources.get_mut(source) {
-        Some(known) => *known = (*known).max(newer),
+        Some(known) => known.take(reported, on_new_epoch),
         None => {
-            checkpoint.sources.insert(source.into(), newer);
+            checkpoint.sources.insert(source.into(), SourceTotals::new(reported));
         }
     }
-    checkpoint.count = checkpoint.sources.values().map(|source| i128::from(source.total)).sum();
+    checkpoint.count = checkpoint.sources.values().map(SourceTotals::sum).sum();
 }
 
 impl BucketRecord {

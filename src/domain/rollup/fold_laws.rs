@@ -11,10 +11,12 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, StepSum};
+use super::checkpoint::{BucketRecord, Checkpoint, CountAt, SourceTotal, SourceTotals, StepSum};
 use super::fold::{EventFolder, FoldResult, TailSum, fold, row_digest};
 use super::slice_rules::{FoldRules, SliceRule};
 use crate::counter::{Change, Event, EventId, EventKey, Provenance};
+use crate::limits::SOURCE_EARLIER_EPOCHS_MAX;
+use crate::namespace::OnNewEpoch;
 use crate::time::Timestamp;
 
 /// The minimum number of cases per law; `PROPTEST_CASES` may ask for more.
@@ -428,26 +430,47 @@ pub(super) fn newest_totals<'a>(events: impl Iterator<Item = &'a Event>) -> BTre
     newest
 }
 
+/// What the sources counted: their newest totals, or with `Add` the newest totals of all their epochs.
+pub(super) fn counted<'a>(events: impl Iterator<Item = &'a Event>, on_new_epoch: OnNewEpoch) -> i128 {
+    let of_epoch = |event: &&'a Event| event.key.id.as_total().map(|(_, epoch, _)| epoch);
+    let sum =
+        |newest: BTreeMap<Box<str>, SourceTotal>| newest.values().map(|known| i128::from(known.total)).sum::<i128>();
+    match on_new_epoch {
+        OnNewEpoch::Replace => sum(newest_totals(events)),
+        OnNewEpoch::Add => {
+            let mut epochs: BTreeMap<Option<u64>, Vec<&Event>> = BTreeMap::new();
+            events.for_each(|event| epochs.entry(of_epoch(&event)).or_default().push(event));
+            epochs.into_values().map(|events| sum(newest_totals(events.into_iter()))).sum()
+        }
+    }
+}
+
+pub(super) fn on_new_epoch() -> impl Strategy<Value = OnNewEpoch> {
+    select(vec![OnNewEpoch::Add, OnNewEpoch::Replace])
+}
+
 proptest! {
     #![proptest_config(config())]
 
     #[test]
     fn a_cumulative_counter_is_the_sum_of_the_newest_totals(
         events in reports(),
+        on_new_epoch in on_new_epoch(),
         rolls in rolls(),
         steps in proptest::sample::subsequence(vec![10_u32, 30, 60, 120], 0..=4),
     ) {
-        let history = History { rules: FoldRules::constant(Duration::from_secs(10), None, steps), events };
-        let value_at = |to: Timestamp| -> i128 {
-            newest_totals(history.up_to(to)).values().map(|newest| i128::from(newest.total)).sum()
-        };
+        let rules = FoldRules::constant(Duration::from_secs(10), None, steps).with_epochs(on_new_epoch);
+        let history = History { rules, events };
+        let value_at = |to: Timestamp| counted(history.up_to(to), on_new_epoch);
         let mut made = vec![Checkpoint::empty(Timestamp::MIN)];
         for roll_ in rolls {
             let base = roll_.base.get(&made).clone();
             let to = Timestamp::from_millis(roll_.to_millis).max(base.as_of);
             let rolled = fold(base.clone(), &history.between(base.as_of, to), to, &history.rules);
             prop_assert_eq!(rolled.checkpoint.count, value_at(to));
-            prop_assert_eq!(&rolled.checkpoint.sources, &newest_totals(history.up_to(to)));
+            let newest = |(source, totals): (&Box<str>, &SourceTotals)| (source.clone(), totals.newest);
+            let newest: BTreeMap<_, _> = rolled.checkpoint.sources.iter().map(newest).collect();
+            prop_assert_eq!(newest, newest_totals(history.up_to(to)));
             prop_assert_eq!(&rolled.finished_buckets, &Vec::new(), "cumulative counters keep no bucket records");
             prop_assert_eq!(&rolled.checkpoint.open_bucket, &None);
             for step in &rolled.finished_steps {
@@ -464,5 +487,35 @@ proptest! {
             prop_assert_eq!(rolled.finished_steps.len(), expected, "every step with a report has a row");
             made.push(rolled.checkpoint);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// However often a source restarts, what it counted stays counted, and what is folded again changes nothing.
+    #[test]
+    fn a_source_that_restarts_often_loses_nothing(epochs in vec(vec(0_i64..1_000, 1..4), 1..12)) {
+        let mut source: Option<SourceTotals> = None;
+        let mut expected = 0;
+        for (epoch, rises) in (0..).zip(&epochs) {
+            let mut total = 0;
+            for (serial, rise) in (0..).zip(rises) {
+                total += rise;
+                let reported = SourceTotal { epoch, serial, total, time: Timestamp::from_secs(1) };
+                let known = source.get_or_insert_with(|| SourceTotals::new(reported));
+                known.take(reported, OnNewEpoch::Add);
+                let first = SourceTotal { serial: 0, total: rises[0], ..reported };
+                known.take(first, OnNewEpoch::Add);
+                prop_assert_eq!(known.sum(), i128::from(expected + total));
+            }
+            expected += total;
+        }
+        let known = source.expect("there is an epoch");
+        prop_assert!(known.earlier.len() <= SOURCE_EARLIER_EPOCHS_MAX);
+        let mut again = known.clone();
+        let first = SourceTotal { epoch: 0, serial: 0, total: epochs[0][0], time: Timestamp::from_secs(1) };
+        again.take(first, OnNewEpoch::Add);
+        prop_assert_eq!(again, known, "an epoch that is settled, or known, is not added once more");
     }
 }

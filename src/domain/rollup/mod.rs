@@ -15,7 +15,7 @@ pub mod series;
 pub mod series_step;
 pub mod slice_rules;
 
-pub use checkpoint::{BucketRecord, Checkpoint, CheckpointWriter, CountAt, SourceTotal, StepSum};
+pub use checkpoint::{BucketRecord, Checkpoint, CheckpointWriter, CountAt, SourceTotal, SourceTotals, StepSum};
 pub use fold::{EventFolder, FoldResult, TailLookup, TailSum, fold, row_digest};
 pub use read_plan::{FoldedTail, ReadAnswer, ReadPlan, ReadRules, ReadStep, StateBefore};
 pub use reading::{CountReading, Exactness, Freshness, ReadOptions};

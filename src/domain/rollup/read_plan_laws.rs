@@ -11,7 +11,7 @@ use proptest::sample::Index;
 
 use super::checkpoint::{Checkpoint, clamp_count};
 use super::fold::{FoldResult, TailLookup, fold};
-use super::fold_laws::{History, config, history, newest_totals, reports, tail_of};
+use super::fold_laws::{History, config, counted, history, on_new_epoch, reports, tail_of};
 use super::read_plan::{FoldedTail, ReadPlan, ReadRules, ReadStep, StateBefore};
 use super::reading::{CountReading, Exactness, ReadOptions};
 use super::rollup_row::{CachedCount, RollupRow};
@@ -257,10 +257,9 @@ impl Server {
 fn naive(log: &History, temporality: Temporality, to: Timestamp) -> i128 {
     match temporality {
         Temporality::Delta => log.count(to),
-        Temporality::Cumulative => newest_totals(log.up_to(to).filter(|event| event.change.is_mutation()))
-            .values()
-            .map(|newest| i128::from(newest.total))
-            .sum(),
+        Temporality::Cumulative => {
+            counted(log.up_to(to).filter(|event| event.change.is_mutation()), log.rules.on_new_epoch())
+        }
     }
 }
 
@@ -329,7 +328,10 @@ fn events() -> impl Strategy<Value = (Temporality, History)> {
     let rules = FoldRules::constant(Duration::from_secs(10), None, Vec::new());
     prop_oneof![
         3 => history().prop_map(|history| (Temporality::Delta, history)),
-        1 => reports().prop_map(move |events| (Temporality::Cumulative, History { rules: rules.clone(), events })),
+        1 => (reports(), on_new_epoch()).prop_map(move |(events, on_new_epoch)| {
+            let rules = rules.clone().with_epochs(on_new_epoch);
+            (Temporality::Cumulative, History { rules, events })
+        }),
     ]
 }
 

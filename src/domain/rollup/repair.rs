@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::counter::{Change, Event, EventKey};
 use crate::rollup::checkpoint::{BucketRecord, Checkpoint};
 use crate::rollup::fold::take_total;
+use crate::rollup::slice_rules::FoldRules;
 use crate::time::Timestamp;
 
 /// The base of a repaired counter: one cell, changed only by compare-and-set.
@@ -55,16 +56,17 @@ impl BucketComparison {
     /// Compares a bucket: its record, if there is one, with its events up to the checkpoint's `as_of`, sorted by key.
     pub fn new(
         checkpoint: &Checkpoint,
-        (start, width): (Timestamp, Duration),
+        (start, rules): (Timestamp, &FoldRules),
         recorded: Option<BucketRecord>,
         events: &[Event],
     ) -> Self {
+        let width = rules.at(start).bucket;
         let mut found = BucketRecord::empty(start);
         let mut merged = checkpoint.clone();
         for event in events.iter().filter(|event| event.key.time <= checkpoint.as_of) {
             found.take(event);
             if let Change::Total(total) = event.change {
-                take_total(&mut merged, event, total);
+                take_total(&mut merged, event, total, rules.on_new_epoch());
             }
             if event.change.is_mutation() {
                 merged.last_event_time = merged.last_event_time.max(Some(event.key.time));
@@ -187,7 +189,7 @@ mod tests {
                 let recorded = open.or_else(|| records.get(&start).cloned());
                 let inside = |event: &&Event| event.key.time >= start && event.key.time < start + WIDTH;
                 let held: Vec<Event> = whole.iter().filter(inside).cloned().collect();
-                let compared = BucketComparison::new(&checkpoint, (start, WIDTH), recorded, &held);
+                let compared = BucketComparison::new(&checkpoint, (start, &rules()), recorded, &held);
                 let next = match compared.remedy(&checkpoint) {
                     RepairAction::None => continue,
                     RepairAction::Exchanged(next) => next,
@@ -203,7 +205,7 @@ mod tests {
                 }
                 repairs += 1;
                 checkpoint = next;
-                let again = BucketComparison::new(&checkpoint, (start, WIDTH), Some(compared.found), &held);
+                let again = BucketComparison::new(&checkpoint, (start, &rules()), Some(compared.found), &held);
                 prop_assert_eq!(again.remedy(&checkpoint), RepairAction::None, "a bucket is repaired once");
             }
             prop_assert_eq!(checkpoint.repairs, repairs);
@@ -223,10 +225,10 @@ mod tests {
         };
         let base = rolled(&[event(1, 10)], 20).checkpoint;
         let events = [event(1, 10), event(2, 25)];
-        let compared = BucketComparison::new(&base, (Timestamp::from_secs(0), WIDTH), None, &events);
+        let compared = BucketComparison::new(&base, (Timestamp::from_secs(0), &rules()), None, &events);
         let RepairAction::Exchanged(next) = compared.remedy(&base) else { panic!("the newer total was not folded") };
         assert_eq!((next.count, next.repairs), (25, 1));
-        let again = BucketComparison::new(&next, (Timestamp::from_secs(0), WIDTH), None, &events);
+        let again = BucketComparison::new(&next, (Timestamp::from_secs(0), &rules()), None, &events);
         assert_eq!(again.remedy(&next), RepairAction::None);
     }
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::counter::{DatasetId, NamespaceId};
+use crate::namespace::OnNewEpoch;
 use crate::rollup::checkpoint::is_ttl_expired;
 use crate::time::Timestamp;
 
@@ -56,6 +57,7 @@ pub struct SliceRule {
 pub struct FoldRules {
     slices: Vec<SliceRule>,
     steps: Vec<u32>,
+    on_new_epoch: OnNewEpoch,
 }
 
 impl FoldRules {
@@ -66,7 +68,12 @@ impl FoldRules {
     pub fn new(slices: Vec<SliceRule>, steps: Vec<u32>) -> Self {
         assert!(!slices.is_empty(), "a fold needs at least one slice rule");
         assert!(slices.windows(2).all(|pair| pair[0].end == pair[1].start), "slice rules must touch without gaps");
-        Self { slices, steps }
+        Self { slices, steps, on_new_epoch: OnNewEpoch::default() }
+    }
+
+    /// The same rules for the totals of a namespace with this setting, which never changes.
+    pub fn with_epochs(self, on_new_epoch: OnNewEpoch) -> Self {
+        Self { on_new_epoch, ..self }
     }
 
     /// Makes one rule for all times; for tests and for tails that are read, not rolled.
@@ -100,6 +107,11 @@ impl FoldRules {
 
     fn place_of(&self, time: Timestamp) -> usize {
         self.slices.partition_point(|slice| slice.start <= time).saturating_sub(1)
+    }
+
+    /// Returns what a new epoch of a source does to its count.
+    pub fn on_new_epoch(&self) -> OnNewEpoch {
+        self.on_new_epoch
     }
 
     /// Returns the steps of the kept series, in seconds.

@@ -82,6 +82,16 @@ pub enum CountingError {
         /// The newest known serial.
         known_serial: u64,
     },
+    /// A total fell within its epoch.
+    #[error("the total {total} is below {least}, where epoch {epoch} of the source stands")]
+    TotalBack {
+        /// The total of the call.
+        total: i64,
+        /// The least total that would be accepted.
+        least: i64,
+        /// The epoch of the call.
+        epoch: u64,
+    },
     /// The server is busy and did nothing.
     #[error("{what}; nothing was done: retry with the same token")]
     RetryLater {
@@ -147,6 +157,7 @@ impl CountingError {
             Self::TooOld { .. } => Reason::TooOld,
             Self::AlreadyExists { .. } => Reason::AlreadyExists,
             Self::SerialBack { .. } => Reason::SerialBack,
+            Self::TotalBack { .. } => Reason::TotalBack,
             Self::RetryLater { .. } => Reason::RetryLater,
             Self::ShuttingDown => Reason::ShuttingDown,
             Self::Store(error) => error.reason(),
@@ -178,6 +189,7 @@ impl CountingError {
             Self::SerialBack { known_epoch, known_serial, .. } => {
                 vec![("known_epoch", known_epoch.to_string()), ("known_serial", known_serial.to_string())]
             }
+            Self::TotalBack { least, .. } => vec![("known_total", least.to_string())],
             Self::NamespaceNotFound { name }
             | Self::NamespaceReadOnly { name, .. }
             | Self::UnknownCluster { name, .. } => {

@@ -34,6 +34,6 @@ impl Counting {
 const RULES: &str = "a counter rule";
 
 fn epochs_of(checkpoint: &Checkpoint) -> Option<SourceEpochs> {
-    let epochs = || checkpoint.sources.values().map(|source| source.epoch);
+    let epochs = || checkpoint.sources.values().map(|source| source.newest.epoch);
     Some(SourceEpochs { lowest: epochs().min()?, highest: epochs().max()? })
 }

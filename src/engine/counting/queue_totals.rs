@@ -132,6 +132,7 @@ impl Counting {
         let (this, scope) = (self, &scope);
         let known = |counter: CounterName| async move {
             let sources = this.fold_whole_tail(scope, &scope.counter(counter.clone())).await?.sources;
+            let sources = sources.into_iter().map(|(source, totals)| (source, totals.newest)).collect();
             Ok::<_, CountingError>(KnownTotals { counter, sources })
         };
         let counters = stream::iter(names).map(known).buffered(CALL_READS_AT_ONCE_MAX).try_collect().await?;

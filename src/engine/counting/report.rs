@@ -13,8 +13,8 @@ use tallystone_domain::counter::{
     Change, Counter, CounterName, Event, EventId, EventKey, IdempotencyToken, NamespaceName, Provenance,
 };
 use tallystone_domain::limits::SOURCES_MAX;
-use tallystone_domain::namespace::Temporality;
-use tallystone_domain::rollup::SourceTotal;
+use tallystone_domain::namespace::{OnNewEpoch, Temporality};
+use tallystone_domain::rollup::{SourceTotal, SourceTotals};
 use tallystone_domain::{Reason, Reject, Timestamp};
 use tallystone_ports::NewEvent;
 
@@ -86,7 +86,11 @@ impl Counting {
         total: i64,
     ) -> Result<Result<SourceTotal, Counter>, CountingError> {
         let known = self.newest_totals(scope, &counter).await?;
-        let Some(newest) = known.get(report.source.as_str()) else {
+        let newest = known.get(report.source.as_str()).map(|totals| totals.newest);
+        if scope.rules.on_new_epoch() == OnNewEpoch::Add {
+            refuse_fall(report, newest, total)?;
+        }
+        let Some(newest) = newest else {
             if known.len() >= SOURCES_MAX {
                 let message = format!(
                     "the counter already has {SOURCES_MAX} sources, the maximum; report as one of these sources with \
@@ -111,20 +115,31 @@ impl Counting {
         }
         if newest.total == total {
             self.context.stats.writes_repeated.increment();
-            return Ok(Ok(*newest));
+            return Ok(Ok(newest));
         }
         let (found, asked) = (ChangeText(Change::Total(newest.total)), ChangeText(Change::Total(total)));
         Err(CountingError::AlreadyExists { found, asked })
     }
 
-    /// The newest total of each source known to this server: from the checkpoint and the log after it.
+    /// What each source reported, as this server knows it: from the checkpoint and the log after it.
     async fn newest_totals(
         &self,
         scope: &Arc<NamespaceScope>,
         counter: &Counter,
-    ) -> Result<BTreeMap<Box<str>, SourceTotal>, CountingError> {
+    ) -> Result<BTreeMap<Box<str>, SourceTotals>, CountingError> {
         Ok(self.fold_whole_tail(scope, counter).await?.sources)
     }
+}
+
+/// Where the epochs of a source are added, each begins at 0 and only rises. A serial that goes back, or that repeats, has a
+/// refusal of its own.
+fn refuse_fall(report: &Report, newest: Option<SourceTotal>, total: i64) -> Result<(), CountingError> {
+    let before = newest.filter(|newest| newest.epoch == report.epoch && newest.serial < report.serial);
+    let least = before.map_or(0, |newest| newest.total);
+    if total >= least {
+        return Ok(());
+    }
+    Err(CountingError::TotalBack { total, least, epoch: report.epoch })
 }
 
 fn key_of(report: &Report, time: Timestamp) -> EventKey {

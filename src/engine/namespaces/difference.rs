@@ -5,8 +5,8 @@
 
 use crate::catalog::{SettingText, differences_between, duration_text, setting};
 use tallystone_domain::namespace::{
-    Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings, Temporality,
-    TimePartition, namespace_settings,
+    Cardinality, CounterType, DatasetSettings, HotCounters, NamespaceSpec, OnNewEpoch, RollupSettings, SeriesSettings,
+    Temporality, TimePartition, namespace_settings,
 };
 
 /// The differences between two specs of a namespace: `setting: before -> after`, one line per setting.
@@ -25,7 +25,7 @@ pub(super) fn fixed_differences(before: &NamespaceSpec, after: &NamespaceSpec) -
         (before.counter_type == CounterType::BestEffort) != (after.counter_type == CounterType::BestEffort);
     let is_fixed = |path: &str| match path {
         "counter_type" => type_is_fixed,
-        "temporality" => true,
+        "temporality" | "on_new_epoch" => true,
         _ => path.starts_with("storage."), // all other settings may change, or belong to the dataset
     };
     let fixed = |spec| settings_of(spec).into_iter().filter(|setting| is_fixed(setting.path)).collect();
@@ -63,6 +63,7 @@ fn settings_of(spec: &NamespaceSpec) -> Vec<SettingText> {
         setting("description", format!("{:?}", spec.description)),
         setting("counter_type", counter_type_text(spec.counter_type)),
         setting("temporality", temporality_text(spec.temporality)),
+        setting("on_new_epoch", spec.on_new_epoch.map_or("none", on_new_epoch_text)),
         setting("ttl", spec.ttl),
         setting("counter_cardinality", cardinality_text(spec.cardinality)),
         setting("storage.cache_cluster", &spec.storage.cache_cluster),
@@ -93,6 +94,13 @@ fn temporality_text(temporality: Temporality) -> &'static str {
     match temporality {
         Temporality::Delta => "DELTA",
         Temporality::Cumulative => "CUMULATIVE",
+    }
+}
+
+fn on_new_epoch_text(on_new_epoch: OnNewEpoch) -> &'static str {
+    match on_new_epoch {
+        OnNewEpoch::Add => "ADD",
+        OnNewEpoch::Replace => "REPLACE",
     }
 }
 
@@ -141,6 +149,7 @@ mod tests {
             description,
             counter_type,
             temporality,
+            on_new_epoch,
             ttl,
             cardinality,
             storage,
@@ -153,6 +162,7 @@ mod tests {
         *description = "x".to_owned();
         *counter_type = CounterType::BestEffort;
         *temporality = Temporality::Cumulative;
+        *on_new_epoch = Some(OnNewEpoch::Replace);
         *ttl = Some(Duration::from_millis(10_500));
         *cardinality = Cardinality::High;
         storage.cache_cluster = other.clone();

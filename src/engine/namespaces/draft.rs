@@ -11,8 +11,8 @@ use tallystone_domain::access::{AccessDenial, AskedName, CallRights};
 use tallystone_domain::counter::NamespaceName;
 use tallystone_domain::limits::FUTURE_LIMIT_FLOOR;
 use tallystone_domain::namespace::{
-    Cardinality, CounterType, Dataset, DatasetSettings, HotCounters, NamespaceSpec, RollupSettings, SeriesSettings,
-    Storage, Temporality, TimePartition, namespace_settings,
+    Cardinality, CounterType, Dataset, DatasetSettings, HotCounters, NamespaceSpec, OnNewEpoch, RollupSettings,
+    SeriesSettings, Storage, Temporality, TimePartition, namespace_settings,
 };
 use tallystone_domain::{Reason, Reject};
 
@@ -25,6 +25,8 @@ pub struct NamespaceDraft {
     pub counter_type: Option<CounterType>,
     /// The temporality of its reports.
     pub temporality: Option<Temporality>,
+    /// What a new epoch of a source does.
+    pub on_new_epoch: Option<OnNewEpoch>,
     /// A counter silent for longer counts from 0 again; 0: never.
     pub ttl: Option<Duration>,
     /// The approximate number of counters.
@@ -117,6 +119,7 @@ impl NamespaceDraft {
             description: None,
             counter_type: None,
             temporality: None,
+            on_new_epoch: None,
             ttl: None,
             cardinality: None,
             storage: StorageDraft::default(),
@@ -156,11 +159,15 @@ impl NamespaceDraft {
             event_cluster: cluster(self.storage.event_cluster, live_storage.map(|kept| &kept.event_cluster), store),
         };
         let dataset = self.dataset.resolve(dataset.map(|dataset| &dataset.settings), &defaults.dataset_settings);
+        let temporality = or_kept(self.temporality, kept, |kept| kept.temporality);
+        let on_new_epoch = or_kept(self.on_new_epoch.map(Some), kept, |kept| kept.on_new_epoch);
+        let is_cumulative = temporality == Temporality::Cumulative;
         NamespaceSpec {
             name: self.name,
             description: or_kept(self.description, kept, |kept| kept.description.clone()),
             counter_type: or_kept(self.counter_type, kept, |kept| kept.counter_type),
-            temporality: or_kept(self.temporality, kept, |kept| kept.temporality),
+            temporality,
+            on_new_epoch: on_new_epoch.or(is_cumulative.then(OnNewEpoch::default)),
             ttl: or_kept(self.ttl.map(|ttl| (!ttl.is_zero()).then_some(ttl)), kept, |kept| kept.ttl),
             cardinality: or_kept(self.cardinality, kept, |kept| kept.cardinality),
             storage,
@@ -232,6 +239,7 @@ impl From<NamespaceSpec> for NamespaceDraft {
             description: Some(spec.description),
             counter_type: Some(spec.counter_type),
             temporality: Some(spec.temporality),
+            on_new_epoch: spec.on_new_epoch,
             ttl: Some(spec.ttl.unwrap_or_default()),
             cardinality: Some(spec.cardinality),
             storage: StorageDraft {

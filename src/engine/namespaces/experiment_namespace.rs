@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::catalog::Author;
 use crate::namespaces::{DatasetDraft, NamespaceCatalog, NamespaceDraft, NamespaceError, PartitionDraft, StorageDraft};
 use tallystone_domain::counter::NamespaceName;
-use tallystone_domain::namespace::{Cardinality, CounterType, Namespace, SeriesSettings, Temporality};
+use tallystone_domain::namespace::{Cardinality, CounterType, Namespace, OnNewEpoch, SeriesSettings, Temporality};
 
 /// The name of the namespace, and of its dataset.
 const EXPERIMENT_NAMESPACE: &str = "tallystone.experiments";
@@ -50,6 +50,7 @@ impl NamespaceCatalog {
             description: Some("the totals of experiments, minute by minute; only the service writes it".to_owned()),
             counter_type: Some(CounterType::Accurate),
             temporality: Some(Temporality::Cumulative),
+            on_new_epoch: Some(OnNewEpoch::Replace),
             cardinality: Some(Cardinality::High),
             storage: StorageDraft {
                 // Copies on a cache cluster may be seconds old.

@@ -11,7 +11,7 @@ use crate::namespaces::{
     DatasetDraft, NamespaceCatalog, NamespaceDraft, NamespaceError, PartitionDraft, RollupDraft, StorageDraft,
 };
 use tallystone_domain::counter::NamespaceName;
-use tallystone_domain::namespace::{Cardinality, CounterType, Namespace, SeriesSettings, Temporality};
+use tallystone_domain::namespace::{Cardinality, CounterType, Namespace, OnNewEpoch, SeriesSettings, Temporality};
 
 /// The name of the namespace, and of its dataset.
 const QUEUE_NAMESPACE: &str = "tallystone.queues";
@@ -52,6 +52,7 @@ impl NamespaceCatalog {
             description: Some("the counters that queues keep about themselves; only the service writes it".to_owned()),
             counter_type: Some(CounterType::Accurate),
             temporality: Some(Temporality::Cumulative),
+            on_new_epoch: Some(OnNewEpoch::Replace),
             cardinality: Some(Cardinality::High),
             storage: StorageDraft {
                 // Copies on a cache cluster may be seconds old.

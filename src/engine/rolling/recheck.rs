@@ -121,13 +121,12 @@ impl Roller {
         let checkpoint = &current.rolled.checkpoint;
         let Some(events) = fleet.store.bucket(dataset, counter, bucket, copies).await? else { return Ok(true) };
         let recorded = self.recorded_bucket(scope, counter, &current, bucket).await?;
-        let width = scope.rules.at(bucket).bucket;
-        let compared = BucketComparison::new(checkpoint, (bucket, width), recorded, &events);
+        let compared = BucketComparison::new(checkpoint, (bucket, &scope.rules), recorded, &events);
         let next = match compared.remedy(checkpoint) {
             RepairAction::None => return Ok(true),
             RepairAction::Exchanged(next) => next,
             RepairAction::AddLater(mut next) => {
-                next.count += self.recorded_sum_from(scope, counter, &current, bucket + width).await?;
+                next.count += self.recorded_sum_from(scope, counter, &current, bucket + compared.width).await?;
                 next
             }
         };

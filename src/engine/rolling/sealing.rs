@@ -29,8 +29,7 @@ impl Roller {
         // A bucket without later events is still the open one of its checkpoint.
         let open = checkpoint.open_bucket.clone().filter(|open| open.start == bucket);
         let recorded = open.or_else(|| stored.into_iter().find(|record| record.start == bucket));
-        let width = scope.rules.at(bucket).bucket;
-        let compared = BucketComparison::new(&checkpoint, (bucket, width), recorded, &events);
+        let compared = BucketComparison::new(&checkpoint, (bucket, &scope.rules), recorded, &events);
         self.context.stats.buckets_sealed.increment();
         if compared.remedy(&checkpoint) == RepairAction::None {
             return Ok(());

@@ -1543,6 +1543,9 @@ pub struct Namespace {
     /// Default: none. In an update they replace the existing ones.
     #[prost(message, repeated, tag = "17")]
     pub hot_counters: ::prost::alloc::vec::Vec<HotCounter>,
+    /// What a new epoch of a source does, in a cumulative namespace. Default: ADD. Cannot change.
+    #[prost(enumeration = "OnNewEpoch", tag = "18")]
+    pub on_new_epoch: i32,
 }
 /// Storage names the clusters of a namespace. Under plain `dev` every cluster is the embedded store.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1868,6 +1871,41 @@ impl Temporality {
             "TEMPORALITY_UNSPECIFIED" => Some(Self::Unspecified),
             "TEMPORALITY_DELTA" => Some(Self::Delta),
             "TEMPORALITY_CUMULATIVE" => Some(Self::Cumulative),
+            _ => None,
+        }
+    }
+}
+/// OnNewEpoch selects what a cumulative counter keeps of a source that raised its epoch, that is, restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum OnNewEpoch {
+    /// Means ADD in a cumulative namespace. A namespace of deltas has no other value.
+    Unspecified = 0,
+    /// The source begins at 0 again, and what it counted before stays counted, as Prometheus and OpenTelemetry treat a
+    /// counter that was reset. A total that falls within an epoch is refused.
+    Add = 1,
+    /// The first total of the new epoch stands for all that the source counted. Totals may fall, as the depth of a queue
+    /// does.
+    Replace = 2,
+}
+impl OnNewEpoch {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ON_NEW_EPOCH_UNSPECIFIED",
+            Self::Add => "ON_NEW_EPOCH_ADD",
+            Self::Replace => "ON_NEW_EPOCH_REPLACE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ON_NEW_EPOCH_UNSPECIFIED" => Some(Self::Unspecified),
+            "ON_NEW_EPOCH_ADD" => Some(Self::Add),
+            "ON_NEW_EPOCH_REPLACE" => Some(Self::Replace),
             _ => None,
         }
     }

@@ -859,7 +859,7 @@ pub struct RolledUpPart {
     /// The number of repairs of the value.
     #[prost(int64, tag = "12")]
     pub repairs: i64,
-    /// The newest total of each source of a cumulative counter. `count` is their sum.
+    /// The newest total of each source of a cumulative counter. `count` is the sum of all `total` and `earlier`.
     #[prost(message, repeated, tag = "13")]
     pub sources: ::prost::alloc::vec::Vec<SourceTotal>,
 }
@@ -881,6 +881,9 @@ pub struct SourceTotal {
     /// The time of the event that holds it.
     #[prost(message, optional, tag = "5")]
     pub event_time: ::core::option::Option<::prost_types::Timestamp>,
+    /// What the source counted in its earlier epochs, in a namespace whose `on_new_epoch` is ADD.
+    #[prost(int64, tag = "6")]
+    pub earlier: i64,
 }
 /// TailPart is the part in the log after the checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -103,6 +103,9 @@ pub enum Reason {
     SerialBack = 56,
     /// The cumulative counter already has 256 sources. Nothing was applied.
     TooManySources = 57,
+    /// The total is below the newest one of its source and epoch, or below 0, in a namespace whose sources only count up.
+    /// Nothing was applied.
+    TotalBack = 58,
     /// The disk is nearly full. Adds are refused until there is space again. Nothing was applied.
     StorageFull = 60,
     /// The store does not respond. Nothing was applied.
@@ -235,6 +238,7 @@ impl Reason {
             Self::AlreadyExists => "REASON_ALREADY_EXISTS",
             Self::SerialBack => "REASON_SERIAL_BACK",
             Self::TooManySources => "REASON_TOO_MANY_SOURCES",
+            Self::TotalBack => "REASON_TOTAL_BACK",
             Self::StorageFull => "REASON_STORAGE_FULL",
             Self::StoreUnavailable => "REASON_STORE_UNAVAILABLE",
             Self::ShuttingDown => "REASON_SHUTTING_DOWN",
@@ -320,6 +324,7 @@ impl Reason {
             "REASON_ALREADY_EXISTS" => Some(Self::AlreadyExists),
             "REASON_SERIAL_BACK" => Some(Self::SerialBack),
             "REASON_TOO_MANY_SOURCES" => Some(Self::TooManySources),
+            "REASON_TOTAL_BACK" => Some(Self::TotalBack),
             "REASON_STORAGE_FULL" => Some(Self::StorageFull),
             "REASON_STORE_UNAVAILABLE" => Some(Self::StoreUnavailable),
             "REASON_SHUTTING_DOWN" => Some(Self::ShuttingDown),

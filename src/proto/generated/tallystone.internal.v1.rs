@@ -493,7 +493,7 @@ pub struct StoredCountAt {
     pub event_time: i64,
 }
 /// StoredSource is the newest total of one source.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StoredSource {
     /// The source.
     #[prost(bytes = "vec", tag = "1")]
@@ -510,6 +510,12 @@ pub struct StoredSource {
     /// The time of its event, microseconds since 1970.
     #[prost(sint64, tag = "5")]
     pub event_time: i64,
+    /// The newest totals of the epochs before, newest first. Their source is absent, and so are fields 6 and 7.
+    #[prost(message, repeated, tag = "6")]
+    pub earlier: ::prost::alloc::vec::Vec<StoredSource>,
+    /// The sum of the last totals of all epochs before these. Absent means 0.
+    #[prost(message, optional, tag = "7")]
+    pub settled: ::core::option::Option<StoredWide>,
 }
 /// StoredTimeSlice is the row of one time slice.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -654,6 +660,9 @@ pub struct StoredNamespaceSpec {
     /// The counters with their own number of event buckets, by name.
     #[prost(message, repeated, tag = "19")]
     pub hot_counters: ::prost::alloc::vec::Vec<StoredHotCounter>,
+    /// 1 add, 2 replace. 0 in a cumulative namespace means replace, as before this was kept.
+    #[prost(uint32, tag = "20")]
+    pub on_new_epoch: u32,
 }
 /// StoredHotCounter is a counter with its own number of event buckets.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -35,7 +35,7 @@ use tallystone::domain::access::QuotaLimits;
 use tallystone::domain::call_limit::CallLimitSettings;
 use tallystone::domain::counter::NamespaceName;
 use tallystone::domain::fleet::ProtocolRules;
-use tallystone::domain::namespace::{CounterType, NamespaceSpec, SeriesSettings, Temporality};
+use tallystone::domain::namespace::{CounterType, NamespaceSpec, OnNewEpoch, SeriesSettings, Temporality};
 use tallystone::engine::catalog::Author;
 use tallystone::engine::namespaces::NamespaceCatalog;
 use tallystone::engine::{Engine, EngineParts, MemberProfile};
@@ -241,6 +241,7 @@ fn specs() -> Vec<NamespaceSpec> {
     fast.counter_type = CounterType::BestEffort;
     let mut totals = spec("totals");
     totals.temporality = Temporality::Cumulative;
+    totals.on_new_epoch = Some(OnNewEpoch::Add);
     vec![shop, exact, fast, totals]
 }
 

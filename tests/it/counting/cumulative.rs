@@ -7,21 +7,22 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::domain::Reason;
 use tallystone::domain::counter::{Change, Counter, Event, EventId, EventKey, Provenance, ReportSource};
-use tallystone::domain::namespace::{NamespaceSpec, Temporality};
-use tallystone::engine::counting::{CountingError, Report, WriteOutcome, Written};
+use tallystone::domain::namespace::{NamespaceSpec, OnNewEpoch, SeriesSettings, Temporality};
+use tallystone::engine::counting::{CountingError, Report, SeriesQuery, WriteOutcome, Written};
 use tallystone::ports::NewEvent;
 
 use super::slow_log::SlowLog;
 use super::{House, SECOND, START, applied, counter, spec};
 
-fn totals() -> NamespaceSpec {
+fn totals(on_new_epoch: OnNewEpoch) -> NamespaceSpec {
     let mut spec = spec("shop");
     spec.temporality = Temporality::Cumulative;
+    spec.on_new_epoch = Some(on_new_epoch);
     spec
 }
 
 async fn house() -> House {
-    House::with(totals()).await
+    House::with(totals(OnNewEpoch::Replace)).await
 }
 
 async fn report(house: &House, source: &str, epoch: u64, serial: u64, total: i64) -> Result<Written, CountingError> {
@@ -44,6 +45,52 @@ async fn the_value_is_the_sum_of_the_newest_totals_of_all_sources() {
     assert_eq!(house.fresh("depth").await.count, 8);
     house.pass(8 * SECOND).await;
     assert_eq!(house.get("depth").await.count, 8);
+}
+
+#[tokio::test]
+async fn what_a_source_counted_before_its_restart_stays_counted() {
+    let mut spec = totals(OnNewEpoch::Add);
+    spec.series = vec![SeriesSettings { step_seconds: 10, keep: SECOND * 86_400 }];
+    let house = House::with(spec).await;
+    let begin = house.now().floor_to(SECOND * 10) + SECOND * 10;
+    let (mut counts, mut serial) = (Vec::new(), 0);
+    for (epoch, total) in [(1, 1_000), (1, 1_500), (2, 20), (2, 60)] {
+        house.pass(SECOND * 10).await;
+        serial += 1;
+        report(&house, "a", epoch, serial, total).await.expect("a report");
+        counts.push(house.fresh("depth").await.count);
+    }
+    assert_eq!(counts, [1_000, 1_500, 1_520, 1_560]);
+    assert_eq!(report(&house, "a", 1, 9, 1_600).await.expect_err("an epoch that is over").reason(), Reason::SerialBack);
+    report(&house, "b", 7, 1, 5).await.expect("another source");
+    house.pass(SECOND * 30).await;
+    assert_eq!(house.get("depth").await.count, 1_565, "and the same once all is rolled up");
+    let range = SeriesQuery { from: begin, to: begin + SECOND * 40, step: None };
+    let series = house.drive(house.counting.series(&house.shop, counter("depth"), range)).await.expect("a series");
+    let steps: Vec<i128> = series.rows.iter().map(|row| row.sum).collect();
+    assert_eq!(steps, [1_000, 500, 20, 45]);
+}
+
+#[tokio::test]
+async fn a_total_that_falls_within_its_epoch_is_refused_where_epochs_are_added() {
+    let house = House::with(totals(OnNewEpoch::Add)).await;
+    report(&house, "a", 1, 5, 10).await.expect("a report");
+    for pause in [0, 10] {
+        house.pass(pause * SECOND).await;
+        let fell = report(&house, "a", 1, 6, 9).await.expect_err("it falls");
+        assert_eq!(fell.reason(), Reason::TotalBack);
+        assert!(fell.to_string().contains("below 10, where epoch 1 of the source stands"), "{fell}");
+        assert_eq!(fell.metadata(), [("known_total", "10".to_owned())]);
+        assert_eq!(report(&house, "a", 2, 1, -1).await.expect_err("an epoch begins at 0").reason(), Reason::TotalBack);
+        assert_eq!(report(&house, "a", 1, 4, 9).await.expect_err("goes back").reason(), Reason::SerialBack);
+        assert_eq!(report(&house, "a", 1, 5, 9).await.expect_err("differs").reason(), Reason::AlreadyExists);
+    }
+    report(&house, "a", 1, 6, 10).await.expect("a total that stands");
+    assert_eq!(house.fresh("depth").await.count, 10);
+    let levels = self::house().await;
+    report(&levels, "a", 1, 1, 10).await.expect("a report");
+    report(&levels, "a", 1, 2, -4).await.expect("a level may fall");
+    assert_eq!(levels.fresh("depth").await.count, -4);
 }
 
 #[tokio::test]
@@ -96,7 +143,7 @@ async fn two_reports_of_one_source_at_once_are_judged_one_after_the_other() {
     let clock = ManualClock::at(START + 3_600 * SECOND);
     let mut stores = memory::stores_on(Arc::new(clock.clone()));
     let log = SlowLog::before(&mut stores);
-    let house = House::on(totals(), clock, stores, None).await;
+    let house = House::on(totals(OnNewEpoch::Replace), clock, stores, None).await;
     log.shut();
     let in_flight = |serial: u64, total: i64| {
         let (counting, shop) = (house.counting.clone(), house.shop.clone());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tallystone::adapters::manual::{ManualClock, SeededEntropy};
 use tallystone::adapters::memory;
 use tallystone::domain::counter::{Change, Counter, EventKey, ReportSource};
-use tallystone::domain::namespace::{NamespaceSpec, SeriesSettings, Temporality};
+use tallystone::domain::namespace::{NamespaceSpec, OnNewEpoch, SeriesSettings, Temporality};
 use tallystone::domain::rollup::{CountReading, Exactness, Freshness, ReadOptions, SliceStatus};
 use tallystone::domain::{Reason, Timestamp};
 use tallystone::engine::counting::{CountingError, Report, SeriesQuery, WriteOutcome, Written};
@@ -60,6 +60,7 @@ impl Ground {
     fn spec(self) -> NamespaceSpec {
         let mut spec = spec("shop");
         spec.temporality = Temporality::Cumulative;
+        spec.on_new_epoch = Some(OnNewEpoch::Replace);
         spec.series = vec![SeriesSettings { step_seconds: 10, keep: 86_400 * SECOND }];
         match self {
             Self::Plain => {}

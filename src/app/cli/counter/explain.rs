@@ -199,9 +199,13 @@ impl<'a> CounterExplanationText<'a> {
     fn sources(&mut self, sources: &[pb::SourceTotal]) {
         for (place, source) in sources.iter().take(SOURCES_SHOWN).enumerate() {
             let label = if place == 0 { "sources" } else { "" };
-            let pb::SourceTotal { source: name, epoch, serial, total, event_time } = source;
+            let pb::SourceTotal { source: name, epoch, serial, total, event_time, earlier } = source;
             let at = self.when(event_time.as_ref());
-            self.line(label, &format!("{total} of {}, epoch {epoch}, serial {serial}, {at}", single_line(name)));
+            let before = if *earlier == 0 { String::new() } else { format!(", and {earlier} in earlier epochs") };
+            self.line(
+                label,
+                &format!("{total} of {}, epoch {epoch}, serial {serial}, {at}{before}", single_line(name)),
+            );
         }
         if sources.len() > SOURCES_SHOWN {
             self.line("", &format!("and {} more; -o json shows all", sources.len() - SOURCES_SHOWN));
