@@ -659,7 +659,7 @@ pub mod tests {
             ),
             (
                 "xyzzy.plugh",
-                "the sections are auth, best_effort, bridge, cache, clusters, console, counters, limits, log, queues, quotas, server, storage, \
+                "the sections are auth, best_effort, bridge, cache, clusters, console, counters, limits, log, metrics, queues, quotas, server, storage, \
                  tls, traces",
             ),
         ] {

@@ -331,7 +331,7 @@ reasons! {
     MessageNotFound => ReasonInfo {
         name: "MESSAGE_NOT_FOUND",
         advice: Some("check its id, or send its key"),
-        help: "The id was never enqueued, or its retention is over. With shard_key, only the shard of that shard key or exclusivity value is searched; omit it to search all shards.",
+        help: "The id was never enqueued, or its message is gone: its retention is over, or it was purged or discarded. GetMessageTrace (msg trace) says which, as far as the history of the queue goes back. With shard_key, only the shard of that shard key or exclusivity value is searched; omit it to search all shards.",
         ..NOT_FOUND
     },
     OperationNotFound => ReasonInfo {

@@ -468,8 +468,8 @@ proptest! {
             let to = Timestamp::from_millis(roll_.to_millis).max(base.as_of);
             let rolled = fold(base.clone(), &history.between(base.as_of, to), to, &history.rules);
             prop_assert_eq!(rolled.checkpoint.count, value_at(to));
-            let newest = |(source, totals): (&Box<str>, &SourceTotals)| (source.clone(), totals.newest);
-            let newest: BTreeMap<_, _> = rolled.checkpoint.sources.iter().map(newest).collect();
+            let sources = rolled.checkpoint.sources.iter();
+            let newest: BTreeMap<_, _> = sources.map(|(source, totals)| (source.clone(), totals.newest)).collect();
             prop_assert_eq!(newest, newest_totals(history.up_to(to)));
             prop_assert_eq!(&rolled.finished_buckets, &Vec::new(), "cumulative counters keep no bucket records");
             prop_assert_eq!(&rolled.checkpoint.open_bucket, &None);

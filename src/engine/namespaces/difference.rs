@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn every_setting_that_changes_is_told() {
         let lines = differences(&spec(), &all_changed());
-        assert_eq!(lines.len(), 23, "{lines:#?}");
+        assert_eq!(lines.len(), 24, "{lines:#?}");
         for line in [
             "rollup.num_queues: 8 -> 16",
             "ttl: none -> 10.5s",
@@ -208,6 +208,6 @@ mod tests {
         let mut accurate = spec();
         accurate.counter_type = CounterType::Accurate;
         assert!(fixed_differences(&spec(), &accurate).is_empty());
-        assert_eq!(fixed_differences(&spec(), &all_changed()).len(), 6);
+        assert_eq!(fixed_differences(&spec(), &all_changed()).len(), 7);
     }
 }

@@ -27,8 +27,8 @@ impl Queues {
         let found = match found {
             Ok(found) => found,
             Err(QueueError::Refused(Refusal::NotFound)) => {
-                let text = "the queue has no message with this id: it was never enqueued, or its retention is over; \
-                    check the response of its enqueue, and omit shard_key to search all shards";
+                let text = "the queue has no message with this id: it was never enqueued, its retention is over, \
+                    or it was purged or discarded; check the response of its enqueue, and omit shard_key to search all shards";
                 return Ok((vec![explanation("unknown_id", text)], None));
             }
             Err(error) => return Err(error),

@@ -27,7 +27,7 @@ pub fn refusal_text(refusal: &Refusal) -> String {
                 unblocked"
             );
         }
-        Refusal::NotFound => "there is no such message: it was never enqueued, or its retention is over",
+        Refusal::NotFound => "there is no such message: it was never enqueued, its retention is over, or it was purged or discarded",
         Refusal::LeaseLost => "the lease has ended or never existed; nothing was changed",
         Refusal::SessionNotFound => {
             "there is no such session: it ended long ago, or was never opened; open a new \
