@@ -35,7 +35,7 @@ fn every_page_has_the_policy_and_escapes_names_and_errors() {
         ("message?queue=mail&id=m1", "&lt;b&gt;50%"),
         ("experiments?baseline=0.2&effect=0.05&power=0.8", "1,030"),
         ("health", "embedded"),
-        ("control?kind=queue&name=mail", "Who set this?"),
+        ("control?kind=queue&name=mail", "Changes"),
         ("control?kind=namespace&name=default", "default"),
         ("runbook?page=docs/runbook/queue-blocked.md", "A queue is blocked"),
         ("audit", "CreateQueue"),
@@ -186,6 +186,24 @@ fn is_dated(page: &str) -> bool {
     let is_state = value("data-age-state").is_some_and(|state| ["fresh", "lagging", "stale", "away"].contains(&state));
     let millis = value("data-as-of").and_then(|as_of| as_of.parse::<u64>().ok());
     is_state && millis.is_some_and(|millis| millis > 1_700_000_000_000)
+}
+
+#[test]
+fn an_unknown_state_kind_or_range_in_an_address_is_named_with_what_is_allowed() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let states = "It is one of: pending, invisible, running, errored, completed, canceled.";
+    for (place, status, said) in [
+        ("messages?queue=mail&state=ready", 400, states),
+        ("messages?queue=mail&state=PENDING", 400, states),
+        ("control?kind=counter&name=mail", 400, "It is one of: queue, namespace."),
+        ("queue?name=mail&range=2h", 200, "It is one of: 1h, 24h, 7d."),
+        ("messages?queue=mail", 200, "m1"),
+        ("control?name=mail", 200, "Changes"),
+    ] {
+        let page = get(&server, &format!("/console/{place}"), &[]);
+        assert!(page.status == status && page.body.contains(said), "{place}: {} {}", page.status, page.body);
+    }
 }
 
 #[test]

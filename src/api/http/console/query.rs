@@ -1,10 +1,14 @@
 //! Queries of pages and bodies of forms: names and values as `application/x-www-form-urlencoded`.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tonic::Status;
 use xxhash_rust::xxh3::Xxh3;
 
 /// What is escaped in the values of links.
 const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The letters of an unknown value that a page shows.
+const SHOWN_LETTERS: usize = 100;
 
 /// The values of a query, by name. Of a name that occurs twice the first counts.
 #[derive(Clone, Default, Debug)]
@@ -46,11 +50,34 @@ pub fn link(page: &str, pairs: &[(&str, &str)]) -> String {
     text
 }
 
+/// The value of a query that may have some values; the first of them if it is empty.
+///
+/// # Errors
+///
+/// The value is another one. The text says which there are.
+pub fn one_of(name: &str, value: &str, allowed: &[&'static str]) -> Result<&'static str, Status> {
+    let found = if value.is_empty() { allowed.first() } else { allowed.iter().find(|known| **known == value) };
+    let unknown = || {
+        let shown: String = value.chars().take(SHOWN_LETTERS).collect();
+        Status::invalid_argument(format!("There is no {name} {shown:?}. It is one of: {}.", allowed.join(", ")))
+    };
+    found.copied().ok_or_else(unknown)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_value_that_is_not_allowed_is_refused_with_those_that_are() {
+        let states = ["pending", "running"];
+        assert_eq!(one_of("state", "", &states).expect("the first"), "pending");
+        assert_eq!(one_of("state", "running", &states).expect("it is known"), "running");
+        let refused = one_of("state", "ready", &states).expect_err("there is none");
+        assert_eq!(refused.message(), "There is no state \"ready\". It is one of: pending, running.");
+    }
 
     proptest! {
         #[test]

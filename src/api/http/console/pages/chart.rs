@@ -8,6 +8,7 @@ use tonic::Status;
 use super::methods::BATCH_GET_SERIES;
 use super::queue_counts::{QUEUE_COUNTERS, earliest, queue_as_of};
 use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::one_of;
 use crate::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
 use crate::http::console::words::{self, moment, rate};
 use crate::time;
@@ -60,6 +61,12 @@ pub async fn section(
     counters: Vec<DrawnCounter>,
     range: &str,
 ) -> Section {
+    let range = match one_of("range", range, &RANGES.map(|(name, ..)| name)) {
+        Ok(range) => range,
+        Err(unknown) => {
+            return Section { title: title.to_owned(), empty: unknown.message().to_owned(), ..Section::default() };
+        }
+    };
     let (_, shown, range) = RANGES.into_iter().find(|(name, ..)| *name == range).unwrap_or(RANGES[0]);
     let mut section =
         Section { title: title.to_owned(), note: format!("the last {}", shown.to_lowercase()), ..Section::default() };

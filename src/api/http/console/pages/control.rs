@@ -1,8 +1,8 @@
-//! Who set this? The changes of a queue or namespace, newest first.
+//! Changes: who set what of a queue or namespace, newest first.
 
 use super::methods::{LIST_NAMESPACE_CHANGES, LIST_QUEUE_CHANGES};
 use crate::http::console::ask::ConsoleCalls;
-use crate::http::console::query::{PageQuery, link};
+use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{ActionLink, Page, PageFailure, Section, TableRow, TableView, TextLink, cell, heads};
 use crate::http::console::words::{moment, or_unknown};
 use tallystone_proto::admin::v1 as admin;
@@ -10,11 +10,14 @@ use tallystone_proto::queue::v1 as queue;
 
 /// The changes of one page.
 const PAGE_ROWS: i32 = 50;
+/// What has changes; the first if the query names none.
+const KINDS: [&str; 2] = ["queue", "namespace"];
 
 /// The page.
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
     let (kind, name) = (query.text("kind"), query.text("name"));
     let page_token = query.text("page").to_owned();
+    let kind = one_of("kind", kind, &KINDS)?;
     let is_namespace = kind == "namespace";
     let (rows, next) = if is_namespace {
         let request = admin::ListNamespaceChangesRequest { name: name.to_owned(), page_size: PAGE_ROWS, page_token };
@@ -31,7 +34,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         };
         (answer.changes.into_iter().map(row).collect(), answer.next_page_token)
     };
-    let mut page = if is_namespace { Page::new("counters", name) } else { Page::of_queue(name, "Who set this?") };
+    let mut page = if is_namespace { Page::new("counters", name) } else { Page::of_queue(name, "Changes") };
     if is_namespace {
         page.crumbs = vec![TextLink { href: "counters".to_owned(), text: "Counters".to_owned() }];
     }

@@ -98,7 +98,7 @@ async fn namespaces(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, Pag
             TableCell { href: link("counters", &[("ns", &namespace.name)]), ..cell("Namespace", &namespace.name) },
             TableCell {
                 href: link("control", &[("kind", "namespace"), ("name", &namespace.name)]),
-                ..cell("Settings", "Who set this?")
+                ..cell("Settings", "Changes")
             },
         ],
         ..TableRow::default()

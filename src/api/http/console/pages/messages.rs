@@ -7,7 +7,7 @@ use super::queue::why_off;
 use crate::http::console::act;
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::payload::GET_MESSAGE;
-use crate::http::console::query::{PageQuery, link};
+use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{
     ActionLink, Fact, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
     cell, heads, number, state_name,
@@ -45,7 +45,8 @@ pub struct MessageOffers {
 /// The list.
 pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
     let queue = query.text("queue");
-    let (state, word, wire) = STATES.into_iter().find(|(state, ..)| *state == query.text("state")).unwrap_or(STATES[0]);
+    let state = one_of("state", query.text("state"), &STATES.map(|(state, ..)| state))?;
+    let (state, word, wire) = STATES.into_iter().find(|(known, ..)| *known == state).unwrap_or(STATES[0]);
     let request = pb::ListMessagesRequest {
         queue: queue.to_owned(),
         state: wire.into(),

@@ -228,7 +228,7 @@ async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
     ];
     let history = ActionLink {
         href: link("control", &[("kind", "queue"), ("name", name)]),
-        text: "Who set this?",
+        text: "Changes",
         enabled: true,
         ..ActionLink::default()
     };
