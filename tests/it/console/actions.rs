@@ -41,7 +41,7 @@ fn a_purge_posted_twice_is_one_purge_with_one_line() {
         let answer = post(&server, &right, &[]);
         assert_eq!(
             (answer.status, header(&answer, "location")),
-            (303, Some("queue?name=mail&done=purge")),
+            (303, Some("queue?name=mail&done=purge&messages=11")),
             "{}",
             answer.body
         );
@@ -50,7 +50,26 @@ fn a_purge_posted_twice_is_one_purge_with_one_line() {
     let lines = lines(&server);
     assert_eq!(lines[0], ("PurgeQueue".to_owned(), "clean up ü".to_owned(), "OK".to_owned()));
     assert_eq!(lines.len(), before + 1, "{lines:?}");
-    assert!(get(&server, "/console/queue?name=mail&done=purge", &[]).body.contains("Done: purge."));
+}
+
+#[test]
+fn a_purge_redrive_and_discard_say_how_many_messages_they_took() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    let server = &server;
+    let act = |name: &str| {
+        let page = get(server, &format!("/console/act?do={name}&queue=mail"), &[]).body;
+        let answer = post(server, &form(&page, "reason=test&typed=mail"), &[]);
+        let place = header(&answer, "location").unwrap_or_else(|| panic!("{name}: {}", answer.body)).to_owned();
+        move || get(server, &format!("/console/{place}"), &[]).body
+    };
+    // A busy machine may show the page while the operation continues. Then it says so once it is loaded again.
+    for (name, said) in
+        [("redrive", "It took 1 message."), ("purge", "It took 12 messages."), ("discard", "It took 0 messages.")]
+    {
+        let page = act(name);
+        assert!(eventually(WITHIN, || page().contains(said)), "{name}: {}", page());
+    }
 }
 
 #[test]

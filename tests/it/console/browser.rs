@@ -89,7 +89,7 @@ async fn the_console_shows_numbers_and_purges_without_scripts() {
     browser.wait_for("[data-testid='confirm-submit']").await.click().await.expect("a button");
     browser.wait_for(".notice").await;
     let url = browser.session.current_url().await.expect("an address");
-    assert!(url.as_str().ends_with("/console/queue?name=mail&done=purge"), "{url}");
+    assert!(url.as_str().ends_with("/console/queue?name=mail&done=purge&messages=11"), "{url}");
     browser.end().await;
     let is_empty = || done(&server, "GetDepth", &json!({"queue": "mail"}))["pending"] == json!("0");
     assert!(eventually(WAIT, is_empty), "the queue is purged");

@@ -14,7 +14,7 @@ use prost::Message;
 use tonic::Status;
 
 use super::ask::ConsoleCalls;
-use super::operation_end::{OperationWait, await_end};
+use super::operation_end::{GET_OPERATION, OperationWait, await_end};
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
 use super::words::whole;
@@ -43,6 +43,8 @@ type PostedForm = tokio::sync::Mutex<Option<(u64, FormEnd)>>;
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum FormEnd {
     Done,
+    /// An operation has ended, with so many messages.
+    Took(i64),
     /// An operation continues, by its id.
     Started(String),
 }
@@ -228,12 +230,43 @@ pub fn done(query: &PageQuery) -> Option<String> {
         let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text(key));
         found.map(|(_, _, text)| text.to_lowercase())
     };
-    let started = || {
+    let started = |text: String| {
         let id = shell_word(query.text("operation"));
-        let progress = format!("The command tallystone dlq status {id} shows how far it is.");
-        text_of("started").map(|text| format!("Started: {text}. {progress}"))
+        format!("Started: {text}. The command tallystone dlq status {id} shows how far it is.")
     };
-    text_of("done").map(|text| format!("Done: {text}.")).or_else(started)
+    let took = |text: String| match query.text("messages").parse() {
+        Ok(messages) => took(&text, messages),
+        Err(_) => format!("Done: {text}."),
+    };
+    text_of("done").map(took).or_else(|| text_of("started").map(started))
+}
+
+/// What was done or started, with how far it is by now.
+pub async fn progress(calls: &ConsoleCalls, query: &PageQuery) -> Option<String> {
+    let said = done(query)?;
+    let operation_id = query.text("operation").to_owned();
+    if operation_id.is_empty() {
+        return Some(said);
+    }
+    let request = pb::GetOperationRequest { operation_id };
+    let read = calls.ask::<pb::GetOperationResponse>(GET_OPERATION, &request).await;
+    // The caller may not be allowed to read it, and it may be forgotten.
+    let Some(operation) = read.ok().and_then(|read| read.operation) else { return Some(said) };
+    Some(match operation.state() {
+        pb::OperationState::Done => took(&operation.kind, operation.done),
+        pb::OperationState::Unspecified | pb::OperationState::Running => {
+            format!("{said} So far: {} of about {} messages.", whole(operation.done), whole(operation.total))
+        }
+        pb::OperationState::Cancelled | pb::OperationState::Failed => {
+            format!("Stopped: {} after {} messages.", operation.kind, whole(operation.done))
+        }
+    })
+}
+
+/// Says that an operation has ended, and how many messages it took.
+fn took(what: &str, messages: i64) -> String {
+    let noun = if messages == 1 { "message" } else { "messages" };
+    format!("Done: {what}. It took {} {noun}.", whole(messages))
 }
 
 /// The page that says what an act would do.
@@ -312,13 +345,14 @@ pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForm
     if ended.is_err() {
         posted.forget(token);
     }
-    let (end, operation) = match ended? {
-        FormEnd::Done => ("done", String::new()),
-        FormEnd::Started(operation) => ("started", operation),
+    let (end, (detail, value)) = match ended? {
+        FormEnd::Done => ("done", ("", String::new())),
+        FormEnd::Took(messages) => ("done", ("messages", messages.to_string())),
+        FormEnd::Started(operation) => ("started", ("operation", operation)),
     };
     Ok(match act {
         ConsoleAct::Delete => link("", &[(end, name)]),
-        _ => link("queue", &[("name", queue), (end, name), ("operation", &operation)]), // the queue is still there
+        _ => link("queue", &[("name", queue), (end, name), (detail, &value)]), // the queue is still there
     })
 }
 
@@ -345,9 +379,9 @@ async fn once(
     *posted = Some((content, started.clone()));
     match await_end(calls, operation).await {
         Ok(OperationWait::StillRunning) => Ok(started),
-        Ok(OperationWait::Done) => {
-            *posted = Some((content, FormEnd::Done));
-            Ok(FormEnd::Done)
+        Ok(OperationWait::Done(messages)) => {
+            *posted = Some((content, FormEnd::Took(messages)));
+            Ok(FormEnd::Took(messages))
         }
         Err(stopped) => {
             *posted = None;
@@ -447,7 +481,10 @@ mod tests {
     #[test]
     fn a_page_says_what_was_done_and_what_continues() {
         let said = |query: &str| done(&PageQuery::of(Some(query)));
-        assert_eq!(said("done=purge").as_deref(), Some("Done: purge."));
+        assert_eq!(said("done=unblock").as_deref(), Some("Done: unblock."));
+        assert_eq!(said("done=purge&messages=1").as_deref(), Some("Done: purge. It took 1 message."));
+        assert_eq!(said("done=purge&messages=1200").as_deref(), Some("Done: purge. It took 1,200 messages."));
+        assert_eq!(said("done=purge&messages=%3Cb%3E").as_deref(), Some("Done: purge."));
         let started = "Started: redrive dead letters. The command tallystone dlq status 7-a shows how far it is.";
         assert_eq!(said("started=redrive&operation=7-a").as_deref(), Some(started));
         assert_eq!(said("done=nothing"), None);

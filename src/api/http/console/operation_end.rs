@@ -11,12 +11,14 @@ use tallystone_proto::queue::v1 as pb;
 const END_WAIT: Duration = Duration::from_secs(2);
 /// The first and the longest pause between two looks at the operation.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
-const GET_OPERATION: &str = "tallystone.queue.v1.QueueService/GetOperation";
+/// The method that says how far an operation is.
+pub const GET_OPERATION: &str = "tallystone.queue.v1.QueueService/GetOperation";
 
 /// Whether an operation ended within the wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OperationWait {
-    Done,
+    /// It has ended, with so many messages.
+    Done(i64),
     /// The server continues it.
     StillRunning,
 }
@@ -58,7 +60,7 @@ fn end_of(operation: &pb::Operation) -> Option<Result<OperationWait, Status>> {
     };
     match operation.state() {
         pb::OperationState::Unspecified | pb::OperationState::Running => None,
-        pb::OperationState::Done => Some(Ok(OperationWait::Done)),
+        pb::OperationState::Done => Some(Ok(OperationWait::Done(operation.done))),
         pb::OperationState::Cancelled => stopped("it was cancelled. Start it again for the rest."),
         pb::OperationState::Failed => {
             stopped(&operation.error.as_ref().map_or_else(String::new, |error| error.message.clone()))
@@ -84,7 +86,7 @@ mod tests {
         };
         assert!(end_of(&operation(pb::OperationState::Running, None)).is_none());
         let done = end_of(&operation(pb::OperationState::Done, None)).expect("it has ended");
-        assert_eq!(done.expect("it worked"), OperationWait::Done);
+        assert_eq!(done.expect("it worked"), OperationWait::Done(3));
         let why =
             ItemError { code: Code::Unavailable.into(), message: "the disk is full".to_owned(), ..Default::default() };
         let failed = end_of(&operation(pb::OperationState::Failed, Some(why))).expect("it has ended");

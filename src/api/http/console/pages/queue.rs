@@ -30,8 +30,9 @@ pub async fn activity(calls: &ConsoleCalls, queue: &str) -> Result<pb::GetQueueA
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> Result<Page, PageFailure> {
     let name = query.text("name");
     // At once, so that a store that does not answer holds the page up once.
-    let (read, flow, times, errors, explained, workers, settings) = tokio::join!(
+    let (read, done, flow, times, errors, explained, workers, settings) = tokio::join!(
         activity(calls, name),
+        act::progress(calls, query),
         flow(calls, query),
         times::sections(calls, name),
         errors::section(calls, name),
@@ -47,7 +48,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     page.age = Some(AgeChip::of("store totals", activity.as_of.as_ref(), read.server_time.as_ref(), is_away));
     page.live = Some(link("live", &[("name", name)]));
     page.lead = verdict(&activity);
-    if let Some(done) = act::done(query) {
+    if let Some(done) = done {
         page.notice("", done);
     }
     let [away, attention, actions] = parts(calls, &activity, read_only);
