@@ -1,11 +1,13 @@
 //! A page as HTML. Everything that is shown passes through `escaped`, here and nowhere else.
 
+mod drawings;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::view::{
-    ActionForm, ActionLink, AgeChip, AttentionRow, ChartView, Fact, FilterForm, FormField, IntervalMark, Page,
-    PageNotice, Section, Sparkline, TableCell, TableRow, TableView,
+    ActionForm, ActionLink, AgeChip, AttentionRow, Fact, FilterForm, FormField, Page, PageNotice, Section, TableCell,
+    TableRow, TableView,
 };
 use super::words::next_link;
 use crate::unseen::is_unseen;
@@ -225,7 +227,7 @@ fn content(html: &mut Html, section: &Section) {
         html.raw("</dl>");
     }
     if let Some(view) = &section.chart {
-        chart(html, view);
+        drawings::chart(html, view);
     }
     if let Some(form) = &section.filter {
         filter(html, form);
@@ -307,26 +309,6 @@ fn fact(html: &mut Html, fact: &Fact) {
     html.raw("</div>");
 }
 
-fn chart(html: &mut Html, view: &ChartView) {
-    html.raw("<figure class=\"chart\">");
-    html.open(
-        "svg",
-        &[("viewBox", "0 0 1000 160"), ("preserveAspectRatio", "none"), ("role", "img"), ("aria-label", &view.label)],
-    );
-    html.raw("<path class=\"axis\" d=\"M0 160H1000\"/>");
-    for line in &view.lines {
-        html.open("path", &[("class", &format!("line {}", line.class)), ("d", &line.path)]);
-        html.raw("</path>");
-    }
-    html.raw("</svg><figcaption>");
-    for line in &view.lines {
-        html.element("span", &[("class", &format!("key {}", line.class))], line.label);
-    }
-    html.element("span", &[], &view.most);
-    html.element("span", &[], &view.span);
-    html.raw("</figcaption></figure>");
-}
-
 /// A field that is sent without being shown, with its value even if it is empty.
 fn hidden(html: &mut Html, field: &FormField) {
     let _ = write!(html.0, "<input type=\"hidden\" name=\"{}\" value=\"{}\">", field.name, escaped(&field.value));
@@ -390,43 +372,16 @@ fn cell(html: &mut Html, cell: &TableCell) {
         html.open("span", &attributes);
         html.text(&cell.text);
         if let Some(mark) = &cell.interval {
-            interval(html, mark);
+            drawings::interval(html, mark);
         }
         if let Some(line) = &cell.sparkline {
-            sparkline(html, line);
+            drawings::sparkline(html, line);
         }
         html.raw("</span>");
     } else {
         html.element("a", &[("href", &cell.href)], &cell.text);
     }
     html.raw("</td>");
-}
-
-/// An interval as a line, with its middle, and 0 where that is on the scale. The text beside it says the same.
-fn interval(html: &mut Html, mark: &IntervalMark) {
-    let IntervalMark { lower, upper, middle, zero } = mark;
-    html.raw("<svg class=\"interval\" viewBox=\"0 0 1000 16\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
-    html.raw("<path class=\"axis\" d=\"M0 8H1000\"/>");
-    if let Some(zero) = zero {
-        let _ = write!(html.0, "<path class=\"zero\" d=\"M{zero} 0V16\"/>");
-    }
-    let _ = write!(
-        html.0,
-        "<path class=\"range\" d=\"M{lower} 8H{upper}\"/><path class=\"middle\" d=\"M{middle} 2V14\"/></svg>"
-    );
-}
-
-fn sparkline(html: &mut Html, line: &Sparkline) {
-    let attributes = [
-        ("class", "sparkline"),
-        ("viewBox", "0 0 100 20"),
-        ("preserveAspectRatio", "none"),
-        ("role", "img"),
-        ("aria-label", &line.text),
-    ];
-    html.open("svg", &attributes);
-    html.open("path", &[("d", &line.path)]);
-    html.raw("</path></svg>");
 }
 
 fn action(html: &mut Html, form: &ActionForm) {

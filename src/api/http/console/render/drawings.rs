@@ -1,0 +1,53 @@
+//! What a page draws: lines over time, intervals, and the lines of cells.
+
+use std::fmt::Write as _;
+
+use super::Html;
+use crate::http::console::view::{ChartView, IntervalMark, Sparkline};
+
+pub fn chart(html: &mut Html, view: &ChartView) {
+    html.raw("<figure class=\"chart\">");
+    html.open(
+        "svg",
+        &[("viewBox", "0 0 1000 160"), ("preserveAspectRatio", "none"), ("role", "img"), ("aria-label", &view.label)],
+    );
+    html.raw("<path class=\"axis\" d=\"M0 160H1000\"/>");
+    for line in &view.lines {
+        html.open("path", &[("class", &format!("line {}", line.class)), ("d", &line.path)]);
+        html.raw("</path>");
+    }
+    html.raw("</svg><figcaption>");
+    for line in &view.lines {
+        html.element("span", &[("class", &format!("key {}", line.class))], line.label);
+    }
+    html.element("span", &[], &view.most);
+    html.element("span", &[], &view.span);
+    html.raw("</figcaption></figure>");
+}
+
+/// An interval as a line, with its middle, and 0 where that is on the scale. The text beside it says the same.
+pub fn interval(html: &mut Html, mark: &IntervalMark) {
+    let IntervalMark { lower, upper, middle, zero } = mark;
+    html.raw("<svg class=\"interval\" viewBox=\"0 0 1000 16\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
+    html.raw("<path class=\"axis\" d=\"M0 8H1000\"/>");
+    if let Some(zero) = zero {
+        let _ = write!(html.0, "<path class=\"zero\" d=\"M{zero} 0V16\"/>");
+    }
+    let _ = write!(
+        html.0,
+        "<path class=\"range\" d=\"M{lower} 8H{upper}\"/><path class=\"middle\" d=\"M{middle} 2V14\"/></svg>"
+    );
+}
+
+pub fn sparkline(html: &mut Html, line: &Sparkline) {
+    let attributes = [
+        ("class", "sparkline"),
+        ("viewBox", "0 0 100 20"),
+        ("preserveAspectRatio", "none"),
+        ("role", "img"),
+        ("aria-label", &line.text),
+    ];
+    html.open("svg", &attributes);
+    html.open("path", &[("d", &line.path)]);
+    html.raw("</path></svg>");
+}
