@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::chromium::{Browser, THEMES, WAIT, WIDTHS};
-use super::{done, fill};
+use super::{done, fill, get};
 use crate::support::harness::{Launch, Server, eventually};
 
 /// The pages, by the names of their screenshots.
@@ -69,6 +69,68 @@ async fn every_page_is_clean_on_wide_and_narrow_screens_in_both_themes() {
     }
     browser.end().await;
     assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+/// Answers the times of a page that have another form, and how many there are.
+const TIMES: &str = r#"
+    const all = [...document.querySelectorAll("time")];
+    const form = /^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2} GMT\+5:45$/;
+    const other = all.map((one) => one.textContent).filter((text) => !form.test(text));
+    const utc = document.querySelector("main").innerText.match(/\d{2}:\d{2}:\d{2} UTC/g) ?? [];
+    const first = document.querySelector("td time, dd time");
+    const shift = first ? Date.parse(first.textContent.slice(0, 19).replace(" ", "T") + "Z") - Date.parse(first.dateTime) : 0;
+    return { count: all.length, other: [...other, ...utc], shift, age: first?.nextElementSibling?.textContent ?? "" };
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn times_are_in_the_zone_of_the_reader_in_one_form_with_their_age() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = shown_server(data.path());
+    let browser = Browser::start().await;
+    browser.look_like(1440, "light").await;
+    let change = json!({"queue": {"name": "mail", "default_max_attempts": 2}, "reason": "flaky"});
+    done(&server, "UpdateQueue", &change);
+    browser.tell("Emulation.setTimezoneOverride", json!({"timezoneId": "Asia/Kathmandu"})).await;
+    for page in [
+        "queue?name=mail",
+        "messages?queue=mail&state=pending",
+        "message?queue=mail&id=m0",
+        "counters?ns=default",
+        "counter?ns=default&name=views",
+        "control?kind=queue&name=mail",
+        "audit",
+    ] {
+        browser.open(&server, page).await;
+        browser.wait_for("td time, dd time").await;
+        let found = browser.session.execute(TIMES, Vec::new()).await.expect("times").json().clone();
+        assert_eq!(found["other"], json!([]), "{page}: {found}");
+        assert_eq!(found["shift"], json!((5 * 60 + 45) * 60_000), "{page}: {found}");
+        assert!(found["age"].as_str().is_some_and(|age| age.ends_with(" ago")), "{page}: {found}");
+    }
+    browser.end().await;
+}
+
+#[test]
+fn priorities_that_are_times_are_read_as_times() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = shown_server(data.path());
+    let chosen = json!({"messageId": "chosen", "priority": "7"});
+    done(&server, "Enqueue", &json!({"queue": "mail", "message": chosen}));
+    let page = |place: &str| get(&server, &format!("/console/{place}"), &[]).body;
+    let list = page("messages?queue=mail&state=pending");
+    assert!(list.contains("<td data-label=\"Priority\"><span><time datetime=\"2"), "{list}");
+    assert!(list.contains("<td data-label=\"Priority\"><span>7</span>"), "{list}");
+    let priority = |id: &str| {
+        let page = page(&format!("message?queue=mail&id={id}"));
+        page.split("<dt>Priority</dt>")
+            .nth(1)
+            .and_then(|rest| rest.split("</div>").next())
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert_eq!(priority("chosen"), "<dd>7</dd>");
+    let default = priority("m1");
+    assert!(default.starts_with("<dd><time datetime=\"2") && default.contains("<dd class=\"hint\">1,"), "{default}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

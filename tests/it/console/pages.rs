@@ -241,12 +241,13 @@ fn numbers_of_counters_on_the_page_of_a_queue_name_their_source_and_age() {
         let page = page();
         let note = |title: &str| {
             let after = page.split(&format!("<h2>{title}</h2>")).nth(1).unwrap_or_default();
-            let note = after.split("<p class=\"note\">").nth(1).and_then(|rest| rest.split('<').next());
+            let note = after.split("<p class=\"note\">").nth(1).and_then(|rest| rest.split("</p>").next());
             note.unwrap_or_default().to_owned()
         };
         ["Flow", "Attempts", "Waits and runs", "Errors"].map(note)
     };
-    let is_dated = |note: &String| note.contains(" · counters, as of 2") && note.ends_with(" UTC");
+    let is_dated =
+        |note: &String| note.contains(" · counters, as of <time datetime=\"2") && note.contains(" UTC</time> ");
     let are_dated = || notes().iter().all(is_dated);
     assert!(eventually(Duration::from_secs(60), are_dated), "{:?}: {}", notes(), page());
 }

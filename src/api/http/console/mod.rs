@@ -36,6 +36,7 @@ use crate::http::identity::IdentityCheck;
 use crate::http::metered_body::ByteMeter;
 use crate::http::methods::Methods;
 use crate::http::response_body::with_type;
+use crate::time;
 use tallystone_domain::Reason;
 use tallystone_domain::limits::CONSOLE_STREAMS_MAX;
 
@@ -310,6 +311,7 @@ fn refused_by(why: &str) -> PageFailure {
 fn shown(page: Result<Page, PageFailure>, calls: &ConsoleCalls) -> Response<Body> {
     let mut page = page.unwrap_or_else(PageFailure::page);
     page.user = calls.user();
+    page.now = Some(words::millis(&time::write(calls.context.calls.clock.now())));
     html(&page)
 }
 

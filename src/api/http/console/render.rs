@@ -5,11 +5,13 @@ mod drawings;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use prost_types::Timestamp as WireTimestamp;
+
 use super::view::{
-    ActionForm, ActionLink, AgeChip, AttentionRow, Fact, FilterForm, FormField, Page, PageNotice, Section, TableCell,
-    TableRow, TableView,
+    ActionForm, ActionLink, AgeChip, AttentionRow, Fact, FilterForm, FormField, NoteTime, Page, PageNotice, Section,
+    TableCell, TableRow, TableView,
 };
-use super::words::next_link;
+use super::words::{self, next_link};
 use crate::unseen::is_unseen;
 
 const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
@@ -47,12 +49,16 @@ fn is_hidden(letter: char) -> bool {
 
 /// Text of a page as it grows.
 #[derive(Default)]
-struct Html(String);
+struct Html {
+    written: String,
+    /// The time of the page in milliseconds since 1970, from which ages count; none where it has no ages.
+    now: Option<i64>,
+}
 
 impl Html {
     /// Markup of this file.
     fn raw(&mut self, markup: &str) {
-        self.0.push_str(markup);
+        self.written.push_str(markup);
     }
 
     /// Characters that change the order of others, and control characters, are shown by their numbers: a name with them could
@@ -60,10 +66,10 @@ impl Html {
     fn text(&mut self, text: &str) {
         for part in text.split_inclusive(is_hidden) {
             let seen = part.trim_end_matches(is_hidden);
-            self.0.push_str(&escaped(seen));
+            self.written.push_str(&escaped(seen));
             if let Some(unseen) = part[seen.len()..].chars().next() {
                 // Writing to a string does not fail.
-                let _ = write!(self.0, "\\u{{{:x}}}", u32::from(unseen));
+                let _ = write!(self.written, "\\u{{{:x}}}", u32::from(unseen));
             }
         }
     }
@@ -72,7 +78,7 @@ impl Html {
     fn attribute(&mut self, name: &str, value: &str) {
         if !value.is_empty() {
             // Writing to a string does not fail.
-            let _ = write!(self.0, " {name}=\"{}\"", escaped(value));
+            let _ = write!(self.written, " {name}=\"{}\"", escaped(value));
         }
     }
 
@@ -80,11 +86,11 @@ impl Html {
     fn element(&mut self, tag: &str, attributes: &[(&str, &str)], text: &str) {
         self.open(tag, attributes);
         self.text(text);
-        let _ = write!(self.0, "</{tag}>");
+        let _ = write!(self.written, "</{tag}>");
     }
 
     fn open(&mut self, tag: &str, attributes: &[(&str, &str)]) {
-        let _ = write!(self.0, "<{tag}");
+        let _ = write!(self.written, "<{tag}");
         attributes.iter().for_each(|(name, value)| self.attribute(name, value));
         self.raw(">");
     }
@@ -92,7 +98,7 @@ impl Html {
 
 /// The whole page.
 pub fn page(page: &Page) -> String {
-    let mut html = Html::default();
+    let mut html = Html { written: String::new(), now: page.now };
     head(&mut html, page);
     bar(&mut html, page);
     html.raw("<main id=\"content\" tabindex=\"-1\"");
@@ -124,7 +130,7 @@ pub fn page(page: &Page) -> String {
     html.element("p", &[], &page.footer);
     html.raw(KEYS);
     html.raw("</footer>\n</body>\n</html>\n");
-    html.0
+    html.written
 }
 
 fn head(html: &mut Html, page: &Page) {
@@ -179,8 +185,8 @@ fn age(html: &mut Html, chip: &AgeChip) {
         ],
     );
     // The attribute is there also while the time is unknown.
-    html.0.pop();
-    let _ = write!(html.0, " data-as-of=\"{}\">", escaped(&chip.as_of));
+    html.written.pop();
+    let _ = write!(html.written, " data-as-of=\"{}\">", escaped(&chip.as_of));
     html.element("span", &[("class", "source")], chip.source);
     html.raw(" ");
     html.element("span", &[("class", "age-text")], &chip.text);
@@ -191,7 +197,7 @@ fn age(html: &mut Html, chip: &AgeChip) {
 pub fn part(section: &Section) -> String {
     let mut html = Html::default();
     content(&mut html, section);
-    html.0
+    html.written
 }
 
 fn notice(html: &mut Html, notice: &PageNotice) {
@@ -212,7 +218,7 @@ fn content(html: &mut Html, section: &Section) {
         html.raw("<div class=\"section-head\">");
         html.element("h2", &[], &section.title);
         if !section.note.is_empty() {
-            html.element("p", &[("class", "note")], &section.note);
+            note(html, section);
         }
         html.raw("</div>");
     }
@@ -260,6 +266,37 @@ fn content(html: &mut Html, section: &Section) {
     }
 }
 
+/// The note of a section, with the age of its counters.
+fn note(html: &mut Html, section: &Section) {
+    html.raw("<p class=\"note\">");
+    html.text(&section.note);
+    if let Some(NoteTime(as_of)) = &section.note_time {
+        html.raw(" · counters, as of ");
+        dated(html, as_of.as_ref());
+    }
+    html.raw("</p>");
+}
+
+/// A time with its age beside it, or a dash.
+fn dated(html: &mut Html, at: Option<&WireTimestamp>) {
+    moment(html, at);
+    if let (Some(at), Some(now)) = (at, html.now) {
+        html.raw(" ");
+        html.element("span", &[("class", "ago")], &words::ago(words::millis(at), now));
+    }
+}
+
+/// A time, in UTC where no script writes it in the zone of the reader; or a dash.
+fn moment(html: &mut Html, at: Option<&WireTimestamp>) {
+    let text = words::moment(at);
+    match text.strip_suffix(" UTC") {
+        Some(second) => {
+            html.element("time", &[("datetime", &format!("{}Z", second.replace(' ', "T")))], &text);
+        }
+        None => html.text(&text),
+    }
+}
+
 /// A text in which backticks mark code, and brackets links to the runbook. A text of others can have no other links.
 fn with_code(html: &mut Html, text: &str) {
     for (place, part) in text.split('`').enumerate() {
@@ -302,7 +339,12 @@ fn fact(html: &mut Html, fact: &Fact) {
     html.open("div", &[("class", fact.class)]);
     html.element("dt", &[], fact.label);
     let attributes = [("data-testid", fact.testid), ("data-live", fact.live), ("data-verdict", fact.verdict)];
-    html.element("dd", &attributes, &fact.value);
+    html.open("dd", &attributes);
+    match &fact.time {
+        Some(at) => dated(html, Some(at)),
+        None => html.text(&fact.value),
+    }
+    html.raw("</dd>");
     if !fact.hint.is_empty() {
         html.element("dd", &[("class", "hint")], &fact.hint);
     }
@@ -311,7 +353,7 @@ fn fact(html: &mut Html, fact: &Fact) {
 
 /// A field that is sent without being shown, with its value even if it is empty.
 fn hidden(html: &mut Html, field: &FormField) {
-    let _ = write!(html.0, "<input type=\"hidden\" name=\"{}\" value=\"{}\">", field.name, escaped(&field.value));
+    let _ = write!(html.written, "<input type=\"hidden\" name=\"{}\" value=\"{}\">", field.name, escaped(&field.value));
 }
 
 fn filter(html: &mut Html, form: &FilterForm) {
@@ -370,7 +412,10 @@ fn cell(html: &mut Html, cell: &TableCell) {
     if cell.href.is_empty() {
         let attributes = [("data-testid", cell.testid), ("data-live", cell.live), ("class", cell.class)];
         html.open("span", &attributes);
-        html.text(&cell.text);
+        match &cell.time {
+            Some(at) => dated(html, Some(at)),
+            None => html.text(&cell.text),
+        }
         if let Some(mark) = &cell.interval {
             drawings::interval(html, mark);
         }
@@ -435,7 +480,7 @@ mod tests {
     fn characters_that_are_not_seen_are_shown_by_their_numbers() {
         let mut html = Html::default();
         html.text("pay\u{202e}lia\u{1b}m\u{2069}\u{2069}<");
-        assert_eq!(html.0, "pay\\u{202e}lia\\u{1b}m\\u{2069}\\u{2069}&lt;");
+        assert_eq!(html.written, "pay\\u{202e}lia\\u{1b}m\\u{2069}\\u{2069}&lt;");
     }
 
     proptest! {
@@ -443,7 +488,7 @@ mod tests {
         fn no_text_can_end_its_element_or_attribute(text in ".{0,40}") {
             let mut html = Html::default();
             html.element("a", &[("href", &text)], &text);
-            let safe = html.0.strip_prefix("<a").and_then(|rest| rest.strip_suffix("</a>")).expect("one element");
+            let safe = html.written.strip_prefix("<a").and_then(|rest| rest.strip_suffix("</a>")).expect("one element");
             prop_assert_eq!(safe.matches(['<', '\'']).count(), 0);
             prop_assert_eq!(safe.matches('>').count(), 1);
             prop_assert_eq!(safe.matches('"').count(), if text.is_empty() { 0 } else { 2 });

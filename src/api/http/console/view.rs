@@ -1,6 +1,7 @@
 //! What a page consists of. `render` writes every page, so all look and work alike.
 
 use http::StatusCode;
+use prost_types::Timestamp as WireTimestamp;
 use tonic::{Code, Status};
 
 use super::assets::{AssetLinks, LINKS};
@@ -27,6 +28,8 @@ pub struct Page {
     /// Where its numbers are streamed from.
     pub live: Option<String>,
     pub footer: String,
+    /// When it was made, in milliseconds since 1970; none where it has no ages.
+    pub now: Option<i64>,
     /// Who is signed in; empty where callers need not say.
     pub user: String,
     pub assets: &'static AssetLinks,
@@ -71,6 +74,8 @@ pub struct Section {
     pub notices: Vec<PageNotice>,
     pub title: String,
     pub note: String,
+    /// The age of its counters, which the note ends with.
+    pub note_time: Option<NoteTime>,
     pub class: &'static str,
     pub attention: Vec<AttentionRow>,
     pub facts: Vec<Fact>,
@@ -85,6 +90,10 @@ pub struct Section {
     pub links: Vec<ActionLink>,
 }
 
+/// Up to when counters have all events; none while that is not known.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct NoteTime(pub Option<WireTimestamp>);
+
 pub struct AttentionRow {
     pub reason: &'static str,
     pub queue: String,
@@ -97,6 +106,8 @@ pub struct AttentionRow {
 pub struct Fact {
     pub label: &'static str,
     pub value: String,
+    /// The time that its value is, if it is one.
+    pub time: Option<WireTimestamp>,
     pub hint: String,
     pub testid: &'static str,
     /// The name of its number in live updates.
@@ -179,6 +190,8 @@ pub struct TableRow {
 pub struct TableCell {
     pub label: &'static str,
     pub text: String,
+    /// The time that its text is, if it is one.
+    pub time: Option<WireTimestamp>,
     pub href: String,
     pub number: bool,
     pub testid: &'static str,
@@ -213,8 +226,8 @@ pub struct ChartView {
     pub lines: Vec<ChartLine>,
     /// What its height stands for.
     pub most: String,
-    /// What its width stands for.
-    pub span: String,
+    /// The times at its left and right end.
+    pub ends: [Option<WireTimestamp>; 2],
 }
 
 pub struct ChartLine {
@@ -256,6 +269,7 @@ impl Page {
             sections: Vec::new(),
             live: None,
             footer: format!("Tallystone {}", env!("CARGO_PKG_VERSION")),
+            now: None,
             user: String::new(),
             assets: &LINKS,
         }
@@ -350,6 +364,33 @@ impl From<Status> for PageFailure {
 /// A cell with a text.
 pub fn cell(label: &'static str, text: impl Into<String>) -> TableCell {
     TableCell { label, text: text.into(), ..TableCell::default() }
+}
+
+/// A cell with a time and its age.
+pub fn time_cell(label: &'static str, at: Option<&WireTimestamp>) -> TableCell {
+    TableCell { time: at.copied(), ..cell(label, words::moment(at)) }
+}
+
+/// A fact that is a time, with its age.
+pub fn time_fact(label: &'static str, at: Option<&WireTimestamp>) -> Fact {
+    Fact { label, value: words::moment(at), time: at.copied(), ..Fact::default() }
+}
+
+/// A cell with a priority, which is read as a time where it is one.
+pub fn priority_cell(label: &'static str, priority: Option<i64>) -> TableCell {
+    match words::priority_time(priority) {
+        Some(at) => time_cell(label, Some(&at)),
+        None => cell(label, words::count(priority)),
+    }
+}
+
+/// A priority, which is read as a time where it is one, with its number.
+pub fn priority_fact(label: &'static str, priority: Option<i64>) -> Fact {
+    let value = words::count(priority);
+    match words::priority_time(priority) {
+        Some(at) => Fact { hint: value, ..time_fact(label, Some(&at)) },
+        None => Fact { label, value, ..Fact::default() },
+    }
 }
 
 /// A cell with a number.

@@ -5,6 +5,9 @@ use prost_types::{Duration as WireDuration, Timestamp as WireTimestamp};
 use crate::time;
 use tallystone_domain::Reason;
 
+/// The priorities that are read as times: milliseconds from September 2001 to the end of 2099.
+const TIME_PRIORITIES: std::ops::Range<i64> = 1_000_000_000_000..4_102_444_800_000;
+
 /// What stands for a number that is not known.
 pub const UNKNOWN: &str = "–";
 
@@ -105,9 +108,19 @@ pub fn moment(at: Option<&WireTimestamp>) -> String {
     format!("{} UTC", second.replace('T', " "))
 }
 
-/// Where numbers of counters come from, with their age.
-pub fn counters_as_of(as_of: Option<&WireTimestamp>) -> String {
-    format!("counters, as of {}", moment(as_of))
+/// How long before or after now a time is, both in milliseconds.
+pub fn ago(at: i64, now: i64) -> String {
+    match (now - at) / 1_000 {
+        past @ 0.. => format!("{} ago", seconds(past)),
+        future => format!("in {}", seconds(-future)),
+    }
+}
+
+/// The time that a priority is. Those that nobody chose are times in milliseconds, so numbers from 2001 to 2100 are read so.
+pub fn priority_time(priority: Option<i64>) -> Option<WireTimestamp> {
+    let millis = priority.filter(|millis| TIME_PRIORITIES.contains(millis))?;
+    let nanos = i32::try_from(millis % 1_000 * 1_000_000).ok()?;
+    Some(WireTimestamp { seconds: millis / 1_000, nanos })
 }
 
 /// Milliseconds since 1970.
@@ -146,6 +159,23 @@ mod tests {
         assert_eq!([share(Some(0.05)), share(None), shares(Some(0.05), None)], ["5.00 %", UNKNOWN, UNKNOWN]);
         assert_eq!([points(Some(0.005)), points(Some(-0.0123))], ["+0.50", "−1.23"]);
         assert_eq!(points_range(Some(-0.001), Some(0.002)), "−0.10 to +0.20");
+    }
+
+    #[test]
+    fn priorities_that_are_times_are_read_as_times_and_others_are_not() {
+        let read = |priority| moment(priority_time(Some(priority)).as_ref());
+        assert_eq!(read(1_795_886_191_042), "2026-11-28 17:16:31 UTC");
+        assert_eq!([0, -5, 100, 999_999_999_999, 4_102_444_800_000, i64::MIN, i64::MAX].map(read), [UNKNOWN; 7]);
+        assert_eq!(priority_time(None), None);
+    }
+
+    #[test]
+    fn ages_count_from_the_past_and_to_the_future() {
+        let now = 1_000_000;
+        assert_eq!(
+            [ago(now, now), ago(now - 180_999, now), ago(now + 59_000, now)],
+            ["0 s ago", "3 min ago", "in 59 s"]
+        );
     }
 
     #[test]

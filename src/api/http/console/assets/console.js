@@ -15,6 +15,19 @@
   const themeButton = document.getElementById("theme");
   if (themeButton) { themeButton.hidden = false; themeButton.addEventListener("click", toggleTheme); }
 
+  // Times are in UTC, for readers without scripts. Here they are in the zone of the reader, and in the same form.
+  const clock = new Intl.DateTimeFormat("en-GB", { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit",
+    minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" });
+  const local = (millis) => {
+    const part = Object.fromEntries(clock.formatToParts(millis).map(({ type, value }) => [type, value]));
+    return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+  };
+  for (const one of document.querySelectorAll("time")) {
+    one.title = one.textContent;
+    one.textContent = local(Date.parse(one.dateTime));
+  }
+  const ages = [...document.querySelectorAll("time + .ago")];
+
   // Ages tick by the server's clock.
   const chip = document.querySelector('[data-testid="age"]');
   let offset = chip ? Number(chip.dataset.serverTime) - Date.now() : 0;
@@ -22,6 +35,10 @@
     : seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} days`;
   let isAway = chip && chip.dataset.ageState === "away";
   const tick = () => {
+    for (const age of ages) {
+      const seconds = Math.floor((Date.now() + offset - Date.parse(age.previousElementSibling.dateTime)) / 1000);
+      age.textContent = seconds < 0 ? `in ${words(-seconds)}` : `${words(seconds)} ago`;
+    }
     if (!chip) return;
     if (!chip.dataset.asOf) {
       chip.dataset.ageState = isAway ? "away" : "stale";

@@ -5,8 +5,9 @@ use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView, cell, heads,
+    time_cell,
 };
-use crate::http::console::words::{moment, or_unknown};
+use crate::http::console::words::or_unknown;
 use tallystone_proto::admin::v1 as pb;
 
 /// The acts of one page.
@@ -51,7 +52,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
 fn row(act: &pb::AdminAction) -> TableRow {
     let target = format!("{} {}", act.target, act.part);
     let cells = vec![
-        cell("When", moment(act.time.as_ref())),
+        time_cell("When", act.time.as_ref()),
         cell("Who", or_unknown(&act.actor)),
         cell("What", &act.action),
         cell("Target", or_unknown(target.trim())),

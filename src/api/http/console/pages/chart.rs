@@ -9,8 +9,8 @@ use super::methods::BATCH_GET_SERIES;
 use super::queue_counts::{QUEUE_COUNTERS, earliest, queue_as_of};
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::one_of;
-use crate::http::console::view::{ActionLink, ChartLine, ChartView, Section, Sparkline};
-use crate::http::console::words::{self, moment, rate};
+use crate::http::console::view::{ActionLink, ChartLine, ChartView, NoteTime, Section, Sparkline};
+use crate::http::console::words::{self, rate};
 use crate::time;
 use tallystone_domain::rollup::series_step::SeriesStep;
 use tallystone_proto::counter::v1 as pb;
@@ -88,7 +88,7 @@ pub async fn section(
         }
     };
     let as_of = oldest(&results, namespace);
-    section.note = format!("the last {} · {}", shown.to_lowercase(), words::counters_as_of(as_of.as_ref()));
+    section.note_time = Some(NoteTime(as_of));
     let seconds = i64::try_from(range.as_secs()).unwrap_or(i64::MAX);
     let lines: Vec<Vec<Option<f64>>> =
         results.into_iter().map(|result| rates(result.series.as_ref(), from.seconds, seconds)).collect();
@@ -106,7 +106,7 @@ pub async fn section(
         label: format!("{title}, at most {} per second", rate(Some(most))),
         lines: drawn.collect(),
         most: format!("at most {} per second", rate(Some(most))),
-        span: format!("{} to {}", moment(Some(&from)), moment(Some(&to))),
+        ends: [Some(from), Some(to)],
     });
     section
 }

@@ -3,8 +3,10 @@
 use super::methods::{LIST_NAMESPACE_CHANGES, LIST_QUEUE_CHANGES};
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link, one_of};
-use crate::http::console::view::{ActionLink, Page, PageFailure, Section, TableRow, TableView, TextLink, cell, heads};
-use crate::http::console::words::{moment, or_unknown};
+use crate::http::console::view::{
+    ActionLink, Page, PageFailure, Section, TableRow, TableView, TextLink, cell, heads, time_cell,
+};
+use crate::http::console::words::or_unknown;
 use tallystone_proto::admin::v1 as admin;
 use tallystone_proto::queue::v1 as queue;
 
@@ -58,7 +60,7 @@ fn row(
     differences: &[String],
 ) -> TableRow {
     let cells = vec![
-        cell("When", moment(time.as_ref())),
+        time_cell("When", time.as_ref()),
         cell("Version", version.to_string()),
         cell("Who", or_unknown(actor)),
         cell("Why", or_unknown(reason)),

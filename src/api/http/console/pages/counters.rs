@@ -8,9 +8,9 @@ use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, AgeChip, Fact, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
-    TextLink, cell, heads, number,
+    TextLink, cell, heads, number, time_cell, time_fact,
 };
-use crate::http::console::words::{UNKNOWN, moment, whole};
+use crate::http::console::words::{UNKNOWN, whole};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::admin::v1 as admin;
 use tallystone_proto::counter::v1 as pb;
@@ -83,7 +83,7 @@ fn row(namespace: &str, counter: &pb::CounterSummary) -> TableRow {
     let cells = vec![
         TableCell { href, ..cell("Counter", &counter.counter_name) },
         number("Count", whole(counter.count)),
-        cell("As of", moment(counter.as_of.as_ref())),
+        time_cell("As of", counter.as_of.as_ref()),
     ];
     TableRow { cells, ..TableRow::default() }
 }
@@ -161,8 +161,8 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFa
     let facts = vec![
         fact("Count", value),
         fact("Exactness", exactness.to_owned()),
-        fact("As of", moment(reading.as_of.as_ref())),
-        fact("Last write", moment(reading.last_write_time.as_ref())),
+        time_fact("As of", reading.as_of.as_ref()),
+        time_fact("Last write", reading.last_write_time.as_ref()),
     ];
     page.sections.push(Section { facts, class: "plain", ..Section::default() });
     if reading.never_written {
@@ -212,7 +212,7 @@ async fn beside(calls: &ConsoleCalls, namespace: &str, with: &str) -> Option<Sec
                 let cells = vec![
                     TableCell { href, ..cell("Counter", result.counter_name) },
                     number("Count", count),
-                    cell("As of", moment(reading.as_of.as_ref())),
+                    time_cell("As of", reading.as_of.as_ref()),
                 ];
                 TableRow { cells, ..TableRow::default() }
             };
@@ -248,7 +248,7 @@ async fn events(calls: &ConsoleCalls, namespace: &str, name: &str) -> Section {
                     pb::EventKind::Total => "total",
                 };
                 let cells = vec![
-                    cell("Time", moment(event.event_time.as_ref())),
+                    time_cell("Time", event.event_time.as_ref()),
                     cell("Kind", kind),
                     number(amount.trim_start_matches('#'), whole(event.delta)),
                 ];

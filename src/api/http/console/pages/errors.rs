@@ -7,8 +7,8 @@ use super::methods::LIST_COUNTERS;
 use super::queue_counts::{DatedCounts, QUEUE_COUNTERS, queue_counts};
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::link;
-use crate::http::console::view::{ActionLink, Section, TableRow, TableView, cell, heads, number};
-use crate::http::console::words::{count, counters_as_of};
+use crate::http::console::view::{ActionLink, NoteTime, Section, TableRow, TableView, cell, heads, number};
+use crate::http::console::words::count;
 use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::counter_names::{counter_name, unescaped};
 use tallystone_proto::counter::v1 as pb;
@@ -26,7 +26,8 @@ pub async fn section(calls: &ConsoleCalls, queue: &str) -> Section {
     match groups(calls, &name).await {
         Ok((rows, _)) if rows.is_empty() => return section,
         Ok((rows, as_of)) => {
-            section.note = format!("since the queue was created · {}", counters_as_of(as_of.as_ref()));
+            section.note = "since the queue was created".to_owned();
+            section.note_time = Some(NoteTime(as_of));
             let columns = heads(&["Signature", "#Failed attempts", "#Out of attempts"]);
             section.table = Some(TableView { columns, rows });
             let href = link("messages", &[("queue", queue), ("state", "errored")]);

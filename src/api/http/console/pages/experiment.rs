@@ -9,9 +9,9 @@ use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, AgeChip, Fact, IntervalMark, Page, PageFailure, PageNotice, Section, TableCell, TableRow, TableView,
-    TextLink, cell, heads, number,
+    TextLink, cell, heads, number, time_fact,
 };
-use crate::http::console::words::{UNKNOWN, moment, points, points_range, share, shares, unsigned};
+use crate::http::console::words::{UNKNOWN, points, points_range, share, shares, unsigned};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_experiments::p_text;
 use tallystone_proto::experiment::v1 as pb;
@@ -97,10 +97,10 @@ impl ShownExperiment {
             fact("Alpha", experiment.alpha().to_string()),
             fact("Planned exposures", unsigned(experiment.planned_exposures())),
             fact("Namespace", experiment.namespace.clone()),
-            fact("Began", moment(experiment.create_time.as_ref())),
+            time_fact("Began", experiment.create_time.as_ref()),
         ];
         if experiment.stop_time.is_some() {
-            facts.push(fact("Stopped", moment(experiment.stop_time.as_ref())));
+            facts.push(time_fact("Stopped", experiment.stop_time.as_ref()));
         }
         let about = experiment.description.clone().filter(|about| !about.is_empty());
         let note = "fixed since it began".to_owned();

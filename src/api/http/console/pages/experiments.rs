@@ -8,9 +8,9 @@ use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView, cell,
-    heads, number,
+    heads, number, time_cell,
 };
-use crate::http::console::words::{moment, unsigned};
+use crate::http::console::words::unsigned;
 use tallystone_domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_POWER};
 use tallystone_proto::experiment::v1 as pb;
 
@@ -64,7 +64,7 @@ fn row(experiment: &pb::Experiment) -> TableRow {
         cell("Arms", arms_of(experiment)),
         cell("Metric", &experiment.metric),
         number("Planned exposures", unsigned(experiment.planned_exposures())),
-        cell("Began", moment(experiment.create_time.as_ref())),
+        time_cell("Began", experiment.create_time.as_ref()),
     ];
     TableRow { cells, ..TableRow::default() }
 }

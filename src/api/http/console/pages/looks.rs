@@ -4,7 +4,7 @@ use super::chart::CHART;
 use super::methods::LIST_LOOKS;
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::view::{ChartLine, ChartView, Section};
-use crate::http::console::words::{moment, points};
+use crate::http::console::words::points;
 use crate::time;
 use tallystone_proto::experiment::v1 as pb;
 
@@ -61,8 +61,7 @@ fn of_looks(looks: &[pb::ExperimentLook]) -> Vec<Section> {
         let mut section = Section { note: "in percentage points".to_owned(), ..Section::default() };
         match chart(&title, &lines) {
             Some(chart) => {
-                let span = format!("{} to {}", moment(looks[0].look_time.as_ref()), moment(last.look_time.as_ref()));
-                section.chart = Some(ChartView { span, ..chart });
+                section.chart = Some(ChartView { ends: [looks[0].look_time, last.look_time], ..chart });
             }
             None => section.empty = "No look can say anything yet.".to_owned(),
         }
@@ -104,7 +103,7 @@ fn chart(title: &str, looks: &[DrawnLook]) -> Option<ChartView> {
     let zero = ChartLine { label: "No difference", class: "zero", path: format!("M0 {:.1}H{width}", most * scale) };
     let lines = vec![zero, line("Upper end", "two", 2), line("Difference", "one", 1), line("Lower end", "two", 0)];
     let most = format!("{} to {} points", points(Some(least)), points(Some(most)));
-    Some(ChartView { label: format!("{title}: {most}"), lines, most, span: String::new() })
+    Some(ChartView { label: format!("{title}: {most}"), lines, most, ends: [None, None] })
 }
 
 #[cfg(test)]

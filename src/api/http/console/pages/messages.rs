@@ -10,9 +10,9 @@ use crate::http::console::payload::GET_MESSAGE;
 use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{
     ActionLink, Fact, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
-    cell, heads, number, state_name,
+    cell, heads, number, priority_cell, priority_fact, state_name, time_cell, time_fact,
 };
-use crate::http::console::words::{self, moment, or_unknown, size, span, unsigned};
+use crate::http::console::words::{or_unknown, size, span, unsigned};
 use tallystone_domain::access::AccessResource;
 use tallystone_proto::history::v1 as history;
 use tallystone_proto::queue::v1 as pb;
@@ -69,7 +69,7 @@ pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
         section.empty = format!("No message of {queue} is {word}.");
     } else {
         let rows = listed.messages.iter().map(|message| row(queue, message)).collect();
-        let columns = heads(&["Message", "#Priority", "#Attempt", "Enqueued", "#Payload", "Last error"]);
+        let columns = heads(&["Message", "Priority", "#Attempt", "Enqueued", "#Payload", "Last error"]);
         section.table = Some(TableView { columns, rows });
     }
     if !listed.next_page_token.is_empty() {
@@ -87,9 +87,9 @@ fn row(queue: &str, message: &pb::Message) -> TableRow {
     TableRow {
         cells: vec![
             TableCell { href, ..cell("Message", &message.message_id) },
-            number("Priority", words::count(message.priority)),
+            priority_cell("Priority", message.priority),
             number("Attempt", message.attempt_number.to_string()),
-            cell("Enqueued", moment(message.enqueue_time.as_ref())),
+            time_cell("Enqueued", message.enqueue_time.as_ref()),
             number("Payload", size(message.payload_bytes.into())),
             cell("Last error", or_unknown(error)),
         ],
@@ -177,15 +177,15 @@ fn about(message: &pb::Message) -> Vec<Section> {
     let mut facts = vec![
         fact("State", state_name(message.state).to_owned()),
         fact("Attempt", format!("{} used, {} left", message.attempt_number, message.attempts_left)),
-        fact("Priority", words::count(message.priority)),
-        fact("Enqueued", moment(message.enqueue_time.as_ref())),
-        fact("Visible from", moment(message.visible_time.as_ref())),
+        priority_fact("Priority", message.priority),
+        time_fact("Enqueued", message.enqueue_time.as_ref()),
+        time_fact("Visible from", message.visible_time.as_ref()),
         fact("Version", unsigned(message.version)),
         fact("Payload", format!("{}, not shown", size(message.payload_bytes.into()))),
     ];
     if message.lease_expire_time.is_some() {
         facts.push(fact("Worker", or_unknown(&message.worker_label)));
-        facts.push(fact("Lease ends", moment(message.lease_expire_time.as_ref())));
+        facts.push(time_fact("Lease ends", message.lease_expire_time.as_ref()));
     }
     if let Some(error) = &message.error {
         let text = if error.text.is_empty() { &error.signature } else { &error.text };
@@ -239,7 +239,7 @@ fn lane(step: &history::MessageTransition) -> TableRow {
     TableRow {
         testid: "attempt-lane",
         cells: vec![
-            cell("Time", moment(step.time.as_ref())),
+            time_cell("Time", step.time.as_ref()),
             cell("To", state_name(step.to)),
             number("Attempt", step.attempt_number.to_string()),
             cell("Stayed", span(step.time_in_state.as_ref())),

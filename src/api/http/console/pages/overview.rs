@@ -10,10 +10,10 @@ use crate::http::console::act;
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
-    ActionLink, AgeChip, AttentionRow, ColumnHead, FRESH_SECONDS, Fact, FilterForm, FormField, Page, PageFailure,
-    PageNotice, Section, Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
+    ActionLink, AgeChip, AttentionRow, ColumnHead, FRESH_SECONDS, Fact, FilterForm, FormField, NoteTime, Page,
+    PageFailure, PageNotice, Section, Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
 };
-use crate::http::console::words::{self, UNKNOWN, count, counters_as_of, rate, span};
+use crate::http::console::words::{self, UNKNOWN, count, rate, span};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::queue::v1 as pb;
 
@@ -145,7 +145,8 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     } else {
         let names = listed.queues.iter().map(|queue| format!("{}~enqueued", queue.queue)).collect();
         let (lines, lines_as_of) = chart::sparklines(calls, QUEUE_COUNTERS, names).await;
-        section.note = format!("lines: {}", counters_as_of(lines_as_of.as_ref()));
+        section.note = "lines".to_owned();
+        section.note_time = Some(NoteTime(lines_as_of));
         let mut lines = lines.into_iter();
         let rows = listed.queues.iter().map(|queue| row(queue, lines.next().flatten())).collect();
         section.table = Some(TableView { columns: columns(filter, sort), rows });

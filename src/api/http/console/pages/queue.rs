@@ -12,7 +12,8 @@ use crate::http::console::act;
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
-    ActionLink, AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number,
+    ActionLink, AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number, time_cell,
+    time_fact,
 };
 use crate::http::console::words::{self, count, or_unknown, span};
 use tallystone_domain::shell_word::shell_word;
@@ -188,7 +189,7 @@ async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
                 cells: vec![
                     cell("Worker", or_unknown(&session.label)),
                     number("Leases", words::whole(session.leases)),
-                    cell("Last heard", words::moment(session.last_heard_time.as_ref())),
+                    time_cell("Last heard", session.last_heard_time.as_ref()),
                     cell("Ends in", span(session.session_expires_in.as_ref())),
                 ],
                 ..TableRow::default()
@@ -224,8 +225,8 @@ async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
         fact("Dequeue", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),
         fact("Lease", span(queue.default_lease.as_ref())),
         fact("Attempts", count(queue.default_max_attempts.map(i64::from))),
-        fact("Created", words::moment(queue.create_time.as_ref())),
-        fact("Changed", words::moment(queue.update_time.as_ref())),
+        time_fact("Created", queue.create_time.as_ref()),
+        time_fact("Changed", queue.update_time.as_ref()),
     ];
     let history = ActionLink {
         href: link("control", &[("kind", "queue"), ("name", name)]),

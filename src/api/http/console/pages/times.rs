@@ -2,8 +2,10 @@
 
 use super::queue_counts::{DatedCounts, queue_counts};
 use crate::http::console::ask::ConsoleCalls;
-use crate::http::console::view::{IntervalMark, Section, TableCell, TableRow, TableView, cell, heads, number};
-use crate::http::console::words::{UNKNOWN, count, counters_as_of};
+use crate::http::console::view::{
+    IntervalMark, NoteTime, Section, TableCell, TableRow, TableView, cell, heads, number,
+};
+use crate::http::console::words::{UNKNOWN, count};
 use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::counter_names::counter_name;
 use tallystone_domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
@@ -46,9 +48,10 @@ fn sections_of(read: &DatedCounts) -> Vec<Section> {
     let mut counts = counts.iter().copied().chain(std::iter::repeat(None));
     let tried = BY_ATTEMPT.map(|_| std::array::from_fn(|_| counts.next().flatten()));
     let timed = BY_TIME.map(|_| std::array::from_fn(|_| counts.next().flatten()));
-    let note = format!("{SINCE} · {}", counters_as_of(read.as_of.as_ref()));
     let sections = [attempts(&tried), times(&timed)].into_iter().flatten();
-    sections.map(|section| Section { note: note.clone(), ..section }).collect()
+    sections
+        .map(|section| Section { note: SINCE.to_owned(), note_time: Some(NoteTime(read.as_of)), ..section })
+        .collect()
 }
 
 fn attempts([leased, completed, errored]: &[[StepCount; ATTEMPT_STEPS.len()]; 3]) -> Option<Section> {
@@ -178,7 +181,8 @@ mod tests {
             "both are counters of a queue"
         );
         let [attempts, times] = &sections_of(&read)[..] else { panic!("two sections") };
-        assert_eq!(attempts.note, "since the queue was created · counters, as of 1970-01-01 00:01:10 UTC");
+        let as_of = prost_types::Timestamp { seconds: 70, nanos: 0 };
+        assert_eq!((&*attempts.note, attempts.note_time), (SINCE, Some(NoteTime(Some(as_of)))));
         let attempts = texts(attempts);
         assert_eq!(attempts[0][1..], ["8", "8", "8", UNKNOWN], "a share of an unknown sum");
         assert_eq!(attempts[1][1..], [UNKNOWN, "8", "8", UNKNOWN]);

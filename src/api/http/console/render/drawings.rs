@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Html;
+use super::{Html, moment};
 use crate::http::console::view::{ChartView, IntervalMark, Sparkline};
 
 pub fn chart(html: &mut Html, view: &ChartView) {
@@ -21,7 +21,13 @@ pub fn chart(html: &mut Html, view: &ChartView) {
         html.element("span", &[("class", &format!("key {}", line.class))], line.label);
     }
     html.element("span", &[], &view.most);
-    html.element("span", &[], &view.span);
+    if let [Some(from), Some(to)] = &view.ends {
+        html.raw("<span>");
+        moment(html, Some(from));
+        html.raw(" to ");
+        moment(html, Some(to));
+        html.raw("</span>");
+    }
     html.raw("</figcaption></figure>");
 }
 
@@ -31,10 +37,10 @@ pub fn interval(html: &mut Html, mark: &IntervalMark) {
     html.raw("<svg class=\"interval\" viewBox=\"0 0 1000 16\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
     html.raw("<path class=\"axis\" d=\"M0 8H1000\"/>");
     if let Some(zero) = zero {
-        let _ = write!(html.0, "<path class=\"zero\" d=\"M{zero} 0V16\"/>");
+        let _ = write!(html.written, "<path class=\"zero\" d=\"M{zero} 0V16\"/>");
     }
     let _ = write!(
-        html.0,
+        html.written,
         "<path class=\"range\" d=\"M{lower} 8H{upper}\"/><path class=\"middle\" d=\"M{middle} 2V14\"/></svg>"
     );
 }
