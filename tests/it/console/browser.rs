@@ -9,11 +9,12 @@ use super::{done, fill, get};
 use crate::support::harness::{Launch, Server, eventually};
 
 /// The pages, by the names of their screenshots.
-pub const PAGES: [(&str, &str); 21] = [
+pub const PAGES: [(&str, &str); 22] = [
     ("overview", ""),
     ("overview-filtered", "?filter=ma&sort=pending"),
     ("overview-none", "?filter=none"),
     ("queue", "queue?name=mail"),
+    ("queue-minutes", "queue?name=mail&range=5m"),
     ("queue-odd", "queue?name=odd%2Fname%3A50"),
     ("messages", "messages?queue=mail&state=pending"),
     ("messages-errored", "messages?queue=mail&state=errored"),

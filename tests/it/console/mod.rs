@@ -3,6 +3,7 @@
 mod actions;
 mod away;
 mod browser;
+mod charts;
 mod chromium;
 mod driver_calls;
 mod experiments;

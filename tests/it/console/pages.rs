@@ -197,7 +197,7 @@ fn an_unknown_state_kind_or_range_in_an_address_is_named_with_what_is_allowed() 
         ("messages?queue=mail&state=ready", 400, states),
         ("messages?queue=mail&state=PENDING", 400, states),
         ("control?kind=counter&name=mail", 400, "It is one of: queue, namespace."),
-        ("queue?name=mail&range=2h", 200, "It is one of: 1h, 24h, 7d."),
+        ("queue?name=mail&range=2h", 200, "It is one of: 5m, 1h, 24h, 7d."),
         ("messages?queue=mail", 200, "m1"),
         ("control?name=mail", 200, "Changes"),
     ] {

@@ -226,6 +226,12 @@ pub struct ChartView {
     pub lines: Vec<ChartLine>,
     /// What its height stands for.
     pub most: String,
+    /// The numbers at its top, in its middle and at its bottom.
+    pub scale: [String; 3],
+    /// What numbers of lines are, such as `per second`.
+    pub unit: &'static str,
+    /// The time of each point, in milliseconds since 1970.
+    pub times: Vec<i64>,
     /// The times at its left and right end.
     pub ends: [Option<WireTimestamp>; 2],
 }
@@ -236,6 +242,8 @@ pub struct ChartLine {
     pub class: &'static str,
     /// Its way in a drawing of 1,000 by 160.
     pub path: String,
+    /// The number at each point as people read it; empty for a line that only marks a height.
+    pub values: Vec<String>,
 }
 
 /// Why a page cannot be shown.

@@ -161,6 +161,47 @@
     setPaused(isPaused);
   }
 
+  // The numbers of a chart under the pointer, or at the keyboard: it is a slider over its points.
+  for (const chart of document.querySelectorAll(".chart[data-times]")) {
+    const plot = chart.querySelector(".plot");
+    const times = chart.dataset.times.split(" ").map(Number);
+    const lines = [...chart.querySelectorAll("[data-values]")]
+      .map(({ dataset }) => ({ label: dataset.label, values: dataset.values.split("|") }));
+    const last = times.length - 1;
+    let at = last;
+    const showPoint = (point) => {
+      at = Math.min(last, Math.max(0, point));
+      const values = lines.map(({ label, values }) => `${label} ${values[at] ?? "–"}`).join(", ");
+      const text = `${local(times[at])}: ${values} ${chart.dataset.unit}`;
+      chart.querySelector(".reading").textContent = text;
+      chart.querySelector(".cursor").setAttribute("d", `M${((at + 0.5) * 1000 / times.length).toFixed(1)} 0V160`);
+      plot.setAttribute("aria-valuenow", String(at));
+      plot.setAttribute("aria-valuetext", text);
+    };
+    const hidePoint = () => {
+      if (plot === document.activeElement) return;
+      chart.querySelector(".reading").textContent = "";
+      chart.querySelector(".cursor").setAttribute("d", "");
+    };
+    const label = { role: "slider", tabindex: "0", "aria-label": plot.dataset.label, "aria-valuemin": "0",
+      "aria-valuemax": String(last), "aria-valuenow": String(last), "aria-valuetext": "arrow keys read the points" };
+    for (const [name, value] of Object.entries(label)) plot.setAttribute(name, value);
+    plot.addEventListener("pointermove", (event) => {
+      const box = plot.getBoundingClientRect();
+      showPoint(Math.floor((event.clientX - box.left) / box.width * times.length));
+    });
+    plot.addEventListener("pointerleave", hidePoint);
+    plot.addEventListener("focus", () => showPoint(at));
+    plot.addEventListener("blur", hidePoint);
+    plot.addEventListener("keydown", (event) => {
+      const to = { ArrowLeft: at - 1, ArrowDown: at - 1, ArrowRight: at + 1, ArrowUp: at + 1, Home: 0, End: last,
+        PageUp: at + 10, PageDown: at - 10 }[event.key];
+      if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      showPoint(to);
+    });
+  }
+
   // Keys: ? help, / filter, t theme, p pause, j and k rows, g and a letter for a page.
   let isGoing = false;
   const places = { o: "./", c: "counters", e: "experiments", h: "health", a: "audit" };

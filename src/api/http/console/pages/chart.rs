@@ -27,11 +27,19 @@ const SPARKLINE_STEP: i64 = 120;
 const SPARKLINE_WAIT: Duration = Duration::from_millis(150);
 
 /// The times that a chart may show, by their names in queries.
-const RANGES: [(&str, &str, Duration); 3] = [
+const RANGES: [(&str, &str, Duration); 4] = [
+    ("5m", "5 minutes", SHORT_RANGE),
     ("1h", "Hour", Duration::from_secs(3_600)),
     ("24h", "24 hours", Duration::from_secs(86_400)),
     ("7d", "7 days", Duration::from_secs(604_800)),
 ];
+/// The steps of the shortest range, in seconds. Other ranges have the steps in which they are kept.
+const SHORT_STEP: i64 = 10;
+
+/// The range of an address that names none.
+const DEFAULT_RANGE: &str = "1h";
+/// The range that is shown in short steps.
+const SHORT_RANGE: Duration = Duration::from_secs(300);
 
 /// A counter that is drawn.
 pub struct DrawnCounter {
@@ -42,7 +50,7 @@ pub struct DrawnCounter {
 
 /// The links to all ranges, by their names in queries.
 pub fn range_links(shown: &str, to: impl Fn(&'static str) -> String) -> Vec<ActionLink> {
-    let shown = RANGES.iter().find(|(name, ..)| *name == shown).unwrap_or(&RANGES[0]).0;
+    let shown = if shown.is_empty() { DEFAULT_RANGE } else { shown };
     let link = |(name, text, _): (&'static str, &'static str, Duration)| ActionLink {
         href: to(name),
         text,
@@ -61,6 +69,7 @@ pub async fn section(
     counters: Vec<DrawnCounter>,
     range: &str,
 ) -> Section {
+    let range = if range.is_empty() { DEFAULT_RANGE } else { range };
     let range = match one_of("range", range, &RANGES.map(|(name, ..)| name)) {
         Ok(range) => range,
         Err(unknown) => {
@@ -71,12 +80,19 @@ pub async fn section(
     let mut section =
         Section { title: title.to_owned(), note: format!("the last {}", shown.to_lowercase()), ..Section::default() };
     let now = calls.context.calls.clock.now();
-    let (from, to) = (time::write(now - range), time::write(now));
+    let seconds = i64::try_from(range.as_secs()).unwrap_or(i64::MAX);
+    let (mut from, to) = (time::write(now - range), time::write(now));
+    let mut step = String::new();
+    if range == SHORT_RANGE {
+        from = Timestamp { seconds: from.seconds / SHORT_STEP * SHORT_STEP, nanos: 0 };
+        step = format!("{SHORT_STEP}s");
+    }
     let request = pb::BatchGetCountSeriesRequest {
         namespace: namespace.to_owned(),
         counter_names: counters.iter().map(|counter| counter.name.clone()).collect(),
         from: Some(from),
         to: Some(to),
+        step,
         ..Default::default()
     };
     let answer: Result<pb::BatchGetCountSeriesResponse, Status> = calls.ask(BATCH_GET_SERIES, &request).await;
@@ -89,7 +105,6 @@ pub async fn section(
     };
     let as_of = oldest(&results, namespace);
     section.note_time = Some(NoteTime(as_of));
-    let seconds = i64::try_from(range.as_secs()).unwrap_or(i64::MAX);
     let lines: Vec<Vec<Option<f64>>> =
         results.into_iter().map(|result| rates(result.series.as_ref(), from.seconds, seconds)).collect();
     let most = lines.iter().flatten().flatten().copied().fold(0.0, f64::max);
@@ -101,11 +116,16 @@ pub async fn section(
         label: counter.label,
         class: counter.class,
         path: path(line, most, CHART),
+        values: line.iter().map(|point| rate(*point)).collect(),
     });
+    let points = lines.iter().map(Vec::len).max().unwrap_or_default();
     section.chart = Some(ChartView {
         label: format!("{title}, at most {} per second", rate(Some(most))),
         lines: drawn.collect(),
         most: format!("at most {} per second", rate(Some(most))),
+        scale: [Some(most), Some(most / 2.0), Some(0.0)].map(rate),
+        unit: "per second",
+        times: times_of(from.seconds, seconds, points),
         ends: [Some(from), Some(to)],
     });
     section
@@ -149,6 +169,12 @@ pub async fn sparklines(
 fn sparkline(rates: &[Option<f64>]) -> Option<Sparkline> {
     let most = rates.iter().flatten().copied().reduce(f64::max)?;
     Some(Sparkline { path: path(rates, most, SPARKLINE), text: format!("at most {} per second", rate(Some(most))) })
+}
+
+/// When each of the points of a line begins, in milliseconds.
+fn times_of(from: i64, seconds: i64, points: usize) -> Vec<i64> {
+    let all = i64::try_from(points).unwrap_or(i64::MAX).max(1);
+    (0..all).map(|point| (from + seconds * point / all) * 1_000).collect()
 }
 
 /// How many a second at each point; none where it is not known. Steps that have not ended are left out.
@@ -208,6 +234,12 @@ mod tests {
         assert_eq!(found, [Some(1.0), Some(2.0), None, Some(10.0), None]);
         assert_eq!(path(&found, 10.0, CHART), "M0.0 144.0H200.0L200.0 128.0H400.0M600.0 0.0H800.0");
         assert_eq!(rates(None, 0, 300), [None; 0]);
+    }
+
+    #[test]
+    fn each_point_has_the_time_at_which_it_begins() {
+        assert_eq!(times_of(1_000, 300, 3), [1_000_000, 1_100_000, 1_200_000]);
+        assert_eq!(times_of(1_000, 300, 0), [1_000_000]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::chart::CHART;
 use super::methods::LIST_LOOKS;
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::view::{ChartLine, ChartView, Section};
-use crate::http::console::words::points;
+use crate::http::console::words::{millis, points};
 use crate::time;
 use tallystone_proto::experiment::v1 as pb;
 
@@ -61,7 +61,8 @@ fn of_looks(looks: &[pb::ExperimentLook]) -> Vec<Section> {
         let mut section = Section { note: "in percentage points".to_owned(), ..Section::default() };
         match chart(&title, &lines) {
             Some(chart) => {
-                section.chart = Some(ChartView { ends: [looks[0].look_time, last.look_time], ..chart });
+                let times = looks.iter().map(|look| look.look_time.as_ref().map_or(0, millis)).collect();
+                section.chart = Some(ChartView { ends: [looks[0].look_time, last.look_time], times, ..chart });
             }
             None => section.empty = "No look can say anything yet.".to_owned(),
         }
@@ -98,12 +99,20 @@ fn chart(title: &str, looks: &[DrawnLook]) -> Option<ChartView> {
             path.push_str(&point);
             is_begun = true;
         }
-        ChartLine { label, class, path }
+        let values = looks.iter().map(|look| points(look[which])).collect();
+        ChartLine { label, class, path, values }
     };
-    let zero = ChartLine { label: "No difference", class: "zero", path: format!("M0 {:.1}H{width}", most * scale) };
+    let zero = ChartLine {
+        label: "No difference",
+        class: "zero",
+        path: format!("M0 {:.1}H{width}", most * scale),
+        values: Vec::new(),
+    };
     let lines = vec![zero, line("Upper end", "two", 2), line("Difference", "one", 1), line("Lower end", "two", 0)];
+    let marks = [Some(most), Some((most + least) / 2.0), Some(least)].map(points);
     let most = format!("{} to {} points", points(Some(least)), points(Some(most)));
-    Some(ChartView { label: format!("{title}: {most}"), lines, most, ends: [None, None] })
+    let label = format!("{title}: {most}");
+    Some(ChartView { label, lines, most, scale: marks, unit: "points", times: Vec::new(), ends: [None, None] })
 }
 
 #[cfg(test)]
