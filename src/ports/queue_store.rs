@@ -48,12 +48,13 @@ pub struct MessageBody {
     pub trace_context: Option<Box<str>>,
 }
 
-/// A command, with the body of the message for an enqueue.
+/// A command, with the body of the message for an enqueue, and the new payload for an update that has one.
 #[derive(Clone, Debug)]
 pub struct ShardCommand {
     /// The command.
     pub command: Command,
-    /// The body of the message of an enqueue; ignored beside other commands.
+    /// The body of the message of an enqueue; of an update with a payload the payload alone, since type and trace context stay.
+    /// Ignored beside other commands.
     pub body: MessageBody,
 }
 
@@ -61,6 +62,11 @@ impl ShardCommand {
     /// A command without a body.
     pub fn of(command: Command) -> Self {
         Self { command, body: MessageBody::default() }
+    }
+
+    /// Whether it is an update that replaces the payload of a message.
+    pub fn brings_payload(&self) -> bool {
+        matches!(&self.command, Command::Update { update, .. } if update.payload_bytes.is_some())
     }
 }
 

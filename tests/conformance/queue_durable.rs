@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tallystone_domain::Timestamp;
+use tallystone_domain::queue::command::MessageUpdate;
 use tallystone_domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
 use tallystone_domain::queue::messages::message::{LeaseToken, MessageRef, Metadata, RoutingValue};
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::messages::settlement::SettleAction;
 use tallystone_domain::queue::setup::settings::Exclusivity;
 use tallystone_domain::queue::{Command, Durability, MessageState, QueueId, Refusal, Reply, Settings, Shard};
-use tallystone_ports::{CreatedQueue, ShardCommand, StoreErrorKind};
+use tallystone_ports::{CreatedQueue, MessageBody, ShardCommand, StoreErrorKind};
 
 use crate::backends::Ending;
 use crate::given::{T0, at};
@@ -90,6 +92,54 @@ async fn queue_store_laws_1_and_2_a_shard_answers_as_the_core_does_over_restarts
         }
     })
     .await;
+}
+
+/// An update of a message's payload and metadata.
+fn replace(id: &str, payload: &[u8], pairs: &[(&str, &str)]) -> ShardCommand {
+    let update = MessageUpdate {
+        payload_bytes: u32::try_from(payload.len()).ok(),
+        metadata: Some(Metadata::new(pairs.iter().copied()).expect("valid pairs")),
+        ..MessageUpdate::default()
+    };
+    let body = MessageBody { payload: Bytes::copy_from_slice(payload), ..MessageBody::default() };
+    ShardCommand { command: Command::Update { message: by_id(id), update }, body }
+}
+
+#[tokio::test]
+async fn queue_store_law_1_an_update_replaces_the_payload_and_keeps_the_other_parts_of_the_body() {
+    on_every_durable_queue_store(async |bench, ending| {
+        let tenant = |name: &'static str| [("tenant", name)];
+        // Within the step that enqueued it, after it, and again before it is taken.
+        taken(&bench, vec![enqueue("a", 0, b"old"), replace("a", b"newer", &tenant("acme"))]).await;
+        bench.one(SHARD, enqueue("b", 1, b"old")).await;
+        let twice = vec![replace("b", b"", &[]), replace("b", b"newest", &tenant("brick"))];
+        taken(&bench, twice).await;
+        taken(&bench, vec![enqueue("gone", 2, b"old"), replace("gone", b"new", &[]), cancel("gone")]).await;
+        let bench = bench.reopen(ending).await;
+        let leased = bench.dequeue(SHARD, 9).await;
+        let found: Vec<_> = leased
+            .iter()
+            .map(|(_, message)| {
+                let tenant = message.head.metadata.get("tenant");
+                (message.head.id.text().to_string(), message.head.payload_bytes, message.body.clone(), tenant)
+            })
+            .collect();
+        let expected =
+            [("a".to_owned(), 5, body(b"newer"), Some("acme")), ("b".to_owned(), 6, body(b"newest"), Some("brick"))];
+        assert_eq!(found, expected);
+        assert_eq!(state_of(&bench, "gone").await, Some(MessageState::Canceled));
+    })
+    .await;
+}
+
+async fn taken(bench: &QueueBench, commands: Vec<ShardCommand>) {
+    for answer in bench.apply(SHARD, commands).await {
+        answer.expect("the store takes it").reply.expect("none is refused");
+    }
+}
+
+fn cancel(id: &str) -> ShardCommand {
+    ShardCommand::of(Command::CancelMessage { message: by_id(id), reason: "".into() })
 }
 
 #[tokio::test]

@@ -66,6 +66,7 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
         canceled_by,
         error,
         updates,
+        counted_metadata,
     } = &**course;
     StoredQueueMessage {
         epoch: *epoch,
@@ -97,6 +98,12 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
         token_time: token_time.get().map(Timestamp::micros),
         counted_key_set: u32::from(*key_set),
         counted_values: u32::from(*values),
+        is_counted_apart: counted_metadata.is_some(),
+        counted_metadata: counted_metadata
+            .iter()
+            .flat_map(Metadata::pairs)
+            .map(|(key, value)| text_of(key, value))
+            .collect(),
     }
     .encode_to_vec()
 }
@@ -105,7 +112,11 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
     const WHAT: &str = "message";
     let stored: StoredQueueMessage = decode(WHAT, bytes)?;
     let invalid = |what: &'static str| move |_| CorruptValue::new(WHAT, format!("{what} of an illegal form"));
-    let pairs = stored.metadata.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+    let metadata_of = |pairs: &[StoredText]| {
+        let pairs = pairs.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+        Metadata::new(pairs).map_err(invalid("metadata"))
+    };
+    let counted_metadata = stored.is_counted_apart.then(|| metadata_of(&stored.counted_metadata)).transpose()?;
     let course = MessageExtras {
         lease_duration: stored.lease_duration.map(duration),
         releases: stored.releases,
@@ -118,12 +129,13 @@ pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<Message
         canceled_by: stored.canceled_by.map(canceled_from).transpose()?,
         error: stored.error.map(|error| AttemptError { signature: error.signature.into(), text: error.text.into() }),
         updates: stored.updates.into_iter().map(update_from).collect::<Result<_, _>>()?,
+        counted_metadata,
     };
     Ok(MessageHead {
         key: MessageKey { shard, epoch: stored.epoch, sequence },
         id: MessageId::new(&stored.id).map_err(invalid("an id"))?,
         routing: stored.routing.as_deref().map(RoutingValue::new).transpose().map_err(invalid("a routing value"))?,
-        metadata: Metadata::new(pairs).map_err(invalid("metadata"))?,
+        metadata: metadata_of(&stored.metadata)?,
         payload_bytes: stored.payload_bytes,
         fingerprint: stored.fingerprint,
         priority: stored.priority,
@@ -328,6 +340,7 @@ mod tests {
             canceled_by: Some(CanceledBy::Request("asked".into())),
             error: Some(AttemptError { signature: "E".into(), text: "text".into() }),
             updates: [(1, MessageState::Invisible), (2, MessageState::Pending)].map(update).into(),
+            counted_metadata: Some(Metadata::new([("b", "y")]).expect("valid pairs")),
         };
         MessageHead {
             key: MessageKey { shard: 3, epoch: 2, sequence: 9 },
@@ -370,6 +383,9 @@ mod tests {
             settled.last_settlement = settled.last_settlement.map(|(fence, _, answer)| (fence, verb, answer));
             cases.push(settled);
         }
+        let mut counted_without = whole();
+        counted_without.counted_metadata = Some(Metadata::default());
+        cases.push(counted_without);
         for message in cases {
             let found = decode_message(3, 9, &encode_message(&message)).expect("whole");
             assert!(found == message, "{found:?} is not {message:?}");

@@ -136,12 +136,17 @@ impl MemoryShard {
     fn apply(&mut self, sent: ShardCommand, step: StepTime) -> (ShardAnswer, Vec<HistoryRow>) {
         let at = step.now;
         let is_enqueue = matches!(sent.command, Command::Enqueue(_));
+        let brings_payload = sent.brings_payload();
         let applied = self.shard.apply(sent.command, step);
         let rows = self.shard.history_rows(&applied.transitions, sent.body.kind.as_deref());
         if let Ok(Reply::Enqueued { key, already_enqueued: false, .. }) = &applied.reply
             && is_enqueue
         {
             self.bodies.insert(key.sequence, sent.body);
+        } else if let Some(updated) = applied.updated_message().filter(|_| brings_payload)
+            && let Some(body) = self.bodies.get_mut(&updated)
+        {
+            body.payload = sent.body.payload;
         }
         if matches!(applied.reply, Ok(Reply::Deleted { .. })) {
             self.bodies.clear();

@@ -241,7 +241,7 @@ mod tests {
         assert_eq!((&one.name, &one.code), (&other.name, &other.code));
         assert!(one.code.starts_with(&format!("#!lua name={}\n", one.name)));
         assert_eq!(one.function("enq"), format!("enq_{}", one.hash));
-        let of_shards = ["enq", "deq", "set", "ses", "msg", "bulk", "swp", "cfg", "new", "del", "see"];
+        let of_shards = ["enq", "upd", "deq", "set", "ses", "msg", "bulk", "swp", "cfg", "new", "del", "see"];
         let of_store = ["cat", "req", "mem", "opr", "dir", "look"];
         for function in of_shards.into_iter().chain(of_store) {
             let guarded = format!("F.guarded(F.{function})");

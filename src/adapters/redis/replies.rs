@@ -277,6 +277,7 @@ fn read_refusal(
             3 => InvalidCommandPart::Session,
             4 => InvalidCommandPart::CountedKeySets,
             5 => InvalidCommandPart::Invisibility,
+            6 => InvalidCommandPart::ExclusivityValue,
             _ => return Err(unknown(reader)),
         }),
         2 => Refusal::NotFound,

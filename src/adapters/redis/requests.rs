@@ -330,16 +330,20 @@ fn invalid_bulk_size(max: usize) -> Option<InvalidCommandPart> {
 
 /// The arguments of a command on a single message.
 pub fn message_command(shard: u32, kind: MessageCommand, message: &MessageRef, reason: &str) -> FunctionRequest {
-    let packed = PackedBytes::default().byte(kind as u8).u16(0).byte(0).whole(0).whole(0).whole(0).raw(&[0; 8]);
-    let arguments = vec![packed.0, message_ref(shard, message), reason.as_bytes().to_vec()];
+    let packed = PackedBytes::default().byte(kind as u8).u16(0).byte(0).whole(0).whole(0).whole(0).raw(&[0; 8]).u32(0);
+    let texts = [reason.as_bytes(), &[], &[], &[]].map(<[u8]>::to_vec);
+    let arguments = [packed.0, message_ref(shard, message)].into_iter().chain(texts).collect();
     FunctionRequest { arguments, invalid: None }
 }
 
-/// The arguments of an update.
-pub fn update(shard: u32, message: &MessageRef, update: &MessageUpdate) -> FunctionRequest {
-    let range = -PRIORITY_MAX..=PRIORITY_MAX;
-    let fits = update.priority.is_none_or(|priority| range.contains(&priority));
-    let invalid = first([(fits, InvalidCommandPart::Priority)]);
+/// The arguments of an update: the request, the message, the token; the payload, the metadata, and the hash of the exclusivity
+/// value that these have.
+pub fn update(
+    shard: u32,
+    (message, update): (&MessageRef, &MessageUpdate),
+    payload: &[u8],
+    settings: &Settings,
+) -> FunctionRequest {
     let by_delay = update.visible_at.is_none() && update.invisibility.is_some();
     let has = flags([
         update.priority.is_some(),
@@ -348,7 +352,10 @@ pub fn update(shard: u32, message: &MessageRef, update: &MessageUpdate) -> Funct
         update.only_if_sooner,
         update.expected_version.is_some(),
         update.token.is_some(),
+        update.payload_bytes.is_some(),
+        update.metadata.is_some(),
     ]);
+    let invalid = invalid_update(update, settings);
     let packed = PackedBytes::default().byte(UPDATE).u16(u16::from(has)).byte(u8::from(invalid.is_some()));
     let packed = packed.signed(update.priority.unwrap_or(0));
     let packed = match update.visible_at {
@@ -357,7 +364,33 @@ pub fn update(shard: u32, message: &MessageRef, update: &MessageUpdate) -> Funct
     };
     let (text, fingerprint) = update.token.as_ref().map_or(("", 0), |token| (&*token.text, token.fingerprint));
     let packed = packed.whole(update.expected_version.unwrap_or(0)).raw(&fingerprint.to_be_bytes());
-    FunctionRequest { arguments: vec![packed.0, message_ref(shard, message), text.as_bytes().to_vec()], invalid }
+    let packed = packed.u32(update.payload_bytes.unwrap_or(0));
+    let metadata = update.metadata.as_ref();
+    let value = settings.exclusivity.as_ref().and_then(|rule| metadata?.get(&rule.key));
+    let arguments = vec![
+        packed.0,
+        message_ref(shard, message),
+        text.as_bytes().to_vec(),
+        if update.payload_bytes.is_some() { payload.to_vec() } else { Vec::new() },
+        metadata.map(|metadata| pack_pairs(PackedBytes::default(), metadata).0).unwrap_or_default(),
+        value.map(|value| hash_of(value).to_vec()).unwrap_or_default(),
+    ];
+    FunctionRequest { arguments, invalid }
+}
+
+fn invalid_update(update: &MessageUpdate, settings: &Settings) -> Option<InvalidCommandPart> {
+    let (payload_max, metadata_max) = (settings.payload_max_bytes, settings.metadata_max_bytes);
+    let (payload, metadata) = (update.payload_bytes.unwrap_or(0), update.metadata.as_ref());
+    let range = -PRIORITY_MAX..=PRIORITY_MAX;
+    first([
+        (update.priority.is_none_or(|priority| range.contains(&priority)), InvalidCommandPart::Priority),
+        (payload <= PAYLOAD_BYTES_MAX, InvalidCommandPart::Payload),
+        (payload <= payload_max, InvalidCommandPart::PayloadOfQueue(payload_max)),
+        (
+            metadata.is_none_or(|metadata| metadata.bytes() <= metadata_max as usize),
+            InvalidCommandPart::MetadataOfQueue(metadata_max),
+        ),
+    ])
 }
 
 /// The arguments of a step of a bulk command, of at most this size.

@@ -48,6 +48,7 @@ fn kind_of(command: &Command) -> RunKind {
         Command::Dequeue(_) => RunKind::Together("deq"),
         Command::Settle { .. } | Command::Extend { .. } => RunKind::Together("set"),
         Command::Recall(_) | Command::Heartbeat { .. } => RunKind::Together("ses"),
+        Command::Update { update, .. } if update.has_content() => RunKind::Together("upd"),
         Command::CancelMessage { .. } | Command::Update { .. } | Command::Redrive { .. } | Command::Discard { .. } => {
             RunKind::Together("msg")
         }
@@ -132,7 +133,9 @@ pub fn request_of(shard: u32, sent: &ShardCommand, settings: &Settings) -> (Func
         Command::CancelMessage { message, reason } => {
             (requests::message_command(shard, MessageCommand::Cancel, message, reason), AnswerForm::Settled)
         }
-        Command::Update { message, update } => (requests::update(shard, message, update), AnswerForm::Settled),
+        Command::Update { message, update } => {
+            (requests::update(shard, (message, update), &sent.body.payload, settings), AnswerForm::Settled)
+        }
         Command::Redrive { message } => {
             (requests::message_command(shard, MessageCommand::Redrive, message, ""), AnswerForm::Settled)
         }

@@ -114,7 +114,7 @@ impl RedisQueues {
         let mut answers = Vec::with_capacity(count);
         for stage in stages_of(runs_of(commands)) {
             let mut of_stage = match stage {
-                RunStage::Together(runs) if self.refuses_enqueues() => self.run_without_enqueues(shard, runs).await,
+                RunStage::Together(runs) if self.refuses_enqueues() => self.run_without_content(shard, runs).await,
                 RunStage::Together(runs) => self.run_together(shard, &runs).await,
                 RunStage::Alone(command) => vec![self.run_alone(shard, *command).await],
             };
@@ -197,15 +197,15 @@ impl RedisQueues {
         Ok(())
     }
 
-    /// Does runs in their order, and refuses those of enqueues: the memory that is left is for what takes messages out.
-    async fn run_without_enqueues(
+    /// Does runs in their order, and refuses those that bring content: the memory that is left is for what takes messages out.
+    async fn run_without_content(
         &self,
         shard: ShardId,
         runs: Vec<(&'static str, Vec<ShardCommand>)>,
     ) -> Vec<Result<ShardAnswer, StoreError>> {
         let mut answers = Vec::new();
         for run in runs {
-            if run.0 == "enq" {
+            if matches!(run.0, "enq" | "upd") {
                 let full = StoreError::not_applied(StoreErrorKind::Full, APPLY);
                 answers.extend(fail_all(full.with_source("Redis has used 85 % of its memory"), run.1.len()));
             } else {

@@ -1,7 +1,7 @@
 //! The parts of a message as the library stores them: the head that Lua writes, and the static part that is written here.
 //!
-//! The static part never changes. Lua reads its beginning: fingerprint, place of the id, token time, hash of the routing value,
-//! metadata. `lua/message.lua` has the form of both.
+//! Only an update changes the static part, and only its metadata. Lua reads its beginning: fingerprint, place of the id, token
+//! time, hash of the routing value, metadata. `lua/message.lua` has the form of both.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -123,10 +123,8 @@ pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
     if flags & HAS_ROUTING != 0 {
         reader.raw(size_of::<TextHash>())?;
     }
-    let count = reader.byte()?;
-    let pairs = (0..count).map(|_| Ok((reader.text()?, reader.text()?))).collect::<Result<Vec<_>, CorruptValue>>()?;
+    let metadata = read_metadata(&mut reader)?;
     let illegal = |what: &str| CorruptValue::new("static part of a message", format!("{what} of an illegal form"));
-    let metadata = Metadata::new(pairs).map_err(|_| illegal("metadata"))?;
     let id = match flags & IS_UUID {
         0 => MessageId::new(reader.text()?).map_err(|_| illegal("an id"))?,
         _ => MessageId::of_uuid(place),
@@ -137,6 +135,12 @@ pub fn read_static(bytes: &[u8]) -> Result<StaticPart, CorruptValue> {
     let kind = if parts & HAS_KIND != 0 { Some(reader.text()?.into()) } else { None };
     let trace_context = if parts & HAS_TRACE_CONTEXT != 0 { Some(reader.text()?.into()) } else { None };
     Ok(StaticPart { fingerprint, token_time: token_time.into(), metadata, id, routing, kind, trace_context })
+}
+
+fn read_metadata(reader: &mut PackedReader<'_>) -> Result<Metadata, CorruptValue> {
+    let count = reader.byte()?;
+    let pairs = (0..count).map(|_| Ok((reader.text()?, reader.text()?))).collect::<Result<Vec<_>, CorruptValue>>()?;
+    Metadata::new(pairs).map_err(|_| reader.corrupt("metadata of an illegal form"))
 }
 
 /// Reads a message from its three parts; the first begins with its sequence.
@@ -152,8 +156,12 @@ pub fn read_message(shard: u32, [head, fixed]: [&[u8]; 2], payload: Bytes) -> Re
     let (priority, enqueued_at) = (reader.signed()?, reader.time()?);
     let (state, first_state) = (state_of(&reader, states % 16)?, state_of(&reader, states / 16)?);
     let ttl_at = if has & 1 != 0 { Some(reader.time()?) } else { None };
-    let extras = read_extras(&mut reader, has)?;
+    let mut extras = read_extras(&mut reader, has)?;
     let visible_at = if has & 2_048 != 0 { reader.time()? } else { enqueued_at };
+    if has & 4_096 != 0 {
+        reader.u16()?; // the bytes that follow
+        extras.counted_metadata = Some(read_metadata(&mut reader)?);
+    }
     let head = MessageHead {
         key: MessageKey { shard, epoch, sequence },
         id,

@@ -10,7 +10,7 @@ use tallystone_domain::queue::totals::{Total, Totals};
 use tallystone_domain::time::Timestamp;
 
 /// The format of the headers that this release reads.
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 /// In place of the format: the shard was dropped.
 const DROPPED: u8 = 255;
 

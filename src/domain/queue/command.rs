@@ -66,12 +66,23 @@ pub struct MessageUpdate {
     pub visible_at: Option<Timestamp>,
     /// The same as a delay from now, by the shard's clock. Not together with a visible-at.
     pub invisibility: Option<Duration>,
+    /// The size of the payload that takes the place of the old one; its bytes come with the command.
+    pub payload_bytes: Option<u32>,
+    /// The metadata that take the place of the old ones.
+    pub metadata: Option<Metadata>,
     /// Whether a later visible-at leaves the message unchanged.
     pub only_if_sooner: bool,
     /// The version the message must have.
     pub expected_version: Option<u64>,
     /// The token that identifies a repeat.
     pub token: Option<UpdateToken>,
+}
+
+impl MessageUpdate {
+    /// Whether it brings a payload or metadata, which take room.
+    pub fn has_content(&self) -> bool {
+        self.payload_bytes.is_some() || self.metadata.is_some()
+    }
 }
 
 #[derive(Clone, Default, Debug)]

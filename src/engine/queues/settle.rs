@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::queues::error::QueueError;
@@ -13,13 +14,13 @@ use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX, LEASE_MIN};
 use tallystone_domain::queue::command::{FailureReport, MessageUpdate, Refusal};
 use tallystone_domain::queue::invalid_command::InvalidCommandPart;
 use tallystone_domain::queue::messages::key_syntax::KeyTextError;
-use tallystone_domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, RoutingValue};
+use tallystone_domain::queue::messages::message::{AttemptError, LeaseToken, MessageRef, Metadata, RoutingValue};
 use tallystone_domain::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use tallystone_domain::queue::shard_routing::shard_of;
 use tallystone_domain::queue::{Command, MessageState, QueueName, Reply};
 use tallystone_domain::time::micros_of;
 use tallystone_domain::{Reason, Reject, Timestamp};
-use tallystone_ports::{ShardAnswer, ShardCommand};
+use tallystone_ports::{MessageBody, ShardAnswer, ShardCommand};
 
 /// A request to settle a lease.
 #[derive(Clone, Debug)]
@@ -89,6 +90,10 @@ pub struct UpdateRequest {
     /// Whether to skip the update if the requested time is later than the current one.
     pub only_if_sooner: bool,
     pub expected_version: Option<u64>,
+    /// The new payload.
+    pub payload: Option<Bytes>,
+    /// The new metadata, in place of all old ones.
+    pub metadata: Option<Metadata>,
     /// The request token for deduplication, 1 to 64 bytes.
     pub token: Option<String>,
 }
@@ -106,6 +111,19 @@ impl UpdateRequest {
         part(self.invisibility.map(|time| i128::from(micros_of(time))));
         part(Some(i128::from(self.only_if_sooner)));
         part(self.expected_version.map(i128::from));
+        // Only if they are there: the hash of every other update is as before these fields.
+        let mut text = |bytes: &[u8]| {
+            hash.update(&(bytes.len() as u64).to_be_bytes());
+            hash.update(bytes);
+        };
+        if let Some(payload) = &self.payload {
+            text(b"payload");
+            text(payload);
+        }
+        if let Some(metadata) = &self.metadata {
+            text(b"metadata");
+            metadata.pairs().flat_map(|(key, value)| [key, value]).for_each(|part| text(part.as_bytes()));
+        }
         hash.digest()
     }
 }
@@ -267,25 +285,42 @@ impl Queues {
     ) -> Result<Settlement, QueueError> {
         check_token(sent.token.as_deref())?;
         let fingerprint = sent.fingerprint();
+        let payload_bytes = sent.payload.as_ref().map(|payload| u32::try_from(payload.len())).transpose();
+        let payload_bytes = payload_bytes.map_err(|_| InvalidCommandPart::Payload)?;
         let token = sent.token.map(|text| UpdateToken { text: text.into(), fingerprint });
         let update = MessageUpdate {
             priority: sent.priority,
             visible_at: sent.visible_at,
             invisibility: sent.invisibility,
+            payload_bytes,
+            metadata: sent.metadata,
             only_if_sooner: sent.only_if_sooner,
             expected_version: sent.expected_version,
             token,
         };
         let time = if sent.visible_at.is_some() { "visible_time" } else { "invisibility" };
-        let updated = self.change_message(name, message.clone(), Command::Update { message, update }).await;
+        let body = MessageBody { payload: sent.payload.unwrap_or_default(), ..MessageBody::default() };
+        let command = Command::Update { message: message.clone(), update };
+        let updated = self.change_message(name, message, ShardCommand { command, body }).await;
         updated.map_err(|error| match error {
             QueueError::Refused(Refusal::TokenReused) => {
                 let what = "this request_token was used for a different update of the message; nothing was done";
                 Reject::new(Reason::TokenReused, what).at("request_token", what).into()
             }
-            error => {
-                error.about(InvalidCommandPart::Invisibility, time).about(InvalidCommandPart::Priority, "priority")
+            QueueError::Refused(Refusal::Invalid(InvalidCommandPart::ExclusivityValue)) => {
+                let what = "a message of an exclusive queue keeps its exclusivity value: send it with the new metadata";
+                Reject::new(Reason::InvalidMessage, what).at("metadata", what).into()
             }
+            QueueError::Refused(Refusal::Invalid(invalid)) => {
+                let field = match invalid {
+                    InvalidCommandPart::Payload | InvalidCommandPart::PayloadOfQueue(_) => "payload",
+                    InvalidCommandPart::MetadataOfQueue(_) => "metadata",
+                    InvalidCommandPart::Priority => "priority",
+                    _ => time, // nothing else of an update has a range
+                };
+                QueueError::Argument { field, invalid }
+            }
+            error => error,
         })
     }
 
@@ -301,7 +336,8 @@ impl Queues {
             return Err(Reject::new(Reason::InvalidArgument, what).into());
         }
         let reason = reason.into();
-        self.change_message(name, message.clone(), Command::CancelMessage { message, reason }).await
+        let command = Command::CancelMessage { message: message.clone(), reason };
+        self.change_message(name, message, ShardCommand::of(command)).await
     }
 
     /// Sets the concurrency limit of an exclusivity value; `None` restores the default.
@@ -326,14 +362,15 @@ impl Queues {
 
     /// Redrives one errored message with fresh attempts.
     pub(super) async fn redrive_one(&self, name: &QueueName, message: MessageRef) -> Result<Settlement, QueueError> {
-        self.change_message(name, message.clone(), Command::Redrive { message }).await
+        let command = Command::Redrive { message: message.clone() };
+        self.change_message(name, message, ShardCommand::of(command)).await
     }
 
     async fn change_message(
         &self,
         name: &QueueName,
         message: MessageRef,
-        command: Command,
+        command: ShardCommand,
     ) -> Result<Settlement, QueueError> {
         let queue = self.queue(name).await?;
         let (message, command) = (&message, &command);
@@ -349,10 +386,10 @@ impl Queues {
         &self,
         queue: &Arc<ServedQueue>,
         message: &MessageRef,
-        command: Command,
+        command: ShardCommand,
     ) -> Result<ShardAnswer, QueueError> {
         let shard = self.shard_of(queue, message).await?;
-        self.context.call(queue, shard, ShardCommand::of(command)).await
+        self.context.call(queue, shard, command).await
     }
 
     /// Parses a lease token. Rejects a token of another queue, and returns `LeaseLost` for an unknown shard.

@@ -1330,6 +1330,11 @@ pub struct StoredQueueMessage {
     /// For each key of the set two bits, the first key lowest: 0 without the key, 1 its own value, 2 other values.
     #[prost(uint32, tag = "29")]
     pub counted_values: u32,
+    /// Whether an update replaced the metadata by which it is counted. Then `counted_metadata` has those of its enqueue.
+    #[prost(bool, tag = "30")]
+    pub is_counted_apart: bool,
+    #[prost(message, repeated, tag = "31")]
+    pub counted_metadata: ::prost::alloc::vec::Vec<StoredText>,
 }
 /// StoredUpdate is an update of a message with a token, and its response.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

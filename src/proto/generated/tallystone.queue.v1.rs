@@ -948,8 +948,8 @@ pub struct SettleMessagesResponse {
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<SettleResult>,
 }
-/// UpdateMessageRequest changes a message.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+/// UpdateMessageRequest changes a message that is PENDING or INVISIBLE.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct UpdateMessageRequest {
     /// The queue.
     #[prost(string, tag = "1")]
@@ -980,6 +980,19 @@ pub struct UpdateMessageRequest {
     /// 8 updates with a token.
     #[prost(string, tag = "9")]
     pub request_token: ::prost::alloc::string::String,
+    /// The new payload, within the limits of an enqueue. Absent to keep the payload; empty for none.
+    #[prost(bytes = "vec", optional, tag = "10")]
+    pub payload: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
+    /// The new metadata, which replace all of the old ones. Filters find the message by them at once. A message of an exclusive
+    /// queue keeps its exclusivity value. Counts by value go on under the values of the enqueue. Empty to keep the metadata.
+    #[prost(map = "string, string", tag = "11")]
+    pub metadata: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// Removes all metadata. Not allowed together with `metadata`.
+    #[prost(bool, tag = "12")]
+    pub clear_metadata: bool,
 }
 /// UpdateMessageResponse is the new state of the message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -122,6 +122,8 @@ impl Past {
             priority: chance.pick(&[None, Some(-7), Some(7), Some(i64::MAX)]),
             visible_at,
             invisibility,
+            payload_bytes: chance.pick(&[None, None, Some(0), Some(100), Some(3_900), Some(40_000)]),
+            metadata: (chance.below(2) == 1).then(|| Self::metadata(chance)),
             only_if_sooner: chance.below(2) == 1,
             expected_version: chance.pick(&[None, None, Some(1), Some(3)]),
             token,

@@ -78,6 +78,7 @@ pub fn faulty_library() -> String {
   end
 end
 F.enq, F.deq, F.set, F.ses, F.msg = counted(F.enq), counted(F.deq), counted(F.set), counted(F.ses), counted(F.msg)
+F.upd = counted(F.upd)
 F.bulk, F.swp, F.cfg, F.new = counted(F.bulk), counted(F.swp), counted(F.cfg), counted(F.new)
 F.del, F.see = counted(F.del), counted(F.see)
 F.cat, F.req, F.mem = counted(F.cat), counted(F.req), counted(F.mem)

@@ -35,6 +35,8 @@ const REFUSALS: &[&str] = &[
     "Invalid(Priority)",
     "Invalid(PriorityClass)",
     "Invalid(Lease)",
+    "Invalid(Payload)",
+    "Full(Bytes)",
     "Invalid(TokenTime)",
     "NotFound",
     "WrongState(Running)",

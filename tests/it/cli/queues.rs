@@ -86,6 +86,29 @@ fn a_push_under_the_id_of_a_message_that_is_over_says_how_the_id_becomes_free() 
 }
 
 #[test]
+fn a_waiting_message_gets_another_payload_and_other_metadata() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "old", "--id", "a", "--meta", "tenant=acme"]).ok();
+    let payload = || desk.run(&["msg", "get", "-q", "orders", "a", "--payload"]).ok();
+    desk.run(&["msg", "update", "-q", "orders", "a", "--payload", "new", "--meta", "tenant=brick", "--meta", "zone=b"]).ok();
+    assert_eq!(payload(), "new");
+    let metadata = || json(&desk, "msg get -q orders a")["message"]["metadata"].clone();
+    assert_eq!(metadata(), serde_json::json!({"tenant": "brick", "zone": "b"}));
+    desk.write("payload.bin", "line one\nline two");
+    desk.run(&["msg", "update", "-q", "orders", "a", "--payload-file", "payload.bin"]).ok();
+    assert_eq!(payload(), "line one\nline two");
+    desk.shell("printf -- --x | tallystone msg update -q orders a --payload-file - --clear-meta").ok();
+    assert_eq!((payload().as_str(), metadata()), ("--x", serde_json::json!({})));
+    desk.run(&["msg", "update", "-q", "orders", "a", "--payload", ""]).ok();
+    assert_eq!(payload(), "");
+    check(&desk.run(&["msg", "update", "-q", "orders", "a"]), 2, "--payload");
+    check(&desk.run(&["msg", "update", "-q", "orders", "a", "--meta", "a=b", "--clear-meta"]), 2, "cannot be used with");
+    pull(&desk, "orders");
+    check(&desk.run(&["msg", "update", "-q", "orders", "a", "--payload", "late"]), 4, "the message is running");
+}
+
+#[test]
 fn each_line_of_a_file_becomes_a_message() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "orders", "--shards", "2"]).ok();

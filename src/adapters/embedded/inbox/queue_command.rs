@@ -69,7 +69,9 @@ pub type ShardRead = Box<dyn FnOnce(&LoadedShard, Timestamp) + Send>;
 impl QueueStoreCommand {
     pub fn class(&self) -> AdmissionClass {
         match self {
-            Self::Apply(apply) if apply.commands.iter().any(|sent| is_intake(&sent.command)) => AdmissionClass::Intake,
+            Self::Apply(apply) if apply.commands.iter().any(|sent| brings_content(&sent.command)) => {
+                AdmissionClass::Intake
+            }
             Self::Apply(_)
             | Self::Read(..)
             | Self::Create(..)
@@ -182,12 +184,17 @@ pub fn is_intake(command: &Command) -> bool {
     matches!(command, Command::Enqueue(_))
 }
 
+/// Returns whether a command brings content that takes room: a message, or what an update puts into one.
+pub fn brings_content(command: &Command) -> bool {
+    is_intake(command) || matches!(command, Command::Update { update, .. } if update.has_content())
+}
+
 /// Estimated memory of a waiting message without its strings, in bytes.
 const MESSAGE_BYTES: usize = 512;
 
 fn bytes_of(sent: &ShardCommand) -> usize {
     let body = &sent.body;
     let texts = [&body.kind, &body.trace_context].into_iter().flatten().map(|text| text.len()).sum::<usize>();
-    let head = if is_intake(&sent.command) { MESSAGE_BYTES } else { 0 };
+    let head = if brings_content(&sent.command) { MESSAGE_BYTES } else { 0 };
     size_of::<ShardCommand>() + head + body.payload.len() + texts
 }

@@ -44,6 +44,14 @@ pub struct StagedShards {
     bytes: usize,
 }
 
+/// The body of a message that a command stages.
+pub enum StagedBody {
+    /// That of a new message, by its sequence.
+    New(u64, Vec<u8>),
+    /// That of a message whose payload was replaced.
+    Changed(u64, Vec<u8>),
+}
+
 #[derive(Default)]
 struct StagedShardChanges {
     /// Sequences of the changed messages, in order of change; may contain duplicates.
@@ -51,21 +59,23 @@ struct StagedShardChanges {
     rows: Vec<HistoryRow>,
     values: BTreeMap<(Box<str>, CountedValue), Option<ChangedCounts>>,
     signatures: BTreeMap<CountedValue, SignatureCounts>,
+    /// Bodies of new messages.
     bodies: BTreeMap<u64, Vec<u8>>,
+    /// Bodies of messages whose payload was replaced.
+    changed_bodies: BTreeMap<u64, Vec<u8>>,
     answers: Vec<(Keyspace, DedupeRecord)>,
     value_limits: BTreeMap<RoutingValue, Option<u32>>,
     sessions: BTreeMap<SessionId, Option<SessionRecord>>,
 }
 
 impl StagedShards {
-    /// Records the result of a command and takes over its changes. `body` belongs to a new message; `answers` is the
-    /// keyspace for the answer to an enqueue.
+    /// Records the result of a command and takes over its changes. `answers` is the keyspace for the answer to an enqueue.
     pub fn note(
         &mut self,
         shard: ShardId,
         moment: Moment,
         (applied, rows): (&mut ApplyResult, Vec<HistoryRow>),
-        body: Option<(u64, Vec<u8>)>,
+        body: Option<StagedBody>,
         answers: Option<Keyspace>,
     ) {
         let cancels = applied.transitions.iter().filter(|row| row.requests_cancel());
@@ -73,8 +83,17 @@ impl StagedShards {
         let touched = self.shards.entry(shard).or_default();
         touched.sequences.extend(applied.changed_sequences());
         touched.rows.extend(rows);
-        self.bytes += body.as_ref().map_or(0, |(_, body)| body.len());
-        touched.bodies.extend(body);
+        match body {
+            Some(StagedBody::New(sequence, body)) => {
+                self.bytes += body.len();
+                touched.bodies.insert(sequence, body);
+            }
+            Some(StagedBody::Changed(sequence, body)) => {
+                self.bytes += body.len();
+                touched.changed_bodies.insert(sequence, body);
+            }
+            None => {}
+        }
         let ShardChanges { answers: kept, value_limits, sessions, tally, settings: _, heads: _ } =
             std::mem::take(&mut applied.changes);
         if let Some(keyspace) = answers {
@@ -91,6 +110,12 @@ impl StagedShards {
         if newer {
             self.moment = Some(moment);
         }
+    }
+
+    /// The staged body of a message, if a command of the group brought one.
+    pub fn body(&self, shard: ShardId, sequence: u64) -> Option<&[u8]> {
+        let touched = self.shards.get(&shard)?;
+        touched.changed_bodies.get(&sequence).or_else(|| touched.bodies.get(&sequence)).map(Vec::as_slice)
     }
 
     /// Records that the rows of an outbox leave up to a position.
@@ -199,7 +224,7 @@ impl StagedShardChanges {
             match kept.shard.message(*sequence) {
                 Some(head) => {
                     batch.put(&spaces.heads, place, encode_message(head));
-                    if let Some(body) = self.bodies.get(sequence) {
+                    if let Some(body) = self.changed_bodies.get(sequence).or_else(|| self.bodies.get(sequence)) {
                         batch.put(&spaces.bodies, place, body.as_slice());
                     }
                 }

@@ -103,6 +103,20 @@ local function unstore(M)
   put('HDEL', key, FIELD_B[place])
 end
 
+-- Writes the head of a message, and what an update replaced.
+local function store_changed(M)
+  local key, place = F.home_of(M.seq)
+  put('HSET', key, FIELD_H[place], F.pack_message(M))
+  if M.has_new_static then
+    put('HSET', key, FIELD_S[place], M.s)
+  end
+  if M.has_new_body and M.b == '' then
+    put('HDEL', key, FIELD_B[place])
+  elseif M.has_new_body then
+    put('HSET', key, FIELD_B[place], M.b)
+  end
+end
+
 local function store(M, state)
   local is_over, was_over = F.is_over(M.state), F.is_over(state)
   if was_over or (is_over and not M.gone) then
@@ -116,8 +130,7 @@ local function store(M, state)
   elseif M.new then
     store_new(M)
   else
-    local key, place = F.home_of(M.seq)
-    put('HSET', key, FIELD_H[place], F.pack_message(M))
+    store_changed(M)
   end
 end
 
@@ -250,7 +263,7 @@ local function write_message(M)
       count_minute(minute, 1)
     end
   end
-  M.was, M.new = nil, nil
+  M.was, M.new, M.has_new_static, M.has_new_body = nil, nil, nil, nil
 end
 
 local function write_dirty(dirty)

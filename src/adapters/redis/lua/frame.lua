@@ -25,7 +25,7 @@ local HEADER_NAMES = {
   'ids', 'buckets', 'records', 'outlived', 'oldest', 'sessions', 'deleted', 'lost_floor', 'lost_sequence',
   'quiet_until', 'rest_until', 'run',
 }
-local FORMAT = 3
+local FORMAT = 4
 local DROPPED = 255 -- in place of the format: the tombstone of a dropped shard
 local ENQUEUE_BLOCKED, DEQUEUE_BLOCKED, TRUSTS_WALL, RECHECKING, HAS_SHAPES, FILLING, DROPPING, SHORTENING =
   1, 2, 4, 8, 16, 32, 64, 128 -- flags
@@ -401,7 +401,8 @@ local REFUSED = {
   DELETED = 14, ENQUEUE_BLOCKED = 15, DEQUEUE_BLOCKED = 16, FULL = 17,
 }
 -- Parts of a command that are checked here; those that Rust checks travel with the command.
-local INVALID_PRIORITY, INVALID_TOKEN_TIME, INVALID_SESSION, INVALID_KEY_SETS, INVALID_INVISIBILITY = 1, 2, 3, 4, 5
+local INVALID_PRIORITY, INVALID_TOKEN_TIME, INVALID_SESSION, INVALID_KEY_SETS, INVALID_INVISIBILITY,
+  INVALID_EXCLUSIVITY_VALUE = 1, 2, 3, 4, 5, 6
 local FULL_MESSAGES, FULL_BYTES, FULL_ANSWERS, FULL_SESSIONS, FULL_LIMITS = 0, 1, 2, 3, 4
 
 function F.refuse(code, number)

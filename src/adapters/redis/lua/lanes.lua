@@ -207,6 +207,11 @@ function F.hide_lane(P, value)
   lane_of(P, value)
 end
 
+-- Takes a message out of a lane in which it was pending.
+function F.leave_lane(P, value, M, priority)
+  leave(lane_of(P, value).pending, {priority, M.seq})
+end
+
 -- Follows a message into and out of a lane.
 function F.follow_lane(P, value, M, state, priority)
   local lane = lane_of(P, value)

@@ -4,12 +4,12 @@
 --
 -- The head is a fixed part and optional parts, in the order of their flags. The static part begins with what is read here:
 -- flags, fingerprint, place of the id, token time, hash of the routing value, metadata, the id unless it is a UUID, which is its
--- own place. All else in it is Rust's.
+-- own place. All else in it is Rust's. Only an update changes it, and only its metadata.
 
 local HEAD_FIXED = '<HBHHI5I4I4BBdd'
 -- Optional parts, as bits of the head's flags.
 local HAS_TTL, HAS_LEASE_DURATION, HAS_HISTORY, HAS_END, HAS_LEASE, HAS_SESSION, HAS_EXPIRED, HAS_SETTLED, HAS_CANCEL,
-  HAS_ERROR, HAS_UPDATES, HAS_WINDOW = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048
+  HAS_ERROR, HAS_UPDATES, HAS_WINDOW, IS_COUNTED_APART = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096
 local STATIC_FIXED_BYTES, STATIC_ID = 25, 10 -- flags, fingerprint, place of the id; where that begins
 local STATIC_TOKEN_TIME, STATIC_ROUTING, STATIC_UUID, STATIC_TIME_OF_ID = 1, 2, 4, 8 -- bits of the static part's flags
 
@@ -167,8 +167,11 @@ function F.unpack_options(M, flags, raw, at)
       M.updates[i] = update
     end
   end
-  if flags >= HAS_WINDOW then
+  if flags % 4096 >= HAS_WINDOW then
     M.visible_at, at = parse('<d', raw, at)
+  end
+  if flags >= IS_COUNTED_APART then
+    M.counted_pairs, at = text(raw, at)
   end
   return at
 end
@@ -244,6 +247,9 @@ function F.pack_options(M, is_brief)
   if M.visible_at ~= M.enqueued_at then
     flags, options = flags + HAS_WINDOW, options .. pack('<d', M.visible_at)
   end
+  if M.counted_pairs then
+    flags, options = flags + IS_COUNTED_APART, options .. pack_text(M.counted_pairs)
+  end
   return flags, options
 end
 
@@ -309,20 +315,40 @@ function F.routing(M)
   return hash, (text(s, at))
 end
 
+-- Packed pairs that begin there, as a table, and where they end.
+local function pairs_at(raw, at)
+  local pairs_, count, key, value = {}, byte(raw, at), nil, nil
+  at = at + 1
+  for _ = 1, count do
+    key, value, at = parse('<Hc0Hc0', raw, at)
+    pairs_[key] = value
+  end
+  return pairs_, at
+end
+
 -- The metadata as a table.
 function F.metadata(M)
   if not M.metadata then
-    local s, pairs_ = M.s, {}
-    local at = after_token(s)
-    local count, key, value = byte(s, at), nil, nil
-    at = at + 1
-    for _ = 1, count do
-      key, value, at = parse('<Hc0Hc0', s, at)
-      pairs_[key] = value
-    end
-    M.metadata = pairs_
+    M.metadata = pairs_at(M.s, (after_token(M.s)))
   end
   return M.metadata
+end
+
+-- The metadata by which the message is counted, those of its enqueue.
+function F.metadata_at_enqueue(M)
+  return M.counted_pairs and pairs_at(M.counted_pairs, 1) or F.metadata(M)
+end
+
+-- Replaces the metadata. The indexes of its shapes learn those that it had by metadata_before.
+function F.replace_metadata(M, packed)
+  local s = M.s
+  local from = after_token(s)
+  local before, to = pairs_at(s, from)
+  if M.key_set ~= 0 and not M.counted_pairs then
+    M.counted_pairs = sub(s, from, to - 1)
+  end
+  M.s, M.has_new_static = sub(s, 1, from - 1) .. packed .. sub(s, to), true
+  M.metadata_before, M.metadata, M.groups = before, nil, nil
 end
 
 -- Pairs as Rust packs them, as a list of key, value.

@@ -1,12 +1,15 @@
--- msg: cancels, updates, redrives or discards single messages.
+-- msg: cancels, updates, redrives or discards single messages. upd: the same for updates that bring a payload or metadata,
+-- which Redis refuses when it has no memory left.
 --
 -- keys: header, a key that never exists. args: 1 versions and time, 2 settings, then for each: the request, the message, the
--- reason of a cancel or the token of an update. Reply: the status, then each answer: the state and version of the message, or
--- how many changed, or a refusal. O(log n) each.
+-- reason of a cancel or the token of an update; of an update also the payload, the metadata, and the hash of the exclusivity
+-- value that these have. Reply: the status, then each answer: the state and version of the message, or how many changed, or a
+-- refusal. O(log n) each.
 
-local MESSAGE_REQUEST = '<BHBdddc8'
+local MESSAGE_REQUEST, ARGUMENTS = '<BHBdddc8I4', 6
 local CANCEL_MESSAGE, UPDATE, REDRIVE, DISCARD = 0, 1, 2, 3
-local HAS_PRIORITY, HAS_VISIBLE_AT, HAS_INVISIBILITY, ONLY_IF_SOONER, HAS_VERSION, HAS_TOKEN = 1, 2, 4, 8, 16, 32
+local HAS_PRIORITY, HAS_VISIBLE_AT, HAS_INVISIBILITY, ONLY_IF_SOONER, HAS_VERSION, HAS_TOKEN, HAS_PAYLOAD, NEW_METADATA = 1, 2, 4, 8, 16, 32,
+  64, 128
 
 local function settlement(M)
   return pack('<BBd', 0, M.state, M.version)
@@ -29,6 +32,18 @@ local function cancel_message(M, reason)
   return refused or settlement(M)
 end
 
+-- Why a waiting message may not get this payload and these metadata; nil if it may.
+local function content_refused(M, U)
+  if U.metadata and S.P.exclusive and U.value ~= F.routing_hash(M) then
+    return F.refuse(REFUSED.INVALID, INVALID_EXCLUSIVITY_VALUE)
+  end
+  local H = S.H
+  local added = U.payload and U.bytes - M.bytes or 0
+  if added > 0 and H.b0 + H.b1 + H.b2 + H.b3 + H.b4 + H.b5 + added > S.P.quota_bytes then
+    return F.refuse(REFUSED.FULL, FULL_BYTES)
+  end
+end
+
 local function change(M, U)
   local now = S.now
   if U.expected and U.expected ~= M.version then
@@ -46,8 +61,18 @@ local function change(M, U)
   if may_wait and U.only_if_sooner and asked and not_sooner then
     return true
   end
-  local _, refused = F.apply(M, TRIGGER.Update, visible_at > now, function(changed, to)
+  local no_content = may_wait and content_refused(M, U)
+  if no_content then
+    return nil, no_content
+  end
+  local new_state, refused = F.apply(M, TRIGGER.Update, visible_at > now, function(changed, to)
     changed.priority = U.priority or changed.priority
+    if U.payload then
+      changed.b, changed.bytes, changed.has_new_body = U.payload, U.bytes, true
+    end
+    if U.metadata then
+      F.replace_metadata(changed, U.metadata)
+    end
     if changed.ttl_at then -- what is left of it stays
       local left = math.max(changed.ttl_at - math.max(changed.visible_at, now), 0)
       changed.ttl_at = math.max(visible_at, now) + left
@@ -60,6 +85,9 @@ local function change(M, U)
   end)
   if refused then
     return nil, refused
+  end
+  if U.metadata and new_state == STATE.Pending then
+    S.H.moved = now -- a walk that has passed it may look for what it has become
   end
   F.catch_up(M)
   return true
@@ -101,9 +129,9 @@ function F.redrive(M)
   return F.apply(M, TRIGGER.Redrive, false, renew_attempts)
 end
 
-local function message_call(raw, ref, reason)
+local function message_call(raw, ref, reason, payload, metadata, value)
   local U, kind, flags, priority, visible_at, number = {}, nil, nil, nil, nil, nil
-  kind, flags, U.bad, priority, visible_at, number, U.fingerprint = parse(MESSAGE_REQUEST, raw)
+  kind, flags, U.bad, priority, visible_at, number, U.fingerprint, U.bytes = parse(MESSAGE_REQUEST, raw)
   local M = F.find_ref(ref)
   if not M then
     return F.refuse(REFUSED.NOT_FOUND)
@@ -123,11 +151,15 @@ local function message_call(raw, ref, reason)
   U.invisibility = F.has_flag(flags, HAS_INVISIBILITY) and visible_at or nil
   U.expected = F.has_flag(flags, HAS_VERSION) and number or nil
   U.only_if_sooner, U.has_token = F.has_flag(flags, ONLY_IF_SOONER), F.has_flag(flags, HAS_TOKEN)
+  U.payload = F.has_flag(flags, HAS_PAYLOAD) and payload or nil
+  U.metadata, U.value = F.has_flag(flags, NEW_METADATA) and metadata or nil, value
   return update(M, U, reason)
 end
 
 function F.msg(keys, args)
-  return F.each(keys, args, 3, function(all, i)
-    F.answer(message_call(all[i], all[i + 1], all[i + 2]))
+  return F.each(keys, args, ARGUMENTS, function(all, i)
+    F.answer(message_call(spread(all, i, i + ARGUMENTS - 1)))
   end)
 end
+
+F.upd = F.msg

@@ -1,6 +1,7 @@
 -- The functions of the library, under names with its hash, so that two releases run side by side on one server.
 
 redis.register_function('enq_' .. HASH, F.guarded(F.enq))
+redis.register_function('upd_' .. HASH, F.guarded(F.upd))
 redis.register_function({function_name = 'deq_' .. HASH, callback = F.guarded(F.deq), flags = {'allow-oom'}})
 redis.register_function({function_name = 'set_' .. HASH, callback = F.guarded(F.set), flags = {'allow-oom'}})
 redis.register_function({function_name = 'ses_' .. HASH, callback = F.guarded(F.ses), flags = {'allow-oom'}})

@@ -190,11 +190,35 @@ local function follow_in(shape, M, state, priority)
   end
 end
 
+-- Takes a message out of a group in which it was in a state and at a priority.
+local function leave_group(G, M, state, priority)
+  local change = G.change
+  S.has_groups = true
+  change[state + 1] = change[state + 1] - 1
+  if state == STATE.Pending and S.P.exclusive then
+    F.leave_lane(F.place(G.name), F.routing_hash(M), M, priority)
+  elseif state == STATE.Pending then
+    set_member(G, M.seq, false)
+  end
+end
+
+-- Follows a message whose metadata changed, perhaps from one group to another.
+local function follow_between(shape, M, state, priority)
+  local before, after = group_name(shape, M.metadata_before), group_of(shape, M)
+  if before and after and before == after.name then
+    return follow_in(shape, M, state, priority)
+  elseif before then
+    leave_group(group_of_name(shape, before), M, state, priority)
+  end
+  follow_in(shape, M)
+end
+
 function F.follow_shapes(M, state, priority)
+  local follow = M.metadata_before and follow_between or follow_in
   for i = 1, #S.shapes do
     local shape = S.shapes[i]
     if not shape.filled or M.seq <= shape.filled then
-      follow_in(shape, M, state, priority)
+      follow(shape, M, state, priority)
     end
   end
 end

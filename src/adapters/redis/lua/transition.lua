@@ -103,6 +103,7 @@ function F.follow(M, state, priority)
   if S.shapes then
     F.follow_shapes(M, state, priority)
   end
+  M.metadata_before = nil
 end
 
 -- Says that a message is about to change.

@@ -147,7 +147,7 @@ function F.count_values(M, trigger, from, to)
     local as, field = counted % 4, '~none'
     counted = floor(counted / 4)
     if as == OWN then
-      field = '=' .. F.metadata(M)[keys[i].name]
+      field = '=' .. F.metadata_at_enqueue(M)[keys[i].name]
     elseif as == OTHER then
       field = '~other'
     end

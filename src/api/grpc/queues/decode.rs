@@ -176,8 +176,20 @@ pub fn update(sent: wire::UpdateMessageRequest) -> Result<UpdateRequest, QueueEr
         let what = "visible_time and invisibility set the same value; send only one of them";
         return Err(field_error("invisibility", Reason::InvalidArgument, what));
     }
-    if sent.priority.is_none() && sent.visible_time.is_none() && sent.invisibility.is_none() {
-        let what = "the update has no change; send priority, visible_time or invisibility";
+    if sent.clear_metadata && !sent.metadata.is_empty() {
+        let what = "metadata and clear_metadata contradict each other; send only one of them";
+        return Err(field_error("clear_metadata", Reason::InvalidArgument, what));
+    }
+    let metadata = if sent.clear_metadata || !sent.metadata.is_empty() {
+        let pairs = sent.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        Some(Metadata::new(pairs).map_err(|invalid| QueueError::Argument { field: "metadata", invalid })?)
+    } else {
+        None
+    };
+    let has_time = sent.visible_time.is_some() || sent.invisibility.is_some();
+    if sent.priority.is_none() && !has_time && sent.payload.is_none() && metadata.is_none() {
+        let what = "the update has no change; send priority, visible_time, invisibility, payload, metadata or \
+            clear_metadata";
         return Err(field_error("priority", Reason::InvalidArgument, what));
     }
     Ok(UpdateRequest {
@@ -186,6 +198,8 @@ pub fn update(sent: wire::UpdateMessageRequest) -> Result<UpdateRequest, QueueEr
         invisibility: duration("invisibility", sent.invisibility)?,
         only_if_sooner: sent.only_if_sooner,
         expected_version: sent.expected_version,
+        payload: sent.payload.map(Bytes::from),
+        metadata,
         token: (!sent.request_token.is_empty()).then_some(sent.request_token),
     })
 }

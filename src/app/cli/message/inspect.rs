@@ -1,11 +1,13 @@
 //! Commands that inspect messages and change their times.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
-use crate::arguments::{duration, message_state};
+use crate::arguments::{duration, message_state, pair};
+use crate::message::payload_file::payload_of;
 use crate::output::{CliResponse, Output, TableRows, full_name, time_cell, word};
 use crate::pages::RowLimit;
 use crate::queue::explanation_rows;
@@ -59,13 +61,31 @@ pub struct MsgLsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group(
+    ArgGroup::new("change")
+        .args(["priority", "invisibility", "payload", "payload_file", "meta", "clear_meta"])
+        .required(true)
+        .multiple(true)
+))]
 pub struct MsgUpdateArgs {
     #[command(flatten)]
     which: MessageRefArgs,
     /// The new priority; lower is served first. The default is the enqueue time in milliseconds, so 100 goes before all
     /// such messages.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, required_unless_present = "invisibility")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
+    /// The new payload.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "payload_file")]
+    payload: Option<String>,
+    /// Read the new payload from a file; - reads stdin.
+    #[arg(long, value_name = "FILE")]
+    payload_file: Option<PathBuf>,
+    /// A pair of the new metadata, which replace all of the old ones; may be repeated, up to 4.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "clear_meta")]
+    meta: Vec<(String, String)>,
+    /// Remove all metadata.
+    #[arg(long)]
+    clear_meta: bool,
     /// The time from now until the message is visible; 0s makes it visible now.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     invisibility: Option<Duration>,
@@ -173,6 +193,11 @@ impl ClientContext {
 
     pub(super) async fn update_message(&self, args: MsgUpdateArgs) -> Result<(), Failure> {
         let MessageRefArgs { queue, message_id, shard_key } = args.which;
+        let payload = match (args.payload, &args.payload_file) {
+            (Some(payload), _) => Some(payload.into_bytes()),
+            (None, Some(file)) => Some(payload_of(file)?),
+            (None, None) => None,
+        };
         let request = pb::UpdateMessageRequest {
             queue,
             message_id: message_id.clone(),
@@ -181,6 +206,9 @@ impl ClientContext {
             invisibility: args.invisibility.map(write_duration),
             only_if_sooner: args.only_if_sooner,
             expected_version: args.expected_version,
+            payload,
+            metadata: args.meta.into_iter().collect(),
+            clear_metadata: args.clear_meta,
             request_token: self.client.message_id(),
             ..Default::default()
         };

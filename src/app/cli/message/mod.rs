@@ -4,6 +4,7 @@
 mod consume;
 mod history;
 mod inspect;
+mod payload_file;
 mod push;
 mod trace_text;
 
@@ -65,8 +66,10 @@ enum MsgCommand {
     /// List the messages in a state, by shard and arrival order.
     #[command(visible_alias = "list", after_help = "Example:\n  tallystone msg ls -q emails --state running")]
     Ls(inspect::MsgLsArgs),
-    /// Change the priority or visibility of a message that is not leased.
-    #[command(after_help = "Example:\n  tallystone msg update -q emails order-17 --priority 5 --invisibility 1h")]
+    /// Change the priority, visibility, payload or metadata of a message that is not leased.
+    #[command(
+        after_help = "Example:\n  tallystone msg update -q emails order-17 --priority 5 --invisibility 1h\n  echo bye | tallystone msg update -q emails order-17 --payload-file - --meta tenant=acme"
+    )]
     Update(inspect::MsgUpdateArgs),
     /// Explain why a message is not served, and how to change that.
     #[command(after_help = "Example:\n  tallystone msg explain -q emails order-17")]

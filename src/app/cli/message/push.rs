@@ -10,6 +10,7 @@ use clap::Args;
 use crate::arguments::{duration, pair, time};
 use crate::counter::all_or_partial;
 use crate::message::inspect::state;
+use crate::message::payload_file::{open, payload_of, unreadable};
 use crate::output::{CliResponse, TableRows, full_name, progress};
 use crate::{ClientContext, Exit, Failure};
 use tallystone_api::grpc::saturating_i64;
@@ -18,7 +19,7 @@ use tallystone_app::notices::{print_notice, shell_quoted};
 use tallystone_app::units::{self, counted};
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::uuid_v7;
-use tallystone_domain::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
+use tallystone_domain::limits::{PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
 use tallystone_proto::queue::v1::{self as pb, MessageState};
 
 #[derive(Debug, Args)]
@@ -113,7 +114,7 @@ impl ClientContext {
         }
         let payload = match (args.payload, &args.file) {
             (Some(payload), _) => payload.into_bytes(),
-            (None, Some(file)) => read(file)?,
+            (None, Some(file)) => payload_of(file)?,
             (None, None) => return Err(Failure::usage("a payload is missing; pass it as an argument, or use --file")),
         };
         let is_own_id = args.id.is_some();
@@ -217,24 +218,6 @@ fn cells(id: &str, number: i32, already_enqueued: bool, key: &str) -> Vec<String
     vec![id.to_owned(), state(number), already_enqueued.to_string(), key.to_owned()]
 }
 
-fn open(file: &Path) -> Result<Box<dyn Read>, Failure> {
-    if file == Path::new("-") {
-        return Ok(Box::new(std::io::stdin()));
-    }
-    match std::fs::File::open(file) {
-        Ok(opened) => Ok(Box::new(opened)),
-        Err(error) => Err(Failure::usage(format!("cannot read {}: {error}", file.display()))),
-    }
-}
-
-/// Reads a whole file. The server refuses a payload that is too long, so reading stops just above the limit.
-fn read(file: &Path) -> Result<Vec<u8>, Failure> {
-    let mut payload = Vec::new();
-    let most = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX);
-    open(file)?.take(most).read_to_end(&mut payload).map_err(|error| unreadable(file, &error))?;
-    Ok(payload)
-}
-
 /// Adds the progress of a push of lines to a failure.
 fn so_far(failure: Failure, done: usize) -> Failure {
     failure.hint(format!(
@@ -287,8 +270,4 @@ fn rest_of_line(lines: &mut NumberedLines) -> Result<usize, Failure> {
             return Ok(passed);
         }
     }
-}
-
-fn unreadable(file: &Path, error: &std::io::Error) -> Failure {
-    Failure::usage(format!("cannot read {}: {error}", file.display()))
 }

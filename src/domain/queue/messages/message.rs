@@ -302,6 +302,8 @@ pub struct MessageExtras {
     pub error: Option<AttemptError>,
     /// The last updates that had a token, with their replies, for repeats; newest last, at most 8.
     pub updates: Vec<(UpdateToken, Settlement)>,
+    /// The metadata of the enqueue, once an update has replaced them, if the message is counted by some of them.
+    pub counted_metadata: Option<Metadata>,
 }
 
 impl MessageExtras {
@@ -318,6 +320,7 @@ impl MessageExtras {
         canceled_by: None,
         error: None,
         updates: Vec::new(),
+        counted_metadata: None,
     };
 }
 
@@ -384,6 +387,19 @@ impl MessageHead {
     /// Moves the end of the TTL with the time from which the message can be served, so that what is left of the TTL stays.
     pub fn move_ttl(&mut self, before: Timestamp, after: Timestamp) {
         self.ttl_at = self.ttl_at.get().map(|ttl_at| after + ttl_at.since(before)).into();
+    }
+
+    /// Replaces the metadata. What the message is counted under stays that of the enqueue.
+    pub fn replace_metadata(&mut self, metadata: Metadata) {
+        let before = std::mem::replace(&mut self.metadata, metadata);
+        if self.counted.key_set != 0 && self.counted_metadata.is_none() {
+            self.counted_metadata = Some(before);
+        }
+    }
+
+    /// Returns the metadata by which the message is counted: those of its enqueue.
+    pub fn metadata_at_enqueue(&self) -> &Metadata {
+        self.extras.counted_metadata.as_ref().unwrap_or(&self.metadata)
     }
 
     /// Returns the time since which a pending message has been ready. Each return to pending restarts it; a change of its

@@ -1,9 +1,9 @@
 //! Commands of operators and producers: cancel, update, redrive, purge.
 
-use crate::limits::{INVISIBILITY_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
-use crate::queue::command::{BulkRequest, MessageUpdate, Refusal, Reply};
+use crate::limits::{INVISIBILITY_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
+use crate::queue::command::{BulkRequest, MessageUpdate, Refusal, Reply, ShardCapacity};
 use crate::queue::invalid_command::InvalidCommandPart;
-use crate::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageRef};
+use crate::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageRef, RoutingValue};
 use crate::queue::messages::settlement::{Settlement, UpdateToken};
 use crate::queue::messages::state_machine::{MessageState, Trigger};
 use crate::queue::shard::{Shard, check_bulk_size};
@@ -64,9 +64,7 @@ impl Shard {
         if update.expected_version.is_some_and(|expected| expected != found.version) {
             return Err(Refusal::VersionMismatch(found.version));
         }
-        if update.priority.is_some_and(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority)) {
-            return Err(InvalidCommandPart::Priority.into());
-        }
+        self.check_ranges(update)?;
         let asked = update.visible_at.or_else(|| update.invisibility.map(|time| now + time));
         if asked.is_some_and(|at| at > now + INVISIBILITY_MAX) {
             return Err(InvalidCommandPart::Invisibility.into());
@@ -77,8 +75,15 @@ impl Shard {
         if may_wait && update.only_if_sooner && asked.is_some() && not_sooner {
             return Ok(self.settlement(sequence));
         }
-        self.apply_transition(sequence, Trigger::Update, visible_at > now, now, |message, to| {
+        if may_wait {
+            self.check_content(found, update)?;
+        }
+        let to = self.apply_transition(sequence, Trigger::Update, visible_at > now, now, |message, to| {
             message.priority = update.priority.unwrap_or(message.priority);
+            message.payload_bytes = update.payload_bytes.unwrap_or(message.payload_bytes);
+            if let Some(metadata) = &update.metadata {
+                message.replace_metadata(metadata.clone());
+            }
             message.move_ttl(message.visible_at.max(now), visible_at.max(now));
             message.visible_at = match (message.state, to) {
                 (MessageState::Pending, MessageState::Pending) => message.visible_at, // it has been ready since then
@@ -86,8 +91,45 @@ impl Shard {
                 _ => visible_at, // the only other state that an update leads to is invisible
             };
         })?;
+        if update.metadata.is_some() && to == MessageState::Pending {
+            self.last_moved_ahead_at = now; // a walk that has passed it may look for what it has become
+        }
         self.apply_due_to(sequence, now);
         Ok(self.settlement(sequence))
+    }
+
+    /// What an update may set, whatever message it meets.
+    fn check_ranges(&self, update: &MessageUpdate) -> Result<(), InvalidCommandPart> {
+        let settings = &self.settings;
+        let (payload_max, metadata_max) = (settings.payload_max_bytes, settings.metadata_max_bytes);
+        let (payload, metadata) = (update.payload_bytes.unwrap_or(0), update.metadata.as_ref());
+        let checks = [
+            (
+                update.priority.is_none_or(|priority| (-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority)),
+                InvalidCommandPart::Priority,
+            ),
+            (payload <= PAYLOAD_BYTES_MAX, InvalidCommandPart::Payload),
+            (payload <= payload_max, InvalidCommandPart::PayloadOfQueue(payload_max)),
+            (
+                metadata.is_none_or(|metadata| metadata.bytes() <= metadata_max as usize),
+                InvalidCommandPart::MetadataOfQueue(metadata_max),
+            ),
+        ];
+        checks.into_iter().find(|(fits, _)| !fits).map_or(Ok(()), |(_, invalid)| Err(invalid))
+    }
+
+    /// Whether a waiting message may get this payload and these metadata: a message keeps its exclusivity value, and what it
+    /// grows by has to fit into the quota.
+    fn check_content(&self, found: &MessageHead, update: &MessageUpdate) -> Result<(), Refusal> {
+        if let Some((rule, metadata)) = self.settings.exclusivity.as_ref().zip(update.metadata.as_ref())
+            && metadata.get(&rule.key) != found.routing.as_ref().map(RoutingValue::as_str)
+        {
+            return Err(InvalidCommandPart::ExclusivityValue.into());
+        }
+        let added = update.payload_bytes.unwrap_or(0).saturating_sub(found.payload_bytes);
+        let bytes = self.index.totals.all().bytes.saturating_add(u64::from(added));
+        let fits = added == 0 || bytes <= self.settings.quota_bytes;
+        if fits { Ok(()) } else { Err(Refusal::Full(ShardCapacity::Bytes)) }
     }
 
     pub(super) fn redrive(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {

@@ -13,7 +13,7 @@ use crate::queue::index::dedupe_index::{DedupeIndex, DedupeRecord};
 use crate::queue::index::id_index::IdIndex;
 use crate::queue::index::shard_index::ShardIndex;
 use crate::queue::messages::message::{MessageHead, RoutingValue, SessionId};
-use crate::queue::messages::state_machine::MessageState;
+use crate::queue::messages::state_machine::{MessageState, Trigger};
 use crate::queue::session_records::SessionRecord;
 use crate::queue::setup::settings::{Settings, ShardSettings};
 use crate::queue::shard::{ApplyResult, Shard};
@@ -115,6 +115,11 @@ impl ApplyResult {
     pub fn changed_sequences(&self) -> impl Iterator<Item = u64> {
         let rows = self.transitions.iter().map(|row| row.key.sequence);
         rows.chain(self.changes.heads.iter().copied())
+    }
+
+    /// Returns the sequence of the message that an update changed; none if it was refused, repeated or changed nothing.
+    pub fn updated_message(&self) -> Option<u64> {
+        self.transitions.iter().find(|row| row.trigger == Trigger::Update).map(|row| row.key.sequence)
     }
 }
 

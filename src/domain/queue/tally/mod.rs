@@ -382,7 +382,7 @@ fn counted_keys<'a>(
 ) -> impl Iterator<Item = (&'a str, Option<&'a str>, CountedAs)> {
     let set = usize::from(message.counted.key_set).checked_sub(1).and_then(|index| key_sets.get(index));
     let keys = set.into_iter().flatten().enumerate();
-    keys.map(|(index, key)| (&**key, message.metadata.get(key), message.counted.of_key(index)))
+    keys.map(|(index, key)| (&**key, message.metadata_at_enqueue().get(key), message.counted.of_key(index)))
 }
 
 /// The value under which a message is counted.

@@ -6,8 +6,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::up_to;
+use crate::queue::command::MessageUpdate;
 use crate::queue::counter_names::CountedValue;
-use crate::queue::messages::message::{CountedUnder, MessageHead, MessageKey};
+use crate::queue::messages::message::{CountedUnder, MessageHead, MessageKey, MessageRef, Metadata};
+use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::SettleAction;
 use crate::queue::shard::restore::{ShardHeader, ShardRestorer};
 use crate::queue::tally::flows::Flow;
@@ -237,4 +239,26 @@ fn a_shard_of_an_earlier_build_goes_on_from_its_sequence_and_its_lease_serial() 
     let [(_, value, of_value)] = &values[..] else { panic!("one value: {values:?}") };
     assert_eq!((value, of_value.flows), (&CountedValue::Own("first".into()), [1, 1, 0, 0]), "only the new message");
     assert!(shard.tally().agrees_with(shard.totals(), shard.messages.iter()));
+}
+
+#[test]
+fn a_message_is_counted_by_the_metadata_of_its_enqueue_whatever_updates_make_of_them() {
+    let (mut shard, at) = (counted(10), Timestamp::from_secs(1_000));
+    enqueue(&mut shard, "a", "first", at);
+    enqueue(&mut shard, "b", "second", at);
+    for pairs in [&[("tenant", "second")][..], &[("tenant", "third")], &[]] {
+        let metadata = Metadata::new(pairs.iter().copied()).expect("legal pairs");
+        let update = MessageUpdate { metadata: Some(metadata), ..MessageUpdate::default() };
+        let message = MessageRef::Id(MessageId::new("a").expect("a legal id"), None);
+        shard.apply(Command::Update { message, update }, at).reply.expect("updated");
+    }
+    let leased = shard.apply(Command::Dequeue(up_to(1)), at);
+    let Ok(Reply::Leases { leases, .. }) = leased.reply else { panic!("a lease") };
+    let settle = Command::Settle { token: leases[0].token, verb: SettleAction::Complete, failure: Default::default() };
+    shard.apply(settle, at).reply.expect("completed");
+    let values = shard.tally().values_after(None);
+    let flows: Vec<_> = values.into_iter().map(|(_, value, counts)| (value, counts.flows)).collect();
+    let own = |value: &str| CountedValue::Own(value.into());
+    assert_eq!(flows, [(own("first"), [1, 1, 1, 0]), (own("second"), [1, 0, 0, 0])]);
+    assert!(shard.tally().agrees_with(shard.totals(), shard.messages.iter()), "a recount finds the same");
 }

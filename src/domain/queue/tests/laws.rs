@@ -321,8 +321,18 @@ impl Pair {
                 let invisibility = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
                 let invisibility = invisibility.filter(|_| visible_at.is_none());
                 let visible_at = visible_at.map(at);
-                let update =
-                    MessageUpdate { priority, visible_at, invisibility, only_if_sooner, expected_version, token };
+                let payload_bytes = draw.pick(&[None, None, Some(0), Some(100), Some(3_000)]);
+                let metadata = (draw.below(3) == 2).then(|| Self::metadata(draw));
+                let update = MessageUpdate {
+                    priority,
+                    visible_at,
+                    invisibility,
+                    payload_bytes,
+                    metadata,
+                    only_if_sooner,
+                    expected_version,
+                    token,
+                };
                 Command::Update { message: self.message_ref(draw), update }
             }
             23 => Command::Heartbeat { session: self.session(draw).id, received_up_to: self.received(draw) },

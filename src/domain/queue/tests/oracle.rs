@@ -691,6 +691,22 @@ impl Oracle {
         if update.only_if_sooner && (update.visible_at.is_some() || later.is_some()) && visible_at >= waits_until {
             return Ok(self.settlement(at));
         }
+        let item = &self.items[at];
+        if let (Some(rule), Some(metadata)) = (&self.settings.exclusivity, &update.metadata)
+            && metadata.get(&rule.key) != item.sent.metadata.get(&rule.key)
+        {
+            return Err(Refusal::Invalid(InvalidCommandPart::ExclusivityValue));
+        }
+        if let Some(bytes) = update.payload_bytes.filter(|bytes| *bytes > item.sent.payload_bytes) {
+            let others = self.items.iter().filter(|other| other.sequence != item.sequence);
+            let others: u64 = others.map(|other| u64::from(other.sent.payload_bytes)).sum();
+            if others + u64::from(bytes) > self.settings.quota_bytes {
+                return Err(Refusal::Full(ShardCapacity::Bytes));
+            }
+        }
+        let item = &mut self.items[at];
+        item.sent.payload_bytes = update.payload_bytes.unwrap_or(item.sent.payload_bytes);
+        item.sent.metadata = update.metadata.clone().unwrap_or_else(|| item.sent.metadata.clone());
         item.priority = update.priority.unwrap_or(item.priority);
         let to = if visible_at > now { Invisible } else { Pending };
         if (item.state, to) != (Pending, Pending) {
@@ -698,6 +714,9 @@ impl Oracle {
             item.ttl_at = item.ttl_at.map(|ttl_at| visible_at + ttl_at.since(waits_until));
         }
         self.set(at, Trigger::Update, to, now);
+        if update.metadata.is_some() && to == Pending {
+            self.moved_at = now;
+        }
         self.catch_up(at, now);
         Ok(self.settlement(at))
     }

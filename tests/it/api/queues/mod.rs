@@ -3,6 +3,7 @@
 mod activity;
 mod bad_input;
 mod busy;
+mod contents;
 mod counts;
 mod fields;
 mod history;

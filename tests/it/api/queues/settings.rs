@@ -157,7 +157,10 @@ async fn an_update_of_a_message_that_changes_nothing_is_refused() {
             (body["queue"], body["message_id"]) = (json!("mail"), json!("a"));
             let refused = server.refused("UpdateMessage", body, Reason::InvalidArgument).await;
             let text = refused["message"].as_str().expect("a text");
-            assert!(text.contains("send priority, visible_time or invisibility"), "{text}");
+            assert!(
+                text.contains("send priority, visible_time, invisibility, payload, metadata or clear_metadata"),
+                "{text}"
+            );
         }
         let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
         assert_eq!(found["message"]["version"], "1", "{found}");

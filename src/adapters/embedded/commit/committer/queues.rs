@@ -10,17 +10,17 @@ use crate::disk::meta;
 use crate::disk::read::rows;
 use crate::error::ReadError;
 use crate::inbox::command::StoreCommand;
-use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, is_intake};
+use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, brings_content, is_intake};
 use crate::limits::TIDY_MESSAGES_MAX;
 use crate::queues::keyspaces::QueueKeyspaces;
 use crate::queues::recover::RecoveredQueues;
 use crate::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
-use crate::queues::staged_changes::ListenerSet;
+use crate::queues::staged_changes::{ListenerSet, StagedBody};
 use crate::queues::store_time::Moment;
 use crate::queues::{catalog, key};
 use tallystone_adapters::codec::CorruptValue;
-use tallystone_adapters::codec::queues::encode_body;
 use tallystone_adapters::codec::queues::settings::{QueueRow, encode_header, encode_queue, encode_settings};
+use tallystone_adapters::codec::queues::{decode_body, encode_body};
 use tallystone_domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
 use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
@@ -135,6 +135,7 @@ impl Committer {
             return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
         }
         // No step after this fails, so a refused command leaves nothing behind.
+        let old_body = self.replaced_body(group, shard, &sent)?;
         let answers = self.dedupe_keyspace(shard, &sent.command, moment.step)?;
         let is_full = self.queues.table.counted_values >= COUNTED_VALUES_MAX;
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
@@ -156,9 +157,12 @@ impl Committer {
         };
         let body = match &applied.reply {
             Ok(Reply::Enqueued { key, already_enqueued: false, .. }) if is_intake => {
-                Some((key.sequence, encode_body(&sent.body)))
+                Some(StagedBody::New(key.sequence, encode_body(&sent.body)))
             }
-            Ok(_) | Err(_) => None,
+            Ok(_) | Err(_) => applied.updated_message().zip(old_body).map(|(sequence, old)| {
+                let new = MessageBody { payload: sent.body.payload, ..old };
+                StagedBody::Changed(sequence, encode_body(&new))
+            }),
         };
         if !left.is_empty() {
             self.queues.table.leftovers.push((shard, left));
@@ -168,6 +172,28 @@ impl Committer {
         group.events += applied.transitions.len();
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
         Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
+    }
+
+    /// The body of a message whose payload an update is to replace, as it is staged or stored: its type and its trace context
+    /// stay. None for every other command, and if there is no such message.
+    fn replaced_body(
+        &self,
+        group: &CommitGroup,
+        shard: ShardId,
+        sent: &ShardCommand,
+    ) -> Result<Option<MessageBody>, StoreError> {
+        let QueueCommand::Update { message, .. } = &sent.command else { return Ok(None) };
+        let kept = self.queues.table.shards.get(&shard).filter(|_| sent.brings_payload());
+        let found = kept.and_then(|kept| kept.shard.get(message)).map(|head| head.key.sequence);
+        let Some((sequence, spaces)) = found.zip(self.queues.spaces.as_ref()) else { return Ok(None) };
+        let read = || -> Result<Option<MessageBody>, ReadError> {
+            if let Some(staged) = group.queues.body(shard, sequence) {
+                return Ok(Some(decode_body(staged)?));
+            }
+            let stored = spaces.bodies.get(key::of_message(shard, sequence))?;
+            Ok(stored.map(|bytes| decode_body(&bytes)).transpose()?)
+        };
+        read().map_err(|error| error.into_store_error(APPLY))
     }
 
     /// The keyspace of the dedupe record of an enqueue, if its token has a time that the shard accepts.
@@ -407,7 +433,7 @@ impl Committer {
 fn disk_space_needed(command: &QueueCommand) -> DiskSpaceLevel {
     let of_whole_shard =
         matches!(command, QueueCommand::Configure(_) | QueueCommand::SetValueLimit { .. } | QueueCommand::Delete);
-    match (is_intake(command), of_whole_shard) {
+    match (brings_content(command), of_whole_shard) {
         (true, _) => DiskSpaceLevel::Plenty,
         (false, true) => DiskSpaceLevel::Exhausted,
         (false, false) => DiskSpaceLevel::Reserve,
