@@ -15,9 +15,9 @@ use super::rights::OF_FUNCTIONS;
 use tallystone_adapters::codec::queues::history::{TRIGGERS, trigger_code};
 use tallystone_domain::limits::{
     BULK_MESSAGES_MAX, COUNTED_KEY_SETS_MAX, DEQUEUE_DUE_MIN, DEQUEUE_PARKINGS_MAX, EXPLAIN_HOLDERS_MAX,
-    INVISIBILITY_MAX, OPERATIONS_MAX, PRIORITY_MAX, QUEUE_REQUESTS_KEPT_MAX, RELEASES_FREE_MAX, SESSION_CALLS_KEPT,
-    SESSION_ENDS_KEPT_MIN, SESSION_HEARD_LATE, SESSION_KEPT, SESSION_SHARDS_MAX, SESSIONS_MAX, TALLIED_SIGNATURES_MAX,
-    TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX, VALUE_LIMITS_MAX,
+    INVISIBILITY_MAX, OPERATIONS_MAX, PRIORITY_MAX, QUEUE_REQUESTS_KEPT_MAX, RELEASES_FREE_MAX, REUSED_ID_REPEATED_MAX,
+    SESSION_CALLS_KEPT, SESSION_ENDS_KEPT_MIN, SESSION_HEARD_LATE, SESSION_KEPT, SESSION_SHARDS_MAX, SESSIONS_MAX,
+    TALLIED_SIGNATURES_MAX, TOKEN_AHEAD_MAX, UPDATES_KEPT_MAX, VALUE_LIMITS_MAX,
 };
 use tallystone_domain::queue::messages::settlement::SettleAction;
 use tallystone_domain::queue::messages::state_machine::{Guard, MessageState, guarded_rows};
@@ -165,6 +165,7 @@ fn limits() -> String {
             of("session_kept", micros(SESSION_KEPT)),
             of("sessions", SESSIONS_MAX as u64),
             of("token_ahead", micros(TOKEN_AHEAD_MAX)),
+            of("reused_id_repeated", micros(REUSED_ID_REPEATED_MAX)),
             of("priority", PRIORITY_MAX.unsigned_abs()),
             of("invisibility", micros(INVISIBILITY_MAX)),
             of("signatures", TALLIED_SIGNATURES_MAX as u64),

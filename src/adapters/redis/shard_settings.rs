@@ -12,7 +12,7 @@ use tallystone_adapters::codec::CorruptValue;
 use tallystone_adapters::codec::queues::settings::encode_settings;
 use tallystone_domain::limits::DEDUPE_RECORD_BYTES;
 use tallystone_domain::queue::filter::ShapeKeys;
-use tallystone_domain::queue::setup::settings::HistoryKept;
+use tallystone_domain::queue::setup::settings::{HistoryKept, IdReuse};
 use tallystone_domain::queue::{Settings, ShardSettings};
 use tallystone_domain::time::Timestamp;
 
@@ -108,7 +108,8 @@ impl VersionedSettings {
         let numbers = numbers.whole(own.quota_messages).whole(own.quota_bytes).whole(history);
         let numbers = numbers.whole(u64::from(own.count_by_values_max)).whole(self.key_set);
         let is_strict = own.exclusivity.as_ref().is_some_and(|rule| rule.strict_order_per_value);
-        let numbers = numbers.whole(in_flight_of(own).into()).whole(is_strict.into());
+        let reuses_ids = own.reuse_ids == IdReuse::WhenOver;
+        let numbers = numbers.whole(in_flight_of(own).into()).whole(is_strict.into()).whole(reuses_ids.into());
         [versions.0, numbers.0]
     }
 }

@@ -155,6 +155,8 @@ pub const DEDUPE_WINDOW_MIN: Duration = Duration::from_secs(60);
 pub const DEDUPE_SHARD_BYTES_MIN: usize = 64 * 1024;
 /// The longest time for which answers to enqueues are kept.
 pub const DEDUPE_WINDOW_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// For how long after its enqueue the same call is a repeat, where ids may come again once their messages are over.
+pub const REUSED_ID_REPEATED_MAX: Duration = Duration::from_secs(60);
 /// How far the time of a message's token may lie ahead.
 pub const TOKEN_AHEAD_MAX: Duration = Duration::from_secs(60);
 /// The leases, and the held values, that an explanation names.

@@ -13,7 +13,7 @@ use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::setup::queue_settings;
 use tallystone_domain::queue::setup::setting_ranges::{self, AllowedRange};
 use tallystone_domain::queue::setup::settings::{
-    Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Settings,
+    Exclusivity, HistoryKept, IdReuse, MessageRetryPolicy, PriorityClass, Settings,
 };
 use tallystone_domain::queue::{Durability, QueueName, QueueSpec};
 use tallystone_domain::{Reason, Reject};
@@ -52,6 +52,8 @@ macro_rules! queue_draft {
             pub count_by: Vec<Box<str>>,
             /// The rows that the history keeps.
             pub history: Option<HistoryKept>,
+            /// When the id of a message that is over may come again.
+            pub reuse_ids: Option<IdReuse>,
             /// The indexed filter shapes; empty leaves them unchanged.
             pub shapes: Vec<ShapeKeys>,
             /// Whether enqueues are blocked, and why.
@@ -80,6 +82,7 @@ macro_rules! queue_draft {
                     classes: Vec::new(),
                     count_by: Vec::new(),
                     history: None,
+                    reuse_ids: None,
                     shapes: Vec::new(),
                     enqueue_blocked: None,
                     dequeue_blocked: None,
@@ -148,6 +151,7 @@ impl QueueDraft {
             settings.count_by = self.count_by;
         }
         set(&mut settings.history, self.history);
+        set(&mut settings.reuse_ids, self.reuse_ids);
         if !self.shapes.is_empty() {
             settings.shapes = self.shapes;
         }
@@ -228,6 +232,7 @@ const WITH_DEFAULT: [ResetRows; 5] = [
     &[
         ("count_by", |own, base| own.settings.count_by.clone_from(&base.settings.count_by)),
         ("history", |own, base| own.settings.history = base.settings.history),
+        ("reuse_ids", |own, base| own.settings.reuse_ids = base.settings.reuse_ids),
         ("filter_shapes", |own, base| own.settings.shapes.clone_from(&base.settings.shapes)),
         ("priority_classes", |own, base| own.settings.classes.clone_from(&base.settings.classes)),
     ],
@@ -366,6 +371,7 @@ fn settings_of(spec: &QueueSpec) -> Vec<SettingText> {
         setting("priority_classes", list(settings.classes.iter().map(class_text).collect())),
         setting("count_by", list(settings.count_by.iter().map(ToString::to_string).collect())),
         setting("history", settings.history.to_string()),
+        setting("reuse_ids", settings.reuse_ids.to_string()),
         setting("filter_shapes", list(settings.shapes.iter().map(shape).collect())),
         setting("enqueue_blocked", enqueue_blocked.as_deref()),
         setting("dequeue_blocked", dequeue_blocked.as_deref()),

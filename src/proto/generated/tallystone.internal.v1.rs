@@ -1166,6 +1166,9 @@ pub struct StoredQueueSettings {
     /// The rows that the history keeps: 0 all, 1 none.
     #[prost(uint32, tag = "21")]
     pub history: u32,
+    /// When the id of a message that is over may come again: 0 once nothing is known of it, 1 at once.
+    #[prost(uint32, tag = "23")]
+    pub reuse_ids: u32,
     /// In the row of a shard, the version of the queue in the catalog that the shard has settings and blocks of. 0 in rows of
     /// builds before shards had it, and in the catalog, which has the version beside the settings.
     #[prost(uint64, tag = "22")]

@@ -147,6 +147,9 @@ pub struct Queue {
     /// The rows that the history keeps; HISTORY_ALL by default.
     #[prost(enumeration = "History", tag = "27")]
     pub history: i32,
+    /// When the id of a message that is over may be that of a new one; REUSE_IDS_AFTER_WINDOW by default.
+    #[prost(enumeration = "ReuseIds", tag = "28")]
+    pub reuse_ids: i32,
     /// Whether enqueues are refused.
     #[prost(bool, optional, tag = "30")]
     pub enqueue_blocked: ::core::option::Option<bool>,
@@ -1740,6 +1743,40 @@ impl Durability {
             "DURABILITY_FAST" => Some(Self::Fast),
             "DURABILITY_SAFE" => Some(Self::Safe),
             "DURABILITY_REPLICATED" => Some(Self::Replicated),
+            _ => None,
+        }
+    }
+}
+/// ReuseIds is the setting of a queue for ids that are sent again after their messages are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ReuseIds {
+    /// Not set: REUSE_IDS_AFTER_WINDOW for a new queue, no change in an update.
+    Unspecified = 0,
+    /// An id without a time is free once its message is gone. An id with a time is never free.
+    AfterWindow = 1,
+    /// An id is free once its message is COMPLETED or CANCELED: an enqueue makes a new message, and the old one goes. A repeat
+    /// of the enqueue itself is still recognised: for 60 s after the enqueue by the same content, with a time by the time.
+    WhenOver = 2,
+}
+impl ReuseIds {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REUSE_IDS_UNSPECIFIED",
+            Self::AfterWindow => "REUSE_IDS_AFTER_WINDOW",
+            Self::WhenOver => "REUSE_IDS_WHEN_OVER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REUSE_IDS_UNSPECIFIED" => Some(Self::Unspecified),
+            "REUSE_IDS_AFTER_WINDOW" => Some(Self::AfterWindow),
+            "REUSE_IDS_WHEN_OVER" => Some(Self::WhenOver),
             _ => None,
         }
     }

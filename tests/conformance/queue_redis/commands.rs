@@ -13,6 +13,7 @@ use tallystone_domain::queue::messages::message::{
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::messages::settlement::{SettleAction, UpdateToken};
 use tallystone_domain::queue::session_records::{Ending, SessionCall};
+use tallystone_domain::queue::setup::settings::IdReuse;
 use tallystone_domain::queue::{Command, MessageState, Settings, ShardSettings};
 
 const SETTLE_ACTIONS: [SettleAction; 4] =
@@ -222,6 +223,8 @@ impl Past {
     fn changed_settings(&self, chance: &mut Chance) -> Settings {
         let default_attempts = chance.pick(&[3, 1, 2]);
         let mut changed = Settings { default_attempts, ..self.settings.clone() };
+        changed.reuse_ids =
+            chance.pick(&[changed.reuse_ids, changed.reuse_ids, IdReuse::AfterWindow, IdReuse::WhenOver]);
         changed.retention.canceled = chance.pick(&[2, 3, 5]) * SECOND;
         changed.retention.errored = chance.pick(&[2, 4, 6]) * SECOND;
         if chance.below(2) == 1 {

@@ -9,7 +9,7 @@ use tallystone_domain::Timestamp;
 use tallystone_domain::queue::command::{NewMessage, Refusal};
 use tallystone_domain::queue::filter::{Filter, ShapeKeys};
 use tallystone_domain::queue::messages::message::MessageRef;
-use tallystone_domain::queue::setup::settings::{Exclusivity, HistoryKept, MessageRetryPolicy, Retention};
+use tallystone_domain::queue::setup::settings::{Exclusivity, HistoryKept, IdReuse, MessageRetryPolicy, Retention};
 use tallystone_domain::queue::{Command, MessageHead, MessageState, QueueId, Reply, Settings, Shard, ShardId};
 use tallystone_ports::{Clock, MessageBody, ShardCommand, ShardOutbox, ShardReader, ShardStore};
 use tallystone_redis::RedisQueues;
@@ -102,6 +102,7 @@ pub fn settings(seed: u64) -> Settings {
         count_by: vec!["team".into()],
         count_by_values_max: 2,
         history: HistoryKept::All,
+        reuse_ids: if seed % 5 < 2 { IdReuse::AfterWindow } else { IdReuse::WhenOver },
         exclusivity: exclusivity(seed),
         shapes: shapes(seed),
         ..Settings::default()

@@ -72,6 +72,7 @@ fn a_push_under_the_id_of_a_message_that_is_over_says_how_the_id_becomes_free() 
     desk.run(&["msg", "cancel", "-q", "orders", "--id", "gone"]).ok();
     check(&push("done"), 8, "message done is completed already and does not run again; nothing was enqueued");
     check(&push("done"), 8, "tallystone queue purge orders --state completed");
+    check(&push("done"), 8, "tallystone queue update orders --reuse-ids when-over");
     check(&push("gone"), 8, "tallystone queue purge orders --state canceled");
     check(&push("dead"), 8, "tallystone dlq redrive -q orders dead");
     desk.run(&["queue", "purge", "orders", "--state", "completed", "--yes"]).ok();
@@ -83,6 +84,23 @@ fn a_push_under_the_id_of_a_message_that_is_over_says_how_the_id_becomes_free() 
     );
     desk.run(&["queue", "purge", "orders", "--state", "canceled", "--yes"]).ok();
     check(&push("gone"), 0, "");
+}
+
+#[test]
+fn the_id_of_a_message_that_is_over_comes_again_where_the_queue_says_so() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--reuse-ids", "when-over"]).ok();
+    let push = |payload: &str| desk.run(&["msg", "push", "-q", "orders", payload, "--id", "job"]);
+    push("a").ok();
+    let token = pull(&desk, "orders");
+    desk.run(&["msg", "complete", "-q", "orders", &token]).ok();
+    check(&push("a"), 8, "message job is completed already");
+    push("b").ok();
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "1");
+    let described = desk.run(&["queue", "describe", "orders", "-o", "csv"]).ok();
+    assert!(described.contains("reuse_ids,WHEN_OVER"), "{described}");
+    desk.run(&["queue", "update", "orders", "--reset", "reuse_ids"]).ok();
+    assert_eq!(json(&desk, "queue describe orders")["queue"]["reuseIds"], "REUSE_IDS_AFTER_WINDOW");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tallystone_domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use tallystone_domain::queue::Settings;
 use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::setup::settings::{
-    Exclusivity, HistoryKept, MessageRetryPolicy, PriorityClass, Retention,
+    Exclusivity, HistoryKept, IdReuse, MessageRetryPolicy, PriorityClass, Retention,
 };
 use tallystone_domain::queue::shard::restore::ShardHeader;
 use tallystone_domain::time::Timestamp;
@@ -132,6 +132,10 @@ pub fn settings_of(settings: &Settings) -> StoredQueueSettings {
             HistoryKept::All => 0,
             HistoryKept::Nothing => 1,
         },
+        reuse_ids: match settings.reuse_ids {
+            IdReuse::AfterWindow => 0,
+            IdReuse::WhenOver => 1,
+        },
         version: 0,
     }
 }
@@ -172,6 +176,11 @@ pub fn settings_from(stored: StoredQueueSettings) -> Result<Settings, CorruptVal
             0 => HistoryKept::All,
             1 => HistoryKept::Nothing,
             other => return Err(CorruptValue::new(SETTINGS, format!("history {other}"))),
+        },
+        reuse_ids: match stored.reuse_ids {
+            0 => IdReuse::AfterWindow,
+            1 => IdReuse::WhenOver,
+            other => return Err(CorruptValue::new(SETTINGS, format!("a reuse of ids {other}"))),
         },
     })
 }

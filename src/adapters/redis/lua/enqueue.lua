@@ -9,9 +9,22 @@ local REQUEST = '<BBc8c16dddHddI4'
 local HAS_TOKEN_TIME, HAS_OWN_PRIORITY, HAS_OWN_LEASE, HAS_OWN_TTL, HAS_VISIBLE_AT = 1, 2, 4, 8, 16
 local BEFORE_PRIORITY = 1 -- when a part that Rust found invalid is told: before the priority, or after it
 
+-- Whether a message is over and gives its id to a new one. A repeat of its own enqueue gets no new message: that has the same
+-- time, or without one the same content within a minute.
+local function frees_id(M, token_time, fingerprint)
+  F.catch_up(M)
+  if not F.is_over(M.state) then
+    return false
+  elseif token_time then
+    return F.token_time(M) ~= token_time
+  end
+  return F.fingerprint(M) ~= fingerprint or S.now >= M.enqueued_at + LIMIT.reused_id_repeated
+end
+
 -- The answer to the repeat of an enqueue, if there was one of the id; or nil and a refusal. It has the present state of the
--- message, or the first one after the message is gone. token_time: of its token, if it has one.
-local function first_answer(hash, token_time)
+-- message, or the first one after the message is gone. token_time: of its token, if it has one. If a message is over and gives
+-- its id to a new one, that is the third result.
+local function first_answer(hash, token_time, fingerprint)
   if token_time then
     if F.may_be_dropped(token_time) then
       return nil, F.refuse(REFUSED.TOKEN_EXPIRED)
@@ -26,13 +39,15 @@ local function first_answer(hash, token_time)
     local time = F.token_time(M)
     M = token_time and time == token_time and F.is_tracked(M, time) and M or nil
   end
-  if M then
+  local over = M and S.H.deleted < 0 and S.P.reuses_ids and frees_id(M, token_time, fingerprint) and M or nil
+  if M and not over then
     local message = S.H.deleted < 0 and M or nil
     return {fingerprint = F.fingerprint(M), epoch = M.epoch, seq = M.seq, state = M.first_state, message = message}
   end
   if token_time and token_time > S.ahead + LIMIT.token_ahead then
     return nil, F.refuse(REFUSED.INVALID, INVALID_TOKEN_TIME)
   end
+  return nil, nil, over
 end
 
 -- The state for the repeat of an enqueue.
@@ -45,15 +60,16 @@ local function state_of(first)
   return M.state
 end
 
-local function full(bytes, token_time)
+-- Whether there is no room for a message, in place of one that is over.
+local function full(bytes, token_time, over)
   local H, P = S.H, S.P
   if not S.all_messages then
     S.all_messages = H.m0 + H.m1 + H.m2 + H.m3 + H.m4 + H.m5
     S.all_bytes = H.b0 + H.b1 + H.b2 + H.b3 + H.b4 + H.b5
   end
-  if S.all_messages >= P.quota_messages then
+  if S.all_messages - (over and 1 or 0) >= P.quota_messages then
     return F.refuse(REFUSED.FULL, FULL_MESSAGES)
-  elseif S.all_bytes + bytes > P.quota_bytes then
+  elseif S.all_bytes - (over and over.bytes or 0) + bytes > P.quota_bytes then
     return F.refuse(REFUSED.FULL, FULL_BYTES)
   elseif token_time and not F.has_room(token_time) then
     return F.refuse(REFUSED.FULL, FULL_ANSWERS)
@@ -70,7 +86,7 @@ local function enqueue(raw, static, body)
   if flags % 2 < HAS_TOKEN_TIME then
     token_time = nil
   end
-  local first, refused = first_answer(hash, token_time)
+  local first, refused, over = first_answer(hash, token_time, fingerprint)
   if refused then
     return refused
   elseif first and first.fingerprint ~= fingerprint then
@@ -82,7 +98,7 @@ local function enqueue(raw, static, body)
   elseif H.flags % 2 >= ENQUEUE_BLOCKED then
     return F.blocked(REFUSED.ENQUEUE_BLOCKED, 'enqueue_blocked')
   end
-  refused = full(bytes, token_time)
+  refused = full(bytes, token_time, over)
   if refused then
     return refused
   elseif bad == BEFORE_PRIORITY then
@@ -103,6 +119,10 @@ local function enqueue(raw, static, body)
   end
   if is_time and invisibility > LIMIT.invisibility then
     return F.refuse(REFUSED.INVALID, INVALID_INVISIBILITY)
+  end
+  if over then
+    F.remove(over, TRIGGER.RetentionOver)
+    S.all_messages, S.all_bytes = S.all_messages - 1, S.all_bytes - over.bytes
   end
   local row = F.find_row(nil, NO_STATE, TRIGGER.Enqueue, invisibility > 0)
   H.sequence = H.sequence + 1

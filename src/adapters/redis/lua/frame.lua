@@ -133,8 +133,8 @@ local function settings_of(raw)
   if not P then
     P = {}
     P.max_run, P.default_lease, P.kept3, P.kept4, P.kept5, P.window, P.records_max, P.quota_messages, P.quota_bytes,
-      P.history, P.values_max, P.key_set, P.in_flight, P.strict = parse('<dddddddddddddd', raw)
-    P.exclusive, P.strict = P.in_flight > 0, P.strict == 1
+      P.history, P.values_max, P.key_set, P.in_flight, P.strict, P.reuses_ids = parse('<ddddddddddddddd', raw)
+    P.exclusive, P.strict, P.reuses_ids = P.in_flight > 0, P.strict == 1, P.reuses_ids == 1
     P.kept = {[3] = P.kept3, [4] = P.kept4, [5] = P.kept5}
     if SETTINGS_COUNT == KNOWN_MAX then
       SETTINGS, SETTINGS_COUNT = {}, 0

@@ -11,7 +11,7 @@ use crate::grpc::saturating_i64;
 use crate::time::{read_duration, write, write_duration};
 use tallystone_domain::access::{Asked, CallRights, Permitted};
 use tallystone_domain::queue::filter::ShapeKeys;
-use tallystone_domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, PriorityClass, Retention};
+use tallystone_domain::queue::setup::settings::{HistoryKept, IdReuse, MessageRetryPolicy, PriorityClass, Retention};
 use tallystone_domain::queue::setup::{queue_settings, setting_ranges};
 use tallystone_domain::queue::{CatalogQueue, Durability, QueueName, QueueSpec};
 use tallystone_domain::{Reason, Reject};
@@ -63,6 +63,7 @@ fn asked_draft(sent: Option<wire::Queue>) -> Result<(QueueDraft, Option<QueueEta
     draft.classes = sent.priority_classes.into_iter().filter_map(|class| faults.class(class)).collect();
     draft.count_by = sent.count_by.into_iter().map(Into::into).collect();
     draft.history = faults.history(sent.history);
+    draft.reuse_ids = faults.reuse_ids(sent.reuse_ids);
     draft.shapes = sent.filter_shapes.iter().filter_map(|shape| faults.shape(&shape.keys)).collect();
     draft.enqueue_blocked = faults.blocked("enqueue_blocked", sent.enqueue_blocked, &sent.enqueue_blocked_reason);
     draft.dequeue_blocked = faults.blocked("dequeue_blocked", sent.dequeue_blocked, &sent.dequeue_blocked_reason);
@@ -131,6 +132,7 @@ fn settings_message(spec: &QueueSpec) -> wire::Queue {
         priority_classes: settings.classes.iter().map(class).collect(),
         count_by: settings.count_by.iter().map(ToString::to_string).collect(),
         history: history_message(settings.history).into(),
+        reuse_ids: reuse_message(settings.reuse_ids).into(),
         filter_shapes: settings.shapes.iter().map(shape).collect(),
         enqueue_blocked: Some(spec.enqueue_blocked.is_some()),
         enqueue_blocked_reason: why(&spec.enqueue_blocked),
@@ -160,6 +162,13 @@ fn history_message(history: HistoryKept) -> wire::History {
     match history {
         HistoryKept::All => wire::History::All,
         HistoryKept::Nothing => wire::History::None,
+    }
+}
+
+fn reuse_message(reuse: IdReuse) -> wire::ReuseIds {
+    match reuse {
+        IdReuse::AfterWindow => wire::ReuseIds::AfterWindow,
+        IdReuse::WhenOver => wire::ReuseIds::WhenOver,
     }
 }
 
@@ -279,6 +288,19 @@ impl QueueFieldErrors {
             Ok(wire::History::None) => Some(HistoryKept::Nothing),
             Err(_unknown) => {
                 self.0.push(("history", format!("history {sent} does not exist; send HISTORY_ALL or HISTORY_NONE")));
+                None
+            }
+        }
+    }
+
+    fn reuse_ids(&mut self, sent: i32) -> Option<IdReuse> {
+        match wire::ReuseIds::try_from(sent) {
+            Ok(wire::ReuseIds::Unspecified) => None,
+            Ok(wire::ReuseIds::AfterWindow) => Some(IdReuse::AfterWindow),
+            Ok(wire::ReuseIds::WhenOver) => Some(IdReuse::WhenOver),
+            Err(_unknown) => {
+                let what = "does not exist; send REUSE_IDS_AFTER_WINDOW or REUSE_IDS_WHEN_OVER";
+                self.0.push(("reuse_ids", format!("reuse_ids {sent} {what}")));
                 None
             }
         }

@@ -207,10 +207,16 @@ fn refuse_over(request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> Re
     }
     Err(match has_time {
         true => failure.hint("an id with a time never becomes free; to repeat the work, push it with another id"),
-        false => failure.hint("to repeat the work, push it with another id").hint(format!(
-            "the id becomes free when the retention of the message ends, or at once with: tallystone queue purge \
-             {queue} --state {state} (which removes all {state} messages)"
-        )),
+        false => failure
+            .hint("to repeat the work, push it with another id")
+            .hint(format!(
+                "the id becomes free when the retention of the message ends, or at once with: tallystone queue purge \
+                 {queue} --state {state} (which removes all {state} messages)"
+            ))
+            .hint(format!(
+                "to let ids of {queue} come again as soon as their messages are over: tallystone queue update {queue} \
+                 --reuse-ids when-over (the same push within 60 s is a repeat even so)"
+            )),
     })
 }
 

@@ -44,6 +44,17 @@ enum HistoryArg {
     None,
 }
 
+/// When the id of a message may be that of a new one.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ReuseIdsArg {
+    /// Once the message is gone; an id with a time never.
+    #[value(alias = "REUSE_IDS_AFTER_WINDOW", alias = "AFTER_WINDOW")]
+    AfterWindow,
+    /// Once the message is completed or canceled. The same push within a minute is a repeat all the same.
+    #[value(alias = "REUSE_IDS_WHEN_OVER", alias = "WHEN_OVER")]
+    WhenOver,
+}
+
 /// The settings of a queue; an omitted one keeps its value, or takes the default in a new queue.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings")]
@@ -129,6 +140,9 @@ pub struct QueueSettingsArgs {
     /// The rows that the history of messages keeps [default: all].
     #[arg(long, value_enum)]
     history: Option<HistoryArg>,
+    /// When the id of a message may be that of a new one [default: after-window].
+    #[arg(long, value_enum)]
+    reuse_ids: Option<ReuseIdsArg>,
     /// A priority class: a named offset from now. With a metadata pair, messages with that pair get the class. May be
     /// repeated; an update replaces the whole list.
     #[arg(long, value_name = "NAME=MS[,KEY=VALUE]", value_parser = priority_class, allow_hyphen_values = true)]
@@ -174,6 +188,12 @@ impl QueueSettingsArgs {
                 None => pb::History::Unspecified,
                 Some(HistoryArg::All) => pb::History::All,
                 Some(HistoryArg::None) => pb::History::None,
+            }
+            .into(),
+            reuse_ids: match self.reuse_ids {
+                None => pb::ReuseIds::Unspecified,
+                Some(ReuseIdsArg::AfterWindow) => pb::ReuseIds::AfterWindow,
+                Some(ReuseIdsArg::WhenOver) => pb::ReuseIds::WhenOver,
             }
             .into(),
             ..Default::default()
@@ -266,6 +286,7 @@ pub fn rows(queue: &pb::Queue, output: Output) -> Vec<Vec<String>> {
         ("priority_classes", list_cell(&queue.priority_classes.iter().map(class_cell).collect::<Vec<_>>())),
         ("count_by", list_cell(&queue.count_by)),
         ("history", word::<pb::History>(queue.history, "HISTORY_", pb::History::as_str_name)),
+        ("reuse_ids", word::<pb::ReuseIds>(queue.reuse_ids, "REUSE_IDS_", pb::ReuseIds::as_str_name)),
         ("filter_shapes", list_cell(&queue.filter_shapes.iter().map(|shape| shape.keys.join(",")).collect::<Vec<_>>())),
         ("enqueue_blocked", blocked(queue.enqueue_blocked, &queue.enqueue_blocked_reason)),
         ("dequeue_blocked", blocked(queue.dequeue_blocked, &queue.dequeue_blocked_reason)),

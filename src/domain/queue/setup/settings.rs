@@ -32,6 +32,8 @@ macro_rules! settings {
             pub count_by: Vec<Box<str>>,
             /// The rows that the history keeps.
             pub history: HistoryKept,
+            /// When the id of a message that is over may come again.
+            pub reuse_ids: IdReuse,
             /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is filled
             /// by sweeps before it is used.
             pub shapes: Vec<ShapeKeys>,
@@ -54,6 +56,7 @@ macro_rules! settings {
                     exclusivity: None,
                     count_by: Vec::new(),
                     history: HistoryKept::All,
+                    reuse_ids: IdReuse::AfterWindow,
                     shapes: Vec::new(),
                 }
             }
@@ -93,6 +96,24 @@ impl fmt::Display for HistoryKept {
         f.write_str(match self {
             Self::All => "ALL",
             Self::Nothing => "NONE",
+        })
+    }
+}
+
+/// When the id of a message may be that of a new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdReuse {
+    /// Once nothing is known of it any more.
+    AfterWindow,
+    /// Once its message is completed or canceled.
+    WhenOver,
+}
+
+impl fmt::Display for IdReuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AfterWindow => "AFTER_WINDOW",
+            Self::WhenOver => "WHEN_OVER",
         })
     }
 }

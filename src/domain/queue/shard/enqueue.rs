@@ -3,7 +3,8 @@
 //! The order of checks is that of the promise to repeats: token, then deleted, blocked, quota, validity.
 
 use crate::limits::{
-    ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, TOKEN_AHEAD_MAX,
+    ATTEMPTS_MAX, INVISIBILITY_MAX, LEASE_MAX, LEASE_MIN, MESSAGE_TTL_MAX, PAYLOAD_BYTES_MAX, REUSED_ID_REPEATED_MAX,
+    TOKEN_AHEAD_MAX,
 };
 use crate::queue::clock::StepTime;
 use crate::queue::command::{NewMessage, Refusal, Reply, ShardCapacity};
@@ -13,27 +14,43 @@ use crate::queue::messages::message::{
     CountedUnder, MessageExtras, MessageHead, MessageKey, MessageRef, OptionalTime, RoutingValue,
 };
 use crate::queue::messages::state_machine::{ApplicableRow, MessageState, TransitionInputs, Trigger, find_row};
+use crate::queue::setup::settings::IdReuse;
 use crate::queue::shard::Shard;
 use crate::time::Timestamp;
+
+/// What is known of an id when it is sent.
+enum KnownId {
+    /// It was enqueued, and this was the answer.
+    Answered(FirstResponse),
+    /// It may be that of a new message.
+    Free {
+        /// The message of the same id that is over, which goes then.
+        over: Option<u64>,
+    },
+}
 
 impl Shard {
     pub(super) fn enqueue(&mut self, sent: Box<NewMessage>, at: StepTime) -> Result<Reply, Refusal> {
         let now = at.now;
-        if let Some(first) = self.first_answer(&sent, at)? {
-            if first.fingerprint != sent.fingerprint {
-                return Err(Refusal::TokenReused);
+        let over = match self.known_id(&sent, at)? {
+            KnownId::Answered(first) if first.fingerprint != sent.fingerprint => return Err(Refusal::TokenReused),
+            KnownId::Answered(first) => {
+                let state = self.present_state(first, now);
+                return Ok(Reply::Enqueued { key: first.key, state, already_enqueued: true });
             }
-            let state = self.present_state(first, now);
-            return Ok(Reply::Enqueued { key: first.key, state, already_enqueued: true });
-        }
+            KnownId::Free { over } => over,
+        };
         if self.deleted.is_some() {
             return Err(Refusal::Deleted);
         }
         if let Some(reason) = &self.enqueue_blocked {
             return Err(Refusal::EnqueueBlocked(reason.clone()));
         }
-        self.check_quota(&sent)?;
+        self.check_quota(&sent, over)?;
         let (mut message, row) = self.message_of(&sent, now)?;
+        if let Some(over) = over {
+            self.remove_message(over, Trigger::RetentionOver, now)?;
+        }
         let (key, state) = (message.key, message.state);
         (message.first_state, message.token_time) = (state, sent.token_time.into());
         let values_max = self.settings.count_by_values_max as usize;
@@ -58,23 +75,42 @@ impl Shard {
         }
     }
 
-    /// What an earlier enqueue with this token was answered. A token with a time is judged by it alone; any other is
-    /// known as long as its message.
-    fn first_answer(&self, sent: &NewMessage, at: StepTime) -> Result<Option<FirstResponse>, Refusal> {
+    /// What is known of the id, and what an earlier enqueue with this token was answered. A token with a time is judged by it
+    /// alone; any other is known as long as its message, unless ids may come again before.
+    fn known_id(&mut self, sent: &NewMessage, at: StepTime) -> Result<KnownId, Refusal> {
         if let Some(time) = sent.token_time {
             if self.dedupe.may_be_dropped(time, self.settings.dedupe_window, at.token_age_clock) {
                 return Err(Refusal::TokenExpired);
             }
             if let Some((_, first)) = self.dedupe.get(&sent.id, time) {
-                return Ok(Some(*first));
+                return Ok(KnownId::Answered(*first));
             }
         }
-        let living = self.id_index.find(&self.messages, &sent.id).map(FirstResponse::of);
+        let living = self.id_index.find(&self.messages, &sent.id).map(|message| message.key.sequence);
+        let over = living.filter(|sequence| self.frees_id(*sequence, sent, at.now));
+        if let (Some(sequence), None) = (living, over) {
+            return Ok(KnownId::Answered(FirstResponse::of(self.message_at(sequence))));
+        }
         // A repeat is known whatever the clocks say meanwhile.
-        if living.is_none() && sent.token_time.is_some_and(|time| time > at.token_ahead_clock + TOKEN_AHEAD_MAX) {
+        if sent.token_time.is_some_and(|time| time > at.token_ahead_clock + TOKEN_AHEAD_MAX) {
             return Err(InvalidCommandPart::TokenTime.into());
         }
-        Ok(living)
+        Ok(KnownId::Free { over })
+    }
+
+    /// Whether a message is over and gives its id to this one. A repeat of its own enqueue gets no new message: that has the same
+    /// time, or without one the same content within a minute.
+    fn frees_id(&mut self, sequence: u64, sent: &NewMessage, now: Timestamp) -> bool {
+        if self.settings.reuse_ids == IdReuse::AfterWindow {
+            return false;
+        }
+        self.apply_due_to(sequence, now);
+        let message = self.message_at(sequence);
+        let is_repeat = match sent.token_time {
+            Some(time) => message.token_time.get() == Some(time),
+            None => message.fingerprint == sent.fingerprint && now < message.enqueued_at + REUSED_ID_REPEATED_MAX,
+        };
+        matches!(message.state, MessageState::Completed | MessageState::Canceled) && !is_repeat
     }
 
     /// Whether this shard, another one of the same queue than the message goes to, has a message of its id or keeps the
@@ -94,8 +130,13 @@ impl Shard {
         lives() || outlived()
     }
 
-    fn check_quota(&self, sent: &NewMessage) -> Result<(), Refusal> {
-        let all = self.index.totals.all();
+    /// Whether there is room for a message, in place of one that is over.
+    fn check_quota(&self, sent: &NewMessage, over: Option<u64>) -> Result<(), Refusal> {
+        let mut all = self.index.totals.all();
+        if let Some(over) = over.map(|sequence| self.message_at(sequence)) {
+            all.messages -= 1;
+            all.bytes -= u64::from(over.payload_bytes);
+        }
         let bytes = all.bytes.saturating_add(u64::from(sent.payload_bytes));
         let has_room = |time| self.dedupe.has_room(time, self.settings.dedupe_max_bytes);
         let checks = [

@@ -27,7 +27,7 @@ use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::{SettleAction, UpdateToken};
 use crate::queue::messages::state_machine::rows;
 use crate::queue::session_records::{Ending, SessionCall, SessionRecord};
-use crate::queue::setup::settings::HistoryKept;
+use crate::queue::setup::settings::{HistoryKept, IdReuse};
 use crate::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention, ShardSettings};
 use crate::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
 use crate::queue::tally::errors::SignatureCounts;
@@ -63,6 +63,7 @@ pub(in crate::queue) fn settings() -> Settings {
         count_by: vec!["team".into()],
         count_by_values_max: 2,
         history: HistoryKept::All,
+        reuse_ids: IdReuse::AfterWindow,
         shapes: Vec::new(),
     }
 }
@@ -84,8 +85,9 @@ pub(super) enum Order {
 /// The kinds of queues for random commands.
 fn kinds() -> [Settings; 4] {
     let [zone, team_and_zone] = [&["zone"][..], &["team", "zone"]].map(shape);
-    let exclusive_by_zone = Settings { shapes: vec![zone.clone()], ..exclusive(2, Order::Loose) };
-    let simple = Settings { shapes: vec![zone, team_and_zone], ..settings() };
+    let reuse_ids = IdReuse::WhenOver;
+    let exclusive_by_zone = Settings { shapes: vec![zone.clone()], reuse_ids, ..exclusive(2, Order::Loose) };
+    let simple = Settings { shapes: vec![zone, team_and_zone], reuse_ids, ..settings() };
     [simple, exclusive(1, Order::Loose), exclusive_by_zone, exclusive(2, Order::Strict)]
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, TOKEN_AHEAD_MAX};
+use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, REUSED_ID_REPEATED_MAX, TOKEN_AHEAD_MAX};
 use crate::queue::clock::StepTime;
 use crate::queue::command::{
     BulkRequest, Command, Completeness, Dequeue, FailureReport, LeaseGrant, MessageUpdate, NewMessage, Refusal, Reply,
@@ -15,7 +15,7 @@ use crate::queue::messages::message::{Fence, LeaseSession, LeaseToken, MessageKe
 use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::{SettleAction, Settlement, UpdateToken};
 use crate::queue::messages::state_machine::{MessageState, Trigger};
-use crate::queue::setup::settings::{Exclusivity, Settings, ShardSettings};
+use crate::queue::setup::settings::{Exclusivity, IdReuse, Settings, ShardSettings};
 use crate::queue::transition::{Transition, TransitionDetail};
 use crate::time::Timestamp;
 
@@ -28,6 +28,7 @@ use MessageState::{Canceled, Completed, Errored, Invisible, Pending, Running};
 pub struct Item {
     pub sent: NewMessage,
     pub sequence: u64,
+    pub enqueued_at: Timestamp,
     pub state: MessageState,
     pub version: u64,
     pub priority: i64,
@@ -345,7 +346,20 @@ impl Oracle {
             let kept = self.kept.iter().find(|(id, _, at, ..)| *id == sent.id && *at == time);
             first = kept.map(|(_, _, _, fingerprint, key, state)| (*fingerprint, *key, *state));
         }
-        let living = self.items.iter().find(|item| item.sent.id == sent.id);
+        let mut over = None;
+        if let (IdReuse::WhenOver, None, Some(at)) =
+            (self.settings.reuse_ids, first, self.items.iter().position(|item| item.sent.id == sent.id))
+        {
+            self.catch_up(at, now);
+            let item = &self.items[at];
+            let young = now < item.enqueued_at + REUSED_ID_REPEATED_MAX;
+            let same_call = match sent.token_time {
+                Some(time) => item.sent.token_time == Some(time),
+                None => young && item.sent.fingerprint == sent.fingerprint,
+            };
+            over = (matches!(item.state, Completed | Canceled) && !same_call).then_some(item.sequence);
+        }
+        let living = self.items.iter().find(|item| item.sent.id == sent.id && Some(item.sequence) != over);
         let first =
             first.or_else(|| living.map(|item| (item.sent.fingerprint, Self::key(item.sequence), item.first_state)));
         match first {
@@ -371,11 +385,12 @@ impl Oracle {
         }
         let bucket = |time: Timestamp| time.floor_to(DEDUPE_BUCKET);
         let most = self.settings.dedupe_max_bytes / DEDUPE_RECORD_BYTES;
-        let bytes: u64 = self.items.iter().map(|item| u64::from(item.sent.payload_bytes)).sum();
+        let others = || self.items.iter().filter(|item| Some(item.sequence) != over);
+        let bytes: u64 = others().map(|item| u64::from(item.sent.payload_bytes)).sum();
         let no_room = sent
             .token_time
             .is_some_and(|time| self.kept.len() >= most && !self.kept.iter().any(|kept| bucket(kept.2) < bucket(time)));
-        if self.items.len() as u64 >= self.settings.quota_messages {
+        if others().count() as u64 >= self.settings.quota_messages {
             return Err(Refusal::Full(ShardCapacity::Messages));
         }
         if bytes + u64::from(sent.payload_bytes) > self.settings.quota_bytes {
@@ -389,6 +404,9 @@ impl Oracle {
                 || sent.metadata.get(&rule.key) != sent.routing.as_ref().map(RoutingValue::as_str))
         {
             return Err(Refusal::Invalid(InvalidCommandPart::ExclusivityValue));
+        }
+        if let Some(at) = over.and_then(|over| self.items.iter().position(|item| item.sequence == over)) {
+            self.gone(at, Trigger::RetentionOver, now);
         }
         let state = self.append(&sent, now);
         let key = Self::key(self.sequence);
@@ -416,6 +434,7 @@ impl Oracle {
         let priority = sent.priority.unwrap_or((now + window).millis());
         self.items.push(Item {
             sequence: self.sequence,
+            enqueued_at: now,
             state,
             version: 1,
             priority,

@@ -16,6 +16,7 @@ mod operations;
 mod outlook;
 mod phases;
 mod refusals;
+mod reused_ids;
 mod sessions;
 mod settings;
 mod streams;

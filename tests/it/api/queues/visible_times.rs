@@ -64,7 +64,7 @@ async fn a_time_and_an_invisibility_together_are_refused_by_both_names() {
 }
 
 /// A time this long after that of a clock.
-fn at_of(clock: &ManualClock, seconds: i64) -> String {
+pub(super) fn at_of(clock: &ManualClock, seconds: i64) -> String {
     let micros = clock.now().micros() + seconds * 1_000_000;
     tallystone::api::time::text(Timestamp::from_micros(micros))
 }

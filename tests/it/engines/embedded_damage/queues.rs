@@ -9,7 +9,7 @@ use tallystone::domain::queue::command::{Dequeue, FailureReport, NewMessage};
 use tallystone::domain::queue::messages::message::{LeaseToken, Metadata};
 use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::messages::settlement::SettleAction;
-use tallystone::domain::queue::setup::settings::{HistoryKept, MessageRetryPolicy, Retention};
+use tallystone::domain::queue::setup::settings::{HistoryKept, IdReuse, MessageRetryPolicy, Retention};
 use tallystone::domain::queue::{
     CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Settings, ShardId,
 };
@@ -99,6 +99,7 @@ fn spec() -> QueueSpec {
             count_by: vec!["k".into()],
             count_by_values_max: 1_000,
             history: HistoryKept::All,
+            reuse_ids: IdReuse::WhenOver,
             shapes: Vec::new(),
         },
         enqueue_blocked: None,
