@@ -36,6 +36,7 @@ pub fn row(id: &str, version: u64) -> OperationRow {
             until: Some(at(3)),
             dry_run: false,
             rate: 10,
+            reason: "".into(),
         },
         through: vec![1, u64::MAX],
         ended_by: Some(at(4)),

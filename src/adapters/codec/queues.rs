@@ -72,7 +72,7 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
         epoch: *epoch,
         id: id.to_string(),
         routing: routing.as_ref().map(|routing| routing.as_str().to_owned()),
-        metadata: metadata.pairs().map(|(key, value)| text_of(key, value)).collect(),
+        metadata: pairs_of(metadata),
         payload_bytes: *payload_bytes,
         fingerprint: *fingerprint,
         priority: *priority,
@@ -99,13 +99,13 @@ pub fn encode_message(message: &MessageHead) -> Vec<u8> {
         counted_key_set: u32::from(*key_set),
         counted_values: u32::from(*values),
         is_counted_apart: counted_metadata.is_some(),
-        counted_metadata: counted_metadata
-            .iter()
-            .flat_map(Metadata::pairs)
-            .map(|(key, value)| text_of(key, value))
-            .collect(),
+        counted_metadata: counted_metadata.as_ref().map(pairs_of).unwrap_or_default(),
     }
     .encode_to_vec()
+}
+
+fn pairs_of(metadata: &Metadata) -> Vec<StoredText> {
+    metadata.pairs().map(|(key, value)| text_of(key, value)).collect()
 }
 
 pub fn decode_message(shard: u32, sequence: u64, bytes: &[u8]) -> Result<MessageHead, CorruptValue> {

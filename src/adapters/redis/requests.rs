@@ -43,6 +43,7 @@ pub enum BulkFunctionKind {
     Purge = 0,
     Redrive = 1,
     Discard = 2,
+    Cancel = 3,
 }
 
 /// What is done to a single message.
@@ -393,8 +394,8 @@ fn invalid_update(update: &MessageUpdate, settings: &Settings) -> Option<Invalid
     ])
 }
 
-/// The arguments of a step of a bulk command, of at most this size.
-pub fn bulk(kind: BulkFunctionKind, asked: &BulkRequest, after: u64, max: usize) -> FunctionRequest {
+/// The arguments of a step of a bulk command, of at most this size. `reason` is that of a cancel.
+pub fn bulk((kind, asked, reason): (BulkFunctionKind, &BulkRequest, &str), after: u64, max: usize) -> FunctionRequest {
     let invalid = invalid_bulk_size(asked.max);
     let has = flags([asked.signature.is_some(), asked.ended_by.is_some(), asked.dry_run]);
     let packed = PackedBytes::default().byte(kind as u8).byte(has).byte(u8::from(invalid.is_some()));
@@ -408,6 +409,7 @@ pub fn bulk(kind: BulkFunctionKind, asked: &BulkRequest, after: u64, max: usize)
         packed.0,
         pack_pairs(PackedBytes::default(), asked.filter.metadata()).0,
         asked.signature.as_deref().unwrap_or_default().as_bytes().to_vec(),
+        reason.as_bytes().to_vec(),
     ];
     FunctionRequest { arguments, invalid }
 }

@@ -37,7 +37,8 @@ const COMMAND_BYTES: usize = 4_096;
 
 /// A command that is done in steps of at most `REDIS_FUNCTION_ITEMS_MAX`.
 pub enum Stepped {
-    Bulk(BulkFunctionKind, BulkRequest),
+    /// The reason is that of a cancel.
+    Bulk(BulkFunctionKind, BulkRequest, Box<str>),
     Sweep(usize),
     EndSession(SessionId, Ending, usize),
 }
@@ -55,6 +56,7 @@ fn kind_of(command: &Command) -> RunKind {
         Command::EndSession { .. }
         | Command::RedriveAll(_)
         | Command::DiscardAll(_)
+        | Command::CancelAll { .. }
         | Command::Purge(_)
         | Command::Configure(_)
         | Command::SetValueLimit { .. }
@@ -145,6 +147,7 @@ pub fn request_of(shard: u32, sent: &ShardCommand, settings: &Settings) -> (Func
         Command::EndSession { .. }
         | Command::RedriveAll(_)
         | Command::DiscardAll(_)
+        | Command::CancelAll { .. }
         | Command::Purge(_)
         | Command::Configure(_)
         | Command::SetValueLimit { .. }
@@ -174,7 +177,7 @@ impl Stepped {
     /// How many messages or rows it may touch in all.
     pub fn max(&self) -> usize {
         match self {
-            Self::Bulk(_, asked) => asked.max,
+            Self::Bulk(_, asked, _) => asked.max,
             Self::Sweep(max) | Self::EndSession(_, _, max) => *max,
         }
     }
@@ -182,7 +185,7 @@ impl Stepped {
     /// The arguments of a step, after a sequence.
     pub fn step(&self, after: u64, max: usize) -> FunctionRequest {
         match self {
-            Self::Bulk(kind, asked) => requests::bulk(*kind, asked, after, max),
+            Self::Bulk(kind, asked, reason) => requests::bulk((*kind, asked, reason), after, max),
             Self::Sweep(asked) => requests::sweep(*asked, max),
             Self::EndSession(session, how, asked) => requests::end_session(*session, *how, *asked, max),
         }

@@ -15,7 +15,7 @@ use super::runs::{RunStage, Stepped, request_of, runs_of, stages_of};
 use super::shard_settings::{PackedSettings, VersionedSettings, change_request};
 use super::wire::WireReply;
 use tallystone_adapters::codec::CorruptValue;
-use tallystone_domain::queue::command::Completeness;
+use tallystone_domain::queue::command::{BulkRequest, Completeness};
 use tallystone_domain::queue::messages::message::MessageKey;
 use tallystone_domain::queue::name::{QueueId, ShardId};
 use tallystone_domain::queue::shard::FilterScan;
@@ -249,9 +249,10 @@ impl RedisQueues {
             Command::EndSession { session, ending, max } => {
                 self.run_steps(shard, Stepped::EndSession(session, ending, max)).await
             }
-            Command::RedriveAll(asked) => self.run_steps(shard, Stepped::Bulk(BulkFunctionKind::Redrive, asked)).await,
-            Command::DiscardAll(asked) => self.run_steps(shard, Stepped::Bulk(BulkFunctionKind::Discard, asked)).await,
-            Command::Purge(asked) => self.run_steps(shard, Stepped::Bulk(BulkFunctionKind::Purge, asked)).await,
+            Command::RedriveAll(asked) => self.run_bulk(shard, BulkFunctionKind::Redrive, asked, "").await,
+            Command::DiscardAll(asked) => self.run_bulk(shard, BulkFunctionKind::Discard, asked, "").await,
+            Command::Purge(asked) => self.run_bulk(shard, BulkFunctionKind::Purge, asked, "").await,
+            Command::CancelAll { bulk, reason } => self.run_bulk(shard, BulkFunctionKind::Cancel, bulk, &reason).await,
             Command::Sweep { max } => self.run_steps(shard, Stepped::Sweep(max)).await,
             Command::Configure(settings) => self.configure(shard, &settings).await,
             Command::Delete => {
@@ -321,10 +322,20 @@ impl RedisQueues {
         Ok(ShardAnswer { reply, messages: Vec::new(), transitions, walked: None, at: status.at, view: status.view })
     }
 
+    async fn run_bulk(
+        &self,
+        shard: ShardId,
+        kind: BulkFunctionKind,
+        asked: BulkRequest,
+        reason: &str,
+    ) -> Result<ShardAnswer, StoreError> {
+        self.run_steps(shard, Stepped::Bulk(kind, asked, reason.into())).await
+    }
+
     /// Does a command in steps, and answers as if it had been one.
     async fn run_steps(&self, shard: ShardId, stepped: Stepped) -> Result<ShardAnswer, StoreError> {
         let mut after = match &stepped {
-            Stepped::Bulk(_, asked) => asked.after,
+            Stepped::Bulk(_, asked, _) => asked.after,
             Stepped::Sweep(_) | Stepped::EndSession(..) => 0,
         };
         let (mut left, mut count, mut transitions) = (stepped.max(), 0, Vec::new());

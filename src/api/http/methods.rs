@@ -48,7 +48,7 @@ const CHANGES_A_CATALOG: [&str; 5] =
     ["tallystone.admin.", "tallystone.experiment.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
 
 /// Names of calls that occupy lasting resources, of which each caller has a share.
-const TAKES_A_SHARE: [&str; 9] = [
+const TAKES_A_SHARE: [&str; 10] = [
     "WatchCounts",
     "Enqueue",
     "BatchEnqueue",
@@ -56,6 +56,7 @@ const TAKES_A_SHARE: [&str; 9] = [
     "PurgeQueue",
     "RedriveMessages",
     "DiscardMessages",
+    "CancelMessages",
     "WatchQueue",
     "Work",
 ];

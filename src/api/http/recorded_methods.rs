@@ -2,7 +2,7 @@
 
 /// The calls that are recorded, as ends of their full names. `ClearCount` is one if the caller names an actor: applications
 /// clear counters too.
-const RECORDED: [&str; 25] = [
+const RECORDED: [&str; 26] = [
     "QueueService.CreateQueue",
     "QueueService.UpdateQueue",
     "QueueService.DeleteQueue",
@@ -10,6 +10,7 @@ const RECORDED: [&str; 25] = [
     "QueueService.RedriveMessages",
     "QueueService.DiscardMessages",
     "QueueService.CancelMessage",
+    "QueueService.CancelMessages",
     "QueueService.SetValueLimit",
     "QueueService.CancelOperation",
     "QueueService.ResetQueueClock",

@@ -1,4 +1,4 @@
-//! A purge, redrive or discard of many messages, which walks over the shards of its queue in steps.
+//! A purge, redrive, discard or cancel of many messages, which walks over the shards of its queue in steps.
 
 use crate::queue::filter::Filter;
 use crate::queue::messages::state_machine::MessageState;
@@ -10,6 +10,7 @@ pub enum BulkKind {
     Purge,
     Redrive,
     Discard,
+    Cancel,
 }
 
 /// The states whose messages a purge covers: those that wait are canceled, those that are over are removed.
@@ -73,6 +74,23 @@ pub struct BulkOperation {
     pub dry_run: bool,
     /// The most messages a second; 0 for no limit.
     pub rate: u32,
+    /// For a cancel: why.
+    pub reason: Box<str>,
+}
+
+impl BulkOperation {
+    /// The states of the messages that a cancel covers: all that are not over.
+    pub const CANCELED_STATES: [MessageState; 3] =
+        [MessageState::Invisible, MessageState::Pending, MessageState::Running];
+
+    /// The states of the messages that an operation covers; `purged` are those of a purge.
+    pub fn states_of(kind: BulkKind, purged: PurgedStates) -> Vec<MessageState> {
+        match kind {
+            BulkKind::Purge => purged.iter().collect(),
+            BulkKind::Redrive | BulkKind::Discard => vec![MessageState::Errored],
+            BulkKind::Cancel => Self::CANCELED_STATES.into(),
+        }
+    }
 }
 
 /// The step that an operation does next.

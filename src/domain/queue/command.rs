@@ -126,11 +126,11 @@ impl Cursor {
     }
 }
 
-/// The messages of a redrive, discard or purge.
+/// The messages of a redrive, discard, purge or cancel.
 #[derive(Clone, Default, Debug)]
 pub struct BulkRequest {
     pub filter: Filter,
-    /// The states that a purge covers; other commands cover errored messages.
+    /// The states that a purge covers. A redrive or discard covers errored messages, a cancel those that are not over.
     pub states: PurgedStates,
     /// The signature that their last failure must have; none for any.
     pub signature: Option<Box<str>>,
@@ -203,6 +203,13 @@ pub enum Command {
     Discard { message: MessageRef },
     /// Discards errored messages in the order of their sequence. O(max log n).
     DiscardAll(BulkRequest),
+    /// Cancels the messages that are not over, in the order of their sequence: those that run, by asking their workers.
+    /// O(max log n).
+    CancelAll {
+        bulk: BulkRequest,
+        /// Why.
+        reason: Box<str>,
+    },
     /// Cancels pending and invisible messages, and removes completed and canceled ones, as far as the states are asked for,
     /// in the order of their sequence. O(max log n).
     Purge(BulkRequest),

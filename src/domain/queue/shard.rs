@@ -192,6 +192,7 @@ impl Shard {
             Command::RedriveAll(bulk) => self.redrive_all(&bulk, now),
             Command::Discard { message } => self.discard(&message, now),
             Command::DiscardAll(bulk) => self.discard_all(&bulk, now),
+            Command::CancelAll { bulk, reason } => self.cancel_all(&bulk, &reason, now),
             Command::Purge(bulk) => self.purge(&bulk, now),
             Command::Configure(settings) => self.configure(*settings, at.token_age_clock),
             Command::SetValueLimit { value, limit } => self.set_value_limit(value, limit),

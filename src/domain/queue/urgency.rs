@@ -28,7 +28,7 @@ impl Command {
                 Urgency::Settlement
             }
             Self::Enqueue(_) => Urgency::Intake,
-            Self::Purge(_) | Self::RedriveAll(_) | Self::DiscardAll(_) => Urgency::Bulk,
+            Self::Purge(_) | Self::RedriveAll(_) | Self::DiscardAll(_) | Self::CancelAll { .. } => Urgency::Bulk,
             Self::Dequeue(_)
             | Self::CancelMessage { .. }
             | Self::Recall(_)

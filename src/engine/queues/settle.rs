@@ -331,10 +331,7 @@ impl Queues {
         message: MessageRef,
         reason: &str,
     ) -> Result<Settlement, QueueError> {
-        if reason.len() > DESCRIPTION_BYTES_MAX {
-            let what = format!("reason has {} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed", reason.len());
-            return Err(Reject::new(Reason::InvalidArgument, what).into());
-        }
+        check_reason(reason)?;
         let reason = reason.into();
         let command = Command::CancelMessage { message: message.clone(), reason };
         self.change_message(name, message, ShardCommand::of(command)).await
@@ -401,4 +398,13 @@ impl Queues {
         })?;
         if token.key.shard < queue.shards() { Ok(token) } else { Err(Refusal::LeaseLost.into()) }
     }
+}
+
+/// Refuses a reason that is too long.
+pub(super) fn check_reason(reason: &str) -> Result<(), QueueError> {
+    if reason.len() <= DESCRIPTION_BYTES_MAX {
+        return Ok(());
+    }
+    let what = format!("reason has {} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed", reason.len());
+    Err(Reject::new(Reason::InvalidArgument, what).into())
 }

@@ -49,6 +49,7 @@
     ("tallystone.queue.v1.QueueService.BatchEnqueue", 3),
     ("tallystone.queue.v1.QueueService.Cancel", 1),
     ("tallystone.queue.v1.QueueService.CancelMessage", 2),
+    ("tallystone.queue.v1.QueueService.CancelMessages", 2),
     ("tallystone.queue.v1.QueueService.CancelOperation", 2),
     ("tallystone.queue.v1.QueueService.CloseSession", 1),
     ("tallystone.queue.v1.QueueService.Complete", 1),

@@ -49,6 +49,7 @@
     ("tallystone.queue.v1.QueueService.BatchEnqueue", 3),
     ("tallystone.queue.v1.QueueService.Cancel", 4),
     ("tallystone.queue.v1.QueueService.CancelMessage", 6),
+    ("tallystone.queue.v1.QueueService.CancelMessages", 6),
     ("tallystone.queue.v1.QueueService.CancelOperation", 6),
     ("tallystone.queue.v1.QueueService.CloseSession", 4),
     ("tallystone.queue.v1.QueueService.Complete", 4),

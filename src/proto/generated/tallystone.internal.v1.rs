@@ -1751,7 +1751,7 @@ pub struct StoredOperation {
     /// The name that the queue had at the start.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// 1 purge, 2 redrive, 3 discard.
+    /// 1 purge, 2 redrive, 3 discard, 4 cancel.
     #[prost(uint32, tag = "3")]
     pub kind: u32,
     /// The metadata that messages must have, by key.
@@ -1802,6 +1802,9 @@ pub struct StoredOperation {
     /// For a purge: a bit for each state that it covers, the first state lowest. 0 for the messages that wait.
     #[prost(uint32, tag = "19")]
     pub states: u32,
+    /// For a cancel: why.
+    #[prost(string, tag = "20")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// StoredOperationEnd is the end of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

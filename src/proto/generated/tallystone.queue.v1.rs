@@ -325,7 +325,7 @@ pub struct DeleteQueueResponse {
     pub messages: i64,
 }
 /// PurgeQueueRequest empties a queue.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PurgeQueueRequest {
     /// The queue.
     #[prost(string, tag = "1")]
@@ -339,14 +339,23 @@ pub struct PurgeQueueRequest {
     #[prost(string, tag = "3")]
     pub queue_id: ::prost::alloc::string::String,
     /// The states whose messages it covers: PENDING and INVISIBLE messages are canceled, COMPLETED and CANCELED messages are
-    /// removed. Empty for PENDING and INVISIBLE. For RUNNING messages use CancelMessage, for ERRORED ones DiscardMessages.
+    /// removed. Empty for PENDING and INVISIBLE. For RUNNING messages use CancelMessages, for ERRORED ones DiscardMessages.
     #[prost(enumeration = "MessageState", repeated, tag = "4")]
     pub states: ::prost::alloc::vec::Vec<i32>,
+    /// The metadata pairs that the messages must have, at most 4. Empty for all messages of these states.
+    #[prost(map = "string, string", tag = "5")]
+    pub filter: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// Whether to count only, without changing anything.
+    #[prost(bool, tag = "6")]
+    pub dry_run: bool,
 }
 /// PurgeQueueResponse is the purge and its progress.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PurgeQueueResponse {
-    /// The number of messages canceled or removed so far.
+    /// The number of messages canceled or removed so far. In a dry run, the number that would be.
     #[prost(int64, tag = "1")]
     pub purged: i64,
     /// The purge. While it is not done, read it again with GetOperation.
@@ -1034,6 +1043,44 @@ pub struct CancelMessageResponse {
     #[prost(uint64, tag = "2")]
     pub version: u64,
 }
+/// CancelMessagesRequest cancels the messages that are not over: PENDING, INVISIBLE and RUNNING ones.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CancelMessagesRequest {
+    /// The queue.
+    #[prost(string, tag = "1")]
+    pub queue: ::prost::alloc::string::String,
+    /// The metadata pairs that the messages must have, at most 4.
+    #[prost(map = "string, string", tag = "2")]
+    pub filter: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// Whether to cancel all messages that are not over, if no filter selects them.
+    #[prost(bool, tag = "3")]
+    pub all: bool,
+    /// The reason, at most 1,024 bytes.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// Whether to count only, without changing anything.
+    #[prost(bool, tag = "5")]
+    pub dry_run: bool,
+    /// Identifies the cancel, 1 to 64 bytes. A repeat returns the same operation. After a restart, a repeat continues with the
+    /// rest of it and touches no later messages. A different operation of the queue with the same token is refused. If absent,
+    /// each call is a new cancel.
+    #[prost(string, tag = "6")]
+    pub request_token: ::prost::alloc::string::String,
+    /// The `id` that the queue must have. Empty for any.
+    #[prost(string, tag = "7")]
+    pub queue_id: ::prost::alloc::string::String,
+}
+/// CancelMessagesResponse has the operation.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CancelMessagesResponse {
+    /// The operation. It counts the messages that are canceled, and those whose workers are asked to stop. For a dry run it is
+    /// already done.
+    #[prost(message, optional, tag = "1")]
+    pub operation: ::core::option::Option<Operation>,
+}
 /// SetValueLimitRequest sets how many messages with one exclusivity value may be leased at once.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetValueLimitRequest {
@@ -1284,7 +1331,7 @@ pub struct Operation {
     /// The queue. Empty for a check of all queues.
     #[prost(string, tag = "2")]
     pub queue: ::prost::alloc::string::String,
-    /// The kind of work: `purge`, `redrive`, `discard` or `check`.
+    /// The kind of work: `purge`, `redrive`, `discard`, `cancel` or `check`.
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
     /// Its progress.
@@ -1294,8 +1341,8 @@ pub struct Operation {
     /// it is full also the messages that were compared.
     #[prost(int64, tag = "5")]
     pub done: i64,
-    /// The approximate number of messages that it will touch in all. For a redrive or discard with an undeclared filter or
-    /// an error signature, an upper bound.
+    /// The approximate number of messages that it will touch in all. With an undeclared filter or an error signature, an
+    /// upper bound.
     #[prost(int64, tag = "6")]
     pub total: i64,
     /// When it began.
@@ -2769,6 +2816,34 @@ pub mod queue_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Cancels the messages that match a filter and are not over, as an operation with progress. The workers of running ones are
+        /// asked as by CancelMessage. It touches only messages that were enqueued before it began.
+        pub async fn cancel_messages(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CancelMessagesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelMessagesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tallystone.queue.v1.QueueService/CancelMessages",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("tallystone.queue.v1.QueueService", "CancelMessages"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Sets a separate limit for an exclusivity value, or removes it. Existing leases stay.
         pub async fn set_value_limit(
             &mut self,
@@ -3403,6 +3478,15 @@ pub mod queue_service_server {
             request: tonic::Request<super::CancelMessageRequest>,
         ) -> std::result::Result<
             tonic::Response<super::CancelMessageResponse>,
+            tonic::Status,
+        >;
+        /// Cancels the messages that match a filter and are not over, as an operation with progress. The workers of running ones are
+        /// asked as by CancelMessage. It touches only messages that were enqueued before it began.
+        async fn cancel_messages(
+            &self,
+            request: tonic::Request<super::CancelMessagesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelMessagesResponse>,
             tonic::Status,
         >;
         /// Sets a separate limit for an exclusivity value, or removes it. Existing leases stay.
@@ -4601,6 +4685,51 @@ pub mod queue_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CancelMessageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tallystone.queue.v1.QueueService/CancelMessages" => {
+                    #[allow(non_camel_case_types)]
+                    struct CancelMessagesSvc<T: QueueService>(pub Arc<T>);
+                    impl<
+                        T: QueueService,
+                    > tonic::server::UnaryService<super::CancelMessagesRequest>
+                    for CancelMessagesSvc<T> {
+                        type Response = super::CancelMessagesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CancelMessagesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as QueueService>::cancel_messages(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CancelMessagesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

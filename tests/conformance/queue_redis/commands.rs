@@ -143,7 +143,11 @@ impl Past {
             ended_by: None,
             states: PurgedStates::default(),
         };
-        match chance.below(6) {
+        match chance.below(7) {
+            6 => Command::CancelAll {
+                bulk: BulkRequest { signature: None, ..asked },
+                reason: chance.pick(&["asked", ""]).into(),
+            },
             0 | 1 => Command::Purge(BulkRequest { signature: None, states: Self::purged_states(chance), ..asked }),
             2 => Command::DiscardAll(asked),
             3 => {

@@ -27,18 +27,20 @@ const TRIED_OF_A_KIND: usize = 2;
 const COMMANDS_MAX: usize = 900;
 /// The seeds of these commands, of which so many are taken as it needs.
 const SEEDS: std::ops::RangeInclusive<u64> = 2..=80;
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 18] = [
     "Enqueue",
     "Dequeue",
     "Settle",
     "Extend",
     "CancelMessage",
     "Update",
+    "UpdateOfContent",
     "Redrive",
     "Discard",
     "RedriveAll",
     "DiscardAll",
     "Purge",
+    "CancelAll",
     "Heartbeat",
     "EndSession",
     "Configure",
@@ -191,6 +193,9 @@ fn messages_are_of(found: &Snapshot, before: &Snapshot, due: &Snapshot) -> bool 
 }
 
 fn kind_of(command: &Command) -> String {
+    if matches!(command, Command::Update { update, .. } if update.has_content()) {
+        return "UpdateOfContent".to_owned();
+    }
     format!("{command:?}").split([' ', '(', '{']).next().unwrap_or_default().to_owned()
 }
 

@@ -109,7 +109,8 @@ fn a_waiting_message_gets_another_payload_and_other_metadata() {
     desk.run(&["queue", "create", "orders"]).ok();
     desk.run(&["msg", "push", "-q", "orders", "old", "--id", "a", "--meta", "tenant=acme"]).ok();
     let payload = || desk.run(&["msg", "get", "-q", "orders", "a", "--payload"]).ok();
-    desk.run(&["msg", "update", "-q", "orders", "a", "--payload", "new", "--meta", "tenant=brick", "--meta", "zone=b"]).ok();
+    desk.run(&["msg", "update", "-q", "orders", "a", "--payload", "new", "--meta", "tenant=brick", "--meta", "zone=b"])
+        .ok();
     assert_eq!(payload(), "new");
     let metadata = || json(&desk, "msg get -q orders a")["message"]["metadata"].clone();
     assert_eq!(metadata(), serde_json::json!({"tenant": "brick", "zone": "b"}));
@@ -121,9 +122,43 @@ fn a_waiting_message_gets_another_payload_and_other_metadata() {
     desk.run(&["msg", "update", "-q", "orders", "a", "--payload", ""]).ok();
     assert_eq!(payload(), "");
     check(&desk.run(&["msg", "update", "-q", "orders", "a"]), 2, "--payload");
-    check(&desk.run(&["msg", "update", "-q", "orders", "a", "--meta", "a=b", "--clear-meta"]), 2, "cannot be used with");
+    check(
+        &desk.run(&["msg", "update", "-q", "orders", "a", "--meta", "a=b", "--clear-meta"]),
+        2,
+        "cannot be used with",
+    );
     pull(&desk, "orders");
     check(&desk.run(&["msg", "update", "-q", "orders", "a", "--payload", "late"]), 4, "the message is running");
+}
+
+#[test]
+fn messages_of_one_tenant_are_purged_or_canceled_and_those_of_others_stay() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    for (id, tenant) in [("a", "acme"), ("b", "brick"), ("c", "acme"), ("d", "brick")] {
+        desk.run(&["msg", "push", "-q", "orders", "x", "--id", id, "--meta", &format!("tenant={tenant}")]).ok();
+    }
+    let filter = ["--meta", "tenant=acme"];
+    let purge = |more: &[&str]| desk.run(&[&["queue", "purge", "orders"], &filter[..], more].concat());
+    check(&purge(&["--dry-run"]), 0, "dry run: would purge 2 messages of queue orders");
+    check(&purge(&[]), 2, "this would cancel 2 messages of queue orders, all that match; confirm with --yes");
+    purge(&["--yes"]).ok();
+    let states = || {
+        let depth = json(&desk, "queue depth orders");
+        ["pending", "running", "canceled"].map(|state| depth[state].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(states(), ["2", "0", "2"]);
+    purge(&["--state", "canceled", "--yes"]).ok();
+    assert_eq!(states(), ["2", "0", "0"]);
+    pull(&desk, "orders");
+    let cancel = |more: &[&str]| desk.run(&[&["msg", "cancel", "-q", "orders"], more].concat());
+    check(&cancel(&["--meta", "tenant=brick", "--dry-run"]), 0, "dry run: would cancel 2 messages of queue orders");
+    check(&cancel(&["--meta", "tenant=brick"]), 2, "cancel 2 messages of queue orders, running ones included");
+    cancel(&["--meta", "tenant=brick", "--yes", "--reason", "the tenant left"]).ok();
+    assert_eq!(states(), ["0", "1", "1"]);
+    let running = json(&desk, "msg ls -q orders --state running");
+    assert_eq!(running["messages"][0]["cancelReason"], "the tenant left", "{running}");
+    check(&cancel(&[]), 2, "--meta");
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn of_queues(call: &str, name: &str) -> Option<(Touched, Value)> {
         "SetValueLimit" => with("value", json!("v")),
         "ListMessages" => with("state", json!("MESSAGE_STATE_PENDING")),
         "RedriveMessages" => with("dryRun", json!(true)),
-        "DiscardMessages" => json!({"queue": name, "all": true, "dryRun": true}),
+        "DiscardMessages" | "CancelMessages" => json!({"queue": name, "all": true, "dryRun": true}),
         _ => return None,
     };
     Some((Touched::Queue, body))

@@ -13,7 +13,7 @@ use tallystone_ports::{OperationEnd, OperationOutcome, OperationRow};
 use tallystone_proto::internal::v1::{StoredOperation, StoredOperationEnd};
 
 const WHAT: &str = "operation";
-const KINDS: [BulkKind; 3] = [BulkKind::Purge, BulkKind::Redrive, BulkKind::Discard];
+const KINDS: [BulkKind; 4] = [BulkKind::Purge, BulkKind::Redrive, BulkKind::Discard, BulkKind::Cancel];
 const DONE: u32 = 1;
 const CANCELLED: u32 = 2;
 const FAILED: u32 = 3;
@@ -25,7 +25,7 @@ pub fn encode_operation(row: &OperationRow) -> Vec<u8> {
         version: _,
         queue,
         name,
-        work: BulkOperation { kind, states, filter, signature, until, dry_run, rate },
+        work: BulkOperation { kind, states, filter, signature, until, dry_run, rate, reason },
         through,
         ended_by,
         next: BulkCursor { shard, after },
@@ -46,6 +46,7 @@ pub fn encode_operation(row: &OperationRow) -> Vec<u8> {
         until: until.map(Timestamp::micros),
         dry_run: *dry_run,
         rate: *rate,
+        reason: reason.to_string(),
         through: through.clone(),
         ended_by: ended_by.map(Timestamp::micros),
         next_shard: *shard,
@@ -78,6 +79,7 @@ pub fn decode_operation(id: &str, version: u64, bytes: &[u8]) -> Result<Operatio
         until: stored.until.map(Timestamp::from_micros),
         dry_run: stored.dry_run,
         rate: stored.rate,
+        reason: stored.reason.into(),
     };
     Ok(OperationRow {
         id: id.into(),
@@ -102,6 +104,7 @@ fn number_of(kind: BulkKind) -> u32 {
         BulkKind::Purge => 1,
         BulkKind::Redrive => 2,
         BulkKind::Discard => 3,
+        BulkKind::Cancel => 4,
     }
 }
 
@@ -157,6 +160,7 @@ mod tests {
                 until: Some(at(3)),
                 dry_run: true,
                 rate: 10,
+                reason: "the tenant left".into(),
             },
             through: vec![1, u64::MAX],
             ended_by: Some(at(4)),
@@ -189,7 +193,7 @@ mod tests {
         let bytes = encode_operation(&running());
         let stored: StoredOperation = decode(WHAT, &bytes).expect("our own bytes");
         for wrong in [
-            StoredOperation { kind: 4, ..stored.clone() },
+            StoredOperation { kind: 5, ..stored.clone() },
             StoredOperation { states: 4, ..stored.clone() },
             StoredOperation { runner: Some(vec![1; 15]), ..stored.clone() },
             StoredOperation { queue: Vec::new(), ..stored.clone() },

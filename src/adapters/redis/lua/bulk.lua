@@ -1,12 +1,13 @@
--- bulk: purges, redrives or discards messages by sequence, at most 64 a call. swp: applies what is due, and shorter retentions.
+-- bulk: purges, redrives, discards or cancels messages by sequence, at most 64 a call. swp: applies what is due, and shorter retentions.
 --
--- bulk. keys: header, a key that never exists. args: 1 versions and time, 2 settings, 3 request, 4 filter, 5 signature. Reply:
+-- bulk. keys: header, a key that never exists. args: 1 versions and time, 2 settings, 3 request, 4 filter, 5 signature,
+-- 6 the reason of a cancel. Reply:
 -- the status, then: how many changed, and the last sequence before the next step if there may be one. O(max log n), and the
 -- pages of states that it reads, at most BULK_PAGES.
 -- swp. args: 1, 2, 3 request. Reply: the status, then: how many rows, whether there is more. O(max log n).
 
 local BULK_REQUEST = '<BBBBHddd'
-local BULK_PURGE, BULK_REDRIVE, BULK_DISCARD = 0, 1, 2
+local BULK_PURGE, BULK_REDRIVE, BULK_CANCEL = 0, 1, 3
 local HAS_SIGNATURE, HAS_ENDED_BY, DRY_RUN = 1, 2, 4
 local BULK_PAGES = 1024
 
@@ -24,13 +25,16 @@ local function by_purge(M)
 end
 
 -- Changes a message. Returns whether it reached the state that the operation promises, or nil and a refusal.
-local function change_one(M, kind)
+local function change_one(M, kind, reason)
   if kind == BULK_PURGE and not F.is_over(M.state) then
     local to, refused = F.apply(M, TRIGGER.Purge, false, by_purge)
     return to and to == STATE.Canceled, refused
   elseif kind == BULK_REDRIVE then
     local to, refused = F.redrive(M)
     return to and to == STATE.Pending, refused
+  elseif kind == BULK_CANCEL then
+    local refused = F.cancel(M, reason)
+    return not refused, refused
   end
   return F.remove(M, kind == BULK_PURGE and TRIGGER.Purge or TRIGGER.Discard)
 end
@@ -57,6 +61,8 @@ local function bulk(args)
   local states = F.state_pattern(STATE.Errored)
   if kind == BULK_PURGE then
     states = purged_states(of_states)
+  elseif kind == BULK_CANCEL then
+    states = F.state_pattern(STATE.Invisible, STATE.Pending, STATE.Running)
   end
   local reached, count, stopped = after, 0, nil
   for _ = 1, max do
@@ -70,7 +76,7 @@ local function bulk(args)
     if is_meant(M, B) then
       local reached_it, refused = true, nil
       if not F.has_flag(flags, DRY_RUN) then
-        reached_it, refused = change_one(M, kind)
+        reached_it, refused = change_one(M, kind, args[6])
       end
       if refused then
         return refused

@@ -8,17 +8,18 @@
 
 local MESSAGE_REQUEST, ARGUMENTS = '<BHBdddc8I4', 6
 local CANCEL_MESSAGE, UPDATE, REDRIVE, DISCARD = 0, 1, 2, 3
-local HAS_PRIORITY, HAS_VISIBLE_AT, HAS_INVISIBILITY, ONLY_IF_SOONER, HAS_VERSION, HAS_TOKEN, HAS_PAYLOAD, NEW_METADATA = 1, 2, 4, 8, 16, 32,
-  64, 128
+local HAS_PRIORITY, HAS_VISIBLE_AT, HAS_INVISIBILITY, ONLY_IF_SOONER, HAS_VERSION, HAS_TOKEN, HAS_PAYLOAD, NEW_METADATA =
+  1, 2, 4, 8, 16, 32, 64, 128
 
 local function settlement(M)
   return pack('<BBd', 0, M.state, M.version)
 end
 
-local function cancel_message(M, reason)
+-- Cancels a message that is not over, or asks its worker to. Returns a refusal if it is over otherwise.
+function F.cancel(M, reason)
   local is_asked = M.lease and M.lease.cancel
   if is_asked or M.state == STATE.Canceled then
-    return settlement(M)
+    return nil
   end
   local _, refused = F.apply(M, TRIGGER.CancelMessage, false, function(changed)
     changed.canceled_by, changed.canceled_why = CANCELED.Request, reason
@@ -29,7 +30,7 @@ local function cancel_message(M, reason)
       S.cancels[#S.cancels + 1] = pack('<I4d', M.epoch, M.seq)
     end
   end)
-  return refused or settlement(M)
+  return refused
 end
 
 -- Why a waiting message may not get this payload and these metadata; nil if it may.
@@ -138,7 +139,7 @@ local function message_call(raw, ref, reason, payload, metadata, value)
   end
   F.catch_up(M)
   if kind == CANCEL_MESSAGE then
-    return cancel_message(M, reason)
+    return F.cancel(M, reason) or settlement(M)
   elseif kind == REDRIVE then
     local _, refused = F.redrive(M)
     return refused or settlement(M)

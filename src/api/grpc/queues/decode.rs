@@ -21,8 +21,8 @@ use tallystone_domain::queue::messages::settlement::SettleAction;
 use tallystone_domain::queue::{MessageState, QueueId, QueueName};
 use tallystone_domain::{Reason, Reject, Timestamp};
 use tallystone_engine::queues::{
-    DequeueRequest, DiscardRequest, LeaseActionRequest, QueueError, RedriveRequest, SentMessage, SentSessionCall,
-    SettleRequest, UpdateRequest, WhenBlocked,
+    CancelRequest, DequeueRequest, DiscardRequest, LeaseActionRequest, QueueError, RedriveRequest, SentMessage,
+    SentSessionCall, SettleRequest, UpdateRequest, WhenBlocked,
 };
 use tallystone_proto::queue::v1 as wire;
 
@@ -219,6 +219,17 @@ pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, Que
     Ok(RedriveRequest { message, filter, rate, dry_run: sent.dry_run, token, queue })
 }
 
+/// Decodes a cancel of many messages, which must select them.
+pub fn cancel_messages(sent: wire::CancelMessagesRequest) -> Result<CancelRequest, QueueError> {
+    if sent.filter.is_empty() != sent.all {
+        let what = "select the messages to cancel: send filter or all";
+        return Err(field_error("filter", Reason::InvalidArgument, what));
+    }
+    let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
+    let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
+    Ok(CancelRequest { filter, reason: sent.reason, dry_run: sent.dry_run, token, queue })
+}
+
 /// Decodes a discard, which must select its messages.
 pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, QueueError> {
     let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
@@ -352,7 +363,7 @@ pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueErr
 /// Decodes the states that a purge covers.
 pub fn purged_states(sent: &[i32]) -> Result<PurgedStates, QueueError> {
     let what = "a purge cancels PENDING and INVISIBLE messages, and removes COMPLETED and CANCELED ones; end a RUNNING message \
-                with CancelMessage, and remove ERRORED ones with DiscardMessages";
+                with CancelMessage or CancelMessages, and remove ERRORED ones with DiscardMessages";
     let named = |sent: &i32| match wire::MessageState::try_from(*sent) {
         Ok(wire::MessageState::Unspecified) | Err(_) => None,
         Ok(_) => state(*sent).ok(),

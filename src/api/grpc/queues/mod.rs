@@ -5,6 +5,7 @@ mod cursors;
 pub(super) mod decode;
 pub(super) mod encode;
 mod lists;
+mod operations;
 mod service;
 mod settings;
 mod work;
@@ -25,7 +26,7 @@ use tallystone_domain::limits::{QUEUE_MESSAGE_BYTES_MAX, QUEUE_REPLY_BYTES_MAX};
 use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::messages::settlement::{SettleAction, Settlement};
 use tallystone_engine::catalog::Author;
-use tallystone_engine::queues::{DeletionRequest, PurgeRequest, QueueEtag, SettleRequest};
+use tallystone_engine::queues::{DeletionRequest, QueueEtag, SettleRequest};
 use tallystone_proto::queue::v1 as wire;
 use tallystone_proto::queue::v1::queue_service_server::QueueService;
 
@@ -34,8 +35,6 @@ pub(super) use service::{NO_QUEUES, shown_operation};
 
 type QueueRpcResult<T> = Result<Response<T>, Status>;
 
-/// How long a purge call waits for its operation, which then continues in the background.
-const PURGE_WAIT: Duration = Duration::from_secs(1);
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// The default number of messages in a peek.
 const PEEK_DEFAULT: usize = 10;
@@ -121,19 +120,8 @@ impl QueueService for QueuesApi {
     }
 
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> QueueRpcResult<wire::PurgeQueueResponse> {
-        let rights = rights_of(&request)?;
-        let caller = caller_of(&request);
-        let wire::PurgeQueueRequest { queue, request_token, queue_id, states } = request.into_inner();
-        let name = decode::queue(&rights, &queue)?;
-        let asked = PurgeRequest {
-            states: decode::purged_states(&states).map_err(to_status)?,
-            token: optional_token(request_token),
-            queue: decode::queue_id(&queue_id).map_err(to_status)?,
-        };
-        let queues = self.queues(&name)?;
-        let done = queues.purge(caller, &name, asked, PURGE_WAIT).await;
-        let operation = encode::operation(queues.owned_operation(done.map_err(to_status)?, rights.owner()));
-        Ok(Response::new(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) }))
+        let (rights, caller) = (rights_of(&request)?, caller_of(&request));
+        self.purge(&rights, caller, request.into_inner()).await.map(Response::new)
     }
 
     async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> QueueRpcResult<wire::EnqueueResponse> {
@@ -310,6 +298,14 @@ impl QueueService for QueuesApi {
         let Settlement { state, version } =
             self.queues(&name)?.cancel_message(&name, message, &reason).await.map_err(to_status)?;
         Ok(Response::new(wire::CancelMessageResponse { state: encode::state(state), version }))
+    }
+
+    async fn cancel_messages(
+        &self,
+        request: Request<wire::CancelMessagesRequest>,
+    ) -> QueueRpcResult<wire::CancelMessagesResponse> {
+        let (rights, caller) = (rights_of(&request)?, caller_of(&request));
+        self.cancel_many(&rights, caller, request.into_inner()).await.map(Response::new)
     }
 
     async fn set_value_limit(

@@ -423,7 +423,7 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
             update(calls, act, settings, reason).await?;
         }
         ConsoleAct::Purge => {
-            let request = pb::PurgeQueueRequest { queue, request_token, queue_id, states: Vec::new() };
+            let request = pb::PurgeQueueRequest { queue, request_token, queue_id, ..Default::default() };
             let answer: pb::PurgeQueueResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }

@@ -13,10 +13,9 @@ use crate::message::inspect::{payload_cell, state};
 use crate::output::{CliResponse, IncrementalPrinter, Output, TableRows, full_name};
 use crate::{ClientContext, Failure};
 use tallystone_api::time::write_duration;
-use tallystone_app::notices::{print_notice, single_line};
+use tallystone_app::notices::print_notice;
 use tallystone_client::CallError;
 use tallystone_domain::limits::{DEQUEUE_WAIT_MAX, QUEUE_BATCH_ITEMS_MAX};
-use tallystone_domain::queue::messages::key_syntax::queue_of_lease;
 use tallystone_proto::error::v1::ItemError;
 use tallystone_proto::queue::v1 as pb;
 
@@ -74,29 +73,10 @@ struct PullSessionArgs {
 pub struct SettleArgs {
     /// The queue.
     #[arg(short, long, value_name = "NAME")]
-    queue: String,
+    pub(super) queue: String,
     /// The lease tokens from `msg pull`.
     #[arg(required = true, value_name = "LEASE")]
-    leases: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct CancelArgs {
-    /// The queue.
-    #[arg(short, long, value_name = "NAME")]
-    queue: String,
-    /// The lease tokens from `msg pull`.
-    #[arg(required_unless_present = "id", conflicts_with = "id", value_name = "LEASE")]
-    leases: Vec<String>,
-    /// A message by its id or key; if it is running, its worker is asked to stop.
-    #[arg(long, value_name = "MESSAGE")]
-    id: Option<String>,
-    /// The shard key or exclusivity value of the message, which limits the search for the id.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
-    shard_key: String,
-    /// The reason, shown with the message.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", conflicts_with = "leases")]
-    reason: String,
+    pub(super) leases: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -219,36 +199,8 @@ impl ClientContext {
         self.settle(args.settle, &settlement).await
     }
 
-    pub(super) async fn cancel(&self, args: CancelArgs) -> Result<(), Failure> {
-        let Some(message_id) = args.id else {
-            let other = args.leases.iter().find(|lease| queue_of_lease(lease).is_none()).cloned();
-            let settle = SettleArgs { queue: args.queue, leases: args.leases };
-            let like = pb::Settlement { verb: pb::Verb::Cancel.into(), ..Default::default() };
-            return self.settle(settle, &like).await.map_err(|failure| match other {
-                Some(other) => failure.hint(format!(
-                    "{} is not a lease token; to cancel a message by its id or key, use `--id MESSAGE`",
-                    single_line(&other)
-                )),
-                None => failure,
-            });
-        };
-        let request = pb::CancelMessageRequest {
-            queue: args.queue,
-            message_id: message_id.clone(),
-            shard_key: args.shard_key,
-            reason: args.reason,
-        };
-        let canceled = call!(self, queues.cancel_message, &request)?;
-        if canceled.state() == pb::MessageState::Running {
-            print_notice("the message is running; its worker is asked to stop");
-        }
-        let cells = vec![vec![message_id, state(canceled.state), canceled.version.to_string()]];
-        let rows = TableRows { columns: &["message_id", "state", "version"], cells };
-        self.output.answer(&CliResponse::one(&full_name("CancelMessageResponse"), &canceled), &rows)
-    }
-
     /// Settles all leases in the same way, in batches of the greatest permitted size.
-    async fn settle(&self, args: SettleArgs, like: &pb::Settlement) -> Result<(), Failure> {
+    pub(super) async fn settle(&self, args: SettleArgs, like: &pb::Settlement) -> Result<(), Failure> {
         let mut whole = pb::SettleMessagesResponse::default();
         for leases in args.leases.chunks(QUEUE_BATCH_ITEMS_MAX) {
             let items =

@@ -1,6 +1,7 @@
-//! `msg`: enqueues messages, leases and settles them, inspects them. The commands are in `push`, `consume`, `inspect` and
-//! `history`.
+//! `msg`: enqueues messages, leases and settles them, cancels and inspects them. The commands are in `push`, `consume`,
+//! `cancel`, `inspect` and `history`.
 
+mod cancel;
 mod consume;
 mod history;
 mod inspect;
@@ -41,9 +42,11 @@ enum MsgCommand {
         after_help = "Example:\n  tallystone msg complete -q emails $(tallystone msg pull -q emails --tokens)"
     )]
     Complete(consume::SettleArgs),
-    /// Cancel messages by their leases, or one message by its id.
-    #[command(after_help = "Example:\n  tallystone msg cancel -q emails --id order-17 --reason 'no longer wanted'")]
-    Cancel(consume::CancelArgs),
+    /// Cancel messages by their leases, one message by its id, or all that match a filter, running ones included.
+    #[command(
+        after_help = "Example:\n  tallystone msg cancel -q emails --id order-17 --reason 'no longer wanted'\n  tallystone msg cancel -q emails --meta tenant=acme --yes"
+    )]
+    Cancel(cancel::CancelArgs),
     /// Settle leases as failed; the messages are retried while attempts are left.
     #[command(
         after_help = "Example:\n  tallystone msg fail -q emails $(tallystone msg pull -q emails --tokens) --error timeout --delay 10s"

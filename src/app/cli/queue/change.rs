@@ -4,6 +4,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
+use crate::arguments::pair;
 use crate::namespaces::{Confirmation, confirm};
 use crate::operations::OperationFollower;
 use crate::output::{CliResponse, Output, TableRows, full_name};
@@ -97,6 +98,9 @@ pub struct PurgeArgs {
     /// removed [default: invisible and pending].
     #[arg(long = "state", value_name = "STATE")]
     states: Vec<PurgedState>,
+    /// Only messages with this metadata; may be repeated, up to 4.
+    #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
+    meta: Vec<(String, String)>,
     /// Skip the confirmation.
     #[arg(long)]
     yes: bool,
@@ -257,6 +261,9 @@ impl ClientContext {
     }
 
     pub(super) async fn purge_queue(&self, args: PurgeArgs) -> Result<(), Failure> {
+        if !args.meta.is_empty() {
+            return self.purge_filtered(args).await;
+        }
         let depth = self.depth(&args.name).await?;
         let states = if args.states.is_empty() { PurgedState::DEFAULT.to_vec() } else { args.states };
         let of = |state: PurgedState| if states.contains(&state) { state.messages_of(&depth) } else { 0 };
@@ -281,9 +288,41 @@ impl ClientContext {
         let request_token = self.client.message_id();
         let states = states.into_iter().map(|state| state.wire().into()).collect();
         let request = pb::PurgeQueueRequest { queue: args.name, request_token, states, ..Default::default() };
-        let purged = call!(self, queues.purge_queue, &request)?;
-        let operation = purged.operation.ok_or_else(|| Failure::other("the server returned no operation"))?;
+        let operation = self.purged(&request).await?;
         OperationFollower::new(self).wait_until_done(operation).await
+    }
+
+    /// Counts the messages that match first, because no depth of the queue says how many these are.
+    async fn purge_filtered(&self, args: PurgeArgs) -> Result<(), Failure> {
+        let states = if args.states.is_empty() { PurgedState::DEFAULT.to_vec() } else { args.states };
+        let does = match (states.iter().all(|state| state.is_over()), states.iter().any(|state| state.is_over())) {
+            (true, _) => "permanently remove",
+            (false, true) => "cancel or permanently remove",
+            (false, false) => "cancel",
+        };
+        let count = pb::PurgeQueueRequest {
+            queue: args.name.clone(),
+            states: states.into_iter().map(|state| state.wire().into()).collect(),
+            filter: args.meta.into_iter().collect(),
+            dry_run: true,
+            ..Default::default()
+        };
+        let counted = self.purged(&count).await?;
+        if args.dry_run {
+            return OperationFollower::new(self).print(counted);
+        }
+        let what = format!("{does} {} of queue {}, all that match", messages(counted.done), args.name);
+        if confirm(args.yes, &what)? == Confirmation::No {
+            return Ok(());
+        }
+        let request = pb::PurgeQueueRequest { dry_run: false, request_token: self.client.message_id(), ..count };
+        let operation = self.purged(&request).await?;
+        OperationFollower::new(self).wait_until_done(operation).await
+    }
+
+    async fn purged(&self, request: &pb::PurgeQueueRequest) -> Result<pb::Operation, Failure> {
+        let purged = call!(self, queues.purge_queue, request)?;
+        purged.operation.ok_or_else(|| Failure::other("the server returned no operation"))
     }
 
     pub(super) async fn remove_queue(&self, args: QueueRmArgs) -> Result<(), Failure> {

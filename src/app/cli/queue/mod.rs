@@ -49,7 +49,7 @@ enum QueueCommand {
     Limit(change::LimitArgs),
     /// Cancel all messages that are pending or invisible, or remove those that are completed or canceled.
     #[command(
-        after_help = "Example:\n  tallystone queue purge emails --yes\n  tallystone queue purge emails --state completed --yes"
+        after_help = "Example:\n  tallystone queue purge emails --yes\n  tallystone queue purge emails --meta tenant=acme --state completed --yes"
     )]
     Purge(change::PurgeArgs),
     /// Delete a queue with all its messages.

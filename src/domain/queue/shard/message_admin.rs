@@ -1,6 +1,7 @@
 //! Commands of operators and producers: cancel, update, redrive, purge.
 
 use crate::limits::{INVISIBILITY_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, UPDATES_KEPT_MAX};
+use crate::queue::bulk_operation::BulkOperation;
 use crate::queue::command::{BulkRequest, MessageUpdate, Refusal, Reply, ShardCapacity};
 use crate::queue::invalid_command::InvalidCommandPart;
 use crate::queue::messages::message::{CanceledBy, Lease, MessageHead, MessageRef, RoutingValue};
@@ -18,6 +19,11 @@ impl Shard {
         now: Timestamp,
     ) -> Result<Reply, Refusal> {
         let sequence = self.find(message, now)?;
+        self.cancel_at(sequence, reason, now)?;
+        Ok(self.settlement(sequence))
+    }
+
+    fn cancel_at(&mut self, sequence: u64, reason: Box<str>, now: Timestamp) -> Result<(), Refusal> {
         let found = self.message_at(sequence);
         let requested = found.lease.is_some_and(|lease| lease.cancel_requested);
         if !requested && found.state != MessageState::Canceled {
@@ -26,7 +32,14 @@ impl Shard {
                 message.lease = message.lease.map(|lease| Lease { cancel_requested: true, ..lease });
             })?;
         }
-        Ok(self.settlement(sequence))
+        Ok(())
+    }
+
+    /// A message whose worker is asked already counts: it reached what the operation promises.
+    pub(super) fn cancel_all(&mut self, bulk: &BulkRequest, reason: &str, now: Timestamp) -> Result<Reply, Refusal> {
+        self.apply_bulk(&BulkOperation::CANCELED_STATES, bulk, |shard, sequence| {
+            shard.cancel_at(sequence, reason.into(), now).map(|()| true)
+        })
     }
 
     /// Updates a message that is not leased. A repeat of a remembered token gets the same reply.

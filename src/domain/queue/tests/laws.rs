@@ -11,7 +11,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-use crate::queue::bulk_operation::PurgedStates;
 use crate::queue::clock::StepTime;
 use crate::queue::command::{
     BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage,
@@ -27,12 +26,13 @@ use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::{SettleAction, UpdateToken};
 use crate::queue::messages::state_machine::rows;
 use crate::queue::session_records::{Ending, SessionCall, SessionRecord};
-use crate::queue::setup::settings::{HistoryKept, IdReuse};
 use crate::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention, ShardSettings};
+use crate::queue::setup::settings::{HistoryKept, IdReuse};
 use crate::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
 use crate::queue::tally::errors::SignatureCounts;
 use crate::queue::tally::values::ValueCounts;
 use crate::queue::tests::counts::CountsOracle;
+use crate::queue::tests::draw::{Draw, purged_states};
 use crate::queue::tests::oracle::Oracle;
 use crate::queue::transition::TransitionDetail;
 use crate::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
@@ -93,28 +93,6 @@ fn kinds() -> [Settings; 4] {
 
 pub(super) fn shape(keys: &[&str]) -> ShapeKeys {
     ShapeKeys::new(keys.iter().copied()).expect("legal keys")
-}
-
-/// Takes small numbers from a random one, low bits first, so that smaller numbers give simpler commands.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        let taken = self.0 % bound;
-        self.0 /= bound;
-        taken
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.below(from.len() as u64)).expect("a small number")]
-    }
-}
-
-/// Some states that a purge covers.
-fn purged_states(draw: &mut Draw) -> PurgedStates {
-    use MessageState::{Canceled, Completed, Pending};
-    let states: &[MessageState] = draw.pick(&[&[], &[Completed], &[Canceled, Pending], &PurgedStates::ALLOWED]);
-    PurgedStates::new(states.iter().copied()).expect("a purge covers them")
 }
 
 /// A row as shown by records: from, trigger, to.
@@ -296,6 +274,33 @@ impl Pair {
         Ok(())
     }
 
+    fn update(&self, draw: &mut Draw) -> Command {
+        let visible_at = draw.pick(&[None, Some(-SECOND.as_secs_f64()), Some(0.5), Some(2.0)]);
+        let at = |seconds: f64| Timestamp::from_micros(self.now.micros() + (seconds * 1e6) as i64);
+        let priority = draw.pick(&[None, Some(-7), Some(7)]);
+        let only_if_sooner = draw.below(2) == 1;
+        let expected_version = draw.pick(&[None, None, Some(1), Some(3)]);
+        let tokens = draw.pick(&[None, Some(3), Some(12)]);
+        let token =
+            tokens.map(|of| UpdateToken { text: draw.below(of).to_string().into(), fingerprint: draw.below(8) / 7 });
+        let invisibility = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
+        let invisibility = invisibility.filter(|_| visible_at.is_none());
+        let visible_at = visible_at.map(at);
+        let payload_bytes = draw.pick(&[None, None, Some(0), Some(100), Some(3_000)]);
+        let metadata = (draw.below(3) == 2).then(|| Self::metadata(draw));
+        let update = MessageUpdate {
+            priority,
+            visible_at,
+            invisibility,
+            payload_bytes,
+            metadata,
+            only_if_sooner,
+            expected_version,
+            token,
+        };
+        Command::Update { message: self.message_ref(draw), update }
+    }
+
     fn command(&mut self, kind: u64, draw: &mut Draw) -> Command {
         match kind {
             0..=7 | 26 | 27 => Command::Enqueue(Box::new(self.message(draw))),
@@ -311,32 +316,7 @@ impl Pair {
                 self.token(draw).map_or(Command::Sweep { max: 2 }, |token| Command::Extend { token, lease })
             }
             18 => Command::CancelMessage { message: self.message_ref(draw), reason: "asked".into() },
-            19 => {
-                let visible_at = draw.pick(&[None, Some(-SECOND.as_secs_f64()), Some(0.5), Some(2.0)]);
-                let at = |seconds: f64| Timestamp::from_micros(self.now.micros() + (seconds * 1e6) as i64);
-                let priority = draw.pick(&[None, Some(-7), Some(7)]);
-                let only_if_sooner = draw.below(2) == 1;
-                let expected_version = draw.pick(&[None, None, Some(1), Some(3)]);
-                let tokens = draw.pick(&[None, Some(3), Some(12)]);
-                let token = tokens
-                    .map(|of| UpdateToken { text: draw.below(of).to_string().into(), fingerprint: draw.below(8) / 7 });
-                let invisibility = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
-                let invisibility = invisibility.filter(|_| visible_at.is_none());
-                let visible_at = visible_at.map(at);
-                let payload_bytes = draw.pick(&[None, None, Some(0), Some(100), Some(3_000)]);
-                let metadata = (draw.below(3) == 2).then(|| Self::metadata(draw));
-                let update = MessageUpdate {
-                    priority,
-                    visible_at,
-                    invisibility,
-                    payload_bytes,
-                    metadata,
-                    only_if_sooner,
-                    expected_version,
-                    token,
-                };
-                Command::Update { message: self.message_ref(draw), update }
-            }
+            19 => self.update(draw),
             23 => Command::Heartbeat { session: self.session(draw).id, received_up_to: self.received(draw) },
             24 => Command::Recall(self.session(draw)),
             25 if draw.below(4) == 3 => {
@@ -348,7 +328,7 @@ impl Pair {
             21 => {
                 let through = self.shard.sequence().saturating_sub(draw.below(4));
                 let max = draw.pick(&[1, 3, 256]);
-                let kind = draw.below(6);
+                let kind = draw.below(7);
                 let after = draw.pick(&[0, 0, through.saturating_sub(9)]);
                 let filter = Self::filter(draw);
                 let bulk =
@@ -356,6 +336,7 @@ impl Pair {
                 match kind {
                     0 | 1 => Command::Purge(BulkRequest { states: purged_states(draw), ..bulk }),
                     2 => Command::DiscardAll(bulk),
+                    6 => Command::CancelAll { bulk, reason: "asked".into() },
                     3 => Command::DiscardAll(BulkRequest { ended_by: Some(self.now - SECOND), ..bulk }),
                     _ => Command::RedriveAll(bulk),
                 }

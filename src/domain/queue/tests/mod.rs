@@ -3,10 +3,12 @@
 mod admin;
 mod calls;
 mod counts;
+mod draw;
 mod explain;
 mod filters;
 mod laws;
 mod oracle;
+mod oracle_admin;
 mod sessions;
 mod values;
 mod walks;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES, REUSED_ID_REPEATED_MAX, TOKEN_AHEAD_MAX};
 use crate::queue::clock::StepTime;
 use crate::queue::command::{
-    BulkRequest, Command, Completeness, Dequeue, FailureReport, LeaseGrant, MessageUpdate, NewMessage, Refusal, Reply,
-    ShardCapacity,
+    Command, Completeness, Dequeue, FailureReport, LeaseGrant, NewMessage, Refusal, Reply, ShardCapacity,
 };
 use crate::queue::invalid_command::InvalidCommandPart;
 use crate::queue::messages::message::{Fence, LeaseSession, LeaseToken, MessageKey, MessageRef, RoutingValue};
@@ -76,7 +75,7 @@ pub struct Oracle {
     /// Whether a command made a write without a record.
     pub wrote: bool,
     limits: Vec<(RoutingValue, u32)>,
-    out: Vec<Transition>,
+    pub(super) out: Vec<Transition>,
 }
 
 impl Oracle {
@@ -135,6 +134,12 @@ impl Oracle {
                 .find(&message, now)
                 .and_then(|at| self.discard(at, now).map(|()| Reply::Walked { count: 1, next: None })),
             Command::DiscardAll(bulk) => self.bulk(&[Errored], &bulk, now, Self::discard),
+            Command::CancelAll { bulk, .. } => {
+                self.bulk(&[Invisible, Pending, Running], &bulk, now, |oracle, at, now| {
+                    oracle.cancel_item(at, now).expect("what is not over can be canceled");
+                    Ok(())
+                })
+            }
             Command::Purge(bulk) => {
                 let states: Vec<_> = bulk.states.iter().collect();
                 self.bulk(&states, &bulk, now, |oracle, at, now| {
@@ -219,7 +224,7 @@ impl Oracle {
         self.items[at].noted_priority = self.items[at].priority;
     }
 
-    fn set(&mut self, at: usize, trigger: Trigger, to: MessageState, now: Timestamp) {
+    pub(super) fn set(&mut self, at: usize, trigger: Trigger, to: MessageState, now: Timestamp) {
         let was_pending = self.items[at].state == Pending;
         let item = &mut self.items[at];
         let from = Some(item.state);
@@ -337,6 +342,35 @@ impl Oracle {
         touched(count, unfilled || self.next_event().is_some_and(|at| at <= now))
     }
 
+    /// Whether there is room for a message, in place of one that is over.
+    fn check_room(&self, sent: &NewMessage, over: Option<u64>) -> Result<(), Refusal> {
+        let others = || self.items.iter().filter(|item| Some(item.sequence) != over);
+        let bytes: u64 = others().map(|item| u64::from(item.sent.payload_bytes)).sum();
+        if others().count() as u64 >= self.settings.quota_messages {
+            return Err(Refusal::Full(ShardCapacity::Messages));
+        }
+        if bytes + u64::from(sent.payload_bytes) > self.settings.quota_bytes {
+            return Err(Refusal::Full(ShardCapacity::Bytes));
+        }
+        Ok(())
+    }
+
+    /// The message of the same id that is over and gives it to this one.
+    fn gives_way(&mut self, sent: &NewMessage, now: Timestamp) -> Option<u64> {
+        let at = self.items.iter().position(|item| item.sent.id == sent.id)?;
+        if self.settings.reuse_ids == IdReuse::AfterWindow {
+            return None;
+        }
+        self.catch_up(at, now);
+        let item = &self.items[at];
+        let young = now < item.enqueued_at + REUSED_ID_REPEATED_MAX;
+        let same_call = match sent.token_time {
+            Some(time) => item.sent.token_time == Some(time),
+            None => young && item.sent.fingerprint == sent.fingerprint,
+        };
+        (matches!(item.state, Completed | Canceled) && !same_call).then_some(item.sequence)
+    }
+
     fn enqueue(&mut self, sent: NewMessage, at: StepTime, now: Timestamp) -> Result<Reply, Refusal> {
         let mut first = None;
         if let Some(time) = sent.token_time {
@@ -346,19 +380,9 @@ impl Oracle {
             let kept = self.kept.iter().find(|(id, _, at, ..)| *id == sent.id && *at == time);
             first = kept.map(|(_, _, _, fingerprint, key, state)| (*fingerprint, *key, *state));
         }
-        let mut over = None;
-        if let (IdReuse::WhenOver, None, Some(at)) =
-            (self.settings.reuse_ids, first, self.items.iter().position(|item| item.sent.id == sent.id))
-        {
-            self.catch_up(at, now);
-            let item = &self.items[at];
-            let young = now < item.enqueued_at + REUSED_ID_REPEATED_MAX;
-            let same_call = match sent.token_time {
-                Some(time) => item.sent.token_time == Some(time),
-                None => young && item.sent.fingerprint == sent.fingerprint,
-            };
-            over = (matches!(item.state, Completed | Canceled) && !same_call).then_some(item.sequence);
-        }
+        let is_there = |key: MessageKey| self.items.iter().any(|item| Self::key(item.sequence) == key);
+        let outlived = first.is_some_and(|(_, key, _)| !is_there(key));
+        let over = if outlived { None } else { self.gives_way(&sent, now) };
         let living = self.items.iter().find(|item| item.sent.id == sent.id && Some(item.sequence) != over);
         let first =
             first.or_else(|| living.map(|item| (item.sent.fingerprint, Self::key(item.sequence), item.first_state)));
@@ -385,17 +409,10 @@ impl Oracle {
         }
         let bucket = |time: Timestamp| time.floor_to(DEDUPE_BUCKET);
         let most = self.settings.dedupe_max_bytes / DEDUPE_RECORD_BYTES;
-        let others = || self.items.iter().filter(|item| Some(item.sequence) != over);
-        let bytes: u64 = others().map(|item| u64::from(item.sent.payload_bytes)).sum();
         let no_room = sent
             .token_time
             .is_some_and(|time| self.kept.len() >= most && !self.kept.iter().any(|kept| bucket(kept.2) < bucket(time)));
-        if others().count() as u64 >= self.settings.quota_messages {
-            return Err(Refusal::Full(ShardCapacity::Messages));
-        }
-        if bytes + u64::from(sent.payload_bytes) > self.settings.quota_bytes {
-            return Err(Refusal::Full(ShardCapacity::Bytes));
-        }
+        self.check_room(&sent, over)?;
         if no_room {
             return Err(Refusal::Full(ShardCapacity::Answers));
         }
@@ -656,7 +673,7 @@ impl Oracle {
         self.set(at, Trigger::Release, to, now);
     }
 
-    fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<usize, Refusal> {
+    pub(super) fn find(&mut self, message: &MessageRef, now: Timestamp) -> Result<usize, Refusal> {
         let names = |item: &Item| match message {
             MessageRef::Key(key) => *key == Self::key(item.sequence),
             MessageRef::Id(id, routing) => *id == item.sent.id && (routing.is_none() || *routing == item.sent.routing),
@@ -666,140 +683,7 @@ impl Oracle {
         Ok(at)
     }
 
-    fn cancel(&mut self, message: &MessageRef, now: Timestamp) -> Result<Reply, Refusal> {
-        let at = self.find(message, now)?;
-        match self.items[at].state {
-            Invisible | Pending => self.set(at, Trigger::CancelMessage, Canceled, now),
-            Running if !self.items[at].cancel_requested => {
-                self.items[at].cancel_requested = true;
-                self.set(at, Trigger::CancelMessage, Running, now);
-            }
-            Running | Canceled => {}
-            state @ (Completed | Errored) => return Err(Refusal::WrongState(state)),
-        }
-        Ok(self.settlement(at))
-    }
-
-    fn update(&mut self, message: &MessageRef, update: &MessageUpdate, now: Timestamp) -> Result<Reply, Refusal> {
-        let at = self.find(message, now)?;
-        let kept = self.items[at].updates.iter().rev().take(8);
-        let known = kept.clone().find(|(known, _)| Some(&known.text) == update.token.as_ref().map(|token| &token.text));
-        if let Some((known, answer)) = known {
-            let same = Some(known) == update.token.as_ref();
-            return if same { Ok(Reply::Settled(*answer)) } else { Err(Refusal::TokenReused) };
-        }
-        let reply = self.update_at(at, update, now)?;
-        if let (Some(token), Reply::Settled(answer)) = (update.token.clone(), &reply) {
-            self.items[at].updates.push((token, *answer));
-        }
-        Ok(reply)
-    }
-
-    fn update_at(&mut self, at: usize, update: &MessageUpdate, now: Timestamp) -> Result<Reply, Refusal> {
-        let item = &mut self.items[at];
-        if update.expected_version.is_some_and(|version| version != item.version) {
-            return Err(Refusal::VersionMismatch(item.version));
-        }
-        let waits_until = match item.state {
-            Invisible => item.visible_at,
-            Pending => now,
-            state @ (Running | Completed | Canceled | Errored) => return Err(Refusal::WrongState(state)),
-        };
-        let later = update.invisibility.map(|time| now + time);
-        let visible_at = update.visible_at.or(later).unwrap_or(waits_until).max(now);
-        if update.only_if_sooner && (update.visible_at.is_some() || later.is_some()) && visible_at >= waits_until {
-            return Ok(self.settlement(at));
-        }
-        let item = &self.items[at];
-        if let (Some(rule), Some(metadata)) = (&self.settings.exclusivity, &update.metadata)
-            && metadata.get(&rule.key) != item.sent.metadata.get(&rule.key)
-        {
-            return Err(Refusal::Invalid(InvalidCommandPart::ExclusivityValue));
-        }
-        if let Some(bytes) = update.payload_bytes.filter(|bytes| *bytes > item.sent.payload_bytes) {
-            let others = self.items.iter().filter(|other| other.sequence != item.sequence);
-            let others: u64 = others.map(|other| u64::from(other.sent.payload_bytes)).sum();
-            if others + u64::from(bytes) > self.settings.quota_bytes {
-                return Err(Refusal::Full(ShardCapacity::Bytes));
-            }
-        }
-        let item = &mut self.items[at];
-        item.sent.payload_bytes = update.payload_bytes.unwrap_or(item.sent.payload_bytes);
-        item.sent.metadata = update.metadata.clone().unwrap_or_else(|| item.sent.metadata.clone());
-        item.priority = update.priority.unwrap_or(item.priority);
-        let to = if visible_at > now { Invisible } else { Pending };
-        if (item.state, to) != (Pending, Pending) {
-            item.visible_at = visible_at;
-            item.ttl_at = item.ttl_at.map(|ttl_at| visible_at + ttl_at.since(waits_until));
-        }
-        self.set(at, Trigger::Update, to, now);
-        if update.metadata.is_some() && to == Pending {
-            self.moved_at = now;
-        }
-        self.catch_up(at, now);
-        Ok(self.settlement(at))
-    }
-
-    fn redrive(&mut self, at: usize, now: Timestamp) -> Result<(), Refusal> {
-        if self.items[at].state != Errored {
-            return Err(Refusal::WrongState(self.items[at].state));
-        }
-        self.items[at].tries = 0;
-        self.set(at, Trigger::Redrive, Pending, now);
-        self.catch_up(at, now);
-        Ok(())
-    }
-
-    fn discard(&mut self, at: usize, now: Timestamp) -> Result<(), Refusal> {
-        match self.items[at].state {
-            Errored => self.gone(at, Trigger::Discard, now),
-            state => return Err(Refusal::WrongState(state)),
-        }
-        Ok(())
-    }
-
-    fn gone(&mut self, at: usize, trigger: Trigger, now: Timestamp) {
-        let item = self.items.remove(at);
-        let (key, version) = (Self::key(item.sequence), item.version + 1);
-        self.out.push(Transition {
-            key,
-            version,
-            trigger,
-            from: Some(item.state),
-            to: None,
-            at: now,
-            detail: TransitionDetail::default(),
-        });
-    }
-
-    fn bulk(
-        &mut self,
-        states: &[MessageState],
-        bulk: &BulkRequest,
-        now: Timestamp,
-        change: impl Fn(&mut Self, usize, Timestamp) -> Result<(), Refusal>,
-    ) -> Result<Reply, Refusal> {
-        let within = |item: &&Item, after| item.sequence > after && item.sequence <= bulk.through;
-        let of_states = self.items.iter().filter(|item| states.contains(&item.state));
-        let met: Vec<u64> =
-            of_states.filter(|item| within(item, bulk.after)).take(bulk.max).map(|item| item.sequence).collect();
-        let mut count = 0;
-        for sequence in &met {
-            let at = self.items.iter().position(|item| item.sequence == *sequence).expect("just met");
-            let item = &self.items[at];
-            let is_in_time = bulk.ended_by.is_none_or(|by| item.terminal_since <= by);
-            let meets = bulk.filter.matches(&item.sent.metadata) && is_in_time;
-            count += usize::from(meets);
-            if meets && !bulk.dry_run {
-                change(self, at, now)?;
-            }
-        }
-        let reached = met.last().copied().unwrap_or(bulk.after);
-        let mut left = self.items.iter().filter(|item| states.contains(&item.state));
-        Ok(Reply::Walked { count, next: left.any(|item| within(&item, reached)).then_some(reached) })
-    }
-
-    fn settlement(&self, at: usize) -> Reply {
+    pub(super) fn settlement(&self, at: usize) -> Reply {
         Reply::Settled(Settlement { state: self.items[at].state, version: self.items[at].version })
     }
 }

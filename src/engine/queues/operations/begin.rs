@@ -44,6 +44,7 @@ impl OperationSpec {
             (OperationKind::Discard, None) => 4,
             (OperationKind::Discard, Some(_)) => 5,
             (OperationKind::Check, _) => 6,
+            (OperationKind::Cancel, _) => 7,
         };
         hash.update(&[kind]);
         hash.update(&self.rate.to_be_bytes());
@@ -64,6 +65,10 @@ impl OperationSpec {
         if let Some(signature) = &self.signature {
             hash.update(&(signature.len() as u64).to_be_bytes());
             hash.update(signature.as_bytes());
+        }
+        if !self.reason.is_empty() {
+            hash.update(&(self.reason.len() as u64).to_be_bytes());
+            hash.update(self.reason.as_bytes());
         }
         if self.states != PurgedStates::default() {
             hash.update(&[self.states.bits()]);

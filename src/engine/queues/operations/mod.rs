@@ -1,4 +1,4 @@
-//! Purges, redrives, discards and checks: operations that continue after their call, with progress, and that anyone may
+//! Purges, redrives, discards, cancels and checks: operations that continue after their call, with progress, and that anyone may
 //! cancel.
 //!
 //! An operation covers the messages that the queue held at its start: each shard up to its sequence at that time. The
@@ -8,6 +8,7 @@
 //! of it, and `takeover` continues it when its server has gone.
 
 mod begin;
+mod cancel;
 mod check;
 mod discard;
 mod findings;
@@ -29,7 +30,7 @@ use crate::queues::error::QueueError;
 use crate::queues::served_queue::ServedQueue;
 use crate::queues::{Queues, unexpected};
 use tallystone_domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
-use tallystone_domain::queue::bulk_operation::{BulkCursor, PurgedStates};
+use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkOperation, PurgedStates};
 use tallystone_domain::queue::command::{BulkRequest, Refusal};
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::MessageRef;
@@ -41,6 +42,7 @@ use findings::KeptFindings;
 use operation_rows::{RowHolder, SharedProgress};
 
 pub(super) use begin::check_token;
+pub use cancel::CancelRequest;
 pub use check::CheckRequest;
 pub(crate) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
@@ -54,6 +56,7 @@ enum OperationKind {
     Purge,
     Redrive,
     Discard,
+    Cancel,
     Check,
 }
 
@@ -63,6 +66,7 @@ impl OperationKind {
             Self::Purge => "purge",
             Self::Redrive => "redrive",
             Self::Discard => "discard",
+            Self::Cancel => "cancel",
             Self::Check => "check",
         }
     }
@@ -84,6 +88,8 @@ struct OperationSpec {
     dry_run: bool,
     /// The most messages a second; 0 for no limit.
     rate: u32,
+    /// For a cancel: why.
+    reason: Box<str>,
     /// For a check: whether it compares every message.
     full: bool,
 }
@@ -93,7 +99,8 @@ impl OperationSpec {
     fn all(kind: OperationKind) -> Self {
         let (message, filter, signature) = (None, Filter::default(), None);
         let states = PurgedStates::default();
-        Self { kind, message, states, filter, signature, until: None, dry_run: false, rate: 0, full: false }
+        let (until, dry_run, rate, reason, full) = (None, false, 0, Box::default(), false);
+        Self { kind, message, states, filter, signature, until, dry_run, rate, reason, full }
     }
 
     /// The effective rate: no limit for a dry run, because the caller waits for the count.
@@ -123,7 +130,7 @@ pub struct Operation {
     pub id: String,
     /// The queue; none for a check of all.
     pub queue: Option<QueueName>,
-    /// `purge`, `redrive`, `discard` or `check`.
+    /// `purge`, `redrive`, `discard`, `cancel` or `check`.
     pub kind: &'static str,
     /// How far it is.
     pub state: OperationState,
@@ -242,7 +249,7 @@ impl Queues {
         .await
     }
 
-    /// Starts an operation on errored messages; a dry run waits for its end.
+    /// Starts an operation on many messages; a dry run waits for its end.
     async fn start_bulk(
         &self,
         caller: CallerId,
@@ -250,7 +257,7 @@ impl Queues {
         work: OperationSpec,
         token: Option<String>,
     ) -> Result<Operation, QueueError> {
-        let (total, dry_run) = (self.errored(queue, &work.filter).await?, work.dry_run);
+        let (total, dry_run) = (self.estimate(queue, &work).await?, work.dry_run);
         let ended_by = self.ended_by(&work).await?;
         let running = self.begin(queue, OperationRequest { caller, work, total, token, ended_by }).await?;
         if dry_run {
@@ -274,13 +281,14 @@ impl Queues {
         }
     }
 
-    /// The number of errored messages that match a filter; an upper bound if the filter is not declared.
-    async fn errored(&self, queue: &Arc<ServedQueue>, filter: &Filter) -> Result<u64, QueueError> {
-        match self.filtered_depth(queue, filter.clone()).await {
-            Ok(depth) => Ok(depth.of(MessageState::Errored)),
-            Err(QueueError::FilterNotDeclared { .. }) => Ok(self.depth_of(queue).await?.of(MessageState::Errored)),
-            Err(error) => Err(error),
-        }
+    /// The number of messages that an operation is about; an upper bound if its filter is not declared.
+    async fn estimate(&self, queue: &Arc<ServedQueue>, work: &OperationSpec) -> Result<u64, QueueError> {
+        let depth = match self.filtered_depth(queue, work.filter.clone()).await {
+            Err(QueueError::FilterNotDeclared { .. }) => self.depth_of(queue).await?,
+            depth => depth?,
+        };
+        let states = work.bulk().map(|bulk| BulkOperation::states_of(bulk.kind, bulk.states));
+        Ok(states.into_iter().flatten().map(|state| depth.of(state)).sum())
     }
 
     /// Reads the progress of an operation, at whatever server it runs.
@@ -419,7 +427,7 @@ impl Queues {
         after: u64,
         through: u64,
     ) -> Result<Option<u64>, QueueError> {
-        let OperationSpec { kind, states, filter, signature, dry_run, .. } = running.work.clone();
+        let OperationSpec { kind, states, filter, signature, dry_run, reason, .. } = running.work.clone();
         // With a rate, each step takes a tenth of a second's worth.
         let max = match usize::try_from(running.work.rate_kept().div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
             0 => BULK_MESSAGES_MAX,
@@ -430,6 +438,7 @@ impl Queues {
             OperationKind::Purge => Command::Purge(bulk),
             OperationKind::Redrive => Command::RedriveAll(bulk),
             OperationKind::Discard => Command::DiscardAll(bulk),
+            OperationKind::Cancel => Command::CancelAll { bulk, reason },
             OperationKind::Check => unreachable!("a check sends no commands"),
         };
         let answer = self.context.call(queue, shard, ShardCommand::of(command)).await?;
@@ -467,8 +476,8 @@ fn name_of(queue: QueueId, token: &str) -> String {
 
 /// The refusal of a token that names another request.
 fn reused() -> QueueError {
-    let what = "this request_token was used for a different purge, redrive, discard or check of the queue (another kind, \
-        states, filter, rate or dry_run); nothing was done";
+    let what = "this request_token was used for a different purge, redrive, discard, cancel or check of the queue (another \
+        kind, states, filter, reason, rate or dry_run); nothing was done";
     Reject::new(Reason::TokenReused, what).into()
 }
 

@@ -84,6 +84,7 @@ impl From<BulkKind> for OperationKind {
             BulkKind::Purge => Self::Purge,
             BulkKind::Redrive => Self::Redrive,
             BulkKind::Discard => Self::Discard,
+            BulkKind::Cancel => Self::Cancel,
         }
     }
 }
@@ -95,15 +96,17 @@ impl OperationSpec {
             OperationKind::Purge => BulkKind::Purge,
             OperationKind::Redrive => BulkKind::Redrive,
             OperationKind::Discard => BulkKind::Discard,
+            OperationKind::Cancel => BulkKind::Cancel,
             OperationKind::Check => return None,
         };
-        let Self { states, filter, signature, until, dry_run, rate, .. } = self.clone();
-        self.message.is_none().then_some(BulkOperation { kind, states, filter, signature, until, dry_run, rate })
+        let Self { states, filter, signature, until, dry_run, rate, reason, .. } = self.clone();
+        let work = BulkOperation { kind, states, filter, signature, until, dry_run, rate, reason };
+        self.message.is_none().then_some(work)
     }
 
     pub(super) fn of_bulk(work: BulkOperation) -> Self {
-        let BulkOperation { kind, states, filter, signature, until, dry_run, rate } = work;
-        Self { states, filter, signature, until, dry_run, rate, ..Self::all(kind.into()) }
+        let BulkOperation { kind, states, filter, signature, until, dry_run, rate, reason } = work;
+        Self { states, filter, signature, until, dry_run, rate, reason, ..Self::all(kind.into()) }
     }
 }
 

@@ -7,13 +7,17 @@ use crate::caller_quota::CallerId;
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
 use tallystone_domain::queue::bulk_operation::PurgedStates;
-use tallystone_domain::queue::{QueueId, QueueName};
+use tallystone_domain::queue::{Filter, QueueId, QueueName};
 
 /// The arguments of a purge.
 #[derive(Clone, Debug, Default)]
 pub struct PurgeRequest {
     /// The states whose messages it covers.
     pub states: PurgedStates,
+    /// The filter that they must match.
+    pub filter: Filter,
+    /// Whether to count only.
+    pub dry_run: bool,
     /// The request token of the caller.
     pub token: Option<String>,
     /// The id that the queue must have.
@@ -21,23 +25,23 @@ pub struct PurgeRequest {
 }
 
 impl Queues {
-    /// Cancels messages of a queue that wait, or removes those that are over; waits up to `patience` for the end.
+    /// Cancels messages of a queue that wait, or removes those that are over; waits up to `patience` for the end, and as long
+    /// as it takes for that of a dry run.
     pub async fn purge(
         &self,
         caller: CallerId,
         name: &QueueName,
-        PurgeRequest { states, token, queue }: PurgeRequest,
+        PurgeRequest { states, filter, dry_run, token, queue }: PurgeRequest,
         patience: Duration,
     ) -> Result<Operation, QueueError> {
         let queue = self.queue_of(name, queue).await?;
-        let depth = self.depth_of(&queue).await?;
-        let total = states.iter().map(|state| depth.of(state)).sum();
-        let work = OperationSpec { states, ..OperationSpec::all(OperationKind::Purge) };
+        let work = OperationSpec { states, filter, dry_run, ..OperationSpec::all(OperationKind::Purge) };
+        let total = self.estimate(&queue, &work).await?;
         let running = self.begin(&queue, OperationRequest { caller, work, total, token, ended_by: None }).await?;
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
-            () = self.context.engine.clock.sleep(patience) => {}
+            () = self.context.engine.clock.sleep(patience), if !dry_run => {}
         }
         Ok(running.show())
     }

@@ -2,6 +2,7 @@
 
 mod activity;
 mod bad_input;
+mod bulk_filters;
 mod busy;
 mod contents;
 mod counts;

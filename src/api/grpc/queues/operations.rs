@@ -1,0 +1,52 @@
+//! The calls that begin a purge or a cancel of many messages.
+
+use std::time::Duration;
+
+use tonic::Status;
+
+use super::service::QueuesApi;
+use super::{decode, encode, optional_token, to_status};
+use tallystone_domain::access::CallRights;
+use tallystone_engine::caller_quota::CallerId;
+use tallystone_engine::queues::PurgeRequest;
+use tallystone_proto::queue::v1 as wire;
+
+/// How long a purge call waits for its operation, which then continues in the background.
+const PURGE_WAIT: Duration = Duration::from_secs(1);
+
+impl QueuesApi {
+    pub(super) async fn purge(
+        &self,
+        rights: &CallRights,
+        caller: CallerId,
+        request: wire::PurgeQueueRequest,
+    ) -> Result<wire::PurgeQueueResponse, Status> {
+        let wire::PurgeQueueRequest { queue, request_token, queue_id, states, filter, dry_run } = request;
+        let name = decode::queue(rights, &queue)?;
+        let asked = PurgeRequest {
+            states: decode::purged_states(&states).map_err(to_status)?,
+            filter: decode::filter(&filter).map_err(to_status)?,
+            dry_run,
+            token: optional_token(request_token),
+            queue: decode::queue_id(&queue_id).map_err(to_status)?,
+        };
+        let queues = self.queues(&name)?;
+        let done = queues.purge(caller, &name, asked, PURGE_WAIT).await;
+        let operation = encode::operation(queues.owned_operation(done.map_err(to_status)?, rights.owner()));
+        Ok(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) })
+    }
+
+    pub(super) async fn cancel_many(
+        &self,
+        rights: &CallRights,
+        caller: CallerId,
+        request: wire::CancelMessagesRequest,
+    ) -> Result<wire::CancelMessagesResponse, Status> {
+        let name = decode::queue(rights, &request.queue)?;
+        let asked = decode::cancel_messages(request).map_err(to_status)?;
+        let queues = self.queues(&name)?;
+        let operation = queues.cancel_messages(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.owned_operation(operation, rights.owner());
+        Ok(wire::CancelMessagesResponse { operation: Some(encode::operation(operation)) })
+    }
+}

@@ -1,0 +1,40 @@
+//! Cancels of many messages: those that wait end at once, and the workers of those that run are asked to stop.
+
+use super::{Operation, OperationKind, OperationSpec};
+use crate::caller_quota::CallerId;
+use crate::queues::Queues;
+use crate::queues::error::QueueError;
+use crate::queues::settle::check_reason;
+use tallystone_domain::queue::{Filter, QueueId, QueueName};
+
+/// The arguments of a cancel of many messages.
+#[derive(Clone, Debug, Default)]
+pub struct CancelRequest {
+    /// The filter that they must match.
+    pub filter: Filter,
+    /// Why.
+    pub reason: String,
+    /// Whether to count only.
+    pub dry_run: bool,
+    /// The request token of the caller.
+    pub token: Option<String>,
+    /// The id that the queue must have.
+    pub queue: Option<QueueId>,
+}
+
+impl Queues {
+    /// Cancels all messages that match a filter and are not over.
+    pub async fn cancel_messages(
+        &self,
+        caller: CallerId,
+        name: &QueueName,
+        asked: CancelRequest,
+    ) -> Result<Operation, QueueError> {
+        let CancelRequest { filter, reason, dry_run, token, queue } = asked;
+        check_reason(&reason)?;
+        let queue = self.queue_of(name, queue).await?;
+        let reason = reason.into();
+        let work = OperationSpec { filter, reason, dry_run, ..OperationSpec::all(OperationKind::Cancel) };
+        self.start_bulk(caller, &queue, work, token).await
+    }
+}
