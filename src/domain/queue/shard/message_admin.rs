@@ -91,6 +91,7 @@ impl Shard {
         if may_wait {
             self.check_content(found, update)?;
         }
+        let before = update.metadata.is_some().then(|| found.clone());
         let to = self.apply_transition(sequence, Trigger::Update, visible_at > now, now, |message, to| {
             message.priority = update.priority.unwrap_or(message.priority);
             message.payload_bytes = update.payload_bytes.unwrap_or(message.payload_bytes);
@@ -104,6 +105,8 @@ impl Shard {
                 _ => visible_at, // the only other state that an update leads to is invisible
             };
         })?;
+        // The lanes of the groups that it left have other heads now.
+        before.inspect(|before| self.index.refresh_lanes(before));
         if update.metadata.is_some() && to == MessageState::Pending {
             self.last_moved_ahead_at = now; // a walk that has passed it may look for what it has become
         }

@@ -189,6 +189,22 @@ fn shapes_beyond_their_number_or_twice_are_refused() {
     assert_eq!(with(&[&["a"], &["a"]], settings()).check(), Err(InvalidCommandPart::Settings));
 }
 
+#[test]
+fn a_message_whose_metadata_change_leaves_its_group_to_the_one_behind_it() {
+    let mut bench = Bench::new(with(&[&["zone"]], exclusive(2, Order::Loose)));
+    let in_zone = |id: &str, zone: &str| {
+        let pairs = [("team", "red"), ("zone", zone)];
+        NewMessage { routing: Some(routing("red")), ..message(id, &pairs) }
+    };
+    let (first, second) = (bench.put(in_zone("first", "a")), bench.put(in_zone("second", "a")));
+    let update = MessageUpdate { metadata: Some(in_zone("first", "b").metadata), ..MessageUpdate::default() };
+    assert!(bench.apply(Command::Update { message: by_key(first), update }).is_ok());
+    let in_a = dequeue(&mut bench, asking(9, &[("zone", "a")]));
+    assert_eq!(in_a, (vec![second], Completeness::Complete, None));
+    let in_b = dequeue(&mut bench, asking(9, &[("zone", "b")]));
+    assert_eq!(in_b, (vec![first], Completeness::Complete, None));
+}
+
 /// An exclusive queue with a shape by zone. It has `count` values with one running message and one of zone a, and a
 /// last value with one free message of zone a.
 fn full_values(count: usize) -> (Bench, u64) {
