@@ -311,9 +311,16 @@ impl<'de> Visitor<'de> for MapVisitor<'_> {
         let mut values = std::collections::HashMap::new();
         while let Some(name) = map.next_key::<String>()? {
             self.trail.count(values.len(), self.most)?;
-            let Some(key) = map_key(&key_kind, &name) else {
+            let key = map_key(&key_kind, &name);
+            let fault = match &key {
+                None => Some("does not fit its type"),
+                Some(key) if values.contains_key(key) => Some("occurs twice"),
+                Some(_) => None,
+            };
+            let (Some(key), None) = (key, fault) else {
                 let _ = map.next_value::<IgnoredAny>(); // the key decides; the value is not looked at
-                return Err(A::Error::custom(format!("the key {:?} does not fit its type", shortened(&name))));
+                let fault = fault.unwrap_or_default();
+                return Err(A::Error::custom(format!("the key {:?} {fault}", shortened(&name))));
             };
             let seed = ValueSeed { kind: &value_kind, trail: self.trail };
             let value =

@@ -1,7 +1,10 @@
 //! Parses values on the command line: times, durations, words of enums.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::Failure;
+use tallystone_app::notices::single_line;
 use tallystone_app::suggestions::closest_name;
 use tallystone_app::units;
 use tallystone_domain::limits::{LEASE_MAX, LEASE_MIN};
@@ -100,6 +103,18 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
         true => Err("the key is empty; write it as KEY=VALUE".to_owned()),
         false => Ok((key.to_owned(), value.to_owned())),
     }
+}
+
+/// Gathers pairs under their keys. A key that stands twice is refused: of two values one would be dropped in silence, and a
+/// filter would be about other messages than its writer meant.
+pub fn distinct(pairs: &[(String, String)]) -> Result<HashMap<String, String>, Failure> {
+    let mut distinct = HashMap::new();
+    for (key, value) in pairs {
+        if distinct.insert(key.clone(), value.clone()).is_some() {
+            return Err(Failure::usage(format!("the key {} is given twice; a key has one value", single_line(key))));
+        }
+    }
+    Ok(distinct)
 }
 
 /// Parses the state of a message, with or without its prefix, in any letter case.

@@ -6,7 +6,7 @@ mod selection;
 
 use clap::{Args, Subcommand};
 
-use crate::arguments::pair;
+use crate::arguments::{distinct, pair};
 use crate::dead_letters::selection::{DeadLetter, DeadLetterAction};
 use crate::operations::OperationFollower;
 use crate::{ClientArgs, ClientContext, Failure, GlobalArgs};
@@ -113,7 +113,7 @@ impl ClientContext {
         }
         let request = pb::RedriveMessagesRequest {
             queue: args.queue,
-            filter: args.meta.into_iter().collect(),
+            filter: distinct(&args.meta)?,
             message_id: args.message_id,
             shard_key: args.shard_key,
             rate: args.rate.unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 
-use crate::arguments::pair;
+use crate::arguments::{distinct, pair};
 use crate::output::{CliResponse, TableRows, time_cell};
 use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
 use tallystone_app::notices::print_notice;
@@ -103,7 +103,7 @@ impl ClientContext {
     async fn create_rule(&self, args: RuleCreateArgs) -> Result<(), Failure> {
         let message = pb::RuleMessage {
             payload: args.payload.into_bytes(),
-            metadata: args.meta.into_iter().collect(),
+            metadata: distinct(&args.meta)?,
             priority: args.priority,
             r#type: args.kind,
             shard_key: args.shard_key,

@@ -673,3 +673,20 @@ fn a_payload_that_looks_like_a_flag_needs_two_hyphens_before_it() {
     assert_eq!(both.code, 2, "{}", both.err);
     assert!(desk.run(&["msg", "push", "-q", "orders", "x", "--at", "2026-01-01T00:00:00Z"]).ok().contains("PENDING"));
 }
+
+#[test]
+fn a_key_of_metadata_that_is_given_twice_is_refused() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "jobs"]).ok();
+    for command in [
+        &["msg", "push", "-q", "jobs", "x"][..],
+        &["msg", "pull", "-q", "jobs"],
+        &["dlq", "rm", "-q", "jobs", "--dry-run"],
+        &["queue", "purge", "jobs", "--yes"],
+        &["work", "-q", "jobs", "--until-empty", "--", "true"],
+    ] {
+        let at = command.iter().position(|part| *part == "--").unwrap_or(command.len());
+        let command = [&command[..at], &["--meta", "t=1", "--meta", "t=2"], &command[at..]].concat();
+        check(&desk.run(&command), 2, "the key t is given twice");
+    }
+}

@@ -94,6 +94,11 @@ pub fn message(sent: Option<wire::Message>) -> Result<SentMessage, QueueError> {
         let reject = Reject::new(Reason::InvalidArgument, what).at("message.invisibility", what);
         return Err(reject.at("message.visible_time", what).into());
     }
+    if sent.priority.is_some() && !sent.priority_class.is_empty() {
+        let what = "priority and priority_class set the same value; send only one of them";
+        let reject = Reject::new(Reason::InvalidArgument, what).at("message.priority", what);
+        return Err(reject.at("message.priority_class", what).into());
+    }
     Ok(SentMessage {
         id,
         token_time,
@@ -340,6 +345,23 @@ pub fn error(sent: Option<wire::WorkerError>) -> Option<AttemptError> {
     sent.map(|sent| AttemptError { signature: sent.signature.into(), text: sent.text.into() })
 }
 
+/// A field of a settlement that only one verb uses: its name, the verb, and whether it is there.
+type FieldOfVerb = (&'static str, &'static str, fn(&wire::Settlement) -> bool);
+const FAILURE_DELAY: FieldOfVerb = ("delay", "FAIL", |sent| sent.delay.is_some());
+const FAILURE: FieldOfVerb = ("error", "FAIL", |sent| sent.error.is_some());
+const EXTENSION: FieldOfVerb = ("lease_duration", "EXTEND", |sent| sent.lease_duration.is_some());
+
+/// Refuses what the verb would not use: a delay that a release dropped would have the message run again at once.
+fn refuse_unused(sent: &wire::Settlement, fields: &[FieldOfVerb]) -> Result<(), QueueError> {
+    match fields.iter().find(|(_, _, is_sent)| is_sent(sent)) {
+        Some((field, verb, _)) => {
+            let what = format!("only {verb} has it; omit it, or send verb {verb}");
+            Err(field_error(field, Reason::InvalidArgument, what))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Decodes one settlement or extension of a batch.
 pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueError> {
     let verb = match wire::Verb::try_from(sent.verb) {
@@ -348,6 +370,7 @@ pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueErr
         Ok(wire::Verb::Fail) => SettleAction::Fail,
         Ok(wire::Verb::Release) => SettleAction::Release,
         Ok(wire::Verb::Extend) => {
+            refuse_unused(&sent, &[FAILURE_DELAY, FAILURE])?;
             let lease = duration("lease_duration", sent.lease_duration)?;
             return Ok(LeaseActionRequest::Extend { token: sent.lease_token, lease });
         }
@@ -356,6 +379,12 @@ pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueErr
             return Err(Reject::new(Reason::InvalidArgument, what).into());
         }
     };
+    match verb {
+        SettleAction::Fail => refuse_unused(&sent, &[EXTENSION])?,
+        SettleAction::Complete | SettleAction::Cancel | SettleAction::Release => {
+            refuse_unused(&sent, &[FAILURE_DELAY, FAILURE, EXTENSION])?;
+        }
+    }
     let delay = duration("delay", sent.delay)?;
     Ok(LeaseActionRequest::Settle(SettleRequest { token: sent.lease_token, verb, delay, error: error(sent.error) }))
 }

@@ -2,7 +2,7 @@
 
 use clap::{ArgGroup, Args};
 
-use crate::arguments::pair;
+use crate::arguments::{distinct, pair};
 use crate::dead_letters::selection::{DeadLetter, DeadLetterAction};
 use crate::namespaces::{Confirmation, confirm};
 use crate::operations::OperationFollower;
@@ -62,7 +62,7 @@ impl ClientContext {
     async fn discard_many(&self, args: DlqRmArgs) -> Result<(), Failure> {
         let count = pb::DiscardMessagesRequest {
             queue: args.queue.clone(),
-            filter: args.meta.iter().cloned().collect(),
+            filter: distinct(&args.meta)?,
             error_signature: args.error_signature.clone().unwrap_or_default(),
             all: args.all,
             dry_run: true,

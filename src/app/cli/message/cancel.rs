@@ -2,7 +2,7 @@
 
 use clap::{ArgGroup, Args};
 
-use crate::arguments::pair;
+use crate::arguments::{distinct, pair};
 use crate::message::consume::SettleArgs;
 use crate::message::inspect::state;
 use crate::namespaces::{Confirmation, confirm};
@@ -92,7 +92,7 @@ impl ClientContext {
     async fn cancel_many(&self, args: CancelArgs) -> Result<(), Failure> {
         let count = pb::CancelMessagesRequest {
             queue: args.queue.clone(),
-            filter: args.meta.into_iter().collect(),
+            filter: distinct(&args.meta)?,
             all: args.all,
             reason: args.reason,
             dry_run: true,

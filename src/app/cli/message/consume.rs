@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tonic::Request;
 
-use crate::arguments::{duration, pair};
+use crate::arguments::{distinct, duration, pair};
 use crate::counter::all_or_partial;
 use crate::message::inspect::{payload_cell, state};
 use crate::output::{CliResponse, IncrementalPrinter, Output, TableRows, full_name};
@@ -118,7 +118,7 @@ impl ClientContext {
             max_messages: args.max,
             lease_duration: args.lease.map(write_duration),
             wait: args.wait.map(write_duration),
-            filter: args.meta.into_iter().collect(),
+            filter: distinct(&args.meta)?,
             message_id: args.id,
             shard_key: args.shard_key,
             session_id: args.session.session,

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::arguments::{TimeArg, message_state, pair, when};
+use crate::arguments::{TimeArg, distinct, message_state, pair, when};
 use crate::message::inspect::{pairs_cell, state};
 use crate::message::trace_text::{TraceText, transition_rows};
 use crate::output::{CliResponse, Format, TableRows, time_cell};
@@ -116,7 +116,7 @@ impl ClientContext {
         let like = pb::SearchMessagesRequest {
             queue: args.queue,
             state: args.state.unwrap_or_default().into(),
-            filter: args.meta.into_iter().collect(),
+            filter: distinct(&args.meta)?,
             error_signature: args.error,
             from: args.since.map(|time| time.to_proto(now)),
             to: args.until.map(|time| time.to_proto(now)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
-use crate::arguments::{duration, message_state, pair};
+use crate::arguments::{distinct, duration, message_state, pair};
 use crate::message::payload_file::payload_of;
 use crate::output::{CliResponse, Output, TableRows, full_name, time_cell, word};
 use crate::pages::RowLimit;
@@ -207,7 +207,7 @@ impl ClientContext {
             only_if_sooner: args.only_if_sooner,
             expected_version: args.expected_version,
             payload,
-            metadata: args.meta.into_iter().collect(),
+            metadata: distinct(&args.meta)?,
             clear_metadata: args.clear_meta,
             request_token: self.client.message_id(),
             ..Default::default()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::arguments::{duration, pair, time};
+use crate::arguments::{distinct, duration, pair, time};
 use crate::counter::all_or_partial;
 use crate::message::inspect::state;
 use crate::message::payload_file::{open, payload_of, unreadable};
@@ -89,11 +89,11 @@ struct MessageArgs {
 const PUSHED: &[&str] = &["message_id", "state", "already_enqueued", "message_key"];
 
 impl MessageArgs {
-    fn message(self) -> pb::Message {
-        pb::Message {
+    fn message(self) -> Result<pb::Message, Failure> {
+        Ok(pb::Message {
             priority: self.priority,
             priority_class: self.class,
-            metadata: self.meta.into_iter().collect(),
+            metadata: distinct(&self.meta)?,
             invisibility: self.invisibility.map(write_duration),
             visible_time: self.at.map(tallystone_api::time::write),
             lease_duration: self.lease.map(write_duration),
@@ -102,13 +102,13 @@ impl MessageArgs {
             shard_key: self.shard_key,
             r#type: self.kind,
             ..Default::default()
-        }
+        })
     }
 }
 
 impl ClientContext {
     pub(super) async fn push(&self, args: PushArgs) -> Result<(), Failure> {
-        let like = args.message.message();
+        let like = args.message.message()?;
         if let (true, Some(file)) = (args.lines, &args.file) {
             return self.push_lines(&args.queue, &like, file).await;
         }

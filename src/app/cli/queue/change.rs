@@ -4,7 +4,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use crate::arguments::pair;
+use crate::arguments::{distinct, pair};
 use crate::namespaces::{Confirmation, confirm};
 use crate::operations::OperationFollower;
 use crate::output::{CliResponse, Output, TableRows, full_name};
@@ -303,7 +303,7 @@ impl ClientContext {
         let count = pb::PurgeQueueRequest {
             queue: args.name.clone(),
             states: states.into_iter().map(|state| state.wire().into()).collect(),
-            filter: args.meta.into_iter().collect(),
+            filter: distinct(&args.meta)?,
             dry_run: true,
             ..Default::default()
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use tonic::Request;
 
-use crate::arguments::{duration, pair};
+use crate::arguments::{distinct, duration, pair};
 use crate::output::{CliResponse, IncrementalPrinter, Layout, TableRows, full_name, time_cell};
 use crate::pages::RowLimit;
 use crate::queue::change::settings_of;
@@ -116,7 +116,7 @@ impl ClientContext {
     }
 
     pub(super) async fn depth_of_queue(&self, args: DepthArgs) -> Result<(), Failure> {
-        let request = pb::GetDepthRequest { queue: args.name, filter: args.meta.into_iter().collect() };
+        let request = pb::GetDepthRequest { queue: args.name, filter: distinct(&args.meta)? };
         let depth = call!(ask self, queues.get_depth, &request)?;
         if args.by_shard {
             let cells = depth.by_shard.iter().map(|shard| {
@@ -170,7 +170,7 @@ impl ClientContext {
     }
 
     pub(super) async fn explain_queue(&self, args: QueueExplainArgs) -> Result<(), Failure> {
-        let request = pb::ExplainQueueRequest { queue: args.name, filter: args.meta.into_iter().collect() };
+        let request = pb::ExplainQueueRequest { queue: args.name, filter: distinct(&args.meta)? };
         let explained = call!(ask self, queues.explain_queue, &request)?;
         let rows = explanation_rows(&explained.explanations);
         self.output.sentences(&CliResponse::many(&full_name("ExplainQueueResponse"), &explained, "explanations"), &rows)

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::arguments::{lease, pair};
+use crate::arguments::{distinct, lease, pair};
 use crate::{ClientArgs, ClientContext, Exit, Failure, GlobalArgs};
 use job::JobCommand;
 use tallystone_api::grpc::saturating_i64;
@@ -71,6 +71,7 @@ const SESSION_LEASE: Duration = Duration::from_secs(15);
 
 impl WorkArgs {
     pub async fn run(self, global: &GlobalArgs) -> Result<(), Failure> {
+        distinct(&self.meta)?;
         let session = Arc::new(self.client.open(global)?);
         let shutdown = Shutdown::default();
         let commands = JobCommand::new(self.exec.clone(), self.queue.clone(), session.server.clone(), shutdown.clone());

@@ -189,8 +189,8 @@ const OF_QUEUE: &[RangeRule<QueueSpec>] = &[
     },
     RangeRule {
         setting: "quota_messages",
-        allowed: || "at least 1".to_owned(),
-        fits: |own| own.settings.quota_messages >= 1,
+        allowed: || "at least 1 for each shard".to_owned(),
+        fits: |own| own.settings.quota_messages >= u64::from(own.shards),
     },
     RangeRule { setting: "description", allowed: text, fits: |own| is_text(Some(&own.description)) },
     RangeRule { setting: "enqueue_blocked_reason", allowed: text, fits: |own| is_text(own.enqueue_blocked.as_deref()) },

@@ -45,6 +45,13 @@ async fn every_bad_part_of_a_message_has_its_reason() {
         (message(|m| m["type"] = json!(long(257))), Reason::InvalidMessage),
         (message(|m| m["generation_time"] = json!(at(90.0).to_string())), Reason::InvalidFutureTime),
         (message(|m| m["generation_time"] = json!(at(-7_200.0).to_string())), Reason::TokenExpired),
+        (
+            message(|m| {
+                m["priority"] = json!(7);
+                m["priority_class"] = json!("urgent");
+            }),
+            Reason::InvalidArgument,
+        ),
         (json!({"queue": "mail"}), Reason::InvalidMessage),
         (json!({"queue": "mail", "message": {"generation_time": at(0.0).to_string()}}), Reason::InvalidGenerationTime),
         (json!({"queue": "mail", "message": {"paylod": "aGk="}}), Reason::InvalidField),
@@ -66,6 +73,49 @@ async fn every_bad_part_of_a_message_has_its_reason() {
     }
 }
 
+/// A release with a delay that was dropped had its message run again at once, until its attempts were used up.
+#[tokio::test]
+async fn a_settlement_with_a_field_that_its_verb_does_not_use_is_refused() {
+    let server = with_mail().await;
+    server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": "a"}})).await;
+    let leased = server.done("Dequeue", json!({"queue": "mail", "wait": "60s"})).await;
+    let token = &leased["leases"][0]["leaseToken"];
+    let fields = [
+        ("delay", json!("60s"), "FAIL"),
+        ("error", json!({"text": "x"}), "FAIL"),
+        ("lease_duration", json!("5s"), "EXTEND"),
+    ];
+    for verb in ["COMPLETE", "CANCEL", "FAIL", "RELEASE", "EXTEND"] {
+        for (field, value, of) in fields.iter().filter(|(_, _, of)| *of != verb) {
+            let item = json!({"lease_token": token, "verb": verb, *field: value});
+            let answer = server.done("SettleMessages", json!({"queue": "mail", "items": [item]})).await;
+            let error = &answer["results"][0]["error"];
+            assert_eq!(error["reason"], "INVALID_ARGUMENT", "{verb} {field}: {answer}");
+            assert!(error["message"].as_str().is_some_and(|text| text.contains(of)), "{answer}");
+        }
+    }
+    let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
+    assert_eq!(found["message"]["state"], "MESSAGE_STATE_RUNNING", "nothing was settled");
+    let later = json!({"lease_token": token, "verb": "FAIL", "delay": "60s", "error": {"text": "x"}});
+    let answer = server.done("SettleMessages", json!({"queue": "mail", "items": [later]})).await;
+    assert_eq!(answer["results"][0]["state"], "MESSAGE_STATE_INVISIBLE", "{answer}");
+}
+
+#[tokio::test]
+async fn a_key_that_occurs_twice_in_a_map_is_refused() {
+    let server = with_mail().await;
+    for (method, body) in [
+        ("Enqueue", r#"{"queue": "mail", "message": {"metadata": {"t": "0", "t": "1"}}}"#),
+        ("Dequeue", r#"{"queue": "mail", "filter": {"t": "0", "t": "1"}}"#),
+        ("DiscardMessages", r#"{"queue": "mail", "filter": {"t": "0", "t": "1"}, "dry_run": true}"#),
+    ] {
+        let path = format!("/tallystone.queue.v1.QueueService/{method}");
+        let answer = server.http("POST", &path, &[("content-type", "application/json")], body).await;
+        assert_eq!(answer.status, 400, "{method}: {}", answer.body);
+        assert!(answer.body.contains("INVALID_FIELD") && answer.body.contains("occurs twice"), "{}", answer.body);
+    }
+}
+
 #[tokio::test]
 async fn names_of_queues_are_checked_before_anything_else() {
     let server = with_mail().await;
@@ -84,6 +134,7 @@ async fn settings_out_of_their_ranges_are_refused() {
         json!({"shards": 3}),
         json!({"shards": 512}),
         json!({"shards": -1}),
+        json!({"shards": 4, "quota_messages": 3}),
         json!({"default_lease": "0.1s"}),
         json!({"default_max_attempts": 0}),
         json!({"dedupe_window": "86401s"}),
