@@ -99,10 +99,7 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     let mut registry = Registry::default();
     // Read first: a server that cannot show its certificate takes no connections.
     let (port, certificate) = tls::open(&config.tls, &mut registry, &clock)?.unzip();
-    let listener = bind(&config.server.listen).await?;
-    let address = listener.local_addr().context("cannot read the bound address")?;
-    refuse_open_dev(&config, address)?;
-    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
+    let (listener, address) = listen(&config).await?;
     let stop = CancellationToken::new();
     let gateway = Gateway::new(registry, Arc::clone(&clock), config.limits.of_calls(), stop.clone());
     let gateway = Arc::new(with_settings(gateway, &config, preset));
@@ -110,10 +107,10 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     // Health checks are answered from here on; calls get an error until the stores are open.
     let deadline = config.drain_deadline();
     let bounds = resources::bounds(&config);
-    let listener = Listener { tcp: listener, tls: port };
-    let serving = tallystone_api::serve::serve(listener, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds);
+    let port = Listener { tcp: listener, tls: port };
+    let serving = tallystone_api::serve::serve(port, Arc::clone(&gateway), stop.clone(), deadline / 2, bounds);
     let (advertised, name) = names_of(&config, address);
-    let export = MetricExport::of(&config.metrics, &name, gateway.registry(), Arc::clone(&clock))?;
+    let export = MetricExport::of(&config.metrics, &name, &gateway, &clock)?;
     let serving = tokio::spawn(with_watches(serving, certificate, export, stop.clone()));
     // `opening` is boxed because the future is large and needed only once.
     let mut stop_signal = pin!(stop_signal);
@@ -163,6 +160,15 @@ async fn serve(config: Config, preset: Preset, stop_signal: impl Future<Output =
     // The rollups get the time that draining the connections did not use.
     let left = deadline.saturating_sub(clock.elapsed().saturating_sub(stopped));
     close(&why, ended, left, backend, engine).await
+}
+
+/// Binds the port, unless a development server would be open to others.
+async fn listen(config: &Config) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = bind(&config.server.listen).await?;
+    let address = listener.local_addr().context("cannot read the bound address")?;
+    refuse_open_dev(config, address)?;
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
+    Ok((listener, address))
 }
 
 /// The address that other servers are told, which says whether it is reached by TLS, and the name of this one among them.

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::queues::error::QueueError;
-use crate::queues::operations::check_token;
+use crate::queues::operations::{check_reason, check_token};
 use crate::queues::served_queue::ServedQueue;
 use crate::queues::{Queues, unexpected};
-use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, LEASE_MAX, LEASE_MIN};
+use tallystone_domain::limits::{LEASE_MAX, LEASE_MIN};
 use tallystone_domain::queue::command::{FailureReport, MessageUpdate, Refusal};
 use tallystone_domain::queue::invalid_command::InvalidCommandPart;
 use tallystone_domain::queue::messages::key_syntax::KeyTextError;
@@ -398,13 +398,4 @@ impl Queues {
         })?;
         if token.key.shard < queue.shards() { Ok(token) } else { Err(Refusal::LeaseLost.into()) }
     }
-}
-
-/// Refuses a reason that is too long.
-pub(super) fn check_reason(reason: &str) -> Result<(), QueueError> {
-    if reason.len() <= DESCRIPTION_BYTES_MAX {
-        return Ok(());
-    }
-    let what = format!("reason has {} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed", reason.len());
-    Err(Reject::new(Reason::InvalidArgument, what).into())
 }

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use opentelemetry_proto::tonic::metrics::v1::{HistogramDataPoint, NumberDataPoint, metric};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 
@@ -29,11 +29,14 @@ const MOVING: [&str; 5] = [
     "tallystone_request_buffer",
 ];
 
+/// How many exports wait for the test.
+const EXPORTS_KEPT: usize = 1_000;
+
 /// The value of each series, by its name and its labels as the page writes them.
 type Series = BTreeMap<String, f64>;
 
 /// Passes on every export that it gets.
-struct Collector(UnboundedSender<ExportMetricsServiceRequest>);
+struct Collector(Sender<ExportMetricsServiceRequest>);
 
 #[tonic::async_trait]
 impl MetricsService for Collector {
@@ -41,16 +44,16 @@ impl MetricsService for Collector {
         &self,
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        let _ = self.0.send(request.into_inner()); // the test may be over
+        let _ = self.0.try_send(request.into_inner()); // the test may be over, or look at others first
         Ok(Response::new(ExportMetricsServiceResponse::default()))
     }
 }
 
 /// A collector on a free port: where it listens, and what it gets.
-async fn collector() -> (String, UnboundedReceiver<ExportMetricsServiceRequest>) {
+async fn collector() -> (String, Receiver<ExportMetricsServiceRequest>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
-    let (sender, exports) = unbounded_channel();
+    let (sender, exports) = channel(EXPORTS_KEPT);
     let server = tonic::transport::Server::builder();
     tokio::spawn(
         server.serve_with_incoming(MetricsServiceServer::new(Collector(sender)), TcpListenerStream::new(listener)),

@@ -21,6 +21,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::config::MetricsConfig;
 use crate::server::keyspace::UnusableSetting;
+use tallystone_api::http::Gateway;
 use tallystone_domain::Timestamp;
 use tallystone_ports::Clock;
 
@@ -43,8 +44,8 @@ impl MetricExport {
     pub fn of(
         config: &MetricsConfig,
         name: &str,
-        registry: Arc<RwLock<Registry>>,
-        clock: Arc<dyn Clock>,
+        gateway: &Gateway,
+        clock: &Arc<dyn Clock>,
     ) -> anyhow::Result<Option<Self>> {
         if config.otlp_endpoint.is_empty() {
             return Ok(None);
@@ -60,6 +61,7 @@ impl MetricExport {
         let attributes = attributes.into_iter().map(|(key, value)| page::attribute(key, value)).collect();
         let resource = Resource { attributes, ..Resource::default() };
         let interval = Duration::from_millis(config.otlp_interval_ms);
+        let (registry, clock) = (gateway.registry(), Arc::clone(clock));
         Ok(Some(Self { registry, clock, interval, collector, resource, is_failing: false }))
     }
 

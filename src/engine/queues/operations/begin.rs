@@ -20,7 +20,7 @@ use crate::caller_quota::CallerId;
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
 use crate::queues::served_queue::ServedQueue;
-use tallystone_domain::limits::{OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
+use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
 use tallystone_domain::queue::MessageState;
 use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::command::Refusal;
@@ -291,4 +291,13 @@ pub fn check_token(token: Option<&str>) -> Result<(), QueueError> {
     }
     let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
     Err(Reject::new(Reason::InvalidToken, what.as_str()).at("request_token", what.as_str()).into())
+}
+
+/// Refuses a reason that is too long.
+pub fn check_reason(reason: &str) -> Result<(), QueueError> {
+    if reason.len() <= DESCRIPTION_BYTES_MAX {
+        return Ok(());
+    }
+    let what = format!("reason has {} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed", reason.len());
+    Err(Reject::new(Reason::InvalidArgument, what).into())
 }

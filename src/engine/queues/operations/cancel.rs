@@ -1,10 +1,9 @@
 //! Cancels of many messages: those that wait end at once, and the workers of those that run are asked to stop.
 
-use super::{Operation, OperationKind, OperationSpec};
+use super::{Operation, OperationKind, OperationSpec, check_reason};
 use crate::caller_quota::CallerId;
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
-use crate::queues::settle::check_reason;
 use tallystone_domain::queue::{Filter, QueueId, QueueName};
 
 /// The arguments of a cancel of many messages.

@@ -41,7 +41,7 @@ use tallystone_ports::{QueueRequest, ShardCommand};
 use findings::KeptFindings;
 use operation_rows::{RowHolder, SharedProgress};
 
-pub(super) use begin::check_token;
+pub(super) use begin::{check_reason, check_token};
 pub use cancel::CancelRequest;
 pub use check::CheckRequest;
 pub(crate) use check::{CheckScope, RunningCheck};
