@@ -683,10 +683,9 @@ fn a_key_of_metadata_that_is_given_twice_is_refused() {
         &["msg", "pull", "-q", "jobs"],
         &["dlq", "rm", "-q", "jobs", "--dry-run"],
         &["queue", "purge", "jobs", "--yes"],
-        &["work", "-q", "jobs", "--until-empty", "--", "true"],
+        &["work", "-q", "jobs", "--until-empty", "--exec", "true"],
     ] {
-        let at = command.iter().position(|part| *part == "--").unwrap_or(command.len());
-        let command = [&command[..at], &["--meta", "t=1", "--meta", "t=2"], &command[at..]].concat();
+        let command = [command, &["--meta", "t=1", "--meta", "t=2"]].concat();
         check(&desk.run(&command), 2, "the key t is given twice");
     }
 }

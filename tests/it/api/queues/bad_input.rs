@@ -112,7 +112,7 @@ async fn a_key_that_occurs_twice_in_a_map_is_refused() {
         let path = format!("/tallystone.queue.v1.QueueService/{method}");
         let answer = server.http("POST", &path, &[("content-type", "application/json")], body).await;
         assert_eq!(answer.status, 400, "{method}: {}", answer.body);
-        assert!(answer.body.contains("INVALID_FIELD") && answer.body.contains("occurs twice"), "{}", answer.body);
+        assert!(answer.body.contains("INVALID_JSON") && answer.body.contains("occurs twice"), "{}", answer.body);
     }
 }
 
