@@ -160,14 +160,15 @@ impl NamespaceDraft {
         };
         let dataset = self.dataset.resolve(dataset.map(|dataset| &dataset.settings), &defaults.dataset_settings);
         let temporality = or_kept(self.temporality, kept, |kept| kept.temporality);
-        let on_new_epoch = or_kept(self.on_new_epoch.map(Some), kept, |kept| kept.on_new_epoch);
+        // What is kept goes with the temporality, so that a change of that is refused as such.
+        let kept_epochs = kept.and_then(|kept| kept.on_new_epoch).unwrap_or_default();
         let is_cumulative = temporality == Temporality::Cumulative;
         NamespaceSpec {
             name: self.name,
             description: or_kept(self.description, kept, |kept| kept.description.clone()),
             counter_type: or_kept(self.counter_type, kept, |kept| kept.counter_type),
             temporality,
-            on_new_epoch: on_new_epoch.or(is_cumulative.then(OnNewEpoch::default)),
+            on_new_epoch: self.on_new_epoch.or(is_cumulative.then_some(kept_epochs)),
             ttl: or_kept(self.ttl.map(|ttl| (!ttl.is_zero()).then_some(ttl)), kept, |kept| kept.ttl),
             cardinality: or_kept(self.cardinality, kept, |kept| kept.cardinality),
             storage,

@@ -230,7 +230,7 @@ impl Caller {
         let item = Settlement {
             lease_token: settling.token.clone(),
             verb: settling.verb.into(),
-            delay: Some(prost_types::Duration::default()),
+            delay: (settling.verb == Verb::Fail).then(prost_types::Duration::default),
             ..Settlement::default()
         };
         let request = SettleMessagesRequest { queue: QUEUE.to_owned(), items: vec![item] };
