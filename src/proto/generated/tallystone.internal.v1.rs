@@ -1333,9 +1333,10 @@ pub struct StoredQueueMessage {
     /// For each key of the set two bits, the first key lowest: 0 without the key, 1 its own value, 2 other values.
     #[prost(uint32, tag = "29")]
     pub counted_values: u32,
-    /// Whether an update replaced the metadata by which it is counted. Then `counted_metadata` has those of its enqueue.
+    /// Whether an update replaced the metadata by which it is counted.
     #[prost(bool, tag = "30")]
     pub is_counted_apart: bool,
+    /// The metadata of its enqueue, pair by pair, where an update replaced them.
     #[prost(message, repeated, tag = "31")]
     pub counted_metadata: ::prost::alloc::vec::Vec<StoredText>,
 }
