@@ -342,8 +342,10 @@ mod tests {
         bad.settings.dedupe_max_bytes = 4 * DEDUPE_SHARD_BYTES_MIN - 1;
         let names = |spec: &QueueSpec| faults_of_queue(spec).iter().map(|fault| fault.setting).collect::<Vec<_>>();
         assert_eq!(names(&bad), ["dedupe_window", "dedupe_max_bytes", "quota_messages"]);
-        (bad.settings.dedupe_window, bad.settings.quota_messages) = (Duration::from_secs(60), 1);
+        (bad.settings.dedupe_window, bad.settings.quota_messages) = (Duration::from_secs(60), 3);
         bad.settings.dedupe_max_bytes += 1;
+        assert_eq!(names(&bad), ["quota_messages"], "a shard's part would be less than a message");
+        bad.settings.quota_messages = 4;
         assert_eq!(names(&bad), [""; 0]);
     }
 
