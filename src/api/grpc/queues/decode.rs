@@ -345,16 +345,21 @@ pub fn error(sent: Option<wire::WorkerError>) -> Option<AttemptError> {
     sent.map(|sent| AttemptError { signature: sent.signature.into(), text: sent.text.into() })
 }
 
-/// A field of a settlement that only one verb uses: its name, the verb, and whether it is there.
-type FieldOfVerb = (&'static str, &'static str, fn(&wire::Settlement) -> bool);
-const FAILURE_DELAY: FieldOfVerb = ("delay", "FAIL", |sent| sent.delay.is_some());
-const FAILURE: FieldOfVerb = ("error", "FAIL", |sent| sent.error.is_some());
-const EXTENSION: FieldOfVerb = ("lease_duration", "EXTEND", |sent| sent.lease_duration.is_some());
+/// A field of a settlement that one verb alone uses, and whether it is there.
+type FieldOfVerb = (&'static str, wire::Verb, fn(&wire::Settlement) -> bool);
+
+const OF_ONE_VERB: [FieldOfVerb; 3] = [
+    ("delay", wire::Verb::Fail, |sent| sent.delay.is_some()),
+    ("error", wire::Verb::Fail, |sent| sent.error.is_some()),
+    ("lease_duration", wire::Verb::Extend, |sent| sent.lease_duration.is_some()),
+];
 
 /// Refuses what the verb would not use: a delay that a release dropped would have the message run again at once.
-fn refuse_unused(sent: &wire::Settlement, fields: &[FieldOfVerb]) -> Result<(), QueueError> {
-    match fields.iter().find(|(_, _, is_sent)| is_sent(sent)) {
+fn refuse_unused(sent: &wire::Settlement) -> Result<(), QueueError> {
+    let unused = OF_ONE_VERB.iter().find(|(_, verb, is_sent)| *verb != sent.verb() && is_sent(sent));
+    match unused {
         Some((field, verb, _)) => {
+            let verb = verb.as_str_name().trim_start_matches("VERB_");
             let what = format!("only {verb} has it; omit it, or send verb {verb}");
             Err(field_error(field, Reason::InvalidArgument, what))
         }
@@ -370,7 +375,7 @@ pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueErr
         Ok(wire::Verb::Fail) => SettleAction::Fail,
         Ok(wire::Verb::Release) => SettleAction::Release,
         Ok(wire::Verb::Extend) => {
-            refuse_unused(&sent, &[FAILURE_DELAY, FAILURE])?;
+            refuse_unused(&sent)?;
             let lease = duration("lease_duration", sent.lease_duration)?;
             return Ok(LeaseActionRequest::Extend { token: sent.lease_token, lease });
         }
@@ -379,12 +384,7 @@ pub fn settlement(sent: wire::Settlement) -> Result<LeaseActionRequest, QueueErr
             return Err(Reject::new(Reason::InvalidArgument, what).into());
         }
     };
-    match verb {
-        SettleAction::Fail => refuse_unused(&sent, &[EXTENSION])?,
-        SettleAction::Complete | SettleAction::Cancel | SettleAction::Release => {
-            refuse_unused(&sent, &[FAILURE_DELAY, FAILURE, EXTENSION])?;
-        }
-    }
+    refuse_unused(&sent)?;
     let delay = duration("delay", sent.delay)?;
     Ok(LeaseActionRequest::Settle(SettleRequest { token: sent.lease_token, verb, delay, error: error(sent.error) }))
 }
