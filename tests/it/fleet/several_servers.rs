@@ -110,8 +110,11 @@ fn two_servers_on_one_keyspace_count_together() {
     for server in [&one, &other] {
         let rolled_up = || count(&reading(server, "views", "ROLLED_UP")) == 2_020;
         assert!(eventually(WITHIN, rolled_up), "{}\n{}", reading(server, "views", "ROLLED_UP"), server.printed());
-        assert_eq!(metric(server, "tallystone_fleet_members"), 2.0);
-        assert!(metric(server, "tallystone_fleet_lease_seconds") > 10.0);
+        // A machine that stands still for long may let a lease lapse; it comes back by itself.
+        let both = || {
+            metric(server, "tallystone_fleet_members") == 2.0 && metric(server, "tallystone_fleet_lease_seconds") > 10.0
+        };
+        assert!(eventually(WITHIN, both), "{}", server.get("/metrics").body);
     }
     // One leaves in good order: the limit waits for nobody, and the other rolls up what it left.
     add(&one, "views", 1_000);

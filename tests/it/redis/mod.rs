@@ -161,6 +161,21 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// Adds once to a server that is back, as soon as the client finds it. No try of a patient call is in doubt for being slow.
+async fn add_to_what_is_back(client: &RedisClient) -> i64 {
+    let deadline = Instant::now() + BACK_WITHIN;
+    loop {
+        match add_within(client, BACK_WITHIN).await {
+            Ok(value) => return value,
+            Err(failure) => {
+                assert_eq!(failure.outcome, EffectOutcome::NotApplied, "{failure:?}");
+                assert!(Instant::now() < deadline, "it does not come back: {failure:?}");
+                SystemClock.sleep(LOOK_EVERY).await;
+            }
+        }
+    }
+}
+
 /// Adds until it is done, and answers the value and how many adds before it may have been done.
 async fn add_until_done(client: &RedisClient) -> (i64, i64) {
     let deadline = Instant::now() + BACK_WITHIN;

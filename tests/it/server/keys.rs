@@ -375,9 +375,9 @@ async fn a_key_that_is_deleted_or_expires_ends_its_waiting_calls_and_streams() {
     // Long enough for a busy machine to open all three calls before.
     let lasts = Duration::from_secs(10);
     for (name, expires) in [("gone", "1h"), ("brief", "10s")] {
-        let created = Instant::now();
         let key =
             made(&["key", "create", name, "--grant", "worker", "--grant", "counter-reader", "--expires", expires]);
+        let created = Instant::now(); // or a little earlier
         let (watch, dequeue) = waiting(&server, &key, "mail").await;
         let work = working(&client(&server, &key), "mail").await;
         let ends = if name == "gone" {

@@ -63,7 +63,7 @@ fn what_was_acknowledged_just_before_an_orderly_stop_is_rolled_up_when_it_ends()
 #[test]
 fn a_stop_ends_the_dequeues_that_wait_and_leases_nothing_more() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut server = start(folder.path());
+    let mut server = Launch::dev(folder.path()).env("TALLYSTONE__SERVER__DRAIN_DEADLINE_MS", "10000").start();
     let queues = |method: &str| format!("/tallystone.queue.v1.QueueService/{method}");
     let created = server.post(&queues("CreateQueue"), r#"{"queue": {"name": "mail"}}"#);
     assert_eq!(created.status, 200, "{}", created.body);
