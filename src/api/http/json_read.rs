@@ -26,7 +26,7 @@ pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessag
 }
 
 /// A caller's text, shortened for an error message.
-fn shortened(text: &str) -> Cow<'_, str> {
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= SIMILAR_NAME_BYTES_MAX {
         return Cow::Borrowed(text);
     }
@@ -110,10 +110,14 @@ impl JsonPath {
 
 /// The parser's error, with its position at the end in brackets.
 fn described(error: &serde_json::Error) -> String {
-    let (line, column) = (error.line(), error.column());
+    format!("{} (line {} column {})", without_position(error), error.line(), error.column())
+}
+
+/// What the parser's error says before its position.
+pub(super) fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let what = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
-    format!("{what} (line {line} column {column})")
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&position).map(str::to_owned).unwrap_or(text)
 }
 
 struct MessageSeed<'a> {
@@ -456,7 +460,9 @@ mod tests {
     fn a_value_that_does_not_fit_is_named_with_its_place() {
         refused(r#"{"delta": "x"}"#, Reason::InvalidJson, &["delta: ", "a whole number of 64 bits", "line 1 column"]);
         refused(r#"{"delta": 9223372036854775808}"#, Reason::InvalidJson, &["delta"]);
-        refused(r#"{"delta": 1.5}"#, Reason::InvalidJson, &["delta"]);
+        refused(r#"{"delta": 1.5}"#, Reason::InvalidJson, &["delta", "number 1.5", "line 1 column 13"]);
+        refused(r#"{"delta": 1.00000000000000000001}"#, Reason::InvalidJson, &["delta", "a whole number of 64 bits"]);
+        refused(r#"{"delta": [1]}"#, Reason::InvalidJson, &["delta", "sequence", "a whole number of 64 bits"]);
         refused(r#"{"namespace": 7}"#, Reason::InvalidJson, &["namespace", "a text"]);
         refused(r#"{"idempotency_token": {"generation_time": 5}}"#, Reason::InvalidJson, &["generation_time", "zone"]);
         refused(r#"{"idempotency_token": {"generation_time": "today"}}"#, Reason::InvalidJson, &["\"today\""]);

@@ -8,7 +8,10 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use prost_reflect::{EnumDescriptor, Kind, Value};
-use serde::de::{DeserializeSeed, Deserializer, Error, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, Visitor};
+use serde_json::value::RawValue;
+
+use crate::http::json_read::{shortened, without_position};
 
 /// Decodes a value of a kind that is not a message.
 pub struct ScalarSeed<'a>(pub &'a Kind);
@@ -17,8 +20,34 @@ impl<'de> DeserializeSeed<'de> for ScalarSeed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
+        if matches!(self.0, Kind::Double | Kind::Float | Kind::Bool | Kind::String | Kind::Bytes) {
+            return deserializer.deserialize_any(self);
+        }
+        // A float has too few digits to tell 1.00000000000000000001 from 1, so a number is first looked at as it is written.
+        let written = <&RawValue>::deserialize(deserializer)?.get();
+        if has_fraction(written) {
+            let number = format!("number {}", shortened(written));
+            return Err(D::Error::invalid_value(serde::de::Unexpected::Other(&number), &self));
+        }
+        let read = serde_json::Deserializer::from_str(written).deserialize_any(self);
+        read.map_err(|error| D::Error::custom(without_position(&error)))
     }
+}
+
+/// Whether a number that JSON allows is not whole. Other values have no fraction.
+fn has_fraction(written: &str) -> bool {
+    let (mantissa, exponent) = written.split_once(['e', 'E']).unwrap_or((written, "0"));
+    let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if !whole.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit()) {
+        return false;
+    }
+    let digits = [whole.trim_start_matches('-'), decimals].concat();
+    let significant = digits.trim_end_matches('0');
+    // An exponent that is no i64 is far beyond every number of digits.
+    let is_small = exponent.starts_with('-');
+    let exponent = exponent.parse().unwrap_or(if is_small { i64::MIN } else { i64::MAX });
+    let zeros = (digits.len() - significant.len()) as i64 - decimals.len() as i64;
+    !significant.is_empty() && exponent.saturating_add(zeros) < 0
 }
 
 impl<'de> Visitor<'de> for ScalarSeed<'_> {
@@ -192,5 +221,21 @@ mod tests {
         assert_eq!(float(&Kind::Int64, 1e18), None, "a float of this size may have been another number");
         assert_eq!(integer(&Kind::Int32, 1 << 31), None);
         assert_eq!(integer(&Kind::Uint32, -1), None);
+    }
+
+    #[test]
+    fn a_fraction_is_seen_however_small_it_is() {
+        for whole in [
+            "0", "-0", "7", "-7", "7.0", "7.000", "1e3", "1.5e1", "1.50E+1", "10e-1", "0.0", "0e-9", "-0.0e5", "100e-2",
+        ] {
+            assert!(!has_fraction(whole), "{whole}");
+        }
+        for fraction in ["0.5", "-1.5", "1.00000000000000000001", "1e-1", "15e-1", "1.55e1", "1e-99999999999999999999"]
+        {
+            assert!(has_fraction(fraction), "{fraction}");
+        }
+        for other in ["\"1.5\"", "null", "true", "[1.5]", "{\"a\":1.5}", "1e99999999999999999999"] {
+            assert!(!has_fraction(other), "{other}");
+        }
     }
 }
