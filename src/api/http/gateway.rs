@@ -369,7 +369,7 @@ impl Gateway {
         let meter = ByteMeter::of(&request, false, &self.calls.clock);
         if pages::exists(request.uri().path()) {
             let request = Request::from_parts(request.into_parts().0, ());
-            let page = pages::answer(&request, &self.health, &self.registry, caller).await;
+            let page = pages::answer(&request, &self.health, &self.registry, caller, self.console.is_on()).await;
             return match meter {
                 Some(meter) => page.map(|body| meter.count_answer(body)),
                 None => page,

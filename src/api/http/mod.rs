@@ -24,6 +24,7 @@ mod list_limits;
 mod metered_body;
 mod methods;
 mod metrics;
+mod metrics_page;
 mod pages;
 mod recorded_calls;
 mod recorded_methods;

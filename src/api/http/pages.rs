@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tonic::body::Body;
 
@@ -14,13 +13,10 @@ use crate::errors::ApiError;
 use crate::http::buffers::Caller;
 use crate::http::health::ServerHealth;
 use crate::http::json;
-use crate::http::response_body::{ResponseBody, with_type};
+use crate::http::metrics_page;
+use crate::http::response_body::with_type;
 use tallystone_domain::Reason;
 use tallystone_domain::access::AccessRole;
-use tallystone_domain::limits::ANSWER_LIST_BYTES;
-
-/// The content type of OpenMetrics, which Prometheus accepts.
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const PATHS: [&str; 4] = ["/", "/healthz", "/readyz", "/metrics"];
 
@@ -39,12 +35,13 @@ pub fn role(path: &str) -> Option<AccessRole> {
     (path == "/metrics").then_some(AccessRole::Metrics)
 }
 
-/// Answers a page.
+/// Answers a page. The front page names the console if there is one.
 pub async fn answer(
     request: &Request<()>,
     health: &ServerHealth,
     registry: &Arc<RwLock<Registry>>,
     caller: &Caller,
+    has_console: bool,
 ) -> Response<Body> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let what = format!("{} is not allowed here; read the page with GET", request.method());
@@ -58,17 +55,18 @@ pub async fn answer(
             Ok(text) => plain(StatusCode::OK, text),
             Err(text) => plain(StatusCode::SERVICE_UNAVAILABLE, text),
         },
-        "/metrics" => metrics(Arc::clone(registry), caller).await,
+        "/metrics" => metrics_page::answer(request, Arc::clone(registry), caller).await,
         // The front page, the only one left.
-        _ => plain(StatusCode::OK, front(&format!("{}://{}", caller.scheme(), host_of(request)))),
+        _ => plain(StatusCode::OK, front(&format!("{}://{}", caller.scheme(), host_of(request)), has_console)),
     }
 }
 
 /// Describes the server and suggests first calls, for a person who opened the printed address.
-fn front(url: &str) -> String {
+fn front(url: &str, has_console: bool) -> String {
+    let console = if has_console { format!("{url}/console/  the web console\n") } else { String::new() };
     format!(
         "tallystone {version}: counters and queues over gRPC, gRPC-Web and JSON over HTTP, all on this port\n\n\
-         {url}/readyz    whether it accepts calls\n\
+         {console}{url}/readyz    whether it accepts calls\n\
          {url}/healthz   whether the process answers\n\
          {url}/metrics   Prometheus metrics\n\n\
          Add 1 to the counter `views` of the namespace `default`:\n\n\
@@ -93,27 +91,7 @@ fn host_of(request: &Request<()>) -> String {
     named.filter(is_plain).unwrap_or("127.0.0.1:7450").to_owned()
 }
 
-/// The metrics page. It is large with many datasets and queues, so it is built off the runtime and counts as a large
-/// answer.
-async fn metrics(registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<Body> {
-    let place = caller.reserve_response(ANSWER_LIST_BYTES as usize).await;
-    let written = json::off_the_runtime(usize::MAX, move || {
-        let mut page = String::new();
-        text::encode(&mut page, &registry.read()).map(|()| page)
-    });
-    match written.await {
-        Err(refusal) => json::refused(&refusal.into()),
-        Ok(Ok(page)) => {
-            let body = ResponseBody::complete(page.into(), Some(place), caller, Body::empty());
-            with_type(StatusCode::OK, METRICS_TYPE, bytes::Bytes::new()).map(|_| Body::new(body))
-        }
-        Ok(Err(error)) => {
-            tracing::error!(%error, "cannot write the metrics");
-            plain(StatusCode::INTERNAL_SERVER_ERROR, "cannot write the metrics; see the log\n")
-        }
-    }
-}
-
-fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<Body> {
+/// Answers with plain text.
+pub(super) fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", text)
 }

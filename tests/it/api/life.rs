@@ -56,6 +56,7 @@ async fn pages_are_read_and_the_front_page_says_what_to_try() {
     for words in ["/readyz", "/metrics", &calls[0], &calls[1]] {
         assert!(page.body.contains(words), "{words}: {}", page.body);
     }
+    assert!(!page.body.contains("/console/"), "this server shows none: {}", page.body);
     for path in ["/", "/healthz", "/readyz", "/metrics"] {
         let answer = server.http("POST", path, &[("content-type", "application/json")], "{}").await;
         assert_eq!(answer.status, 405, "{path}: {answer:?}");
@@ -72,6 +73,9 @@ async fn calls_are_measured_by_method_and_code() {
     server.post("AddCount", body).await;
     server.post("AddCount", body).await;
     server.post("AddCount", "{").await;
+    let older = server.http("GET", "/metrics", &[("accept", "text/plain;version=0.0.4")], "").await;
+    assert!(older.head.to_ascii_lowercase().contains("content-type: text/plain; version=0.0.4"), "{}", older.head);
+    assert!(!older.body.contains("# EOF") && !older.body.contains("# UNIT"), "{}", older.body);
     let page = server.http("GET", "/metrics", &[], "").await;
     assert!(page.head.to_ascii_lowercase().contains("content-type: application/openmetrics-text"), "{}", page.head);
     let method = "tallystone.counter.v1.CounterService/AddCount";

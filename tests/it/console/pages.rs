@@ -288,7 +288,7 @@ fn a_browser_is_led_to_the_console_and_a_foreign_page_or_host_is_refused() {
     assert_eq!((front.status, header(&front, "location")), (303, Some("console/")));
     let text = get(&server, "/", &[("accept", "*/*")]);
     assert_eq!(text.status, 200);
-    assert!(text.body.starts_with("tallystone "), "{}", text.body);
+    assert!(text.body.starts_with("tallystone ") && text.body.contains("/console/"), "{}", text.body);
     let own = format!("http://{}", server.address);
     for (headers, status) in [
         (vec![("origin", own.as_str())], 200),

@@ -13,7 +13,7 @@ fn a_filter_without_a_shape_is_named_with_the_messages_that_were_looked_at() {
     let server = Launch::dev(folder.path()).start();
     const NAME: &str = "tallystone_queue_undeclared_filter_messages_total";
     assert!(
-        server.get("/metrics").body.contains(&format!("{NAME}{{shape=\"~other\"}} 0\n")),
+        server.get("/metrics").body.contains(&format!("{NAME}{{shape=\"_other\"}} 0\n")),
         "it is there from the first"
     );
     ask(&server, "CreateQueue", r#"{"queue": {"name": "orders", "filter_shapes": [{"keys": ["team"]}]}}"#);
@@ -25,6 +25,6 @@ fn a_filter_without_a_shape_is_named_with_the_messages_that_were_looked_at() {
     }
     let metrics = server.get("/metrics").body;
     let told: Vec<_> = metrics.lines().filter(|line| line.starts_with(NAME)).collect();
-    let expected = [format!("{NAME}{{shape=\"size,zone\"}} 3"), format!("{NAME}{{shape=\"~other\"}} 0")];
+    let expected = [format!("{NAME}{{shape=\"size,zone\"}} 3"), format!("{NAME}{{shape=\"_other\"}} 0")];
     assert_eq!(told, expected);
 }

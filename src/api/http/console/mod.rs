@@ -104,6 +104,11 @@ impl Console {
         self.settings.enabled && (path == CONSOLE_ROOT.trim_end_matches('/') || path.starts_with(CONSOLE_ROOT))
     }
 
+    /// Whether the server shows a console.
+    pub fn is_on(&self) -> bool {
+        self.settings.enabled
+    }
+
     /// Where the front page sends a browser; none if it shows its text.
     pub fn front<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();

@@ -12,7 +12,7 @@ use tallystone_engine::stats::{CountsBy, QueueCounts, QueueTimes, UndeclaredFilt
 use tallystone_ports::{Metric, metrics};
 
 /// The label of all filters that are not shown one by one.
-const OTHER_SHAPES: &str = "~other";
+const OTHER_SHAPES: &str = "_other";
 
 const UNDECLARED: &[Metric<u64>] = metrics! { messages:
     Count "tallystone_queue_undeclared_filter_messages" = *messages,

@@ -1,0 +1,124 @@
+//! The metrics page, in the two text formats that scrapers read.
+//!
+//! A scraper that reads nothing but plain text, as older collectors and `promtool check metrics` do, gets the text format
+//! 0.0.4. Everyone else gets OpenMetrics 1.0, as Prometheus does. Samples are the same in both. They differ in what describes
+//! a family: 0.0.4 names the family of a counter by its samples (`..._total`), and has no units and no end mark.
+//! Source: the exposition formats of Prometheus, and OpenMetrics 1.0.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use parking_lot::RwLock;
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+use tonic::body::Body;
+
+use crate::http::buffers::Caller;
+use crate::http::json;
+use crate::http::pages::plain;
+use crate::http::response_body::{ResponseBody, with_type};
+use tallystone_domain::limits::ANSWER_LIST_BYTES;
+
+const TEXT: &str = "text/plain";
+const OPEN_METRICS: &str = "application/openmetrics-text";
+const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Answers with the page. It is large with many datasets and queues, so it is built off the runtime and counts as a large
+/// answer.
+pub async fn answer(request: &Request<()>, registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<Body> {
+    let is_plain = accepts_only_text(request.headers());
+    let place = caller.reserve_response(ANSWER_LIST_BYTES as usize).await;
+    let written = json::off_the_runtime(usize::MAX, move || {
+        let mut page = String::new();
+        text::encode(&mut page, &registry.read()).map(|()| if is_plain { without_open_metrics(&page) } else { page })
+    });
+    match written.await {
+        Err(refusal) => json::refused(&refusal.into()),
+        Ok(Ok(page)) => {
+            let body = ResponseBody::complete(page.into(), Some(place), caller, Body::empty());
+            let content_type = if is_plain { TEXT_TYPE } else { OPEN_METRICS_TYPE };
+            with_type(StatusCode::OK, content_type, Bytes::new()).map(|_| Body::new(body))
+        }
+        Ok(Err(error)) => {
+            tracing::error!(%error, "cannot write the metrics");
+            plain(StatusCode::INTERNAL_SERVER_ERROR, "cannot write the metrics; see the log\n")
+        }
+    }
+}
+
+/// Whether a scraper says that it reads plain text and does not say that it reads OpenMetrics.
+fn accepts_only_text(headers: &HeaderMap) -> bool {
+    let named = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let ranges: Vec<&str> = named.flat_map(|value| value.split(',')).collect();
+    let accepts = |wanted: &str| {
+        ranges.iter().any(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let is_named = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case(wanted));
+            // A quality of 0 says "not this".
+            is_named && !parts.any(|part| part.strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0)))
+        })
+    };
+    accepts(TEXT) && !accepts(OPEN_METRICS)
+}
+
+/// The text format 0.0.4 of an OpenMetrics page.
+fn without_open_metrics(page: &str) -> String {
+    let typed = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let renamed: HashSet<&str> = typed.filter(|(_, kind)| *kind == "counter").map(|(family, _)| family).collect();
+    let mut text = String::with_capacity(page.len());
+    for line in page.lines() {
+        let Some(described) = line.strip_prefix("# ") else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        let mut words = described.splitn(3, ' ');
+        if let (Some(what @ ("HELP" | "TYPE")), Some(family), Some(rest)) = (words.next(), words.next(), words.next()) {
+            let suffix = if renamed.contains(family) { "_total" } else { "" };
+            let _ = writeln!(text, "# {what} {family}{suffix} {rest}"); // writing to a String does not fail
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn the_older_format_goes_to_those_who_read_nothing_else() {
+        let is_plain = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(value))]);
+            accepts_only_text(&headers)
+        };
+        for older in ["text/plain", "text/plain;version=0.0.4", "Text/Plain; version=0.0.4;q=0.5, */*;q=0.1"] {
+            assert!(is_plain(older), "{older}");
+        }
+        assert!(is_plain("application/openmetrics-text;q=0, text/plain"));
+        for open in [
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1",
+            "text/plain;version=0.0.4, Application/OpenMetrics-Text; version=0.0.1",
+            "*/*",
+            "text/html",
+            "",
+        ] {
+            assert!(!is_plain(open), "{open}");
+        }
+        assert!(!accepts_only_text(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn the_older_format_names_a_counter_by_its_samples() {
+        let page = "# HELP writes Adds of all kinds.\n# TYPE writes counter\nwrites_total{a=\"# b\"} 2\n\
+                    # HELP wait_seconds Waits.\n# TYPE wait_seconds histogram\n# UNIT wait_seconds seconds\n\
+                    wait_seconds_count 1\n# EOF\n";
+        let expected = "# HELP writes_total Adds of all kinds.\n# TYPE writes_total counter\nwrites_total{a=\"# b\"} 2\n\
+                        # HELP wait_seconds Waits.\n# TYPE wait_seconds histogram\nwait_seconds_count 1\n";
+        assert_eq!(without_open_metrics(page), expected);
+    }
+}
