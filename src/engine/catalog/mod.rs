@@ -8,6 +8,7 @@
 mod author;
 mod difference;
 mod etag;
+mod reset;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tallystone_ports::{Catalog, CatalogEntry, CatalogRecord, EffectOutcome, Stor
 pub use author::Author;
 pub use difference::{SettingText, differences_between, duration_text, refuse_fixed, setting};
 pub use etag::{Etag, check_etag};
+pub use reset::{set_and_reset, unknown_reset};
 
 /// The version of a new entry.
 pub const FIRST_VERSION: u64 = 1;

@@ -1,5 +1,6 @@
 //! A change of an experiment as a caller sends it: what is absent stays as it is.
 
+use crate::catalog::set_and_reset;
 use tallystone_domain::counter::NamespaceName;
 use tallystone_domain::{Reason, Reject};
 use tallystone_experiments::{
@@ -70,6 +71,15 @@ impl ExperimentUpdate {
         set(&mut spec.design.planned, self.planned.as_ref());
         set(&mut spec.design.mode, self.mode.as_ref());
         set(&mut after.description, self.description.as_ref());
+        for name in &self.reset {
+            let is_empty = match name.as_str() {
+                "description" => after.description.is_empty(),
+                _ => after.spec.metrics.len() <= 1, // the other one that can become empty
+            };
+            if !is_empty {
+                return Err(set_and_reset(Reason::InvalidArgument, name));
+            }
+        }
         after.check().map_err(|mut reject| {
             reject.fields.iter_mut().for_each(|(field, _)| field.insert_str(0, "experiment."));
             reject

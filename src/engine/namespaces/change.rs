@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::caller_quota::{CallerId, QuotaExceeded};
 use crate::catalog::{Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, finish, refuse_fixed};
 use crate::namespaces::difference::{dataset_differences, fixed_differences};
-use crate::namespaces::draft::reset_one;
+use crate::namespaces::draft::{check_reset, reset_one};
 use crate::namespaces::snapshot::CatalogSnapshot;
 use crate::namespaces::{
     DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceCatalogInner, NamespaceDefaults,
@@ -307,8 +307,11 @@ impl NamespaceChangeContext<'_> {
         live: Arc<Namespace>,
     ) -> Result<NamespaceDecision, Reject> {
         check_etag(&*live, self.expected)?;
-        let kept = self.reset(&live, reset)?;
+        let fresh = self.defaults_over(&live);
+        let mut kept = live.spec.clone();
+        reset.iter().try_for_each(|name| reset_one(&mut kept, &fresh, name))?;
         let (spec, dataset) = self.resolve(draft, Some(&live), Some(&kept))?;
+        check_reset(&spec, &fresh, reset)?;
         refuse_fixed::<Namespace>(&fixed_differences(&live.spec, &spec))?;
         refuse_other_dataset_settings(dataset, &spec)?;
         let lines = differences(&live.spec, &spec);
@@ -340,17 +343,11 @@ impl NamespaceChangeContext<'_> {
         Ok(NamespaceDecision { answer, record: Some(record) })
     }
 
-    /// The settings of a live namespace, some of them at their defaults.
-    fn reset(&self, live: &Namespace, names: &[String]) -> Result<NamespaceSpec, Reject> {
-        let mut kept = live.spec.clone();
-        if names.is_empty() {
-            return Ok(kept);
-        }
+    /// The settings of a live namespace where all that can change is at its default.
+    fn defaults_over(&self, live: &Namespace) -> NamespaceSpec {
         let dataset = self.snapshot.dataset_by_name(&live.spec.storage.dataset);
         let fresh = NamespaceDraft::of(live.spec.name.clone());
-        let fresh = fresh.resolve(Some(&live.spec), None, dataset.map(AsRef::as_ref), self.defaults);
-        names.iter().try_for_each(|name| reset_one(&mut kept, &fresh, name))?;
-        Ok(kept)
+        fresh.resolve(Some(&live.spec), None, dataset.map(AsRef::as_ref), self.defaults)
     }
 
     /// The complete and valid settings, and the dataset if it exists.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::catalog::{set_and_reset, unknown_reset};
 use crate::namespaces::Clusters;
 use tallystone_domain::access::{AccessDenial, AskedName, CallRights};
 use tallystone_domain::counter::NamespaceName;
@@ -204,14 +205,23 @@ const WITH_DEFAULT: [(&str, ResetNamespaceSetting); 7] = [
 /// Returns a setting to its default.
 pub(super) fn reset_one(spec: &mut NamespaceSpec, defaults: &NamespaceSpec, name: &str) -> Result<(), Reject> {
     let Some((_, reset)) = WITH_DEFAULT.iter().find(|(known, _)| *known == name) else {
-        let shown: String = name.chars().take(64).collect();
-        let all = WITH_DEFAULT.map(|(known, _)| known).join(", ");
-        let what = format!(
-            "reset names {shown:?}, which is not a setting with a default; the settings with a default are {all}"
-        );
-        return Err(Reject::new(Reason::InvalidSettings, what.as_str()).at("reset", what.as_str()));
+        return Err(unknown_reset(name, WITH_DEFAULT.map(|(known, _)| known)));
     };
     reset(spec, defaults);
+    Ok(())
+}
+
+/// Refuses settings that are not what their reset made them. Those with parts may be: a reset of the whole and a value for
+/// one part go together.
+pub(super) fn check_reset(spec: &NamespaceSpec, defaults: &NamespaceSpec, reset: &[String]) -> Result<(), Reject> {
+    let has_parts = |name: &str| ["time_partition", "rollup", "series", "hot_counters"].contains(&name);
+    let mut again = spec.clone();
+    for name in reset.iter().filter(|name| !has_parts(name)) {
+        reset_one(&mut again, defaults, name)?;
+        if again != *spec {
+            return Err(set_and_reset(Reason::InvalidSettings, name));
+        }
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::retry_draft::RetryPolicyDraft;
-use crate::catalog::{SettingText, differences_between, duration_text, setting};
+use crate::catalog::{SettingText, differences_between, duration_text, set_and_reset, setting, unknown_reset};
 use tallystone_domain::access::{AccessDenial, AccessResource, AskedName, CallRights};
 use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::setup::queue_settings;
@@ -155,6 +155,7 @@ impl QueueDraft {
         if !self.shapes.is_empty() {
             settings.shapes = self.shapes;
         }
+        check_reset(&spec, &defaults, reset)?;
         Ok(spec)
     }
 
@@ -241,15 +242,22 @@ const WITH_DEFAULT: [ResetRows; 5] = [
 fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(), Reject> {
     let rows = WITH_DEFAULT.concat();
     let Some((_, reset)) = rows.iter().find(|(known, _)| *known == name) else {
-        // Only a setting with a default can be reset; the name may be a typo of anything.
-        let shown: String = name.chars().take(64).collect();
-        let all = rows.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
-        let what = format!(
-            "reset names {shown:?}, which is not a setting with a default; the settings with a default are {all}"
-        );
-        return Err(Reject::new(Reason::InvalidSettings, what.as_str()).at("reset", what.as_str()));
+        return Err(unknown_reset(name, rows.iter().map(|(known, _)| *known)));
     };
     reset(spec, defaults);
+    Ok(())
+}
+
+/// Refuses settings that are not what their reset made them. Those with parts may be: a reset of the whole and a value for
+/// one part go together.
+fn check_reset(spec: &QueueSpec, defaults: &QueueSpec, reset: &[String]) -> Result<(), Reject> {
+    let mut again = spec.clone();
+    for name in reset.iter().filter(|name| !["retry_policy", "retention"].contains(&name.as_str())) {
+        reset_one(&mut again, defaults, name)?;
+        if again != *spec {
+            return Err(set_and_reset(Reason::InvalidSettings, name));
+        }
+    }
     Ok(())
 }
 

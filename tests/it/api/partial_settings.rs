@@ -90,6 +90,46 @@ async fn an_update_of_a_namespace_changes_what_it_says_and_nothing_else() {
     assert_eq!(faults.await, ["reset"]);
 }
 
+#[tokio::test]
+async fn a_setting_is_reset_or_set_and_a_call_that_does_both_is_refused() {
+    let server = Wire::start().await;
+    const QUEUES: &str = "tallystone.queue.v1.QueueService";
+    let queue = json!({"name": "mail", "description": "of the shop", "default_max_attempts": 9});
+    server.taken_by(QUEUES, "CreateQueue", json!({"queue": queue})).await;
+    server
+        .taken_by(NAMESPACES, "CreateNamespace", json!({"namespace": {"name": "visits", "description": "old"}}))
+        .await;
+    let experiment = checkout(json!([{"name": "A"}, {"name": "B"}]));
+    server.taken_by(EXPERIMENTS, "CreateExperiment", json!({"experiment": experiment})).await;
+    let both = [
+        (
+            QUEUES,
+            "UpdateQueue",
+            json!({"queue": {"name": "mail", "default_max_attempts": 7}, "reset": ["default_max_attempts"]}),
+        ),
+        (
+            NAMESPACES,
+            "UpdateNamespace",
+            json!({"namespace": {"name": "visits", "description": "new"}, "reset": ["description"]}),
+        ),
+        (
+            EXPERIMENTS,
+            "UpdateExperiment",
+            json!({"experiment": {"name": "checkout", "description": "new"}, "reset": ["description"]}),
+        ),
+    ];
+    for (service, method, body) in both {
+        let reason = if service == EXPERIMENTS { Reason::InvalidArgument } else { Reason::InvalidSettings };
+        assert_eq!(server.faults(service, method, body, reason).await, ["reset"], "{method}");
+    }
+    // A part of what is reset is set on top of the defaults, and other settings are none of a reset's business.
+    let part = json!({"queue": {"name": "mail", "retry_policy": {"jitter_percent": 3}, "default_max_attempts": 8},
+                      "reset": ["retry_policy", "description"]});
+    let changed = server.taken_by(QUEUES, "UpdateQueue", part).await["queue"].clone();
+    let found = (&changed["retryPolicy"]["jitterPercent"], &changed["defaultMaxAttempts"], &changed["description"]);
+    assert_eq!(found, (&json!(3), &json!(8), &json!("")));
+}
+
 fn checkout(arms: Value) -> Value {
     json!({"name": "checkout", "namespace": "shop", "arms": arms, "metric": "bought", "secondary_metrics": ["opened"],
            "planned_exposures": "20000", "description": "the new button"})
