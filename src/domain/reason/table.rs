@@ -58,7 +58,7 @@ reasons! {
     },
     InvalidRange => ReasonInfo {
         name: "INVALID_RANGE",
-        help: "Correct the field named in the response. Counters: from must be before to, and a step is a multiple of 10 s. Queues: leases and sessions last 1 s to 12 h; invisibility, delays and TTL at most 10 years. A call takes 1 to 100 messages. The calls of a session and their tries are numbered from 1. Negative values are not allowed.",
+        help: "Correct the field named in the response. Counters: from must be before to, and a step is a multiple of 10 s, or 1d, 1w or 1mo. Queues: leases and sessions last 1 s to 12 h; invisibility, delays and TTL at most 10 years. A call takes 1 to 100 messages. The calls of a session and their tries are numbered from 1. Negative values are not allowed.",
         ..INVALID
     },
     InvalidProvenance => ReasonInfo {
@@ -336,7 +336,7 @@ reasons! {
     },
     OperationNotFound => ReasonInfo {
         name: "OPERATION_NOT_FOUND",
-        help: "A server forgets an operation an hour after its end, and at a restart. Repeat the purge, redrive or discard; it processes only the remaining messages.",
+        help: "A server forgets an operation an hour after its end, and at a restart. Repeat the purge, cancel, redrive or discard; it processes only the remaining messages.",
         ..NOT_FOUND
     },
     WrongMessageState => ReasonInfo {
@@ -380,7 +380,7 @@ reasons! {
     QueueFull => ReasonInfo {
         name: "QUEUE_FULL",
         advice: Some("nothing was applied"),
-        help: "The queue reached its quota_messages, quota_bytes or dedupe_max_bytes, or the catalog its maximum number of queues. Messages that are over keep their places until their retention ends, so finished work alone makes no room. ExplainQueue says what fills the queue. Remove what is over (queue purge --state completed), shorten the retention, or raise the quota.",
+        help: "The queue reached its quota_messages, quota_bytes or dedupe_max_bytes, or the catalog its maximum number of queues. Messages that are over keep their places until their retention ends, so finished work alone makes no room. ExplainQueue says what fills the queue. Remove what is over (queue purge --state completed), shorten the retention, or raise the quota. Dedupe records outlive their messages: only a larger dedupe_max_bytes or a shorter dedupe_window makes room for them.",
         ..EXHAUSTED
     },
     FilterNotDeclared => ReasonInfo {

@@ -151,7 +151,7 @@ fn full_queue(steps: NextSteps<'_>, quota: ReachedQuota, depth: &Depth) -> Queue
             counted(count, "message is", "messages are"),
             if count == 1 { "its" } else { "their" },
             steps.remove(&over),
-            steps.keep_shorter()
+            steps.keep_shorter(&over)
         );
     }
     let waiting = depth.of(MessageState::Pending) + depth.of(MessageState::Invisible);

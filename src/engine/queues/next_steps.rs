@@ -53,8 +53,11 @@ impl NextSteps<'_> {
         format!("PurgeQueue (tallystone queue purge {}{states})", self.0)
     }
 
-    pub fn keep_shorter(self) -> String {
-        format!("UpdateQueue (tallystone queue update {} --keep-completed TIME)", self.0)
+    /// Shortens the retention of these states, and the dedupe window, than which no retention is shorter.
+    pub fn keep_shorter(self, states: &[MessageState]) -> String {
+        let states = states.iter().map(|state| format!(" --keep-{} TIME", state.to_string().to_lowercase()));
+        let states = states.collect::<String>();
+        format!("UpdateQueue (tallystone queue update {}{states} --dedupe-window TIME)", self.0)
     }
 
     pub fn raise_quota(self, quota: ReachedQuota) -> String {

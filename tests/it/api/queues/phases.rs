@@ -218,16 +218,15 @@ async fn a_shorter_retention_reaches_messages_that_are_over_already() {
         let retention = json!({"completed": "60s"});
         let queue = json!({"name": "mail", "retention": retention});
         server.done("UpdateQueue", json!({"queue": queue})).await;
-        clock.advance(seconds(45));
         let left = async || depth(server, "completed").await;
         let mut shown = left().await;
-        // What sweeps may have begun to wait just before or after the change, so the clock goes on a little: 10 s in all, less
-        // than `later` has left.
-        for _ in 0..10_000 {
+        // In small steps: a sweep that begins to wait while the clock makes one waits too long by that step. 55 s in all, while
+        // `later` has 60 s left.
+        for _ in 0..550 {
             if shown == "1" {
                 break;
             }
-            clock.advance(Duration::from_millis(1));
+            clock.advance(Duration::from_millis(100));
             tokio::task::yield_now().await;
             shown = left().await;
         }
@@ -282,7 +281,7 @@ async fn the_token_of_a_purge_is_that_of_its_states() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_says_so_and_each_piece_of_its_advice_makes_room() {
-    let queue = json!({"name": "mail", "quota_messages": "3", "dedupe_window": "60s"});
+    let queue = json!({"name": "mail", "quota_messages": "3"});
     on_every_store_at(queue, async |server, clock| {
         let explained = async || {
             let told = server.done("ExplainQueue", json!({"queue": "mail"})).await;
@@ -325,14 +324,16 @@ async fn a_full_queue_says_so_and_each_piece_of_its_advice_makes_room() {
         complete(server, &["g"]).await;
         server.refused("Enqueue", enqueue("h", 1), Reason::QueueFull).await;
         // And a shorter retention, once it is over.
-        let shorter = json!({"name": "mail", "retention": {"completed": "60s"}});
+        let told = explained().await[0]["text"].as_str().expect("a text").to_owned();
+        assert!(told.contains("queue update mail --keep-completed TIME --dedupe-window TIME"), "{told}");
+        let shorter = json!({"name": "mail", "retention": {"completed": "60s"}, "dedupe_window": "60s"});
         server.done("UpdateQueue", json!({"queue": shorter})).await;
-        clock.advance(seconds(75));
-        for _ in 0..10_000 {
+        // Three minutes at most, far from the hour that it was kept before; the sweeper sleeps by the same clock.
+        for _ in 0..180 {
             if depth(server, "completed").await == "0" {
                 break;
             }
-            clock.advance(seconds(1)); // the sweeper sleeps by the same clock
+            clock.advance(seconds(1));
         }
         server.done("Enqueue", enqueue("h", 1)).await;
         assert!(explained().await.iter().all(|one| one["cause"] != "queue_full"));
